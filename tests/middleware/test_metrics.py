@@ -136,6 +136,7 @@ def test_a_registry_of_ones_own_gets_all_agents_of_the_process() -> None:
     assert {"https://one.example", 'two"\\'} <= named
 
 
-def test_whoever_does_not_ask_for_it_loads_no_prometheus_client() -> None:
-    code = "import sys, lifesign.middleware; sys.exit('prometheus_client' in sys.modules)"
+@pytest.mark.parametrize("module", ["prometheus_client", "pbr", "setuptools"])
+def test_the_middleware_does_not_load(module: str) -> None:
+    code = f"import sys, lifesign.middleware; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE_SECONDS).returncode == 0
