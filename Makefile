@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test tests held-check test-postgres test-pythons test-lowest coverage mirror test-opencode test-sdks check format schemas docs faults fleet bench clean
+.PHONY: help demo test tests held-check test-postgres test-pythons test-lowest coverage mirror mutants test-opencode test-sdks check format schemas docs faults fleet bench clean
 
 PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3))
 BIN := .venv/bin
@@ -58,8 +58,12 @@ test-pythons: .venv/.test ## the tests on Python 3.11, 3.12 and 3.13, those of t
 
 test-lowest: .venv/.test ## the tests of what depends on packages, with the oldest versions that pyproject.toml allows
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-lowest
-	@$(BIN)/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct --editable '.[all]' --group demo --group test
+	@$(BIN)/uv pip compile --quiet --python .venv-lowest/bin/python --resolution lowest-direct --all-extras pyproject.toml --output-file .venv-lowest/lowest.txt
+	@$(BIN)/uv pip install --quiet --python .venv-lowest/bin/python --constraints .venv-lowest/lowest.txt --editable '.[all]' --group demo --group test
 	.venv-lowest/bin/$(TESTS:.venv/bin/%=%) tests/http tests/client tests/serving tests/storage tests/mcp tests/prober tests/registry/agents tests/middleware
+
+mutants: .venv/.test ## which changes of the central rules no test notices
+	$(BIN)/python -m tools.mutants
 
 test-opencode: .venv/.test .opencode/.installed ## whether a real opencode server is understood (needs npm; 350 MB)
 	$(BIN)/pytest -m opencode
