@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import MetaData, Table, inspect, select
 from tests.support.databases import bare_url
 from tests.support.fleet import add_agents
 from tests.support.next_version import AFTER, AGENT_NAME, BEFORE, use_next_version
@@ -42,9 +42,10 @@ def _write_backup(transaction: Transaction, file: Path) -> None:
         for table in inspect(connection).get_sorted_table_and_fkc_names():
             if table[0] is None or table[0] == REVISION_TABLE:
                 continue
-            columns = [each["name"] for each in inspect(connection).get_columns(table[0])]
-            writer.begin_table(table[0], columns)
-            for row in connection.execute(text(f"SELECT {', '.join(columns)} FROM {table[0]}")):  # noqa: S608
+            # With the types of the columns, as backups are written: JSON is no text in them.
+            there = Table(table[0], MetaData(), autoload_with=connection, resolve_fks=False)
+            writer.begin_table(there.name, there.columns.keys())
+            for row in connection.execute(select(there)):
                 writer.add_row(list(row))
 
 

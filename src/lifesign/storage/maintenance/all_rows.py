@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from sqlalchemy import Table, func, insert, inspect, select, text
+from sqlalchemy import MetaData, Table, func, insert, select, text
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.sql import expression
 
 from lifesign.storage.engine.database_faults import translated
 from lifesign.storage.engine.ownership import table_names
@@ -76,9 +75,10 @@ def add_older(transaction: Transaction, batch: Batch) -> None:
     connection = transaction.connection
     if batch.table not in table_names(connection):
         raise RowRefused(batch.table)
-    if set(batch.columns) != {each["name"] for each in inspect(connection).get_columns(batch.table)}:
+    # With the types of its columns: a backup holds JSON as it is, and databases take it as text.
+    there = Table(batch.table, MetaData(), autoload_with=connection, resolve_fks=False)
+    if set(batch.columns) != set(there.columns.keys()):
         raise RowRefused(batch.table)
-    there = expression.table(batch.table, *map(expression.column, batch.columns))
     rows = [dict(zip(batch.columns, row, strict=True)) for row in batch.rows]
     try:
         with translated():
