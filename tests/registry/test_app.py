@@ -19,7 +19,7 @@ FACTS = {f"fact {number}": "x" * 100 for number in range(10)}
 async def test_a_server_that_can_store_nothing_says_that_it_is_ill(
     tmp_path: Path, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lifesign.storage.engine.sqlite_file.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("lifesign.storage.engine.sqlite.BUSY_SECONDS", 0.1)
     async with opened("sqlite", tmp_path, clock.now_s) as database:
         api = RegistryApi(database, clock)
         await api.add_keys()

@@ -152,7 +152,7 @@ async def test_waiting_transactions_are_committed_together_on_sqlite(tmp_path: P
 async def test_a_file_that_another_process_locks_is_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lifesign.storage.engine.sqlite_file.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("lifesign.storage.engine.sqlite.BUSY_SECONDS", 0.1)
     database = open_database(f"sqlite:///{tmp_path}/locked.db")
     await create_tables(database)
     other = sqlite3.connect(tmp_path / "locked.db", isolation_level=None)
