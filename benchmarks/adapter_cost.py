@@ -1,8 +1,8 @@
-"""What does an adapter cost while its agent works?
+"""Cost of an adapter while its agent works: resident memory and share of one core.
 
-`lifesign run` over a real registry, with an agent that waits, with one that has called a tool of its task
-(which loads an HTTP server into the adapter), and with one that has called a tool of a server that the tools
-file names (which loads the MCP SDK). Resident memory, and its share of one core; the warden's beside it.
+Measured is `lifesign run` over a real registry in three cases: with an agent that waits, with one that has
+called a tool of its task (which loads an HTTP server into the adapter), and with one that has called a tool
+of a server in the tools file (which loads the MCP SDK). The process watcher is measured beside it.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""How long do pages of the dashboard take with 200,000 agents, and what do 1,000 open ones cost?
+"""Load time of dashboard pages with 200,000 agents, and the cost of 1,000 open pages.
 
-One visitor after the other loads a page from a real server; what is measured is the time until the last
-byte, of which the server's is nearly all. Then 1,000 pages listen while one event happens each second.
+One visitor after the other loads a page from a real server. A sample is the time until the last byte, most
+of which is the server's. Then 1,000 pages listen while one event happens each second.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""What does one safe request cost, beside the same without any safety?
+"""Processor time of one safe request, beside the same request without the safety checks.
 
-Each target has its own name and address. Bare are aiohttp with its own resolver on c-ares, and for those
-who are not there a look-up and a connect without HTTP; all in one process on uvloop, taken in turns. What
-counts is processor time: how often a process gets a turn depends on what else runs on the machine.
+Each target has its own name and address. The bare contestants are aiohttp with its own resolver on c-ares
+and, for targets that do not answer, a lookup and a connect without HTTP. All run in turns in one process on
+uvloop. Only processor time is compared: wall time depends on what else runs on the machine.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""How does a benchmark get a registry full of agents, without registering each?"""
+"""Fills a registry's database with agents for a benchmark, without registering each of them."""
 
 import asyncio
 import json

@@ -1,7 +1,7 @@
-"""How many heartbeats per second does one server process take?
+"""Heartbeats per second of one server process.
 
-Each is checked (key, body), stored and committed before its answer. Beside it: a bare Starlette route
-that reads the same body and returns it, in the same run, taken in turns.
+The server checks each heartbeat (key, body), stores it and commits it before it answers. A bare Starlette
+route that reads the same body and returns it takes turns with it in the same run.
 """
 
 import shutil

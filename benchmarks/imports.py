@@ -1,11 +1,11 @@
-"""How long does it take to import us, and to start the command line?
+"""Import time of the packages, and start time of the command line.
 
-Each sample is a fresh interpreter; what is compared is the wall time until it has ended. All have
-their bytecode in a directory that is made for this: where none may be written beside the sources,
-only what pip has installed would be compiled already.
+Each sample is the wall time of a fresh interpreter. All samples read their bytecode from a directory that
+is made for this run: otherwise, where no bytecode can be written beside the sources, only packages that pip
+installed would be compiled.
 
-`import pydantic` alone loads next to nothing; whoever uses pydantic has a model, and the first one loads the
-rest. So it is above a model that the middleware has its target.
+`import pydantic` alone loads little; the first model loads the rest. Therefore the middleware's target is
+stated relative to an import with one model.
 """
 
 import os

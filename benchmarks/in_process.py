@@ -1,7 +1,7 @@
-"""How much time does the middleware add to a request, without a network?
+"""Time that the middleware adds to a request, without a network.
 
-The app's coroutines are driven by hand, so that no event loop is measured along; only the table of
-the peers runs in one, as some of them need it. A figure is what a contestant adds to the bare app.
+The app's coroutines are driven without an event loop, except for the table of peers, some of which need
+one. A figure is the difference between a contestant and the bare app.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
-"""How are contestants measured on a machine that is not quiet?
+"""Interleaved measurement of contestants on a machine that is not quiet.
 
-All of them in every round, one after another, each round beginning with another one; what is shown
-are medians over the rounds, of differences and quotients within a round: what slows the machine for
-a while slows all contestants, and drops out.
+Every round runs all contestants, each round in another order. The result is the median over the rounds of
+the differences and quotients within a round, so that a slowdown of the machine affects all contestants.
 """
 
 import argparse

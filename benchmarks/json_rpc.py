@@ -1,4 +1,4 @@
-"""What do an A2A call and its answer look like on the wire?"""
+"""An A2A call and its answer as they are sent over HTTP."""
 
 import json
 

@@ -1,8 +1,8 @@
-"""What does it cost to keep a thousand leases in one process?
+"""Cost of keeping a thousand leases in one process.
 
-A thousand keepers, each of which renews at 60 % of 300 s: 5.6 renewals a second. Their process's time is
-counted for a while in which each renews once, with a window as much shorter; beside it a bare loop that
-puts the same requests, in the same process, to the same server. Shares are of one core.
+A thousand keepers each renew at 60 % of 300 s: 5.6 renewals a second. The benchmark counts the processor
+time of their process during a window in which each renews once. Beside it, a bare loop in the same process
+sends the same requests to the same server. Shares are of one core.
 """
 
 import asyncio

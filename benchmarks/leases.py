@@ -1,16 +1,17 @@
-"""How many leases per second are acquired, renewed and released, beside etcd, and how many are renewed?
+"""Leases per second that are acquired, renewed and released, beside etcd, and renewals per second.
 
-The same work on both: acquired by a name that nobody has had, renewed once, released. etcd needs four
-requests for it (grant, put if absent, keep alive, revoke), we need three; what is compared are whole
-leases per second. Both have as many connections and flush to disk before they answer, but for etcd's keep
-alive: it renews in memory alone, and a new leader gives each lease its whole time again. Ours checks a key,
-judges the agent, and logs two chained events besides. etcd uses all cores there are; of ours one process is
-the best there is on SQLite, and on PostgreSQL there may be one for each core: both are measured. Where there
-are but two cores, who asks takes one of them; so the processor's time for one lease is told too, with that
-of PostgreSQL, which does not depend on what else the machine does as much as a rate does.
+Both acquire a lease by a name that was never used, renew it once and release it. etcd needs four requests
+(grant, put if absent, keep alive, revoke), the registry three; whole leases per second are compared. Both
+have as many connections and flush to disk before they answer. One exception is etcd's keep-alive: it renews
+in memory, and a new leader gives each lease its whole time again. The registry also checks a key, checks
+the agent's state and logs two chained events.
 
-Renewals alone, of which a holder sends most, are beside a bare Starlette route that reads the same body and
-returns it.
+etcd uses all cores. The registry serves with one process on SQLite, and with one process per core on
+PostgreSQL; both are measured. On two cores the client takes one of them. Therefore the processor time per
+lease is reported too, with that of PostgreSQL: it depends less than a rate on what else the machine does.
+
+Renewals alone, which most requests of a holder are, run beside a bare Starlette route that reads the same
+body and returns it.
 """
 
 import json

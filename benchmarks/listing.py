@@ -1,7 +1,7 @@
-"""How long does it take to find who can do this work, among 200,000 agents?
+"""Time to find the agents that can do some work, among 200,000 agents.
 
-One connection asks a real server by capability, status and free capacity; then the same with as many
-dead ones beside the living. The agents are at rest: none beats, and none falls silent meanwhile.
+One connection asks a real server by capability, status and free capacity, then repeats it with as many dead
+agents beside the living ones. No agent sends heartbeats or times out meanwhile.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""How much of a server's throughput is left, over HTTP?
+"""Throughput that is left of a server with the middleware, over HTTP.
 
-One uvicorn worker for each contestant, all up at the same time and idle but for their turn; wrk asks
-them in turns. With two cores, the servers have one and wrk the other.
+Each contestant has one uvicorn worker. All run at the same time and are idle outside their turn; wrk asks
+them in turns. On two cores, the servers share one and wrk has the other.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""How far are the reported p50 and p99 from the exact ones?
+"""Deviation of the reported p50 and p99 from the exact ones.
 
-Latencies go in through `record` and come out in the health document. Beside them: what the HDR
-histogram's own percentiles say of the same bins, and what Prometheus' `histogram_quantile` makes of
-its client's default buckets. Exact is the nearest rank: rank ceil(q * n) of the sorted latencies.
+Latencies are recorded by `record` and read from the health document. Beside them: the HDR histogram's own
+percentiles of the same bins, and Prometheus' `histogram_quantile` with its client's default buckets. The
+exact percentile is the nearest rank: rank ceil(q * n) of the sorted latencies.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""What does judging cost that a probe adds to its requests?
+"""Cost that a probe adds to its requests by reading, classifying and remembering the answers.
 
-The same targets, each with its own name and address, are asked for card and document: by bare aiohttp, by
-the safe fetcher, and by probes that read, judge and remember; in one process on uvloop, taken in turns.
+Card and document of the same targets, each with its own name and address, are requested by bare aiohttp, by
+the safe fetcher and by probes, in turns, in one process on uvloop.
 """
 
 import contextlib

@@ -1,10 +1,9 @@
-"""How much of a bare client's speed is left where all targets are alive, and what does a GET cost?
+"""Speed of the prober relative to a bare client where all targets are alive, and the cost of a GET.
 
-One process probes card and document of each target: validated, judged, stored in SQLite; once when nobody
-has seen it before, so that it is registered as an agent too, and once when it is known, and its card is
-compared with the one that was read. Bare is a loop that does the same two GETs with aiohttp and looks at
-nothing. prometheus-blackbox-exporter is given addresses instead of names. All have one core, by turns, and
-the fleet has the other.
+One process probes card and document of each target: validated, classified, stored in SQLite. The first pass
+registers each target as an agent; the second compares its card with the stored one. The bare client sends
+the same two GETs with aiohttp and ignores the answers. prometheus-blackbox-exporter is given addresses
+instead of names. The contestants take turns on one core, and the fleet has the other.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""How long does a census take of a directory most of whose targets do not work?
+"""Duration of a census of a directory in which most targets do not work.
 
-`lifesign crawl --once` with two processes, on two cores that the fleet and its name server have to share
-with them. Each target has a name and an address of its own. Afterwards the stored result of every target is
-compared with what the fleet knows of it: a wrong one is a failure.
+`lifesign crawl --once` runs with two processes, on two cores that it shares with the fleet and its name
+server. Each target has a name and an address of its own. Afterwards the stored result of every target is
+compared with the fleet's own list: one wrong result fails the benchmark.
 
     .venv/bin/python benchmarks/prober_census.py --million    # a million targets, too
 """

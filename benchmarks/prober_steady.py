@@ -1,8 +1,8 @@
-"""Are 606 targets a second probed in time, for ever?
+"""Punctuality of the prober at a steady rate of 606 targets a second.
 
-So many are due if 181,666 targets are probed every 300 s. Here 18,180 of the same kinds are probed every
-30 s, by one process that also judges and stores. Back-off is switched off, or those that fail would be
-left alone.
+That rate is due if 181,666 targets are probed every 300 s. Here one process, which also classifies and
+stores, probes 18,180 targets of the same kinds every 30 s. Back-off is switched off: otherwise failing
+targets would be probed less often.
 """
 
 import asyncio

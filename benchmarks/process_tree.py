@@ -1,4 +1,4 @@
-"""How much memory and processor time do a process and all that it has started take?"""
+"""Memory and processor time of a process and of all its descendants."""
 
 import os
 import threading

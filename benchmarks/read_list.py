@@ -1,7 +1,7 @@
-"""How long does it take to read a directory of a million agents, and how much memory?
+"""Time and memory to read a directory of a million agents.
 
-From a file, in each way to write a plain list; each in a process of its own, for its peak of memory. Beside
-it: the same lines, split and put into a set, which is the least that anybody does.
+The directory is a file, once in each form of a plain list. Each form is read in a process of its own, which
+reports its peak of memory. The baseline splits the same lines and puts them into a set.
 """
 
 import asyncio

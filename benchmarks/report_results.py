@@ -1,10 +1,10 @@
-"""How many targets per second are imported, and how many results are taken in?
+"""Targets per second that are imported, and probe results per second that are stored.
 
-A directory is imported, all its shards are claimed, and the results of probes are reported in batches of 500:
-of targets that refuse (60 %), have no address (25 %), are no agents (10 %) or silent (5 %),
-for the first time and again, then of a tenth of them if they were alive. In this process, as a crawl
-without a server does; and over HTTP to a server process, as many machines do. CPU is that of this process,
-over HTTP that of the server.
+A directory is imported, all its shards are claimed, and results are reported in batches of 500: of targets
+that refuse (60 %), have no address (25 %), are no agents (10 %) or time out (5 %), for the first time and
+again; then of a tenth of the targets as alive. This runs in one process, as a crawl without a server does,
+and over HTTP to a server process, as several machines do. CPU is the time of this process or, over HTTP,
+of the server.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""What does it cost, beside others? All benchmarks, one after another.
+"""Runs all benchmarks, one after another.
 
     .venv/bin/python benchmarks/run.py [--quick] [NAME ...]
 
-Each file beside this one answers one question and runs by itself, too. What the tables mean:
-docs/benchmarks.md.
+Each file beside this one measures one subject and also runs by itself. docs/benchmarks.md explains the
+tables.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""Does one server process hold a fleet of 181,666 agents that beat every 30 s?
+"""One server process with a fleet of 181,666 agents that send a heartbeat every 30 s.
 
-That many stand in the census that started this project. A client of our own sends each agent's
-heartbeat when it is due, 6,056 per second, while the sweep runs; afterwards nobody may have been
-called unhealthy. Silence is called after 60 s here, not 90, so that a minute is enough to see it.
+The census that started this project found that many agents. One client sends each agent's heartbeat when it
+is due, 6,056 per second, while the sweep runs. Afterwards no agent may have been unhealthy. The heartbeat
+timeout is 60 s here instead of 90 s, so that one minute is enough to see a wrong verdict.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""How long does a sweep take over a million agents, of which a thousand fall silent at once?
+"""Duration of a sweep over a million agents, a thousand of which miss their heartbeats at once.
 
-Each of the thousand holds a lease, and dies: two steps down, so two events for it and one for its
-lease. Beside it the steady state: agents that beat fall due all the same, since a heartbeat does not
-move their deadline, and are put off.
+Each of the thousand holds a lease and dies in two steps, which makes two events for the agent and one for
+its lease. Beside it, the steady state: agents that send heartbeats also become due, since a heartbeat does
+not move their deadline, and the sweep puts them off.
 """
 
 import asyncio

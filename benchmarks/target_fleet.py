@@ -1,8 +1,8 @@
-"""How does one machine play a directory of 181,666 targets, most of which do not work?
+"""A local directory of 181,666 targets, most of which do not work.
 
-Loopback has 16 million addresses: each target has its own, and a name of its own that a real name
-server (NSD) knows. One process answers for all of them, by the address that was called; the shares of
-what goes wrong are those of the census that started this project.
+Each target has one of loopback's 16 million addresses, and a name that a real name server (NSD) knows. One
+process answers for all targets, by the address that was called. The shares of the failures are those of the
+census that started this project.
 """
 
 import asyncio

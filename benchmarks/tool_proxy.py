@@ -1,8 +1,8 @@
-"""What does a call cost that an agent makes at its tool proxy?
+"""Cost of a call that an agent makes at its tool proxy.
 
-An agent under `lifesign run` calls a tool of its task, and a free one of a server that the tools file
-names, over plain HTTP: what a client library takes is not measured. `--beside SRC` takes turns with the code
-of another source tree, `src` of an earlier commit for example.
+An agent under `lifesign run` calls a tool of its task, and a free tool of a server in the tools file, over
+plain HTTP, so that no client library is measured. `--beside SRC` takes turns with the code of another
+source tree, for example `src` of an earlier commit.
 """
 
 import argparse

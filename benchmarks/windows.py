@@ -1,4 +1,4 @@
-"""What do the windows cost: in memory, when a latency is recorded, and when the document is made?"""
+"""Cost of the windows: memory, recording a latency, and building the document."""
 
 import math
 import random

@@ -1,8 +1,8 @@
-"""What does a worker add to a probe: whose turn it is, whose line is free, what is remembered and reported?
+"""Cost that a worker adds to a probe: scheduling, connection limits, memory and reports.
 
-Its probes answer at once and its ledger takes everything, so that what is left is the worker. A census at
-full speed, then targets at their ticks, 606 a second, as 181,666 of them are at 300 s; and the memory that
-targets take while they wait.
+The probes answer at once and the ledger accepts everything, so that only the worker remains. Measured are a
+census at full speed, targets at their ticks (606 a second, as for 181,666 of them at 300 s), and the memory
+of waiting targets.
 """
 
 import asyncio
