@@ -1,4 +1,4 @@
-# What can be done here? `make` alone lists it.
+# `make` lists the targets.
 # A Debian machine with make and Python 3.11 or newer is enough; the rest goes into .venv.
 
 .DEFAULT_GOAL := help
@@ -7,17 +7,17 @@
 
 PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3))
 BIN := .venv/bin
-# Tests wait for processes and disks half of the time, so that twice as many processes as cores keep two busy.
+# Tests wait for processes and disks half of the time: twice as many processes as cores keep all cores busy.
 PROCESSES ?= 4
 PYTEST := $(BIN)/pytest --numprocesses=$(PROCESSES) --dist=worksteal
 TESTS := $(PYTEST) -m "not long and not opencode and not sdks"
 INSTALLED := .venv/.test .venv-a2a03/.installed .venv-openintent/.installed .venv-node/.installed .axe/.installed
-# What a shell may have set must not decide what is installed or imported here, nor that each of the
-# hundreds of processes of the tests compiles anew what it imports.
+# Variables of the calling shell must not change what is installed or imported here, or make each of the
+# hundreds of test processes compile its imports again.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-help: ## list what can be done
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/.demo ## three real A2A agents, a registry that decides, a task that outlives its agent, a directory that is crawled (a minute)
@@ -30,7 +30,7 @@ demo: .venv/.demo ## three real A2A agents, a registry that decides, a task that
 	@$(BIN)/python docs/examples/crawl_demo.py
 
 # Both at once. The checks print when they have ended, the tests as they go.
-test: $(INSTALLED) ## everything that must pass
+test: $(INSTALLED) ## the tests and checks
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going held-check tests
 
 tests: $(INSTALLED)
@@ -42,30 +42,30 @@ held-check: .venv/.test
 test-postgres: $(INSTALLED) ## the tests that use a database, all of them on PostgreSQL
 	$(TESTS) --databases=postgresql
 
-coverage: $(INSTALLED) ## the tests, and which lines of src none of them runs
+coverage: $(INSTALLED) ## the tests, with the lines of src that none of them runs
 	$(TESTS) --cov --cov-report=term:skip-covered
 
-mirror: $(INSTALLED) ## whether each test file alone covers 60 % of the source file that it mirrors
+mirror: $(INSTALLED) ## check that each test file covers 60 % of the source file that it mirrors
 	$(TESTS) --cov --cov-context=test --cov-report=
 	$(BIN)/python tools/mirror_coverage.py
 
-test-pythons: .venv/.test ## the tests on Python 3.11, 3.12 and 3.13, those of them that the machine has
+test-pythons: .venv/.test ## the tests on Python 3.11, 3.12 and 3.13, as far as they are installed
 	@for version in 3.11 3.12 3.13; do \
 		$(BIN)/uv python find --no-python-downloads $$version > /dev/null 2>&1 || { echo "Python $$version is absent: NOT TESTED"; continue; }; \
 		UV_PROJECT_ENVIRONMENT=.venv-$$version $(SYNC_TEST) --python $$version --no-python-downloads || exit 1; \
 		echo "Python $$version"; .venv-$$version/bin/$(TESTS:.venv/bin/%=%) || exit 1; \
 	done
 
-test-lowest: .venv/.test ## the tests of what depends on packages, with the oldest versions that pyproject.toml allows
+test-lowest: .venv/.test ## the tests with the oldest package versions that pyproject.toml allows
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-lowest
 	@$(BIN)/uv pip compile --quiet --python .venv-lowest/bin/python --resolution lowest-direct --all-extras pyproject.toml --output-file .venv-lowest/lowest.txt
 	@$(BIN)/uv pip install --quiet --python .venv-lowest/bin/python --constraints .venv-lowest/lowest.txt --editable '.[all]' --group demo --group test
 	.venv-lowest/bin/$(TESTS:.venv/bin/%=%) tests/http tests/client tests/serving tests/storage tests/mcp tests/prober tests/registry/agents tests/middleware
 
-mutants: .venv/.test ## which changes of the central rules no test notices
+mutants: .venv/.test ## mutation tests of the central rules
 	$(BIN)/python -m tools.mutants
 
-test-opencode: .venv/.test .opencode/.installed ## whether a real opencode server is understood (needs npm; 350 MB)
+test-opencode: .venv/.test .opencode/.installed ## the tests with a real opencode server (needs npm; 350 MB)
 	$(BIN)/pytest -m opencode
 
 test-sdks: .venv/.test .venv-a2a03/.installed .venv-sdks/.installed ## the guides' agents of agent SDKs (250 MB)
@@ -77,11 +77,11 @@ check: .venv/.test ## lint, format, types, imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: .venv/.test ## put the code into shape
+format: .venv/.test ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-schemas: .venv/.test ## write the schemas and reference pages that are made of the code anew
+schemas: .venv/.test ## write the schemas and reference pages from the code
 	@$(BIN)/python -m lifesign.registry.openapi.document > schemas/openapi.json.new
 	@mv schemas/openapi.json.new schemas/openapi.json
 	@$(BIN)/python -m tools.event_schema
@@ -89,7 +89,7 @@ schemas: .venv/.test ## write the schemas and reference pages that are made of t
 	@$(BIN)/python -m tools.reference_pages
 	@$(BIN)/python -m tools.transition_tables
 
-docs: .venv/.docs ## the documentation as a site, in build/docs (nothing is fetched to read it)
+docs: .venv/.docs ## the documentation as a site, in build/docs (works offline)
 	@$(BIN)/sphinx-build -q -n -W --keep-going -j auto -c docs/site -d build/trees docs build/docs
 	@echo "made: build/docs/index.html"
 
@@ -99,11 +99,11 @@ faults: .venv/.docs .venv/.test .venv-a2a03/.installed ## the long drills, and e
 fleet: .venv/.test ## the labelled fleet: agents, probers and faults in network namespaces (root, nftables, faketime; 45 minutes)
 	$(BIN)/python -m tests.fleet.run $(if $(SEED),--seed $(SEED))
 
-bench: .venv/.test ## what it costs, beside others (an hour; benchmarks/run.py NAME for one)
+bench: .venv/.test ## the benchmarks (an hour; benchmarks/run.py NAME runs one)
 	@command -v wrk > /dev/null || echo "wrk is absent: nothing is measured over HTTP (apt-get install wrk)"
 	$(BIN)/python benchmarks/run.py
 
-clean: ## remove all that was made here
+clean: ## remove everything that make created
 	rm -rf .venv .venv-* .axe .opencode build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -165,7 +165,7 @@ TYPESCRIPT := tests/support/typescript/package.json
 	@PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm install --prefix .venv-node --no-audit --no-fund --ignore-scripts --loglevel=error
 	@touch $@
 
-# What the guides show; together they hold to the 0.3 line of the A2A SDK.
+# The SDKs of the guides; together they require version 0.3 of the A2A SDK.
 .venv-sdks/.installed: .venv/.python pyproject.toml
 	@echo "making .venv-sdks"
 	@$(PYTHON) -m venv .venv-sdks

@@ -62,7 +62,7 @@ async def queue(url: str) -> None:
 def measure(
     server: RegistryServer, directory: str, code: Sequence[str], tools: Sequence[str], seconds: float
 ) -> tuple[float, float, float]:
-    """Return the adapter's memory, its share of a core, and the warden's memory."""
+    """Return the adapter's memory, its share of a core, and the process watcher's memory."""
     asyncio.run(queue(server.url))
     environment = {
         **os.environ,
@@ -121,7 +121,7 @@ def main() -> None:
             )
     print_table(
         f"one adapter, for {seconds:g} s",
-        ["", "MiB", "target", "of one core", "target", "its warden, MiB"],
+        ["", "MiB", "target", "of one core", "target", "its watcher, MiB"],
         rows,
     )
 

@@ -163,7 +163,7 @@ def staying(ask: Ask) -> Opens:
 
 @dataclass
 class Contestant:
-    """Who asks targets of one kind, and what it took."""
+    """A client that requests targets of one kind, with its samples."""
 
     opens: Opens
     gets: int

@@ -25,7 +25,7 @@ ROWS_AT_ONCE = 5_000
 CAPABILITIES = 20
 """Each agent has one of them, and all have `any`."""
 LOADS = 5
-"""Each agent can do as much, and has one of 0 to 4; who has the same capability has the same load."""
+"""Number of loads, 0 to 4. Agents with the same capability have the same load and the same capacity."""
 
 
 @dataclass(frozen=True, slots=True)

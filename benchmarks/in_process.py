@@ -325,7 +325,7 @@ def show_streams(rounds: int) -> None:
     rows = []
     for name in (NO_OP, UNINSPECTING, OURS):
         added_us = measured.added(name, BARE) / CHUNKS / 1000
-        # An inspected event may cost twice what it did when the last 16 were judged at the end.
+        # An inspected event may cost twice what it did when only the last 16 were inspected, at the end.
         target = "" if name == NO_OP else verdict(added_us, at_most=0.25 if name == OURS else 0.12)
         rows.append([name, f"{added_us:.3f}", target, f"{measured.ratio(name, BARE):.2f}"])
     print_table(

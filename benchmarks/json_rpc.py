@@ -73,7 +73,7 @@ def slow_bodies() -> dict[str, bytes]:
         return b'{"jsonrpc":"2.0","id":1,"result":%s}' % result
 
     items = MOST_MARKS - 10
-    # What only Python's own parser takes, so that both read it.
+    # Only Python's own parser accepts these, so that both parsers read the answer.
     surrogate = rb',"\ud800"]'
     long_floats = b",".join([b"0." + b"1" * 48] * items)
     return {

@@ -49,12 +49,12 @@ TARGET = 1.0
 RENEWERS = 256
 RENEWAL_TARGET = 0.3
 LONG_S = 3_600
-"""How long leases last that are renewed again and again."""
+"""Duration of the leases that are only renewed."""
 ETCD = "etcd 3.4, HTTP/JSON"
 OURS = (("ours, sqlite", "sqlite", 1), ("ours, postgresql", "postgresql", 1)) + (
     (("ours, postgresql, a process for each core", "postgresql", CORES),) if CORES > 1 else ()
 )
-"""What it is called, the database, and how many processes serve."""
+"""Title, kind of database, and number of server processes."""
 PATIENCE_SECONDS = 20
 
 # One thread of wrk for each connection, so that each has a state of its own: which lease it holds.

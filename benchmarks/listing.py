@@ -40,11 +40,11 @@ QUERIES = {
     "all who are active": ("status=active",),
     "a capability that all have, free capacity": ("capabilities=any&min_available_capacity=2",),
 }
-"""Asked in turns: who asks the same within five seconds gets the total that was counted before."""
+"""Sent in turns: the same query within five seconds gets the total that was counted before."""
 JUDGED = 2
-"""Of the queries: the others are shown, and have no target. What they cost is the total of all matches."""
+"""Queries with a target. The others are shown without one: most of their cost is the total of all matches."""
 AT_REST_S = 7_200.0
-"""How long no agent of the fleet is missed: longer than it is asked."""
+"""Heartbeat timeout of the fleet: longer than the benchmark runs."""
 
 
 def add_reader(url: str) -> None:

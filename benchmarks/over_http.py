@@ -205,7 +205,7 @@ def server(*arguments: str, file: str = __file__, is_pinned: bool = True) -> Ite
 
 
 class Question:
-    """What wrk asks one server; a sample is the number of requests per second that it answers."""
+    """Requests that wrk sends to one server; a sample is the number of answers per second."""
 
     def __init__(
         self,

@@ -61,7 +61,7 @@ FIRST, KNOWN = "ours, never seen before", "ours, known"
 
 @dataclass(slots=True)
 class Contestant:
-    """Who asks all targets of a part of the fleet, and what it took, round by round."""
+    """A client that requests all targets of a part of the fleet, with its samples by round."""
 
     ask: Callable[[Sequence[int]], tuple[float, float]]
     """Ask these targets; return seconds and processor seconds."""
@@ -155,7 +155,7 @@ async def probe(
         await DirectoryImporter(wanted, home.lists, _read_nothing).import_inline()
         metered = await _probe_all(wanted, home)
         if is_known:
-            # Its names are not known any more: somebody else's resolver looks them up.
+            # The names are not cached any more: another resolver looks them up.
             metered = await _probe_all(wanted, home)
         return metered.ended_s - metered.began_s, metered.ended_cpu_s - metered.began_cpu_s
 
@@ -171,7 +171,7 @@ async def _probe_all(wanted: ProbeDefinition, home: LocalBackend) -> MeteredLedg
 
 
 async def _read_nothing(wanted: WantedDocument) -> Got:
-    raise AssertionError(f"the targets stand in the definition, and not in {wanted.url}")
+    raise AssertionError(f"the targets are in the definition, not in {wanted.url}")
 
 
 # --- blackbox_exporter ------------------------------------------------------------------------------------

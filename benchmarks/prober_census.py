@@ -26,7 +26,7 @@ from benchmarks.process_tree import MIB, PeakMemory
 from benchmarks.target_fleet import RunningFleet, TargetFleet, running_fleet
 
 SIZES = (10_000, 50_000, 181_666)
-"""As many as the last one stand in the census that started this project."""
+"""The last one is the size of the census that started this project."""
 MILLION = 1_000_000
 MAX_SECONDS = {181_666: 120.0, MILLION: 300.0}
 MAX_MIB = {181_666: 1024.0}
@@ -40,16 +40,16 @@ RESULTS = {
     "silent": "timeout",
     "alive": "ok",
 }
-"""What a target of each kind is to come to."""
+"""Expected result of a target of each kind."""
 COLUMNS = ["targets", "s", "target", "targets/s", "CPU µs each", "fleet's", "peak MiB", "target", "wrong"]
 
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """What one census took, and how often it was wrong."""
+    """Cost and errors of one census."""
 
     seconds: float
-    """From the command's start to its end, the directory read within."""
+    """From the command's start to its end, reading the directory included."""
     cpu_s: float
     fleet_cpu_s: float
     peak_bytes: int

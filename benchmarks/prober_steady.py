@@ -62,7 +62,7 @@ class Look:
 
 
 async def probe_on(directory: Path) -> None:
-    """Probe until stdin is closed; tell on stdout again and again how far we are."""
+    """Probe until stdin is closed; report the progress on stdout regularly."""
     wanted = read_definition_file(directory / "bench.yml")
     stop = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), stop.set)
@@ -110,7 +110,7 @@ def looks(running: RunningFleet, directory: Path, seconds: float) -> Iterator[Lo
             if at_s >= seconds:
                 break
         probing.stdin.close()
-        # What it still says is not looked at, but it must not wait for us.
+        # The rest of its output is ignored, but must be read, or the process would block.
         probing.stdout.read()
     if probing.returncode:
         raise SystemExit(f"the prober ended with {probing.returncode}")

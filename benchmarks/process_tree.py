@@ -19,7 +19,7 @@ def resident_bytes(pid: int) -> int:
             if line.startswith("VmRSS:")
         )
     except (OSError, StopIteration):
-        # It has ended; one that nobody has waited for yet takes no memory.
+        # The process has ended. A zombie takes no memory.
         return 0
     return resident + sum(map(resident_bytes, _children(pid)))
 

@@ -140,10 +140,10 @@ def batch_of(reports: Sequence[ProbeReport], claims: Mapping[int, ShardClaim]) -
 
 @dataclass(slots=True)
 class Spent:
-    """Time that was spent on so many of something."""
+    """Time that was spent on a number of items."""
 
     cpu_s: Callable[[], float]
-    """How much CPU time was spent so far by whoever is measured."""
+    """Return the CPU time of the measured process so far."""
     count: int = 0
     wall_s: float = 0.0
     spent_cpu_s: float = 0.0

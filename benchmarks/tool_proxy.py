@@ -1,7 +1,7 @@
 """Cost of a call that an agent makes at its tool proxy.
 
-An agent under `lifesign run` calls a tool of its task, and a free tool of a server in the tools file, over
-plain HTTP, so that no client library is measured. `--beside SRC` takes turns with the code of another
+An agent under `lifesign run` calls two tools: one of its task, and a free one of a server in the tools file.
+It uses plain HTTP, so that no client library is measured. `--beside SRC` takes turns with the code of another
 source tree, for example `src` of an earlier commit.
 """
 

@@ -164,7 +164,7 @@ def show_refresh(*, rounds: int, hours: int) -> None:
 
 
 def _first_refresh_ms(agent: Agent, hours: int) -> float:
-    """Return the median duration of the first refresh of an hour, which sums all slots anew."""
+    """Return the median duration of the first refresh of an hour, which sums all slots again."""
     durations = []
     for _ in range(hours):
         agent.enter_next_hour()

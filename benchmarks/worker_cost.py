@@ -48,7 +48,7 @@ KNOWN = ProbeMemory(
     protocol_version="1.0",
     health_url="https://agent-000000.example/.well-known/agent-health",
 )
-"""What is remembered of an agent that answers."""
+"""Memory of an agent that answers."""
 
 
 class EmptyHands:
@@ -102,7 +102,7 @@ class EmptyHands:
         return self.left
 
     async def leave(self, _worker: str, /) -> None:
-        """Nobody else is there to take anything."""
+        """Do nothing: there is no other worker to take shards over."""
 
 
 class AnswersAtOnce:

@@ -57,16 +57,16 @@ def schema_of_the_models() -> dict[str, Any]:
     for definition in definitions.values():
         definition.pop("title", None)
     event = definitions.pop("Event")
-    event["properties"]["payload"] = {"description": "What happened; which members it has depends on `type`."}
+    event["properties"]["payload"] = {"description": "Details of the event; its members depend on `type`."}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "urn:lifesign:schema:event",
         "title": "Event of the registry's log",
-        "description": "One fact in its place in the log. hash is the SHA-256 of the RFC 8785 form of this "
+        "description": "An event in the log. hash is the SHA-256 of the RFC 8785 form of this "
         "object with payload_hash in place of payload and without hash; payload_hash is the SHA-256 of the "
-        "RFC 8785 form of payload, or what stands in its member erased. The first event names 64 zeros as "
-        "previous_hash. A value that does not exist is left out, never null. Validate with format assertion "
-        "switched on: the pattern of a time cannot tell that February has no 30th.",
+        "RFC 8785 form of payload, or the value of its member erased. The first event has 64 zeros as "
+        "previous_hash. Absent values are omitted, never null. Validate with format "
+        "assertion on: the pattern of a time accepts 30 February.",
         **{name: value for name, value in event.items() if name != "description"},
         "allOf": [_payload_rule(model) for model in dict.fromkeys(PAYLOADS.values())],
         "$defs": definitions,

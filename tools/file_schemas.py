@@ -51,14 +51,14 @@ STALE_OR_NOT = {
 
 
 class FileSchema(GenerateJsonSchema):
-    """What a person writes: names of members are titles enough."""
+    """Schema of a file that a person writes, without titles: the member names say as much."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
 class WireSchema(FileSchema):
-    """What travels: what does not exist is left out, never null."""
+    """Schema of a document that programs exchange: absent values are omitted, never null."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])
@@ -68,9 +68,9 @@ class WireSchema(FileSchema):
 
 
 def docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """What stands below each member of a model.
+    """Return the docstring below each member of a model.
 
-    pydantic can do this too, but whenever the model is imported, which takes longer than all the rest.
+    pydantic can read them too, but at each import of the model, which would slow down every program.
     """
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(definition, ast.ClassDef)
@@ -84,9 +84,9 @@ def docstrings(model: type[BaseModel]) -> dict[str, str]:
 
 
 def schema_of(
-    models: Sequence[type[BaseModel]], generator: type[GenerateJsonSchema], **said: Any
+    models: Sequence[type[BaseModel]], generator: type[GenerateJsonSchema], **members: Any
 ) -> dict[str, Any]:
-    """The schema of the first model; all others in it are named too."""
+    """Return the schema of the first model, with the other models under `$defs`."""
     whole = models[0]
     schema = whole.model_json_schema(schema_generator=generator)
     described = {whole.__name__: schema, **schema.pop("$defs")}
@@ -96,11 +96,11 @@ def schema_of(
     for rules in described.values():
         rules.pop("title", None)
     definitions = {name: described[name] for name in sorted(described) if name != whole.__name__}
-    return {"$schema": DIALECT, **schema, **said, "$defs": definitions}
+    return {"$schema": DIALECT, **schema, **members, "$defs": definitions}
 
 
 def models_in(module: ModuleType, whole: type[BaseModel]) -> list[type[BaseModel]]:
-    """A module's models, those that all others build on left out; the whole comes first."""
+    """Return the public models of a module, `whole` first."""
     models = {
         value
         for name, value in vars(module).items()
@@ -111,24 +111,23 @@ def models_in(module: ModuleType, whole: type[BaseModel]) -> list[type[BaseModel
 
 
 def generated() -> dict[str, dict[str, Any]]:
-    """Each schema by the name of its file."""
+    """Return each schema by the name of its file."""
     return {
         "probe.schema.json": schema_of(
             models_in(models_module, ProbeDefinition),
             FileSchema,
             **{"$id": NAMESPACE + "probe"},
             title="Probe definition",
-            description="What a file of probes/ says: whom to probe, what to ask, how often, within which "
-            "limits. Durations are in seconds; paths lead from the directory of the file.",
+            description="A file of probes/: targets, requests of a probe, interval and limits. "
+            "Durations are in seconds; paths are relative to the directory of the file.",
         ),
         "observation.schema.json": schema_of(
             models_in(results, Observation),
             WireSchema,
             **{"$id": NAMESPACE + "observation"},
             title="Observation",
-            description="What one probe of one agent saw: a line of a results file, or a member of what is "
-            "sent to the registry. What does not exist is left out, never null; so is a layer that was not "
-            "asked.",
+            description="Result of one probe of one agent: a line of a results file, or an item of a report "
+            "to the registry. Absent values are omitted, never null, as are layers that were not probed.",
             allOf=[ONE_SUBJECT, DOCUMENT_AND_READINESS, STALE_OR_NOT],
         ),
         "tools.schema.json": schema_of(
@@ -136,15 +135,15 @@ def generated() -> dict[str, dict[str, Any]]:
             FileSchema,
             **{"$id": NAMESPACE + "tools"},
             title="Tools file",
-            description="Which tools an agent gets while it works at a task, from which servers, at which "
-            "price. Durations are in seconds; paths lead from the directory of the file.",
+            description="The tools that an agent gets while it works on a task, their servers and prices. "
+            "Durations are in seconds; paths are relative to the directory of the file.",
         ),
         "census.schema.json": schema_of(
             models_in(document, Census),
             FileSchema,
             **{"$id": NAMESPACE + "census"},
             title="Census",
-            description="What share of a directory is alive, as `lifesign census` writes it.",
+            description="Share of a directory that is alive, as `lifesign census` writes it.",
         ),
     }
 

@@ -1,4 +1,4 @@
-"""Which share of its source file does each mirror test cover alone?
+"""Coverage of each source file by the test files that mirror it.
 
 Reads .coverage of a run with `--cov --cov-context=test` (`make mirror`). A source file passes with 60 % of
 its branches, or of its lines where it has fewer than 5 branches.
@@ -23,7 +23,7 @@ FEW_BRANCHES = 5
 
 
 class Share(NamedTuple):
-    """What the test files of one source file cover of it."""
+    """Coverage of one source file by its own test files."""
 
     ratio: float
     source: Path

@@ -1,4 +1,4 @@
-"""Which changes of the central rules does no test notice?
+"""Mutation tests of the central rules.
 
     .venv/bin/python -m tools.mutants [--only TEXT] [--processes N]
 

@@ -1,8 +1,8 @@
-"""How does an agent on the A2A SDK (1.x) make its health known?
+"""An agent on the A2A SDK (1.x) with a health document.
 
     uvicorn --app-dir docs/examples a2a_agent:app
 
-Two lines: `announce_health` tells of it in the card, the middleware serves it.
+Two lines: `announce_health` adds the document's URL to the card, and the middleware serves the document.
 """
 
 from a2a.helpers import new_task_from_user_message, new_text_part

@@ -1,12 +1,12 @@
-"""What becomes of a directory in which hardly anybody is alive?
+"""Demo: a crawl of a directory in which most targets do not work.
 
     make demo                                       or
     .venv/bin/python docs/examples/crawl_demo.py
 
-Starts a registry and what a small directory lists: two real A2A agents, one of which fails every second
-time, and what else there is in directories. A crawl asks each of them once, the registry decides, and a
-census counts. Then one agent is killed, and a second crawl sees it. Exits with 0 if all of them were seen
-as what they are.
+Starts a registry and the targets of a small directory: two real A2A agents, one of which fails every second
+request, and the usual targets that are no working agents. A crawl probes each target once, the registry
+decides its status, and a census counts. Then one agent is killed, and a second crawl finds it. Exits with 0
+if every target got the expected result.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ EXPECTED = {
 
 
 def run(*arguments: str, environment: Mapping[str, str], directory: str) -> None:
-    """Run a command as anybody would, and show what it says."""
+    """Run a command as a user would, and show its output."""
     print(f"\n$ lifesign {' '.join(arguments)}", flush=True)
     done = subprocess.run(
         [*COMMAND, *arguments],
@@ -123,7 +123,7 @@ async def check(directory: str, expected: Mapping[str, str]) -> None:
 async def follow(
     directory: str, environment: Mapping[str, str], agents: dict[str, "subprocess.Popen[str]"]
 ) -> None:
-    """Tell the story."""
+    """Run the demo."""
     async with (
         place("401 Unauthorized", "text/plain", "log in first") as gate,
         place("200 OK", "text/html", "<!doctype html><title>Buy this domain</title>") as page,
@@ -145,7 +145,9 @@ async def follow(
             await talk(urls[kind])
             await until_it_tells(urls[kind])
         write_directory(directory, urls)
-        say("a directory: two agents, a gate, a page, an error, a closed port, and a name that nobody has")
+        say(
+            "a directory: two agents, a gate, a page, an error, a closed port, and a name that does not exist"
+        )
         await crawl(directory, environment)
         await check(directory, EXPECTED)
         for kind in agents:

@@ -1,4 +1,4 @@
-"""How does a class become an agent that registers, beats, works, and leaves in good order? (RFC-0016 3.4)
+"""A class as an agent that registers, sends heartbeats, works and drains (RFC-0016 3.4).
 
     export LIFESIGN_REGISTRY=http://127.0.0.1:8440 LIFESIGN_KEY=ahk_...
     .venv/bin/python docs/examples/declared_agent.py reporter-1.key
@@ -37,7 +37,7 @@ arguments.add_argument("key_file", help="where its own key is kept; it is made a
     key_file=arguments.parse_args().key_file,
 )
 class Reporter:
-    """Waits as long as it is told."""
+    """Waits for the given number of seconds."""
 
     @on_assignment
     async def work(self, task: str) -> str:
@@ -61,7 +61,7 @@ async def do(agent: AgentRunner, task: str) -> None:
 
 
 async def take_tasks(agent: AgentRunner) -> None:
-    """Hand in what stands in the lines of standard input."""
+    """Submit each line of standard input as a task."""
     print(f"registered, life {agent.incarnation}", flush=True)
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)

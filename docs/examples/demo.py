@@ -1,11 +1,11 @@
-"""What becomes known of three agents, of which one works?
+"""Demo: the health documents of three agents, one of which works.
 
     make demo                                       or
     .venv/bin/python docs/examples/demo.py --keep   to look around while they stay up
 
 Starts the three agents of sample_agents.py, each in a process of its own on this machine, sends each
-the same messages with the A2A SDK's own client, and shows what their health documents say and what a
-consumer makes of it. Exits with 0 if all three are seen as what they are.
+the same messages with the A2A SDK's own client, and shows their health documents and a consumer's decision
+on each. Exits with 0 if all three documents and decisions are as expected.
 """
 
 import argparse
@@ -95,7 +95,7 @@ async def converse(url: str) -> Counter[int]:
                     ):
                         pass
                 except A2AError:
-                    pass  # What the crashing agent answers.
+                    pass  # The crashing agent answers with an error.
 
         await asyncio.gather(*(send(number) for number in range(MESSAGES)))
     return statuses

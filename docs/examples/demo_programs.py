@@ -1,4 +1,4 @@
-"""How does a demo start its programs, hear from them, and end them all when it ends?"""
+"""Programs of a demo: starts them, reads their output, and ends all of them with the demo."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ BEGAN_S = time.monotonic()
 def process(command: list[str], environment: Mapping[str, str]) -> Iterator["subprocess.Popen[str]"]:
     """Run a program until the end of the block; Ctrl-C is for the demo, which then ends it."""
     with (
-        # No pipe: nobody reads it while all goes well, and it would be full.
+        # Not a pipe: the demo reads it only after a failure, and a full pipe would block the program.
         tempfile.TemporaryFile("w+") as complaints,
         subprocess.Popen(
             command,
@@ -66,12 +66,12 @@ def address(server: "subprocess.Popen[str]") -> str:
 
 
 def say(text: str) -> None:
-    """Tell what has happened, and when."""
+    """Print an event with its time."""
     print(f"{time.monotonic() - BEGAN_S:6.1f} s  {text}", flush=True)
 
 
 def exit_with(main: Callable[[], int]) -> NoReturn:
-    """Exit with what a demo returns, once all that it has started is ended, also if somebody ends it."""
+    """Exit with the demo's result after all its programs have ended, also if the demo is interrupted."""
     # SIGINT too: a shell that starts us in the background has it ignored.
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, _end_in_order)

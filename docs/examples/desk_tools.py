@@ -1,4 +1,4 @@
-"""Which tool costs money in the demo of tasks? `task_demo.py` names the price of this MCP server's."""
+"""MCP server of the task demo, with one tool that costs money; `task_demo.py` sets its price."""
 
 from mcp.server import MCPServer
 

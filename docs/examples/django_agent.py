@@ -1,4 +1,4 @@
-"""How does a Django agent make its health known?
+"""A Django agent with a health document.
 
     uvicorn --app-dir docs/examples django_agent:app
 

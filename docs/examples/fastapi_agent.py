@@ -1,4 +1,4 @@
-"""How does a FastAPI agent make its health known, and how several agents in one application?
+"""FastAPI agents with health documents: one alone, and several in one application.
 
     uvicorn --app-dir docs/examples fastapi_agent:app
 
@@ -12,7 +12,7 @@ from lifesign import AgentHealthMiddleware
 
 
 class Question(BaseModel):
-    """What a caller asks."""
+    """A question of a caller."""
 
     text: str
 

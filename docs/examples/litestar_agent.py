@@ -1,8 +1,8 @@
-"""How does a Litestar agent make its health known?
+"""A Litestar agent with a health document.
 
     uvicorn --app-dir docs/examples litestar_agent:app
 
-By wrapping the application from outside. Litestar calls the classes in `middleware=[...]` only for
+The middleware wraps the application from outside. Litestar calls the classes in `middleware=[...]` only for
 routes that it knows, so that the health path would be answered with 404.
 """
 

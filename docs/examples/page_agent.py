@@ -1,10 +1,10 @@
-"""What does a small agent look like that works under a lease?
+"""A small agent that works under a lease.
 
     lifesign run --pool writers --tools tools.yml -- python page_agent.py
 
-It needs nothing of lifesign: an MCP client, and what stands in its environment. It goes on from the
-latest report, writes one whenever there is something new, calls a metered tool for each section, and hands
-its work in.
+It does not import lifesign: it needs an MCP client and the environment variables of the adapter. It
+continues from the latest progress report, reports its progress, calls a metered tool for each section, and
+submits its result.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""How does an agent without HTTP, such as a queue's worker, make its health known?
+"""An agent without HTTP, such as a queue worker, with a health document.
 
     python docs/examples/queue_worker.py
 
-It counts its interactions itself, and writes or sends the document wherever others look for it.
+It counts its interactions itself, and writes the document to a file or sends it.
 """
 
 import queue

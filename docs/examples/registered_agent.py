@@ -1,9 +1,9 @@
-"""How does an agent register, beat, leave in good order, and come back after a crash? (RFC-0016 3 to 5)
+"""An agent that registers, sends heartbeats, drains, and returns after a crash (RFC-0016 3 to 5).
 
     export LIFESIGN_REGISTRY=http://127.0.0.1:8440 LIFESIGN_KEY=ahk_...
     .venv/bin/python docs/examples/registered_agent.py worker-1 worker-1.key
 
-The key is one that may register. The agent's own is kept in the file, for its next life. Runs until
+The key is one that may register. The agent's own key is kept in the file for its next start. Runs until
 SIGTERM, Ctrl-C, or a drain that the registry asks for.
 """
 
@@ -28,7 +28,7 @@ def kept_key(file: Path) -> str:
 
 
 def keep_key(file: Path, key: str) -> None:
-    """Keep a key, which is told only once, where nobody else reads it."""
+    """Store the key, which the registry shows only once, in a private file."""
     file.touch(mode=0o600)
     file.write_text(f"{key}\n")
 

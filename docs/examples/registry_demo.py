@@ -1,11 +1,11 @@
-"""What does a registry decide when one agent leaves and another is killed?
+"""Demo: the decisions of a registry when one agent drains and another is killed.
 
     make demo                                       or
     .venv/bin/python docs/examples/registry_demo.py
 
 Starts `lifesign serve` and three agents, each in a process of its own on this machine. One is asked
 to drain, one is killed while it holds a task, and the third takes the task over. Exits with 0 if the
-registry saw all of it as it was.
+registry's log contains all of this.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ async def show_events(client: RegistryClient) -> None:
 
 
 async def follow(url: str, key: str, directory: str, agents: dict[str, "subprocess.Popen[str]"]) -> None:
-    """Tell the story, then show its log."""
+    """Run the demo, then show the registry's log."""
     for running in agents.values():
         first_line(running)
     keys = {agent_id: key_file(directory, agent_id).read_text().strip() for agent_id in agents}

@@ -1,9 +1,9 @@
-"""What does a real A2A agent look like with its health made known?
+"""Real A2A agents with health documents.
 
     python sample_agents.py well | half | crash
 
-serves one of three agents, built with the A2A SDK, on a free port of this machine, says its URL and
-goes on until its standard input ends. "well" answers, the model of "half" fails every second time,
+serves one of three agents, built with the A2A SDK, on a free port of this machine, prints its URL and
+runs until its standard input ends. "well" answers, the model of "half" fails every second time, and
 "crash" raises after it has begun to work.
 """
 
@@ -96,7 +96,7 @@ def main() -> None:
     listening = socket.create_server(("127.0.0.1", 0), backlog=128)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     server = uvicorn.Server(uvicorn.Config(sample_app(kind, url), log_level="critical"))
-    # Whoever started this agent holds the other end of its input: it ends with them, however they end.
+    # The program that started this agent holds the other end of its input, so the agent ends with it.
     threading.Thread(target=_end_with_input, daemon=True).start()
     print(url, flush=True)
     server.run(sockets=[listening])

@@ -1,4 +1,4 @@
-"""How does a Starlette agent make its health known?
+"""A Starlette agent with a health document.
 
 uvicorn --app-dir docs/examples starlette_agent:app
 """

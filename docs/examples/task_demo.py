@@ -1,11 +1,11 @@
-"""What becomes of a task whose agent is killed in the middle of it?
+"""Demo: a task whose agent is killed while it works.
 
     make demo                                       or
     .venv/bin/python docs/examples/task_demo.py
 
 Starts `lifesign serve` and two adapters (`lifesign run`), each with an agent (`page_agent.py`) that
 reports progress and calls a tool that costs money. The first adapter is killed; the task moves to the second
-one, with a higher fencing token and the latest report. Exits with 0 if all went as it should.
+one, with a higher fencing token and the latest report. Exits with 0 if all of this happened.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ def adapter(directory: Path, name: str, seconds: float) -> list[str]:
 
 
 def told(running: "subprocess.Popen[str]", what: str) -> dict[str, Any]:
-    """Wait until an adapter tells this."""
+    """Wait until an adapter prints this."""
     said: list[str] = []
     for line in running.stdout or ():
         read: dict[str, Any] = json.loads(line)
@@ -130,11 +130,11 @@ async def tell(client: RegistryClient, url: str, directory: Path, stack: ExitSta
     runs = [f"{run.holder} {run.exit_reason}" for run in reversed(done.runs)]
     say(f"its runs: {', '.join(runs)}")
     reviewed = await client.tasks.review(task.task_id, "accept")
-    say(f"somebody accepts it: {reviewed.task.status}")
+    say(f"a reviewer accepts it: {reviewed.task.status}")
 
 
 async def follow(url: str, key: str, directory: Path, stack: ExitStack) -> None:
-    """Tell the story."""
+    """Run the demo."""
     async with RegistryClient(url, key=key) as client:
         await tell(client, url, directory, stack)
 

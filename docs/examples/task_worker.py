@@ -1,4 +1,4 @@
-"""How does an agent work at tasks that the registry gives out?
+"""An agent that claims tasks of a pool.
 
     export LIFESIGN_REGISTRY=http://127.0.0.1:8440 LIFESIGN_KEY=ahk_...
     .venv/bin/python docs/examples/task_worker.py writer-1.key
@@ -32,7 +32,7 @@ class Writer:
 
     @on_assignment
     async def work(self, task: ClaimedTask) -> Mapping[str, Any]:
-        """Do one task; what is returned waits for a review."""
+        """Do one task; the result waits for a review."""
         print(f"begun: {task.title}", flush=True)
         if task.latest_report is not None:
             print(f"goes on from: {task.latest_report['summary']}", flush=True)

@@ -1,8 +1,8 @@
-"""How does a WSGI agent (Flask, python-a2a) make its health known?
+"""A WSGI agent (Flask, python-a2a) with a health document.
 
     uvicorn --app-dir docs/examples wsgi_agent:app
 
-Through a2wsgi, on an ASGI server. Here `agent` is bare WSGI; yours is `app = Flask(__name__)`.
+a2wsgi adapts it to an ASGI server. Here `agent` is bare WSGI; yours is `app = Flask(__name__)`.
 """
 
 import json

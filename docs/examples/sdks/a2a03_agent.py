@@ -1,4 +1,4 @@
-"""How does an agent on the A2A SDK of the 0.3 line make its health known?
+"""An agent on the A2A SDK 0.3 with a health document.
 
     pip install 'a2a-sdk[http-server]<0.4'
     uvicorn --app-dir docs/examples/sdks a2a03_agent:app

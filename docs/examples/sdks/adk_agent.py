@@ -1,4 +1,4 @@
-"""How does an agent of Google's ADK make its health known?
+"""An agent of Google's ADK with a health document.
 
     pip install 'google-adk[a2a]'
     uvicorn --app-dir docs/examples/sdks adk_agent:app

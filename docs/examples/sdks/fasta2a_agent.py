@@ -1,9 +1,9 @@
-"""How does a FastA2A agent (also one of Pydantic AI) make its health known?
+"""A FastA2A agent (also one of Pydantic AI) with a health document.
 
     pip install fasta2a
     uvicorn --app-dir docs/examples/sdks fasta2a_agent:app
 
-Every send is answered with `submitted`, whatever becomes of it: the work is counted, not the request.
+FastA2A answers every send with `submitted`. Therefore the work is counted, not the request.
 """
 
 import uuid

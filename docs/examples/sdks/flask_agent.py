@@ -1,4 +1,4 @@
-"""How does a Flask agent make its health known?
+"""A Flask agent with a health document.
 
     pip install flask a2wsgi
     uvicorn --app-dir docs/examples/sdks flask_agent:app

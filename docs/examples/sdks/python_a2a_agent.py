@@ -1,4 +1,4 @@
-"""How does a python-a2a agent make its health known?
+"""A python-a2a agent with a health document.
 
     pip install python-a2a a2wsgi
     uvicorn --app-dir docs/examples/sdks python_a2a_agent:app

@@ -1,4 +1,4 @@
-"""How does a Strands agent make its health known?
+"""A Strands agent with a health document.
 
     pip install 'strands-agents[a2a]'
     uvicorn --app-dir docs/examples/sdks strands_agent:app
@@ -29,7 +29,7 @@ class EchoModel(Model):
         return {}
 
     async def structured_output(self, *args: Any, **kwargs: Any) -> AsyncGenerator[dict[str, Any], None]:
-        """Nobody asks for it here."""
+        """It is not used here."""
         raise TypeError("this model gives text alone")
         yield {}
 
