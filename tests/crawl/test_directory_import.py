@@ -284,7 +284,7 @@ async def test_a_list_of_nobody_lets_nobody_go_in_any_format(
     outcome = await read(database, listed)
     assert outcome.has_failed
     assert (
-        "empty: it names nobody, as a broken export does; what it listed before is kept (1 target)"
+        "empty: it lists no agent, as after a broken export; what it listed before is kept (1 target)"
         in outcome.text
     )
 

@@ -9,12 +9,12 @@ class InvalidDefinition(InvalidFile):
 
 
 class PassDelayed(LifesignError):
-    """A pass over all targets ended before its end: for `seconds`, nothing that it found could be stored."""
+    """A census ended early: for `seconds`, no result could be stored."""
 
     def __init__(self, why: str, seconds: float) -> None:
         super().__init__(
-            f"not all were probed: for {seconds:g} s nothing could be stored ({why}); what was stored before "
-            "stays, and the same command goes on with those that are left"
+            f"not all targets were probed: no result could be stored for {seconds:g} s ({why}). The stored "
+            "results remain; the same command continues with the remaining targets"
         )
         self.why = why
         self.seconds = seconds

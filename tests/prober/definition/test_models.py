@@ -93,7 +93,7 @@ def test_targets_are_spelled_as_everywhere_and_taken_once() -> None:
 
 
 def test_somebody_has_to_be_probed() -> None:
-    assert refusal(targets=[]) == ((), "expected directories or targets: nobody is probed")
+    assert refusal(targets=[]) == ((), "expected directories or targets: there is nothing to probe")
 
 
 def test_a_target_that_is_none_is_refused_at_its_place() -> None:

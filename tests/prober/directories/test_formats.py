@@ -108,8 +108,8 @@ def test_any_json_is_read_refused_or_not_recognised(value: object) -> None:
         ({"$schema": "https://json-schema.org/draft-07/schema", "properties": {}}, "a JSON Schema"),
         (CARD_10, "A2A card"),
         ({"error": 1, "message\n": 2}, r"the members error, message\n"),
-        ({}, "empty: it names nobody"),
-        ([], "empty: it names nobody"),
+        ({}, "empty: it lists no agent"),
+        ([], "empty: it lists no agent"),
     ],
 )
 def test_what_is_no_directory_is_told_in_words(content: object, words: str) -> None:

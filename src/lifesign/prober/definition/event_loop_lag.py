@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Final
 
 LAG_EVERY_SECONDS: Final = 0.1
-"""How often a prober looks whether its event loop wakes it in time."""
+"""Interval at which a prober checks whether its event loop wakes it in time."""
 LAG_WINDOW_SECONDS: Final = 10.0
 MIN_LAGS: Final = 20
 """Fewer give no percentile."""
 MIN_SLOW_SECONDS: Final = 10.0
-"""How long slowness lasts beyond its last sign."""
+"""How long a prober still counts as slow after the last sign of slowness."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +30,11 @@ class LagPolicy:
 
 
 class SelfCheck:
-    """How late the event loop of one prober is, and whether that makes it slow."""
+    """Measures the lag of one prober's event loop and decides whether the prober is slow."""
 
     def __init__(self, now_s: float, policy: LagPolicy | None = None) -> None:
         self.slowness: str | None = None
-        """Why the prober is slow, for people; None while it is not. Set by `assess`."""
+        """Reason why the prober is slow, for people; None while it is not slow. Set by `assess`."""
         self._policy = policy or LagPolicy()
         self._lags: deque[tuple[float, float]] = deque()
         self._woken_at_s = now_s

@@ -1,4 +1,4 @@
-"""How is a probe definition read from its file, and what is wrong with it, on which line?"""
+"""Reading a probe definition from its file, with faults reported by line."""
 
 import stat
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ _NO_FILE: Final = "no regular file"
 
 
 def read_definition_file(file: Path) -> ProbeDefinition:
-    """Read a definition; the paths in it lead from the directory in which it stands.
+    """Read a definition. Paths in it are relative to the directory of its file.
 
-    InvalidDefinition says all that is wrong, and where, a list that cannot be read included, be it of agents
-    or of those who opted out, or a key in what is no regular file; InvalidValue, that there is no
-    such file.
+    Raise InvalidDefinition with all faults and their lines. A directory or opt-out list that cannot be read
+    is a fault too, as is a key file that is no regular file. Raise InvalidValue if the definition file does
+    not exist.
     """
     try:
         with file.open("rb") as opened:
@@ -50,7 +50,7 @@ def _read(text: str, file: Path) -> tuple[YamlDocument, ProbeDefinition]:
 
 
 def _list_faults(document: YamlDocument, definition: ProbeDefinition) -> Iterator[FileFault]:
-    """Return which lists of agents cannot be opened: a crawl would wait for ever for somebody to probe."""
+    """Return the directory files that cannot be opened: a crawl would wait for them forever."""
     for place, source in enumerate(definition.directories):
         if source.file is not None and (why := unreadable(source.file)):
             expected = f"expected a list that can be read: {source.file} ({why})"
@@ -60,7 +60,7 @@ def _list_faults(document: YamlDocument, definition: ProbeDefinition) -> Iterato
 def unreadable(file: Path) -> str:
     """Say why a list cannot be opened; empty if it can."""
     try:
-        # Opening a pipe would wait for whoever writes into it.
+        # Opening a pipe would block until another process writes to it.
         if not stat.S_ISREG(file.stat().st_mode):
             return _NO_FILE
         file.open("rb").close()
@@ -70,7 +70,7 @@ def unreadable(file: Path) -> str:
 
 
 def _opt_out_faults(document: YamlDocument, definition: ProbeDefinition) -> Iterator[FileFault]:
-    """Return which lists of those who opted out cannot be opened: nobody is asked before they are known."""
+    """Return the opt-out files that cannot be opened: no target is probed before they are read."""
     for place, name in enumerate(definition.opt_out.files):
         if why := unreadable(name):
             expected = f"expected a file that can be read: {name} ({why})"
@@ -78,7 +78,7 @@ def _opt_out_faults(document: YamlDocument, definition: ProbeDefinition) -> Iter
 
 
 def _key_faults(document: YamlDocument, definition: ProbeDefinition) -> Iterator[FileFault]:
-    """Return which keys would be waited for: one whose file is not there is told when it is needed."""
+    """Return the key files that cannot be used. A missing one is reported when the key is needed."""
     places = [
         (("directories", place, "key_file"), source.key_file)
         for place, source in enumerate(definition.directories)

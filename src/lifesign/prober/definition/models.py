@@ -70,37 +70,37 @@ from lifesign.prober.definition.values import (
 FLUSH_SECONDS: Final = 5.0
 """No result waits longer for others, unless a definition says otherwise."""
 PRODUCT: Final = "lifesign-prober"
-"""What we call ourselves: in the User-Agent, and where a robots.txt names us."""
+"""Name of the prober in the User-Agent and in robots.txt."""
 
 MIN_INTERVAL_SECONDS: Final = 300
-"""Draft 7: nobody is asked more often without having agreed to it."""
+"""Draft 7: more frequent probes need the consent of the target's operator."""
 MIN_CONFIRM_SECONDS: Final = 30
 MIN_CARD_SECONDS: Final = 3600
 MAX_INTERVAL_SECONDS: Final = 86_400
 MAX_DIRECTORIES: Final = 100
 MAX_INLINE_TARGETS: Final = 10_000
-"""Of those that the definition itself lists; a directory file takes more."""
+"""Maximum of targets in the definition itself; a directory file may list more."""
 MAX_TARGETS: Final = 2_000_000
 MAX_PATHS: Final = 8
 MAX_MESSAGE_CHARS: Final = 4096
 MAX_CONCURRENCY: Final = 10_000
 MAX_OPT_OUT_HOSTS: Final = 10_000
-"""Of those that the definition itself lists; a file takes more."""
+"""Maximum of opted-out hosts in the definition itself; a file may list more."""
 MAX_OPT_OUT_FILES: Final = 20
 MAX_RESOLVERS: Final = 8
 MAX_CANARIES: Final = 100
-"""Of one network class."""
+"""Maximum per network class."""
 MAX_CANARY_CLASSES: Final = MAX_NETWORKS + len(PUBLIC_CLASSES)
 PLACEHOLDER_CANARIES: Final = frozenset({
     "www.example.com", "www.debian.org", "www.python.org", "www.ietf.org", "www.wikipedia.org",
 })  # fmt: skip
-"""Hosts that the shipped definitions name until somebody replaces them."""
+"""Placeholder hosts in the shipped definitions, which the operator must replace."""
 MAX_EVIDENCE_MEGABYTES: Final = 1_048_576
 MAX_KEEP_DAYS: Final = 3660
 
 
 class _DefinitionMapping(BaseModel):
-    """A mapping of a definition: what is not named is refused, so that a misspelt limit is no limit lost."""
+    """A mapping of a definition. Unknown members are refused: a misspelt limit must not be ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -109,21 +109,21 @@ class DirectorySource(_DefinitionMapping):
     """A list of agents: at a URL or in a file, one of the two."""
 
     url: Target | None = None
-    """Where it is; a domain alone is asked for its catalogs at the well-known places."""
+    """URL of the directory. For a domain, the prober tries the well-known places of catalogs."""
     file: FileName | None = None
-    """Where it is on this machine, as seen from the definition."""
+    """File of the directory, relative to the definition."""
     name: Name | None = None
-    """What it is called in results and reports; without one, its host or its file's name."""
+    """Name in results and reports. Default: its host or file name."""
     format: Format = "auto"
-    """How it is written; `auto` looks at what comes."""
+    """Format of the directory; `auto` recognises it by its content."""
     refresh_seconds: Annotated[float, Field(strict=True, ge=60, le=MAX_SPAN_SECONDS)] = 86_400
-    """How often it is read again."""
+    """Interval at which the directory is read again."""
     key_file: FileName | None = None
-    """Holds the key that it is asked with; a key never stands in the definition."""
+    """File with the API key of the directory. The definition itself never contains a key."""
     allow_shrink: Switch = False
-    """Whether it may lose more than half of its entries at once without anybody's confirmation."""
+    """Whether the directory may lose more than half of its entries at once without confirmation."""
     mcp_servers: Switch = False
-    """Whether MCP servers that it lists are probed too; they are no A2A agents."""
+    """Whether MCP servers in the directory are probed too. They are not A2A agents."""
 
     @model_validator(mode="after")
     def _stand_somewhere(self) -> Self:
@@ -135,7 +135,7 @@ class DirectorySource(_DefinitionMapping):
 
     @property
     def label(self) -> str:
-        """What it is called in results: its name, else its host, else its file's name."""
+        """Name in results: the name, else the host, else the file name."""
         if self.name is not None:
             return self.name
         return name_from(host_of(self.url) if self.url is not None else Path(self.file or "").name)
@@ -145,16 +145,16 @@ class MessageSettings(_DefinitionMapping):
     """A real message to every agent: it may cost its owner money. Only ask those who agreed."""
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_CHARS)]
-    """What it says."""
+    """Text of the message."""
 
 
 class LayerSettings(_DefinitionMapping):
-    """What is asked of a target."""
+    """Layers that a probe checks."""
 
     card: Switch = True
     """Its card, at both well-known places."""
     transport: Switch = True
-    """Whether the interface that the card declares answers at all; nothing is sent to it."""
+    """Whether the interface that the card declares answers at all. The probe sends no message to it."""
     health: Switch = True
     """Its health document, where it is announced or at the well-known place."""
     message: MessageSettings | None = None
@@ -178,16 +178,16 @@ class LayerSettings(_DefinitionMapping):
 
 
 class CadenceSettings(_DefinitionMapping):
-    """How often a target is asked."""
+    """Intervals between probes of a target."""
 
     allow_fast_cadence: Switch = False
     """For agents of your own, and for tests: lifts the least values of the other settings."""
     interval_seconds: Annotated[float, Field(strict=True, ge=0.05, le=MAX_INTERVAL_SECONDS)] = 300
     """From one probe to the next; 300 or more."""
     confirm_after_seconds: SpanSeconds = 30
-    """When a recovery is confirmed; 30 or more. A failure is confirmed at once, by the witness rule."""
+    """Delay before a recovery is confirmed; 30 or more. A failure is confirmed at once, by a witness."""
     card_every_seconds: SpanSeconds = 86_400
-    """How often a card that was read is asked for again, by conditional GET; 3600 or more."""
+    """Interval at which a known card is requested again, by conditional GET; 3600 or more."""
     max_backoff_seconds: SpanSeconds = 86_400
     """The longest wait for a target that keeps failing or asks us to slow down."""
 
@@ -230,7 +230,7 @@ _LEAST_SECONDS: Final = {
 
 
 class Timeouts(_DefinitionMapping):
-    """How long each part of one request may take; `total_seconds` ends whatever is still going on."""
+    """Maximum duration of each part of a request. `total_seconds` limits the whole request."""
 
     dns_seconds: PhaseSeconds = 5
     """Until the name has an address."""
@@ -245,7 +245,7 @@ class Timeouts(_DefinitionMapping):
 
     @property
     def deadlines(self) -> Deadlines:
-        """Those that a census names."""
+        """Return the deadlines that a census reports."""
         return Deadlines(
             connect_seconds=self.connect_seconds,
             first_byte_seconds=self.first_byte_seconds,
@@ -262,7 +262,7 @@ class Timeouts(_DefinitionMapping):
 
 
 class Limits(_DefinitionMapping):
-    """How much is done at once, and how much is read."""
+    """Limits of concurrency and of sizes."""
 
     concurrency: Annotated[int, Field(strict=True, ge=1, le=MAX_CONCURRENCY)] = 500
     """Probes at once in one process. Each takes a file descriptor, and at worst one body of memory."""
@@ -271,19 +271,19 @@ class Limits(_DefinitionMapping):
     per_address: Annotated[int, Field(strict=True, ge=1, le=MAX_CONCURRENCY)] = 20
     """Probes of one address at once: thousands of agents may stand behind one."""
     host_requests_per_second: Annotated[float, Field(strict=True, ge=0.01, le=10_000)] = 5
-    """To one host, on average."""
+    """Average rate per host."""
     max_card_bytes: Annotated[int, Field(strict=True, ge=1024, le=MAX_CARD_BYTES)] = MAX_CARD_BYTES
-    """Of a card, after decompression."""
+    """Maximum size of a card, after decompression."""
     max_document_bytes: Annotated[int, Field(strict=True, ge=1024, le=MAX_DOCUMENT_BYTES)] = (
         MAX_DOCUMENT_BYTES
     )
-    """Of a health document, after decompression."""
+    """Maximum size of a health document, after decompression."""
     max_targets: Annotated[int, Field(strict=True, ge=1, le=MAX_TARGETS)] = MAX_TARGETS
-    """Of all directories together; a directory that lists more is refused, not cut."""
+    """Maximum of targets in all directories. A directory that lists more is refused, not truncated."""
 
 
 class OptOut(_DefinitionMapping):
-    """Who is not to be asked."""
+    """Targets that are never probed."""
 
     hosts: Annotated[
         tuple[Host, ...],
@@ -293,18 +293,18 @@ class OptOut(_DefinitionMapping):
     files: Annotated[tuple[FileName, ...], Field(max_length=MAX_OPT_OUT_FILES)] = ()
     """Files with one host or URL per line."""
     robots_txt: Switch = True
-    """Whether a host's robots.txt is read and followed."""
+    """Whether the prober reads and follows a host's robots.txt."""
 
 
 class Networks(_DefinitionMapping):
-    """Which networks may be contacted besides the public internet."""
+    """Networks that the prober may contact besides the public internet."""
 
     allow: Annotated[tuple[NetworkName, ...], Field(max_length=MAX_NETWORKS)] = ()
     """Private networks by name, such as 10.1.0.0/16; metadata addresses stay shut whatever stands here."""
 
 
 class ResolverSettings(_DefinitionMapping):
-    """Who says which address a name has."""
+    """Name servers."""
 
     servers: Annotated[tuple[ResolverName, ...], Field(max_length=MAX_RESOLVERS)] = ()
     """Addresses of DNS servers, with a port where it is not 53; none: those of the system."""
@@ -316,36 +316,39 @@ class ResolverSettings(_DefinitionMapping):
 
 
 class EvidenceSettings(_DefinitionMapping):
-    """Where the bytes of findings are kept, so that a finding can be shown."""
+    """Storage of the bytes behind findings, as evidence."""
 
     directory: FileName | None = None
-    """Where; null keeps none."""
+    """Directory of the evidence; null stores none."""
     max_megabytes: Annotated[int, Field(strict=True, ge=1, le=MAX_EVIDENCE_MEGABYTES)] = 1024
     """On disk, in units of 10^6 bytes; the oldest go first."""
     keep_days: Annotated[float, Field(strict=True, gt=0, le=MAX_KEEP_DAYS)] = 30
-    """How long."""
+    """Retention time."""
 
 
 class ResultSettings(_DefinitionMapping):
-    """Where results go, besides the local database."""
+    """Destination of results, besides the local database."""
 
     jsonl: FileName | None = None
     """A file to which every observation is appended as one line of JSON; null: none."""
     registry: RegistryUrl | None = None
     """A registry's URL: it takes the results, decides, and shares the work among machines."""
     key_file: FileName | None = None
-    """Holds the registry's key; without it the environment does. A key never stands in the definition."""
+    """File with the registry's key; default: the environment. The definition itself never contains a key."""
     flush_seconds: Annotated[float, Field(strict=True, ge=0, le=60)] = FLUSH_SECONDS
-    """How long a result waits for others, so that many are handed over at once."""
+    """How long a result waits for others, so that they are sent as one batch."""
     lease_seconds: Annotated[float, Field(strict=True, ge=MIN_TTL_SECONDS, le=MAX_TTL_SECONDS)] = TTL_SECONDS
-    """How long a part of the targets is a process's own; so much later others take it over if it dies."""
+    """Duration of a process's lease on a part of the targets.
+
+    After it, others take over those of a dead process.
+    """
 
 
 class CanarySettings(_DefinitionMapping):
     """A host that always answers, with what it answers."""
 
     url: CanaryUrl
-    """Where it is asked."""
+    """URL of the canary."""
     status: Annotated[int, Field(strict=True, ge=100, le=599)] | None = None
     """The HTTP status of its answer; null: any from 200 to 399."""
 
@@ -366,16 +369,19 @@ _Canary = Annotated[
 
 
 class WitnessSettings(_DefinitionMapping):
-    """When a failure counts: only if a witness answers after it, and the target fails once more."""
+    """Rules for witnesses: a failure counts only if a witness answers after it and the target fails again."""
 
     round_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 30
     """Witnesses of one network class are asked at most once in this time, for all failures that wait."""
     answer_seconds: Annotated[float, Field(strict=True, ge=0.05, le=60)] = 3
-    """How long a witness has for its answer."""
+    """Time limit for a witness's answer."""
     next_answer_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 5
-    """How long a failure waits for the next answer of another target, before other targets are asked."""
+    """How long a failure waits for the next answer of another target before the prober asks a witness."""
     second_request_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 60
-    """How soon after the witness's answer the target is asked once more; later, the answer is void."""
+    """Maximum delay between the witness's answer and the second request to the target.
+
+    Later, the answer is void.
+    """
     max_clock_offset_seconds: Annotated[float, Field(strict=True, ge=0, le=86_400)] = 30
     """A clock that differs from the registry's by more is reported; certificates' dates do not count."""
 
@@ -391,12 +397,12 @@ class WitnessSettings(_DefinitionMapping):
 
 
 class SelfCheckSettings(_DefinitionMapping):
-    """When the prober itself is slow, so that timeouts are not measured."""
+    """Thresholds at which the prober itself is slow, so that its timeouts are not measurements."""
 
     max_lag_seconds: Annotated[float, Field(strict=True, gt=0, le=60)] = 1
-    """How late its event loop may be, at the 99th percentile of 10 s."""
+    """Maximum event loop lag, as the 99th percentile of 10 s."""
     max_standstill_seconds: Annotated[float, Field(strict=True, gt=0, le=60)] = 2
-    """How long it may stand still once."""
+    """Maximum duration of a single stall."""
 
     def policy(self) -> LagPolicy:
         """Return what slowness is decided by."""
@@ -404,10 +410,10 @@ class SelfCheckSettings(_DefinitionMapping):
 
 
 class ProbeDefinition(_DefinitionMapping):
-    """What `probes/*.yml` say."""
+    """Content of a `probes/*.yml` file."""
 
     name: Name
-    """What this probe is called in results and reports."""
+    """Name of this probe in results and reports."""
     contact: Contact | None = None
     """Your address for the operators of probed agents: mailto: or https:. It is part of the User-Agent.
 
@@ -430,10 +436,11 @@ class ProbeDefinition(_DefinitionMapping):
         dict[CanaryClass, Annotated[tuple[_Canary, ...], Field(max_length=MAX_CANARIES)]],
         Field(max_length=MAX_CANARY_CLASSES),
     ] = {}
-    """By network class, hosts that are always there: a failure counts only if half of them answer after it.
+    """Canaries by network class: hosts that are always reachable.
 
-    Classes are `public_ipv4`, `public_ipv6` (https URLs at five hosts or more) and the networks of
-    `networks.allow` (one or more). Without canaries, other targets that answer are the witnesses.
+    A failure counts only if half of the canaries of its class answer after it. Classes are `public_ipv4`,
+    `public_ipv6` (https URLs at five hosts or more) and the networks of `networks.allow` (one or more).
+    Without canaries, other targets that answer are the witnesses.
     """
     witnesses: WitnessSettings = WitnessSettings()
     self_check: SelfCheckSettings = SelfCheckSettings()
@@ -465,7 +472,7 @@ class ProbeDefinition(_DefinitionMapping):
     @model_validator(mode="after")
     def _probe_somebody(self) -> Self:
         if not (self.directories or self.targets):
-            raise PydanticCustomError("nobody", "expected directories or targets: nobody is probed")
+            raise PydanticCustomError("nobody", "expected directories or targets: there is nothing to probe")
         return self
 
     @property
@@ -475,7 +482,7 @@ class ProbeDefinition(_DefinitionMapping):
 
     @property
     def has_contact(self) -> bool:
-        """Whether the User-Agent tells the operator of an agent whom to write to."""
+        """Whether the User-Agent contains a contact for the operator of a probed agent."""
         return bool(self.contact or PROJECT_URL)
 
     @property
@@ -489,7 +496,7 @@ class ProbeDefinition(_DefinitionMapping):
 
     @property
     def placeholders(self) -> tuple[str, ...]:
-        """URLs of canaries that a shipped definition named, and that nobody has replaced."""
+        """Canary URLs of a shipped definition that still contain placeholder hosts."""
         urls = [canary.url for canaries in self.canaries_by_class.values() for canary in canaries]
         return tuple(url for url in urls if host_of(url) in PLACEHOLDER_CANARIES)
 
@@ -540,10 +547,10 @@ class ProbeDefinition(_DefinitionMapping):
         networks: Sequence[str] = (),
         total_seconds: float | None = None,
     ) -> "ProbeDefinition":
-        """Return the definition of a census of one list, at a URL or in a file, that no file describes.
+        """Return the definition of a census of one list, at a URL or in a file.
 
-        Who is alive for `for_urls` is alive here: the deadlines are the same. InvalidValue, naming the
-        argument, for what a definition may not say.
+        The deadlines are those of `for_urls`, so that both find the same agents alive. Raise InvalidValue,
+        with the argument's name, for values that a definition does not allow.
         """
         is_url = "://" in source
         if is_url and isinstance(target := read_target(source), AddressRefused):
@@ -553,7 +560,7 @@ class ProbeDefinition(_DefinitionMapping):
             directory = DirectorySource(
                 url=source if is_url else None,
                 file=None if is_url else Path(source),
-                # Whoever names a list by hand means what is in it now.
+                # A list that is named by hand stands for its content at this moment.
                 allow_shrink=True,
             )
             return cls.model_validate({

@@ -35,7 +35,7 @@ MAX_FILE_NAME_CHARS: Final = 4096
 DNS_PORT: Final = 53
 
 NAME_PATTERN: Final = "^[a-z0-9][a-z0-9._-]{0,63}$"
-# It stands in a comment of the User-Agent, where a bracket, a backslash or a line break would end it.
+# The contact is part of a comment of the User-Agent, which a bracket, backslash or line break would end.
 CONTACT_PATTERN: Final = (
     r"^(mailto:[A-Za-z0-9._%+~-]+@[A-Za-z0-9.-]+|https://[A-Za-z0-9.-]+[A-Za-z0-9._~:/?#@!$&*+,=%-]*)$"
 )
@@ -50,7 +50,7 @@ FORMS: Final[Mapping[str, str]] = MappingProxyType({
     HEALTH_PATH_PATTERN: "a path such as /ping",
     HOST_PATTERN: "a host name, or one with a dot before it for it and all below: .example.org",
 })  # fmt: skip
-"""What stands behind the patterns, in words."""
+"""Description of each pattern, for error messages."""
 
 _HASH_DIGITS: Final = 8
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-z0-9._-]+")
@@ -96,7 +96,7 @@ def _take_canary(value: str) -> str:
 
 
 def _take_canary_class(value: str) -> str:
-    """Take a public network class, or a network in the spelling by which addresses are told apart."""
+    """Accept a public network class, or a network in its canonical spelling."""
     if value in PUBLIC_CLASSES:
         return value
     try:
@@ -150,7 +150,7 @@ def check_canaries(network_class: str, urls: Sequence[str], allowed: Sequence[Ne
 def _take_url(value: str) -> str:
     url = with_ascii_host(value)
     judged = url if isinstance(url, AddressRefused) else vet_url(url)
-    # Which networks are open is said elsewhere: any address may be named.
+    # `networks.allow` decides separately which networks are allowed: any address is accepted here.
     if isinstance(judged, AddressRefused) and judged.name == "invalid_url":
         raise PydanticCustomError("url", "{reason}", {"reason": judged.reason})
     return value if isinstance(url, AddressRefused) else url

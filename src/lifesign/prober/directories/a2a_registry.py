@@ -1,7 +1,7 @@
-"""What does a2aregistry.org list?
+"""Directory format of a2aregistry.org.
 
-`GET /api/agents?limit=&offset=` answers `{"agents": […], "total", "limit", "offset"}`: cards, flattened,
-each with its `wellKnownURI`. Its seed file is `{"wellKnownURIs": […]}`.
+`GET /api/agents?limit=&offset=` answers `{"agents": […], "total", "limit", "offset"}`: flattened cards, each
+with its `wellKnownURI`. Its seed file is `{"wellKnownURIs": […]}`.
 """
 
 import re
@@ -35,7 +35,7 @@ class A2aRegistryFormat:
     place = f"/api/agents?limit={PAGE_ITEMS}&offset=0"
 
     def recognises(self, document: Document) -> bool:
-        """Whether it is the seed file, or agents of which the first says where its card is."""
+        """Return whether it is the seed file, or a list of agents whose first one has the URL of its card."""
         value = document.value
         if not is_object(value):
             return False

@@ -1,9 +1,9 @@
-"""What does an AGNTCY directory list?
+"""Directory format of AGNTCY.
 
-`GET /v1/agents?page_size=&page_token=` answers `{"results": […], "next_page_token", "total_count"}`, the
-names in either spelling, with AI Catalog entries; an entry may hold an OASF record. Exported records are
-files: one record, or a list of them. What a record's agent speaks stands in its `modules[]`:
-`integration/a2a` holds a card, `integration/mcp` the connections of an MCP server.
+`GET /v1/agents?page_size=&page_token=` answers `{"results": […], "next_page_token", "total_count"}`, with
+names in snake or camel case and AI Catalog entries; an entry may contain an OASF record. Exported records are
+files with one record or a list of them. A record's `modules[]` name the protocols of its agent:
+`integration/a2a` contains a card, `integration/mcp` the connections of an MCP server.
 """
 
 from collections.abc import Iterator, Mapping
@@ -53,7 +53,7 @@ class AgntcyDirectory:
     place = f"/v1/agents?page_size={PAGE_ITEMS}"
 
     def recognises(self, document: Document) -> bool:
-        """Whether it is a record, or a list or a page that begins with one or with a catalog entry."""
+        """Return whether it is a record, or a list or page that begins with a record or a catalog entry."""
         value = document.value
         if _is_record(value):
             return True

@@ -1,9 +1,9 @@
-"""What does an AI Catalog list, and what a registry of ARD 0.9?
+"""Directory formats AI Catalog and ARD 0.9.
 
 A catalog (`/.well-known/ai-catalog.json`) is `{"specVersion", "entries": […]}`, a page of ARD's `GET /agents`
-`{"items": […], "total", "pageToken"}`. An entry says what it is by its media type (`mediaType`, in ARD
-`type`), and either where it is (`url`) or all of it (`data`). Catalogs hold catalogs; registries that a
-catalog names are told of and not followed: whoever wants them names them as directories of their own.
+`{"items": […], "total", "pageToken"}`. The media type of an entry (`mediaType`, in ARD `type`) names its
+kind; the entry has either a URL (`url`) or the content itself (`data`). Catalogs may contain catalogs.
+Registries in a catalog are reported and not followed: add them as directories of their own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -46,7 +46,7 @@ class AiCatalog:
     place = "/.well-known/ai-catalog.json"
 
     def recognises(self, document: Document) -> bool:
-        """Whether it is a catalog, or a page of catalog entries."""
+        """Return whether it is a catalog, or a page of catalog entries."""
         value = document.value
         if not is_object(value):
             return False
@@ -74,15 +74,15 @@ class AiCatalog:
 
 
 def has_entries(items: list[Any]) -> bool:
-    """Whether the first item is a catalog entry: it has an identifier and a type."""
+    """Return whether the first item is a catalog entry: it has an identifier and a type."""
     first = items[0] if items else None
     return is_object(first) and "identifier" in first and first_text(first, _TYPE_KEYS) is not None
 
 
 def read_entry(item: object, depth: int = 0) -> Iterator[Entry]:
-    """Yield what one entry leads to; of a catalog within it, all that it holds.
+    """Yield the targets of one entry; for an embedded catalog, those of all its entries.
 
-    Catalogs at a URL are told by `nested_in` and yield nothing here.
+    Catalogs at a URL are returned by `nested_in` instead.
     """
     if not is_object(item):
         yield Skipped("", "unreadable")

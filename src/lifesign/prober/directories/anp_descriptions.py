@@ -1,8 +1,8 @@
-"""What do Agent Network Protocol descriptions list?
+"""Directory format of the Agent Network Protocol.
 
-`/.well-known/agent-descriptions` is a page of them, `{"@type": "CollectionPage", "items": […], "next"}`; one
-agent's own `ad.json` lists itself. Their agents speak another protocol: they are left out as no A2A agents,
-unless a description names an interface that speaks A2A.
+`/.well-known/agent-descriptions` is a page of descriptions, `{"@type": "CollectionPage", "items": […],
+"next"}`; an agent's own `ad.json` lists only itself. These agents speak another protocol. They are skipped as
+not A2A, unless a description names an A2A interface.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ from lifesign.prober.directories.page import (
 )
 
 MAX_INTERFACES: Final = 64
-"""Of one agent."""
+"""Maximum per agent."""
 _DESCRIPTION: Final = "AgentDescription"
 _INTERFACE_KEYS: Final = ("ad:interfaces", "interfaces")
 
@@ -34,7 +34,7 @@ class AnpDescriptions:
     place = "/.well-known/agent-descriptions"
 
     def recognises(self, document: Document) -> bool:
-        """Whether it is a description, or a page that begins with one."""
+        """Return whether it is a description, or a page whose first item is one."""
         value = document.value
         if not is_object(value):
             return False

@@ -1,8 +1,8 @@
-"""What does an API catalog list? (RFC 9727)
+"""Directory format of API catalogs (RFC 9727).
 
-`/.well-known/api-catalog` is a linkset (RFC 9264): `{"linkset": [{"anchor", "item": [{"href"}], …}]}`. APIs
-are what `item` links lead to, and the anchors that are described (`service-desc`) or have a `status`.
-A link to an A2A card says where an agent is; whether the other APIs belong to agents is not said.
+`/.well-known/api-catalog` is a linkset (RFC 9264): `{"linkset": [{"anchor", "item": [{"href"}], …}]}`. The
+APIs are the targets of `item` links, and anchors with a description (`service-desc`) or a `status`. A link to
+an A2A card identifies an agent. The catalog does not say whether its other APIs belong to agents.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ class ApiCatalog:
     place = CATALOG_PATH
 
     def recognises(self, document: Document) -> bool:
-        """Whether it is a linkset."""
+        """Return whether it is a linkset."""
         value = document.value
         return is_object(value) and isinstance(value.get("linkset"), list)
 
@@ -52,7 +52,7 @@ class ApiCatalog:
 
 
 def _entries(contexts: list[dict[str, Any]], url: str) -> Iterator[Entry]:
-    # Of an API whose card is linked, the card alone is listed: it leads to the rest.
+    # If an API links to a card, only the card is listed: it contains the other URLs.
     cards = {str(context.get("anchor")): _cards(context) for context in contexts}
     for context in contexts:
         anchor = first_text(context, ("anchor",)) or ""
@@ -73,7 +73,7 @@ def _entries(contexts: list[dict[str, Any]], url: str) -> Iterator[Entry]:
 
 
 def _is_own(anchor: str, url: str) -> bool:
-    """Whether a context is that of the catalog itself."""
+    """Return whether a context is that of the catalog itself."""
     return anchor in {"", url} or anchor.endswith(CATALOG_PATH)
 
 
@@ -116,7 +116,7 @@ def _kind(link: Mapping[str, Any], href: str) -> Kind:
 
 
 def _kind_of_api(context: Mapping[str, Any]) -> Kind:
-    """Tell an API that serves a health document from one of which nothing is known."""
+    """Return the kind of an API: one with a health document, or unknown."""
     places = (first_text(link, ("href",)) or "" for link in _links(context, "status"))
     return Kind.A2A_ENDPOINT if any(p.endswith(DEFAULT_HEALTH_PATH) for p in places) else Kind.UNKNOWN
 

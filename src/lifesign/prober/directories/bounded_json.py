@@ -1,7 +1,7 @@
-"""Is this JSON, and is it small enough to take apart?
+"""Parser for JSON with a bound on the memory of the result.
 
-Eight bytes of JSON become an object of 184, and one wide character makes four bytes of each in its text: what
-a document may come to is estimated before it is parsed, so that no directory fills the memory.
+Eight bytes of JSON become an object of 184 bytes, and one wide character makes each character of a text take
+four bytes. The memory is estimated before the document is parsed, so that no directory exhausts it.
 """
 
 import json
@@ -11,16 +11,16 @@ from lifesign.domain.a2a.agent_card import json_fault
 
 MAX_JSON_BYTES: Final = 64 * 1024 * 1024
 MAX_PARSED_BYTES: Final = 512 * 1024 * 1024
-"""Of a document in memory, as estimated: 800,000 objects with URL and name, or 3,000,000 URLs."""
+"""Maximum estimated size of a document in memory: 800,000 objects with URL and name, or 3,000,000 URLs."""
 
 _LEADING_BYTES: Final = 4096
-"""Of a byte order mark and white space."""
-# What CPython takes at most for an object with one member, for a short text, and for a number and its place.
+"""Maximum of leading bytes: a byte order mark and white space."""
+# Maximum sizes in CPython: an object with one member, a short text, and a number with its place in a list.
 _CONTAINER_BYTES: Final = 192
 _TEXT_BYTES: Final = 56
 _VALUE_BYTES: Final = 32
 _WIDE_BYTES: Final = 4
-"""Of a character, if one of the text needs more than one byte."""
+"""Bytes per character of a text in which one character needs more than one byte."""
 
 
 def read_json(body: bytes) -> tuple[Any, str]:
@@ -53,7 +53,7 @@ def _parsed_bytes(body: bytes) -> int:
     texts = body.count(b'"') // 2
     is_ascii = body.isascii()
     whole = len(body) * (1 if is_ascii else _WIDE_BYTES)
-    # What is written as an escape is wide once it is parsed.
+    # An escaped character is wide once it is parsed.
     parsed = len(body) * (1 if is_ascii and b"\\u" not in body else _WIDE_BYTES)
     values = body.count(b",") * _VALUE_BYTES
     return whole + parsed + containers * _CONTAINER_BYTES + texts * _TEXT_BYTES + values

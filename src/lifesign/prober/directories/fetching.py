@@ -1,6 +1,6 @@
-"""How does the prober's own fetcher get a document of a directory?
+"""Fetches documents of a directory with the prober's own fetcher.
 
-With all that protects it from the agents: a directory is a stranger too.
+The fetcher protects the prober from directories as it does from agents: both are untrusted.
 """
 
 import asyncio

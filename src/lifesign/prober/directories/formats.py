@@ -1,9 +1,9 @@
-"""Which format is a directory in, by name or by content?
+"""Directory formats: chosen by name, or recognised by content.
 
-Formats of others are found through the entry point group `lifesign.directories`: the entry point's name
-is the format's, and what it leads to is a `Format`, or a class of them that needs no arguments. They are
-asked before the formats that could be taken for anything. A plug-in that is broken is told of, and nothing
-else: it is code of others, and whatever it raises ends in `BrokenPlugIn`.
+Plug-ins add formats through the entry point group `lifesign.directories`. The entry point's name is the name
+of the format; its object is a `Format`, or a class of one without arguments. Plug-ins are tried before the
+generic formats. An error in a plug-in is reported and has no other effect: whatever the plug-in raises
+becomes `BrokenPlugIn`.
 """
 
 import logging
@@ -39,7 +39,7 @@ from lifesign.prober.directories.page import (
 from lifesign.prober.directories.plain_list import PlainList, describe_encoding, describe_junk, is_empty_list
 
 AUTO: Final = "auto"
-EMPTY_LIST: Final = "empty: it names nobody, as a broken export does"
+EMPTY_LIST: Final = "empty: it lists no agent, as after a broken export"
 ENTRY_POINT_GROUP: Final = "lifesign.directories"
 MAX_PLUG_INS: Final = 100
 
@@ -51,7 +51,7 @@ DETECTED_BY_CONTENT: Final[tuple[Format, ...]] = (
 FALLBACK_FORMATS: Final[tuple[Format, ...]] = (NandaIndex(), PlainList())
 BUILT_IN: Final = {one.name: one for one in (*DETECTED_BY_CONTENT, *FALLBACK_FORMATS)}
 WELL_KNOWN: Final = (AiCatalog.place, ApiCatalog.place)
-"""Where a domain tells of its agents, in the order of asking."""
+"""Well-known places of a domain's catalogs, in the order of requests."""
 
 _log = logging.getLogger("lifesign.prober")
 _NAME: Final = re.compile("[a-z0-9][a-z0-9_-]{0,63}")
@@ -80,7 +80,7 @@ class PlugIn:
             raise self._broken("is no format: expected name, place, recognises and read")
 
     def recognises(self, document: Document) -> bool:
-        """Whether the plug-in says so. BrokenPlugIn."""
+        """Return the plug-in's own answer. Raise BrokenPlugIn."""
         try:
             return bool(self._format.recognises(document))
         except Exception as error:
@@ -175,7 +175,10 @@ def format_of(document: Document) -> tuple[Format | None, Sequence[tuple[str, st
 
 
 def _is_recognised(one: Format, document: Document, complaints: list[tuple[str, str]]) -> bool:
-    """Whether a format of ours recognises a document; a defect in it is a complaint, and the others go on."""
+    """Return whether a built-in format recognises a document.
+
+    A defect in it is reported; the others are tried.
+    """
     try:
         return one.recognises(document)
     except Exception as error:  # noqa: BLE001 - it is logged, and the other formats are asked

@@ -1,7 +1,7 @@
-"""Which entries of a directory are targets, what was left out, and what came twice?
+"""Collects the targets of a directory's entries, and counts duplicates and skipped entries.
 
-Whatever its format, a directory's URLs are judged here alone. What an address is good for is judged when it
-is probed: an entry on `localhost` is a target, and its probe will say that it was not contacted.
+All formats leave the assessment of URLs to this module. Addresses are vetted only by the probe: an entry on
+`localhost` is a target, and its result will be that it was not contacted.
 """
 
 import re
@@ -36,14 +36,14 @@ from lifesign.prober.directories.page import (
 )
 
 MAX_EXAMPLES: Final = 5
-"""Of what was left out for one reason."""
+"""Maximum of examples per reason."""
 MAX_EXAMPLE_CHARS: Final = 120
 MAX_LISTED_CHARS: Final = 4 * MAX_URL_CHARACTERS
 """A longer text is no URL, however it is written; nothing more of it is looked at."""
 MAX_TARGETS_BYTES: Final = 256 * 1024 * 1024
 """URLs and names of all targets: 134 for each of MAX_ENTRIES."""
 PROBED_KINDS: Final = frozenset({Kind.A2A_CARD, Kind.A2A_ENDPOINT, Kind.UNKNOWN})
-"""What is probed unless somebody asks for more."""
+"""Kinds that are probed by default."""
 
 _CHUNK: Final = 10_000
 # `<YOUR_TOKEN>`, `${HOST}`, `{tenant}` and `{{tenant}}`.
@@ -63,12 +63,12 @@ _ON_LOCALHOST: Final = (
     "127.0.0.0/8 or ::1"
 )
 _AT_ONE_WORD: Final = "at a host of a single word, which only a network of its own would know"
-_AT_NO_ADDRESS: Final = "at 0.0.0.0, which is nobody's address: never asked, whatever is allowed"
+_AT_NO_ADDRESS: Final = "at 0.0.0.0, which is not a valid destination: never probed, whatever is allowed"
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedEntries:
-    """How much was left out for one reason, and the first examples."""
+    """Number of entries that were skipped for one reason, with the first examples."""
 
     count: int = 0
     examples: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class TooManyEntries(Exception):
 
 
 class Gathered:
-    """What the documents of one directory come to, one after the other."""
+    """Targets and skipped entries of the documents of one directory."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Gathered:
         self.kinds = kinds
         self.max_entries = max_entries
         self.items = 0
-        """What was listed in all: targets, the same ones again, and what was left out."""
+        """Number of listed items: targets, duplicates and skipped entries."""
         self.duplicates = 0
         self._networks = networks
         self._found: dict[str, Listed] = {}
@@ -109,7 +109,7 @@ class Gathered:
 
     @property
     def left_out(self) -> Mapping[SkipReason, SkippedEntries]:
-        """What was left out, by reason."""
+        """Skipped entries by reason."""
         return dict(self._left_out)
 
     def add(self, entries: Iterable[Entry], base: str = "") -> None:
@@ -145,7 +145,7 @@ class Gathered:
             raise TooManyEntries(f"targets whose URLs and names have more than {MAX_TARGETS_BYTES} bytes")
 
     def findings(self) -> list[Finding]:
-        """What is odd about the whole."""
+        """Unusual properties of the whole directory."""
         findings = []
         if self._local.count:
             message = f"{self._local.count} {_ON_LOCALHOST}: {', '.join(self._local.examples)}"
@@ -154,7 +154,7 @@ class Gathered:
             message = f"{self._nowhere.count} {_AT_NO_ADDRESS}: {', '.join(self._nowhere.examples)}"
             findings.append(Finding("entries_at_no_address", "", message))
         if self._at_one_word.count and all(network.is_loopback for network in self._networks):
-            # Whoever allows a network of theirs has names of their own there.
+            # If private networks are allowed, single-label names may exist there.
             message = f"{self._at_one_word.count} {_AT_ONE_WORD}: {', '.join(self._at_one_word.examples)}"
             findings.append(Finding("entries_at_one_word", "", message))
         if not self._found and self.items:
@@ -210,7 +210,7 @@ def _skip_reason(text: str) -> SkipReason:
         return "foreign_scheme"
     refused = read_target(text)
     reason = refused.reason if isinstance(refused, AddressRefused) else ""
-    # Without a scheme it is somebody's mail address.
+    # Without a scheme, a text with @ is an e-mail address.
     if reason == WITH_CREDENTIALS and is_web:
         return "with_credentials"
     return "no_port" if reason == NO_PORT else "invalid_url"
@@ -227,7 +227,7 @@ def _example(what: str) -> str:
 
 
 def _size(name: str | None) -> int:
-    # Of a text with one wide character, each takes four bytes.
+    # If one character of a text is wide, each takes four bytes.
     return 0 if name is None else len(name) * (1 if name.isascii() else 4)
 
 

@@ -1,10 +1,10 @@
-"""What does the registry of MCP servers list?
+"""Directory format of the MCP registry.
 
 `GET /v0.1/servers?limit=&cursor=` answers `{"servers": […], "metadata": {"nextCursor"}}`, every version of
-every server; the older seed file is a list of servers. Only servers with `remotes[]` are on the web.
+every server; the older seed file is a list of servers. Only servers with `remotes[]` have URLs.
 
-An MCP server is no A2A agent: it has neither card nor health document. Its URLs are listed as
-`Kind.MCP`, which a `Source` leaves out (`not_a2a`) unless it asks for them.
+An MCP server is not an A2A agent: it has neither card nor health document. Its URLs are listed as `Kind.MCP`,
+which a `Source` skips (`not_a2a`) unless it asks for them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +40,7 @@ class McpRegistry:
     place = f"/v0.1/servers?limit={PAGE_ITEMS}"
 
     def recognises(self, document: Document) -> bool:
-        """Whether it has `servers` and `metadata`, or is a list that begins with a server."""
+        """Return whether it has `servers` and `metadata`, or is a list whose first item is a server."""
         value = document.value
         if is_object(value):
             servers = value.get("servers")
@@ -72,7 +72,7 @@ def _has_server(servers: list[Any]) -> bool:
 
 
 def _server_in(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the server of an item: since v0.1 it stands beside what the registry says of it."""
+    """Return the server of an item: since v0.1 it is a member beside the registry's metadata."""
     server = item.get("server")
     return server if is_object(server) else item
 

@@ -1,6 +1,6 @@
-"""What does a NANDA index list?
+"""Directory format of the NANDA index.
 
-`GET /list` answers an object: the id of every agent, and its URL. Older indexes add `agent_status`.
+`GET /list` answers an object with the id and URL of every agent. Older indexes add `agent_status`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from lifesign.prober.directories.page import (
 )
 
 SAMPLE: Final = 100
-"""So many members are looked at to tell an index from another object."""
+"""Number of members that are examined to distinguish an index from another object."""
 _STATUS_KEY: Final = "agent_status"
 
 
@@ -29,14 +29,14 @@ class NandaIndex:
     place = "/list"
 
     def recognises(self, document: Document) -> bool:
-        """Whether most members that are looked at are URLs, under names of agents."""
+        """Return whether most examined members are URLs under names of agents."""
         value = document.value
         return is_object(value) and bool(value) and _is_map(value)
 
     def read(self, document: Document) -> DirectoryPage:
         """Take the map apart."""
         value = document.value
-        # What an index says when it fails is an object too.
+        # An error answer of an index is an object too.
         if not is_object(value) or (value and not _is_map(value)):
             raise NotReadable("expected an object: ids of agents and their URLs")
         agents = {name: url for name, url in value.items() if name != _STATUS_KEY}

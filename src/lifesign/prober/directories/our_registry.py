@@ -1,8 +1,8 @@
-"""What does a registry of lifesign list?
+"""Directory format of a lifesign registry.
 
-`GET /api/v1/agents?limit=&cursor=` answers `{"agents": […], "total", "cursor"}`; who asks needs a key that
-may list agents. An agent's card says more than its endpoint, and is taken where both are known. A target
-that its probers found is listed by the address that they were given: where its card stands may change.
+`GET /api/v1/agents?limit=&cursor=` answers `{"agents": […], "total", "cursor"}` and needs a key that may list
+agents. If an agent has both a card and an endpoint, the card is used: it contains more. A target that the
+registry's own probers found is listed by its original URL, since the URL of its card may change.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from lifesign.prober.directories.page import (
 PAGE_ITEMS: Final = 1_000
 """The most that it gives at once."""
 _STATUSES: Final = "active,unhealthy,draining,dead"
-"""Who is to be probed: the dead may be found alive again, whoever deregistered has left."""
+"""Statuses to probe: dead agents may return; deregistered agents have left."""
 
 
 class OurRegistry:
@@ -35,7 +35,7 @@ class OurRegistry:
     place = f"/api/v1/agents?limit={PAGE_ITEMS}&status={_STATUSES}"
 
     def recognises(self, document: Document) -> bool:
-        """Whether it is a list of agents with our `agent_id`, or an empty one of our form."""
+        """Return whether it is a list of agents with `agent_id`, or an empty one of this format."""
         value = document.value
         if not is_object(value) or not isinstance(agents := value.get("agents"), list):
             return False

@@ -1,9 +1,8 @@
-"""What does one document of a directory say?
+"""One document of a directory, as a format reads it.
 
-A directory is one document or many: pages that follow one another, and documents that a document names.
-A `Format` reads one of them and touches nothing else; `reader` fetches them, `gathered` decides which
-entries are targets. What a format does not understand it leaves out by name (`Skipped`), so that whoever
-reads a directory is told of every entry.
+A directory consists of one or more documents: pages, and documents to which a document refers. A `Format`
+parses one document without I/O; `reader` fetches documents, and `gathered` decides which entries are targets.
+A format reports each entry that it does not understand (`Skipped`), so that the result covers every entry.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,20 +15,20 @@ from lifesign.prober.directories.bounded_json import read_json
 MAX_ENTRIES: Final = 2_000_000
 """Targets of one directory."""
 MAX_ITEMS: Final = 2 * MAX_ENTRIES
-"""What a directory lists in all: targets, the same ones again, and what is left out."""
+"""Maximum of items in a directory: targets, duplicates and skipped entries."""
 MAX_NESTING_DEPTH: Final = 4
 """Documents within documents; AI Catalog's own limit."""
 MAX_NAME_CHARS: Final = 256
 MAX_TOKEN_CHARS: Final = 1024
-"""Of what leads to the next page."""
+"""Maximum length of a page token."""
 
 SkipReason = Literal[
     "template_url", "foreign_scheme", "with_credentials", "no_port", "invalid_url", "no_url", "not_a2a",
     "delisted", "a_registry", "too_deep", "unreadable",
 ]  # fmt: skip
-"""Why an entry is no target."""
+"""Why an entry is not a target."""
 SKIP_REASONS: Final[Mapping[SkipReason, str]] = {
-    "template_url": "a placeholder was left in the URL: nobody can call it",
+    "template_url": "the URL contains an unreplaced placeholder",
     "foreign_scheme": "neither http nor https",
     "with_credentials": "a URL with credentials",
     "no_port": "a port out of range",
@@ -44,12 +43,12 @@ SKIP_REASONS: Final[Mapping[SkipReason, str]] = {
 
 
 class Kind(StrEnum):
-    """What an entry leads to, as its directory says."""
+    """What an entry refers to, according to its directory."""
 
     A2A_CARD = "a2a_card"
     """An A2A agent's card."""
     A2A_ENDPOINT = "a2a_endpoint"
-    """Where an A2A agent is called, or its origin."""
+    """URL to call an A2A agent, or its origin."""
     MCP = "mcp"
     """An MCP server: no A2A agent, it has neither card nor health document."""
     UNKNOWN = "unknown"
@@ -62,7 +61,7 @@ class Listed(NamedTuple):
     url: str
     """As listed, perhaps relative to its document; in a `Snapshot` as `read_target` spells it."""
     name: str | None = None
-    """What the directory calls it."""
+    """Name in the directory."""
     kind: Kind = Kind.UNKNOWN
 
 
@@ -79,14 +78,14 @@ Entry = Listed | Skipped
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryPage:
-    """What stands in one document."""
+    """Content of one document."""
 
     entries: Iterable[Entry]
     """Read once, while the document is at hand; reading may raise NotReadable."""
     items: int | None = None
-    """How many items the document lists; one item may have several URLs, or none. None: not counted."""
+    """Number of items in the document; an item may have several URLs or none. None: not counted."""
     total: int | None = None
-    """How many items the directory says that it has, in all its pages."""
+    """Number of items in all pages, according to the directory."""
     next_page: Mapping[str, str] | str | None = None
     """Query parameters that lead on from this document's URL, or a URL on the same origin."""
     nested: tuple[str, ...] = ()
@@ -102,7 +101,7 @@ class Format(Protocol):
 
     @property
     def name(self) -> str:
-        """What definitions call it."""
+        """Name in definitions."""
         ...
 
     @property
@@ -111,7 +110,7 @@ class Format(Protocol):
         ...
 
     def recognises(self, document: "Document") -> bool:
-        """Whether a document is of this format, told by its content; never raises."""
+        """Return whether a document has this format, by its content; never raise."""
         ...
 
     def read(self, document: "Document") -> DirectoryPage:
@@ -129,7 +128,7 @@ class Document:
         self.content_type = content_type
         """In lower case, without parameters; of a file what its suffix means."""
         self.url = url
-        """Where it was read; empty for a file."""
+        """URL of the document; empty for a file."""
         self._parsed: tuple[Any, str] | None = None
 
     @property
@@ -149,7 +148,7 @@ class Document:
 
 
 def is_object(value: object) -> TypeGuard[dict[str, Any]]:
-    """Whether a JSON value is an object."""
+    """Return whether a JSON value is an object."""
     return isinstance(value, dict)
 
 
@@ -182,7 +181,7 @@ def page_after(token: object, parameter: str, **others: str) -> dict[str, str] |
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be encoded: JSON may hold half of a surrogate pair."""
+    """Return whether a text can be encoded: JSON may contain half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:

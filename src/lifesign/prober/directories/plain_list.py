@@ -1,9 +1,9 @@
-"""What does a plain list of URLs or domains say?
+"""Directory format of plain lists of URLs or domains.
 
-Text with one per line, `#` before a comment; CSV; JSON: texts, or objects with a URL; JSONL, one of these per
-line. It is in UTF-8, or in UTF-16 with its mark, as spreadsheets write "Unicode text". Which of them it is is
-told by its suffix or media type, else by its first lines. The columns of CSV are told by their names, else
-the first column that holds URLs or domains counts.
+Accepted are text with one entry per line and `#` before a comment; CSV; JSON with texts, or objects with a
+URL; and JSONL with one of these per line. The encoding is UTF-8, or UTF-16 with a byte order mark, as
+spreadsheets write "Unicode text". The format follows from suffix or media type, else from the first lines.
+Columns of CSV are chosen by name, else the first column with URLs or domains is used.
 """
 
 import csv
@@ -30,20 +30,20 @@ from lifesign.prober.directories.page import (
 )
 
 SAMPLE_LINES: Final = 20
-"""The first lines that say something tell how a text is written."""
+"""Number of non-empty lines that decide about the format of a text."""
 SAMPLE_BYTES: Final = 65_536
 MAX_LINE_CHARS: Final = 65_536
-"""Of a line of text or JSONL; a longer one is left out."""
+"""Maximum length of a line of text or JSONL; longer ones are skipped."""
 MAX_ROW_CHARS: Final = 262_144
-"""Of a row of CSV, which may have several lines; with a longer one it cannot be read."""
+"""Maximum length of a CSV row, which may have several lines; with a longer one the file cannot be read."""
 MAX_JUNK_CHARS: Final = 60
-"""Of what is no URL, where it is told."""
+"""Maximum length of an invalid URL in a message."""
 MAX_COLUMNS: Final = 256
 """Further columns of CSV are not looked at."""
 
 ListSyntax = Literal["json", "jsonl", "csv", "lines"]
 
-# What leads straight to a card comes first; a website is the last resort.
+# URLs of cards come first, websites last.
 CARD_KEYS: Final = (
     "card_url", "agent_card_url", "agentCardUrl", "cardUrl", "wellKnownURI", "wellKnownUri", "well_known_uri",
 )  # fmt: skip
@@ -61,13 +61,13 @@ URL_KEYS: Final = (
 )
 NAME_KEYS: Final = ("name", "displayName", "display_name", "title", "agent", "id")
 LIST_KEYS: Final = ("urls", "targets", "domains", "hosts", "agents")
-"""Where an object may hold the list."""
+"""Members of an object that may contain the list."""
 PAGING_KEYS: Final = (
     "next", "next_page", "nextPage", "next_url", "nextUrl", "cursor", "next_cursor", "nextCursor",
     "pageToken", "page_token", "nextPageToken", "next_page_token", "has_more", "hasMore", "links", "_links",
     "pagination",
 )  # fmt: skip
-"""What has one of these goes on elsewhere."""
+"""Members that show that the list continues in another document."""
 DELIMITERS: Final = "\t;,|"
 
 _CARD_KEYS: Final = frozenset(CARD_KEYS)
@@ -94,7 +94,7 @@ class PlainList:
     place = ""
 
     def recognises(self, document: Document) -> bool:
-        """Whether most of its first entries are URLs or domains."""
+        """Return whether most of its first entries are URLs or domains."""
         if _is_json(document):
             items = _json_items(document.value)
             return items is not None and _is_mostly_listed(_json_entries(items[:SAMPLE_LINES]))
@@ -119,9 +119,9 @@ class PlainList:
 
 
 def is_empty_list(document: Document) -> bool:
-    """Whether a list has no entry, in whatever form: nothing at all, comments or a header alone, `[]`, `{}`.
+    """Return whether a list has no entry: an empty file, only comments or a header, `[]`, or `{}`.
 
-    Few keep such a list on purpose, and it would let go all who were listed before.
+    An empty list is usually a mistake, and would retire all targets that were listed before.
     """
     if document.value is not None:
         return document.value in ([], {}) or _json_items(document.value) == []
@@ -144,7 +144,7 @@ def describe_junk(document: Document) -> str:
     if not junk or len(junk) == len(numbered):
         return ""
     number, first = junk[0]
-    # Cut first, a password would have lost the @ that tells it.
+    # Remove the password first: a shortened text could lose the @ that identifies it.
     shown = without_password(first.url if isinstance(first, Listed) else first.what)[:MAX_JUNK_CHARS]
     first_ones = "the first " if len(numbered) == SAMPLE_LINES else ""
     return (
@@ -165,7 +165,7 @@ def describe_encoding(document: Document) -> str:
 
 
 def is_url_or_domain(text: str) -> bool:
-    """Whether a text is a URL, or a domain with a dot or a port: a single word is a word."""
+    """Return whether a text is a URL, or a domain with a dot or a port. A single word is neither."""
     return ("." in text or ":" in text) and isinstance(read_target(text), str)
 
 
@@ -250,7 +250,7 @@ def _syntax_of(document: Document) -> ListSyntax | None:
         return None
     if first[0] in '{["':
         return "jsonl" if _json_line(first) is not None else ("csv" if first[0] == '"' else None)
-    # A comma may stand in a URL: what is a URL as a whole has no columns.
+    # A URL may contain a comma: a line that is a URL as a whole has no columns.
     return "csv" if not is_url_or_domain(first) and _delimiter_of(first) is not None else "lines"
 
 
@@ -363,7 +363,7 @@ def _csv_entries(lines: Iterator[str]) -> Iterator[Entry]:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Which columns of CSV are read."""
+    """Columns of CSV that are read."""
 
     url: int
     name: int | None = None
@@ -372,7 +372,7 @@ class _Columns:
 
 
 def _columns(rows: list[list[str]]) -> _Columns:
-    """Tell the columns by their names, else by what stands in them."""
+    """Return the columns by their names, else by their content."""
     header = [cell.strip().lower() for cell in rows[0][:MAX_COLUMNS]]
     named = next((column for column in _URL_COLUMNS if column in header), None)
     if named is not None:

@@ -1,8 +1,8 @@
-"""How is a whole directory read: to its end, politely, or not at all?
+"""Reads a whole directory: to its end, politely, or not at all.
 
-One document at a time, each within its bounds; whoever asks us to wait is waited for. A page that fails
-means that there is no snapshot: half a directory would look like one whose other half has left. Only a
-catalog that another one names, and that is definitely not there, is left out, and told of.
+Documents are requested one at a time, each within its limits, and requested waits are respected. If a page
+fails there is no snapshot: half a directory would look as if the other half had left. Only a nested catalog
+that definitely does not exist is skipped and reported.
 """
 
 import asyncio
@@ -38,21 +38,21 @@ from lifesign.prober.directories.source import (
 from lifesign.prober.directories.walk import Endless, TooManyDocuments, Walk
 
 MAX_BYTES: Final = 2 * 1024 * 1024 * 1024
-"""Of all documents of a directory."""
+"""Maximum of all documents of a directory."""
 MAX_READING_S: Final = 3600.0
 """For all documents and waits of a directory."""
 MAX_TRIES: Final = 4
-"""Of each request."""
+"""Maximum of tries per request."""
 MAX_SILENT_TRIES: Final = 2
-"""Of a request to which no answer begins in time."""
+"""Maximum of tries per request if no answer begins in time."""
 FIRST_WAIT_S: Final = 2.0
 """Before the second try; doubled with each further one."""
 MAX_WAIT_S: Final = 120.0
-"""Who asks to be left alone for longer is read another time."""
+"""Maximum wait that is respected; a directory that asks for more is read another time."""
 THREAD_BYTES: Final = 65_536
-"""What has more takes longer than some milliseconds, and is taken apart beside the event loop."""
+"""Larger documents are parsed in a thread: on the event loop they would take more than some milliseconds."""
 PROGRESS_EVERY: Final = 10_000
-"""Entries between two times that it is told how many were read."""
+"""Number of entries between two progress reports."""
 
 _log = logging.getLogger("lifesign.prober")
 _NONE: Final = "no directory that we can read"
@@ -78,9 +78,9 @@ async def read_directory(
 ) -> Snapshot | Unchanged | NotRead:
     """Read a directory to its end.
 
-    `report` hears now and then how many entries were read, from whichever thread reads them.
-    `known` is the version of the last snapshot. Without `get` only a file is read, and not what it names.
-    InvalidValue for a format that nobody knows, and for a URL without `get`.
+    `report` receives the number of entries read so far, from whichever thread reads them. `known` is the
+    version of the last snapshot. Without `get`, only a file is read, and not the documents to which it
+    refers. Raise InvalidValue for an unknown format, and for a URL without `get`.
     """
     place = source.url or str(source.file)
     try:
@@ -131,9 +131,9 @@ class _Reading:
         self._ends_at_s = now_s() + MAX_READING_S
         self._bytes = 0
         self._place = str(source.file)
-        """Where the first document was looked for, and found."""
+        """URL or path at which the first document was found."""
         self._way = ""
-        """To the document that came last, if that stands elsewhere than it was looked for."""
+        """URL of the last document, if it was found at another place than requested."""
         self._validators: tuple[str | None, str | None] = (None, None)
         """Entity tag and `Last-Modified` of the document that came last."""
         self._walk = Walk()
@@ -218,7 +218,7 @@ class _Reading:
             yield entry
 
     async def _is_recognised(self, document: Document) -> bool:
-        """Whether a format is chosen, or chooses itself by this document."""
+        """Return whether the format was named, or recognises this document."""
         if self._format is None:
             self._format, complaints = await _run_beside_loop(document, lambda: format_of(document))
             for name, complaint in complaints:
@@ -229,7 +229,7 @@ class _Reading:
         version = Version(
             settings=self._source.settings(self._place),
             digest=self._gathered.digest(),
-            # Of several documents one alone says nothing of the rest.
+            # If there are several documents, one unchanged document says nothing about the others.
             etag=self._validators[0] if self._walk.is_single else None,
             modified=self._validators[1] if self._walk.is_single else None,
         )
@@ -284,7 +284,7 @@ class _Reading:
 
     def _document(self, text: str, got: Got) -> Document:
         self._way = "" if str(got.url) == text else _location_text(text, got)
-        # Where it was found, not where it was looked for: what it names is relative to that.
+        # References are relative to the URL at which the document was found, not to the requested one.
         url = str(got.url)
         self._bytes += len(got.body)
         if self._bytes > MAX_BYTES:
@@ -334,7 +334,7 @@ def _location_text(url: str, got: Got) -> str:
 
 
 def _is_passing(got: Got) -> bool:
-    """Whether asking again in a moment may help."""
+    """Return whether a repeated request may soon succeed."""
     if got.is_opted_out:
         return False
     if got.result is ResultClass.HTTP_ERROR:
@@ -345,7 +345,7 @@ def _is_passing(got: Got) -> bool:
 
 
 def _is_absent(got: Got) -> bool:
-    """Whether there is definitely no document for us; whoever is away for a while may have one."""
+    """Return whether the document definitely does not exist; an unreachable server may have one."""
     if got.result in {ResultClass.HTTP_ERROR, ResultClass.DNS_FAILURE}:
         return not _is_passing(got)
     return got.is_opted_out or got.result in _ABSENT

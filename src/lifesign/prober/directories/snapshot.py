@@ -1,4 +1,4 @@
-"""What did reading a directory come to: all of it, nothing new, or no reading at all?"""
+"""Result of reading a directory: a snapshot, unchanged, or a failure."""
 
 import re
 from collections.abc import Mapping
@@ -27,12 +27,12 @@ _VERSION: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """What is remembered of a reading, so that the next one costs little if nothing changed."""
+    """Facts about a reading that make the next one cheap if nothing changed."""
 
     settings: str
-    """Of place, format and kinds: 16 hexadecimal digits. Read otherwise, it says other things."""
+    """Digest of place, format and kinds: 16 hexadecimal digits. Other settings give other targets."""
     digest: str
-    """Of the targets: SHA-256 as 64 hexadecimal digits."""
+    """Digest of the targets: SHA-256 as 64 hexadecimal digits."""
     etag: str | None = None
     modified: str | None = None
     """`Last-Modified`, as sent. It and the entity tag are known of a directory of one document only."""
@@ -50,17 +50,17 @@ class Snapshot:
     format: str
     """The name of the format that it is in."""
     url: str
-    """Where its first document was read; the path of a file."""
+    """URL of the first document; for a file, its path."""
     entries: tuple[Listed, ...] = field(repr=False)
     """The targets in the order of listing, each URL once, as `read_target` spells it."""
     left_out: Mapping[SkipReason, SkippedEntries]
-    """What is no target, by reason (`SKIP_REASONS` says them in words)."""
+    """Skipped entries by reason (`SKIP_REASONS` has their texts)."""
     duplicates: int
-    """How many further times a URL was listed."""
+    """Number of further occurrences of a URL."""
     items: int | None
-    """How many items were served, several of which may have one URL and some none; None: not counted."""
+    """Number of items served; an item may have several URLs or none. None: not counted."""
     documents: int
-    """How many documents it took."""
+    """Number of documents read."""
     findings: tuple[Finding, ...]
     version: str
     """Opaque; given back at the next reading, it makes `Unchanged` of a directory that is still the same."""
@@ -71,10 +71,12 @@ class Unchanged:
     """The directory lists what it listed when it had the version that was given."""
 
     version: str
-    """To be remembered from now on."""
+    """Version to store for the next reading."""
     left_out: Mapping[SkipReason, SkippedEntries] = field(default_factory=dict)
-    """What is no target; like the following, nothing where the server said that it is unchanged: it was not
-    read."""
+    """Skipped entries by reason.
+
+    This and the following members are empty if the server said that nothing changed.
+    """
     duplicates: int = 0
     findings: tuple[Finding, ...] = ()
 
@@ -85,13 +87,13 @@ class NotRead:
 
     fault: Fault
     message: str
-    """What was found where, and what was expected, for people; in ASCII where it quotes a peer."""
+    """What was found, where, and what was expected, for people. Quotes of a peer are ASCII."""
     url: str
     """The document that failed; the path of a file."""
     result: ResultClass | None = None
-    """How the request ended, if one failed."""
+    """Result of the request that failed, if any."""
     retry_after_s: float | None = None
-    """When it asks to be asked again, in seconds from now; None if it does not say."""
+    """Requested wait, in seconds from now; None if there is none."""
 
 
 def read_version(text: str | None) -> Version | None:

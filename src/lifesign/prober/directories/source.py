@@ -1,4 +1,4 @@
-"""Which directory is read, how is it fetched, and where may it stand?"""
+"""Source of a directory: its places and how it is fetched."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from lifesign.prober.directories.gathered import PROBED_KINDS
 from lifesign.prober.directories.page import MAX_ENTRIES, Format, Kind
 
 MAX_DOCUMENT_BYTES: Final = 128 * 1024 * 1024
-"""Of one document, after decompression: a list of MAX_ENTRIES URLs of 64 characters."""
+"""Maximum size of one document after decompression: MAX_ENTRIES URLs of 64 characters."""
 SUFFIX_TYPES: Final[Mapping[str, str]] = {
     ".csv": "text/csv",
     ".json": "application/json",
@@ -30,11 +30,11 @@ SUFFIX_TYPES: Final[Mapping[str, str]] = {
 
 
 class Got(Protocol):
-    """What came back from one GET: what `client.bounded_get.Answer` says, and what may be remembered."""
+    """Answer to one GET: the members of `client.bounded_get.Answer`, and validators for the next GET."""
 
     @property
     def url(self) -> URL:
-        """Where it was found, redirects followed."""
+        """URL of the answer, after redirects."""
         ...
 
     @property
@@ -44,7 +44,7 @@ class Got(Protocol):
 
     @property
     def reason(self) -> str:
-        """What went wrong, for people, in ASCII."""
+        """Fault for people, in ASCII."""
         ...
 
     @property
@@ -64,7 +64,7 @@ class Got(Protocol):
 
     @property
     def retry_after_seconds(self) -> int | None:
-        """How long we are asked to wait."""
+        """Requested wait."""
         ...
 
     @property
@@ -84,12 +84,12 @@ class Got(Protocol):
 
     @property
     def is_resolver_fault(self) -> bool:
-        """Whether no name server did its work for us."""
+        """Whether all name servers failed."""
         ...
 
     @property
     def is_opted_out(self) -> bool:
-        """Whether nothing was sent since a list keeps us from it."""
+        """Whether an opt-out list excludes the host, so that nothing was sent."""
         ...
 
 
@@ -101,7 +101,7 @@ class WantedDocument:
     key: str | None = field(default=None, repr=False)
     """Sent as Bearer, and never to another origin."""
     etag: str | None = None
-    """Of what is known already; the answer may be that it has not changed."""
+    """ETag of the known version; the answer may be that it has not changed."""
     modified_since: str | None = None
     """The same by `Last-Modified`, where there is no entity tag."""
 
@@ -112,26 +112,26 @@ class WantedDocument:
 
 
 Get = Callable[[WantedDocument], Awaitable[Got]]
-"""Fetches a document, from judged addresses alone; raises for nothing that a peer does."""
+"""Fetches a document, from vetted addresses only; does not raise for anything that a peer does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListSource:
-    """One directory, as somebody named it. InvalidValue if it cannot be one."""
+    """One directory as configured. InvalidValue if it cannot be one."""
 
     url: str | None = None
-    """Where it is, in any spelling; of a host alone, its places for directories are asked."""
+    """URL of the directory. For a host alone, the well-known places of directories are tried."""
     file: Path | None = None
-    """Where it is on this machine; exactly one of the two is given."""
+    """File of the directory. Exactly one of `url` and `file` is given."""
     format: str = AUTO
     """The name of a format; `auto` looks at what comes."""
     key: str | None = field(default=None, repr=False)
     """Sent as Bearer to the URL's own origin, and nowhere else."""
     kinds: frozenset[Kind] = PROBED_KINDS
-    """What becomes a target: MCP servers do not, unless they are named here."""
+    """Kinds of entries that become targets; MCP servers only if they are named here."""
     max_entries: int = MAX_ENTRIES
     networks: tuple[Network, ...] = ()
-    """The private ones whose addresses will be contacted: nobody is warned of those."""
+    """Private networks that are allowed: entries there cause no warning."""
 
     def __post_init__(self) -> None:
         if (self.url is None) == (self.file is None):
@@ -148,10 +148,10 @@ class ListSource:
                 raise InvalidValue("url", self.url, "https, since the key must not travel in the clear")
 
     def places(self, chosen: Format | None) -> tuple[str, ...]:
-        """Return where it may stand, in the order of asking; of a file, its path.
+        """Return the places to try, in order; for a file, its path.
 
-        A host alone is asked where the chosen format has its list; without one where domains tell of
-        their agents, and at last for its own page.
+        For a host alone, these are the place of the chosen format, or, without a format, the well-known
+        places of a domain's catalogs and at last its home page.
         """
         if self.url is None:
             return (str(self.file),)
@@ -168,7 +168,7 @@ class ListSource:
         return WantedDocument(url=url, key=self.key if is_own else None)
 
     def settings(self, place: str) -> str:
-        """Return what tells this reading from another one of the same place: 16 hexadecimal digits."""
+        """Return a digest of the settings for this place: 16 hexadecimal digits."""
         text = "\n".join((place, self.format, *sorted(self.kinds)))
         return sha256(text.encode()).hexdigest()[:16]
 

@@ -1,7 +1,7 @@
-"""Which document of a directory is read next, and when is it all?
+"""Order in which the documents of a directory are read, and its end.
 
-Pages follow one another, catalogs name catalogs. A server that goes in circles, or promises a next page
-for ever, is left: what it has cannot be read whole.
+Pages follow pages, and catalogs refer to catalogs. The walk ends with a failure if a server leads in circles
+or promises pages without end: such a directory cannot be read whole.
 """
 
 from collections import deque
@@ -18,12 +18,12 @@ from lifesign.domain.text.counts import pluralize
 from lifesign.prober.directories.page import MAX_NESTING_DEPTH, DirectoryPage, Document
 
 MAX_DOCUMENTS: Final = 25_000
-"""That are read, and that are named: two million entries at a hundred a page, and a quarter more."""
+"""Maximum of documents that are read or named: two million entries, a hundred a page, and 25 % more."""
 MAX_EMPTY_PAGES: Final = 10
 """In a row, while each promises another one."""
 MAX_FINDINGS: Final = 50
 MAX_PLACE_CHARS: Final = 80
-"""Of what is no URL, in a finding."""
+"""Maximum length of an invalid URL in a finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Step:
 
     url: str
     depth: int
-    """How many documents name one another down to this one; 0 for the directory's own pages."""
+    """Number of references that lead to this document; 0 for the directory's own pages."""
 
 
 class Endless(Exception):
@@ -48,16 +48,16 @@ class Walk:
 
     def __init__(self) -> None:
         self.documents = 0
-        """How many were taken."""
+        """Number of documents read."""
         self.items: int | None = None
-        """How many items the directory's own pages had; None: not counted."""
+        """Number of items in the directory's own pages; None: not counted."""
         self.is_single = True
-        """Whether nothing named a further document."""
+        """Whether no document refers to another one."""
         self._total: int | None = None
         self._steps: deque[Step] = deque()
         self._named: set[str] = set()
         self._promised = 0
-        """How many further documents were named."""
+        """Number of further documents that were named."""
         self._bodies: set[bytes] = set()
         self._empty_pages = 0
         self._findings: dict[Finding, None] = {}
@@ -72,7 +72,7 @@ class Walk:
             self._findings[Finding(name, "", message)] = None
 
     def findings(self) -> list[Finding]:
-        """What was odd on the way."""
+        """Unusual properties that were found on the way."""
         found = list(self._findings)
         if self._total is not None and self.items is not None and self.items != self._total:
             message = f"says that it has {pluralize(self._total, 'item')}, and served {self.items}"
@@ -125,7 +125,10 @@ class Walk:
         self._named.add(url)
 
     def _repeat(self, what: str) -> None:
-        """Stop at a circle: fine if all was served by then, and no reading if nobody knows."""
+        """Stop at a circle.
+
+        The reading is complete if all items were served by then, and fails if that is unknown.
+        """
         if self._total is None or self.items is None or self.items < self._total:
             raise Endless(what)
         self.note("paging_repeats", f"{what}, when all {self._total} items were served")

@@ -32,11 +32,11 @@ SYSTEM_CLOCK: Final = Clock()
 
 
 class LedgerClock:
-    """The ledger's calendar, kept by a clock that nobody sets.
+    """Calendar of the ledger, kept by a clock that cannot be set.
 
-    What is remembered of a target travels between machines: a prober whose own calendar is an hour off, or
-    jumps, plans the same ticks as any other. Until the ledger has told its time, and where the ledger is a
-    database of this machine, the calendar is the machine's.
+    Memory of a target travels between machines: a prober whose own calendar is an hour off, or jumps, plans
+    the same ticks as any other. The machine's calendar is used until the ledger's time is known, and if the
+    ledger is a database on this machine.
     """
 
     def __init__(self, machine: Clock) -> None:
@@ -44,7 +44,7 @@ class LedgerClock:
         """Keeps the ledger's calendar."""
         self._machine = machine
         self._began_at_s: float | None = None
-        """When the machine's start was, by the ledger's calendar; None if that is not known."""
+        """Start of the machine by the ledger's calendar; None if unknown."""
 
     @property
     def offset_s(self) -> float:
@@ -52,10 +52,10 @@ class LedgerClock:
         return 0.0 if self._began_at_s is None else self._machine.wall_s() - self._wall_s()
 
     def note(self, ledger_now_s: float, requested_at_s: float, answered_at_s: float) -> None:
-        """Take in the time that an answer of the ledger tells.
+        """Update the calendar by the time in an answer of the ledger.
 
-        `requested_at_s` and `answered_at_s`, by `Clock.boot_s`, are moments before and after the
-        answer. What was known stays if it lies between the two: a slow answer moves no tick.
+        `requested_at_s` and `answered_at_s`, by `Clock.boot_s`, are moments before and after the answer. The
+        known time is kept if it lies between the two: a slow answer moves no tick.
         """
         earliest_s, latest_s = ledger_now_s - answered_at_s, ledger_now_s - requested_at_s
         known_s = (earliest_s + latest_s) / 2 if self._began_at_s is None else self._began_at_s

@@ -1,8 +1,8 @@
-"""What is one connection, and how is something asked over it?
+"""One connection and the requests over it.
 
-aiohttp's protocol and parser read the answer; they bound its lines, unpack its body in pieces and hold a
-peer back that sends faster than we read. All else that a peer may send is bounded by the byte counter. The
-session of aiohttp is left out: it costs as much again as all the rest.
+aiohttp's protocol and parser read the answer. They limit the length of lines, unpack the body in pieces and
+slow down a peer that sends faster than the prober reads. The byte counter limits everything else. aiohttp's
+session is not used: it costs as much again as all the rest.
 """
 
 import asyncio
@@ -49,26 +49,26 @@ class HttpConnection(ResponseHandler):
         super().__init__(loop)
         self.place: Place
         self.address: Address
-        """Set by whoever connects, as all that follows."""
+        """Set by the connector, as are the following members."""
         self.dns_ms: float | None = None
         self.connect_ms: float | None = None
         self.tls_ms: float | None = None
         self.certificate_expires_at: datetime | None = None
         self.asked = 0
-        """How many requests were sent over it."""
+        """Number of requests sent."""
         self.sent_at_s = 0.0
-        """When the last one was, on the clock for performance."""
+        """Time of the last request, by the performance counter."""
         self.first_byte_at_s: float | None = None
-        """When its answer began; None if it has not."""
+        """Begin of its answer; None if there is none."""
         self.is_late = False
-        """Whether it was given up at its deadline."""
+        """Whether the request was cancelled at its deadline."""
         self.waits_since_s = 0.0
         """Since when it waits for another request, on the loop's clock."""
         self._counter: ByteCounter | None = ByteCounter(MAX_HEADER_BYTES)
-        """Of the answer that is being received; None if no request is under way."""
+        """Counter of the answer that is being received; None if no request is in progress."""
         self._is_in_header = True
         self._wire: asyncio.Transport
-        """What the connection sends and receives with, also once it is being closed."""
+        """Transport of the connection, also while it is being closed."""
         self._deadline: asyncio.TimerHandle | None = None
 
     async def ask(self, request: bytes) -> ReplyHead:
@@ -90,7 +90,7 @@ class HttpConnection(ResponseHandler):
         self.sent_at_s = perf_counter()
         while True:
             message, content = await self.read()
-            # What comes before the answer is no answer; who switches protocols unasked has answered.
+            # Informational answers are skipped. A 101 without a request for it is the answer.
             if message.code >= 200 or message.code == 101:
                 return ReplyHead(message.code, message.headers, content, counter)
 
@@ -154,7 +154,7 @@ class HttpConnection(ResponseHandler):
         self._end(TimeoutError())
 
     def _end(self, error: Exception) -> None:
-        """Let whoever reads header or body get an error, and cut the connection."""
+        """Make pending reads of header and body fail, and cut the connection."""
         content = self._payload
         self.set_exception(error)
         if content is not None and not content.is_eof():

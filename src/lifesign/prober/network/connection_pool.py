@@ -1,4 +1,4 @@
-"""Which connections are open, and which of them wait for another request to their place?"""
+"""Pool of open connections, some of which wait for another request to the same address."""
 
 import asyncio
 from typing import Final
@@ -6,11 +6,11 @@ from typing import Final
 from lifesign.prober.network.connection import HttpConnection, Place
 
 WAIT_SECONDS: Final = 2.0
-"""How long a connection waits for the next request of its probe; it may last twice as long."""
+"""How long a connection waits for the next request of its probe; up to twice as long."""
 MAX_WAITING: Final = 200
 """Connections that wait; who waits longest is closed first."""
 CLOSE_SECONDS: Final = 1.0
-"""How long connections may take to end."""
+"""How long connections may take to close."""
 
 
 class ConnectionPool:
@@ -20,7 +20,7 @@ class ConnectionPool:
         self._loop = asyncio.get_running_loop()
         self._lines: set[HttpConnection] = set()
         self._waiting: dict[HttpConnection, None] = {}
-        """Who waits longest stands first."""
+        """Connections that wait, the oldest first."""
         self._waiting_at: dict[Place, list[HttpConnection]] = {}
         self._timer: asyncio.TimerHandle | None = None
 

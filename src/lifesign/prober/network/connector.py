@@ -1,7 +1,7 @@
-"""How is a connection made that leads to a vetted address, and nowhere else?
+"""Connections to vetted addresses, and to no others.
 
 The name is looked up once, each of its addresses is vetted (`http/address_guard.py`), and the connection goes
-to a vetted address. Proxies and the environment are ignored. Each part has its own deadline, and is timed; a
+to a vetted address. Proxies and the environment are ignored. Each phase has its own deadline, and is timed; a
 failure is a value.
 """
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 MAX_ATTEMPTS: Final = 3
 """Addresses of one name that are tried, one after the other, within one deadline."""
 CLOSE_SECONDS: Final = 1.0
-"""How long a TLS peer has to say goodbye."""
+"""How long a TLS peer has for its close_notify."""
 MAX_CERTIFICATE_TIMES: Final = 4096
 """Ends of certificates that are remembered: reading one takes longer than all else that we do with it."""
 
 _NO_RESOURCES: Final = frozenset({
     errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM,
 })  # fmt: skip
-"""What this machine refuses to us."""
+"""Errors of this machine's own firewall or routing."""
 _UNREACHABLE_ERRNOS: Final = frozenset(
     {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN}
 )
@@ -63,19 +63,19 @@ class Unreached:
     """All to which no connection was made."""
     phases: Phases | None = None
     certificate_expires_at: datetime | None = None
-    """When the certificate ended that is not trusted for that; None for all other failures."""
+    """End of validity of a certificate that is refused because it expired; None for all other failures."""
     is_resolver_fault: bool = False
-    """Whether our name servers are at fault."""
+    """Whether the prober's name servers are at fault."""
     is_given_up: bool = False
-    """Whether the name could not be looked up in the time that was left."""
+    """Whether the name could not be looked up in the remaining time."""
     is_local_fault: bool = False
-    """Whether this machine or its network is at fault, as far as it can be told."""
+    """Whether this machine or its network is at fault, as far as that is known."""
     is_date_fault: bool = False
     """Whether only the date of a certificate is wrong, by this machine's calendar."""
 
 
 class VettedConnector:
-    """Makes connections to addresses that were judged."""
+    """Connects to vetted addresses."""
 
     def __init__(self, resolver: Resolver, timeouts: "Timeouts", guard: AddressGuard) -> None:
         """`guard` vets each address before the connection."""
@@ -85,9 +85,9 @@ class VettedConnector:
         self.guard = guard
 
     async def open(self, target: TargetUrl, deadline_s: float) -> HttpConnection | Unreached:
-        """Connect, until `deadline_s` on the loop's clock; whatever goes wrong is told, not raised.
+        """Connect, until `deadline_s` on the loop's clock; return a failure instead of raising it.
 
-        AddressBusy passes through: it is for whoever paces the probes.
+        AddressBusy passes through to the code that schedules the probes.
         """
         dns_ms = None
         found: Sequence[Address] | NoAddress | None = None
@@ -125,7 +125,7 @@ class VettedConnector:
             except (OSError, TimeoutError) as error:
                 phases = Phases(dns_ms=dns_ms, connect_ms=in_ms(perf_counter() - began_s))
                 why = _unconnected(target, address, error, phases)
-                # What the agent's side said tells more than what stands in our own way.
+                # An error of the agent's side is more informative than a local one.
                 if failed is None or failed.is_local_fault:
                     failed = why
                 continue
@@ -216,7 +216,10 @@ class VettedConnector:
 
 @lru_cache(maxsize=MAX_CERTIFICATE_TIMES)
 def _read_certificate_time(text: str) -> datetime:
-    """Return a time as OpenSSL writes it; whoever serves many agents has one certificate for many of them."""
+    """Return a time in OpenSSL's notation.
+
+    Cached: a host with many agents has one certificate for many of them.
+    """
     return datetime.fromtimestamp(ssl.cert_time_to_seconds(text), UTC)
 
 
@@ -230,7 +233,7 @@ def _in_turn(addresses: Sequence[Address]) -> list[Address]:
 
 def _without_address(target: TargetUrl, why: NoAddress, phases: Phases) -> Unreached:
     if why.is_given_up:
-        # Who is to blame would have taken longer to find out.
+        # Finding the faulty side would take longer than the time that is left.
         reason = f"the host name {target.host} {why.reason}"
         return Unreached(result=ResultClass.NOT_MEASURED, reason=reason, phases=phases, is_given_up=True)
     if why.is_resolver_fault:

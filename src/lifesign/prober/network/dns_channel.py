@@ -1,8 +1,8 @@
-"""Who is asked about a name: c-ares, or the system's own resolver in threads?
+"""Name lookups by c-ares, or by the system's resolver in threads.
 
-c-ares asks about any number of names at once, within the event loop. (aiodns runs it in a thread of its own,
-and the two threads wait for each other's lock: twice the processor time for each name.) Where it cannot
-start, a few threads ask the system, which is slower but knows the same names.
+c-ares looks up any number of names at once within the event loop. (aiodns runs it in a thread of its own, and
+the two threads wait for each other's lock: twice the processor time for each name.) Where c-ares cannot
+start, a few threads use the system's resolver, which is slower but knows the same names.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from lifesign.domain.net.target_address import IPV6_GLOBAL_UNICAST, Address
 from lifesign.errors import InvalidValue
 
 MAX_ADDRESSES: Final = 32
-"""Of one name, so many are looked at."""
+"""Maximum of addresses per name."""
 TRIES: Final = 2
-"""Of each name server; the second waits twice as long."""
+"""Tries per name server; the second one waits twice as long."""
 TICK_SECONDS: Final = 0.25
-"""How often c-ares looks for questions that have waited too long."""
+"""Interval at which c-ares looks for queries that have timed out."""
 MAX_THREADS: Final = 16
 """Names that are looked up at once where c-ares cannot start."""
 DEFAULT_TTL_SECONDS: Final = 60.0
-"""Of an answer that does not say how long it holds: the system's resolver does not."""
+"""Lifetime of an answer without a TTL, such as those of the system's resolver."""
 
 # ares.h; pycares has no name for it. To put the addresses of a name in order, c-ares would open a socket
 # towards each of them: seven system calls. Which of them is tried first is our own matter.
@@ -41,7 +41,7 @@ _NO_ADDRESS: Final = frozenset({
 _NO_ADDRESS_IN_SYSTEM: Final = frozenset(
     getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA", "EAI_ADDRFAMILY") if hasattr(socket, name)
 )
-# Of the internet, and asked for nothing.
+# The address is only used to choose a route: no packet is sent.
 _PUBLIC_IPV4: Final = ip_address("8.8.8.8")
 _PUBLIC_IPV6: Final = ip_address("2001:4860:4860::8888")
 _logger = getLogger("lifesign.prober")
@@ -49,24 +49,24 @@ _logger = getLogger("lifesign.prober")
 
 @fast_dataclass()
 class NameAnswer:
-    """What came back about a name."""
+    """Answer to a lookup."""
 
     addresses: tuple[Address, ...] = ()
     ttl_s: float = 0.0
-    """How long they hold, 0 or more."""
+    """Lifetime of the addresses, 0 or more."""
     unclear: str = ""
-    """Why it is not known whether there are addresses; empty if it is."""
+    """Why it is unknown whether there are addresses; empty if it is known."""
     is_lost: bool = False
-    """Whether it is not known as nobody answered in time."""
+    """Whether that is unknown because no name server answered in time."""
     records: int = 0
-    """How many the answer had, aliases too: c-ares remembers all of them."""
+    """Number of records in the answer, aliases included: c-ares caches all of them."""
 
 
 Report = Callable[[NameAnswer], None]
 
 
 class DnsChannel(Protocol):
-    """What names are looked up with."""
+    """Looks names up."""
 
     def look_up(self, host: str, report: Report) -> None:
         """Ask for the addresses of a name, as it stands; `report` is called once, maybe at once."""
@@ -98,9 +98,9 @@ def open_channel(servers: Sequence[str], timeout_s: float) -> DnsChannel:
 
 
 async def answers_for_root(servers: Sequence[str], timeout_s: float) -> bool:
-    """Whether a name server answers at all: every one knows who serves the root.
+    """Return whether a name server answers at all: each of them knows the servers of the root.
 
-    It is asked anew each time: c-ares remembers the answer of one that is gone.
+    The query is sent each time: c-ares would return a cached answer of a server that is gone.
     """
     answered: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 

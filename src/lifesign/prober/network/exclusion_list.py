@@ -1,9 +1,9 @@
-"""Who is left alone because somebody put it on a list?
+"""Opt-out lists of operators.
 
-A list names hosts, domains and URLs, one in a line. However long it is, a look-up takes as many steps as the
-host has labels and the path has slashes. What is on it is not contacted at all, neither as a target nor
-as the address of an interface nor by a redirect. How an owner does without an operator's list stands
-in `opt_out_proof`, and what a host says itself in `robots`.
+A list names hosts, domains and URLs, one per line. A lookup takes as many steps as the host has labels and
+the path has slashes, however long the list is. The prober never contacts what is on the list: not as a
+target, not as the address of an interface, and not by a redirect. `opt_out_proof` lets an owner opt out
+without an operator's list; `robots` reads what a host itself allows.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from lifesign.errors import InvalidValue
 MAX_OPT_OUTS: Final = 1_000_000
 """Lines of one list, comments included."""
 MAX_SHOWN_CHARS: Final = 80
-"""Of a line that is wrong."""
+"""Maximum length of a faulty line in a message."""
 
 _NO_PATHS: Final[Mapping[str, frozenset[str]]] = MappingProxyType({})
 _EXPECTED: Final = "a host, a domain with a dot before it, or a URL: agent.example, .example.org, https://…"
@@ -26,14 +26,14 @@ _EXPECTED: Final = "a host, a domain with a dot before it, or a URL: agent.examp
 
 @dataclass(frozen=True, slots=True)
 class OptOuts:
-    """Whom a list keeps us from."""
+    """Hosts, domains and paths that a list excludes."""
 
     hosts: frozenset[str] = frozenset()
     """In lower case; each with all of its ports."""
     domains: frozenset[str] = frozenset()
     """Each with all hosts below, without the dot before it."""
     paths: Mapping[str, frozenset[str]] = field(default_factory=lambda: _NO_PATHS)
-    """By host and port, whatever the scheme: paths, each with what lies below."""
+    """Excluded paths by host and port, for any scheme; each includes the paths below it."""
 
     def __len__(self) -> int:
         return len(self.hosts) + len(self.domains) + sum(map(len, self.paths.values()))
@@ -84,9 +84,9 @@ class OptOuts:
 def read_opt_outs(lines: Iterable[str], name: str) -> OptOuts:
     """Read a list: hosts, domains (`.example.org`, also `*.example.org`) and URLs, `#` for comments.
 
-    A URL opts out its path and all below, of that host and port, by http and https alike; without a path
-    that is the whole host and port. InvalidValue, naming list and line, for anything else:
-    who cannot be read here would be probed against their will.
+    A URL opts out its path and all paths below it, on that host and port, by http and https; without a path,
+    the whole host and port. Raise InvalidValue with list and line for anything else: a target whose line was
+    ignored would be probed against its owner's will.
     """
     hosts: set[str] = set()
     domains: set[str] = set()
@@ -101,7 +101,7 @@ def read_opt_outs(lines: Iterable[str], name: str) -> OptOuts:
         url = read_target(entry.removeprefix("*").removeprefix(".") if is_domain else entry)
         if isinstance(url, AddressRefused):
             raise _wrong(name, number, entry)
-        # Neither a scheme nor a port nor a path: what has one of them means that alone.
+        # Only a name without scheme, port and path excludes the whole host.
         is_host = not {"/", "?"} & {*entry} and (":" not in entry or entry.endswith("]"))
         if is_domain and not is_host:
             raise _wrong(name, number, entry)

@@ -1,8 +1,8 @@
-"""What comes back from one request to somebody who may be hostile?
+"""One request to a peer that may be hostile.
 
-The connection is made first, to a vetted address, before there is any HTTP: most of what a directory lists
-has no address, or nothing listens there. Redirects are followed by hand, each vetted anew.
-Everything has a bound in bytes and in seconds; what a peer does wrong is a `ResultClass`, never an exception.
+The connector first connects to a vetted address: most targets of a directory have no address or nothing
+listens there. Redirects are followed here, and each is vetted again. Bytes and seconds are limited. A fault
+of the peer is a `ResultClass`, never an exception.
 """
 
 import asyncio
@@ -40,25 +40,28 @@ if TYPE_CHECKING:
 Method = Literal["GET", "POST", "OPTIONS"]
 
 HARMLESS_HEADERS: Final = frozenset({"accept", "content-type", "a2a-version", "a2a-extensions"})
-"""Whoever is asked for a request with any other header may be told a secret: it stays with the origin."""
+"""Headers that may be sent to another origin.
+
+Any other header may contain a secret and stays with its origin.
+"""
 KEEPS_METHOD: Final = frozenset({307, 308})
 """A POST that is redirected otherwise would become a GET."""
 ACCEPT_ENCODING: Final = "gzip, deflate"
-"""What aiohttp unpacks in pieces of bounded size without further packages."""
+"""Encodings that aiohttp unpacks in pieces of bounded size without further packages."""
 MAX_ACCEPTED: Final = 16
 """Fields that say which types are asked for, of which it is remembered how they are written."""
 MAX_TIME_CHARS: Final = 64
-"""Of a time in a header."""
+"""Maximum length of a time in a header."""
 
 _FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_VALUE: Final = re.compile(r"[ -~]*")
 _BROKE_WHILE_IDLE: Final = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
-"""Nobody's fault: servers close what waits for long."""
+"""Errors of a connection that the server closed while it was idle. They are normal."""
 
 
 @fast_dataclass(kw_only=True)
 class Request:
-    """What is asked for, and how far we go for it."""
+    """A request and its limits."""
 
     url: URL
     method: Method = "GET"
@@ -66,17 +69,17 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict)
     """Besides those that every request has."""
     etag: str | None = None
-    """Of what is known already: an answer that it has not changed is `ok`, and has no body."""
+    """ETag of the known version: the answer that it has not changed is `ok`, without a body."""
     modified_since: str | None = None
     """The same by its `Last-Modified`, as sent, where there is no entity tag."""
     max_bytes: int
     """The largest body that is read, after decompression."""
     is_head_enough: bool = False
-    """Whether nobody wants the body: it is not read, however long it takes to come."""
+    """Whether the body is not needed: it is not read."""
     is_part_enough: bool = False
-    """Whether the beginning of a body will do: its first `max_bytes`, or what came before it broke off."""
+    """Whether the beginning of a body is enough: its first `max_bytes`, or the bytes before it broke off."""
     deadline_s: float
-    """When to give up, on the event loop's clock; `total_seconds` from now if that is sooner."""
+    """Deadline on the event loop's clock; `total_seconds` from now if that is sooner."""
     may_leave_origin: bool = False
     """Whether a redirect may lead to another origin; from http to https of one host it always may."""
     accept: str = "application/json"
@@ -86,34 +89,34 @@ class Request:
 
 @fast_dataclass(kw_only=True)
 class Fetched(Answer):
-    """What came back: to a GET a body with `ok` alone, to a POST with every status."""
+    """Answer to a request. A GET has a body only with `ok`, a POST with every status."""
 
     etag: str | None = None
     """As sent; None if it is longer than an observation takes."""
     last_modified: str | None = None
     """`Last-Modified`, as sent; None if it is too long to be a time."""
     is_part: bool = False
-    """Whether `body` is the beginning of one that has more, or broke off."""
+    """Whether `body` is only the beginning of the whole body."""
     is_unchanged: bool = False
-    """Whether it is what the request's `etag` or `modified_since` stands for (304)."""
+    """Whether the server answered that nothing changed since `etag` or `modified_since` (304)."""
     phases: Phases | None = None
-    """Of the last request; None if nothing was tried."""
+    """Phases of the last request; None if none was tried."""
     address: Address | None = None
-    """Who was asked last."""
+    """Address of the last request."""
     certificate_expires_at: datetime | None = None
-    """Of the last connection's certificate, be it too old; None if none was shown that could be trusted."""
+    """Expiry of the last connection's certificate, also if it is past; None without a trusted certificate."""
     is_reached: bool = True
     """Whether the request was sent: False if there was no connection, or none was tried."""
     is_resolver_fault: bool = False
-    """Whether it failed as no name server did its work for us."""
+    """Whether it failed because all name servers failed."""
     is_network_fault: bool = False
-    """Whether it failed as our name servers, this machine or its network are at fault, or may be."""
+    """Whether it failed because name servers, this machine or its network are or may be at fault."""
     is_date_fault: bool = False
     """Whether only the date of the certificate was wrong, by this machine's calendar."""
     tried: tuple[Address, ...] = ()
     """All addresses to which no connection could be made, if none was."""
     is_opted_out: bool = False
-    """Whether nothing was sent since its owner, or a list, does not want it."""
+    """Whether nothing was sent because of an opt-out."""
     allow: str = ""
     """The methods that `Allow` names, as sent (RFC 9110 10.2.1)."""
 
@@ -127,7 +130,7 @@ class _Hop:
     deadline_s: float
     """On the event loop's clock."""
     began_s: float
-    """When the first hop was, on the clock for performance."""
+    """Start of the first hop, by the performance counter."""
 
     @property
     def is_redirect(self) -> bool:
@@ -151,10 +154,10 @@ class Fetcher:
         resolver: Resolver,
         opt_outs: OptOuts | None = None,
     ) -> None:
-        """`networks`: those that may be contacted besides the public internet; the resolver stays open.
+        """`networks`: the private networks that may be contacted; the resolver stays open.
 
-        `is_public_allowed`: False to contact `networks` only, for want of a contact.
-        `opt_outs`: who is not contacted, neither at once nor where a card or a redirect leads.
+        `is_public_allowed`: False to contact `networks` only, since there is no contact. `opt_outs`: excluded
+        hosts, both as targets and as destinations of cards and redirects.
         """
         guard = AddressGuard(networks, is_public_allowed=is_public_allowed)
         self.connector = VettedConnector(resolver, timeouts, guard)
@@ -179,10 +182,10 @@ class Fetcher:
         await self._lines.close()
 
     async def fetch(self, request: Request) -> Fetched:
-        """Send a request and follow where it leads; never raises for what a peer does.
+        """Send a request and follow redirects; never raise for what a peer does.
 
-        AddressBusy passes through: nothing was sent to that address, and whoever paces the probes knows what
-        to do.
+        AddressBusy passes through: nothing was sent to that address, and the code that schedules probes
+        handles it.
         """
         deadline_s = min(request.deadline_s, self._loop.time() + self._timeouts.total_seconds)
         hop = _Hop(request.url, request, deadline_s, perf_counter())
@@ -308,7 +311,7 @@ class Fetcher:
         """Return a request as it is sent; InvalidValue for headers that are none."""
         url, request = hop.url, hop.request
         fields = _accept_header(request.accept) + _header(request.headers, "headers")
-        # What a peer sent once, or what remembers it, may be no field at all.
+        # A value that came from a peer, or from stored memory, may be an invalid header.
         if etag := _short(request.etag, MAX_ETAG_CHARS):
             fields += f"If-None-Match: {etag}\r\n"
         elif modified := _short(request.modified_since, MAX_TIME_CHARS):
@@ -340,7 +343,7 @@ def _short(text: str | None, max_chars: int) -> str | None:
 
 
 def _phases(line: HttpConnection, ended_s: float) -> Phases:
-    """Tell where the time of the last request went."""
+    """Return the time of each phase of the last request."""
     is_first = line.asked == 1
     first_byte_at_s = line.first_byte_at_s or ended_s
     return Phases(
@@ -369,11 +372,11 @@ def _unreached(url: URL, why: Unreached) -> Fetched:
 
 
 def _failed(url: URL, error: BaseException, line: HttpConnection | None) -> Fetched:
-    """Tell what went wrong after there was a connection."""
+    """Return the failure after a connection was established."""
     if line is None:
         result, reason = classify_failure(url, error)
         return Fetched(url=url, result=result, reason=reason)
-    # What broke because we gave it up did not break by itself.
+    # A connection that the prober itself cancelled did not break.
     result, reason = classify_failure(url, TimeoutError() if line.is_late else error)
     is_first = line.asked == 1
     return Fetched(

@@ -1,9 +1,8 @@
-"""Turns to ask hosts, so that no host and no address is asked too much at once.
+"""Permits for requests to hosts, with limits per host and per address.
 
-Who may not start yet waits in the line of its host or address; nobody else waits for it. A line is first
-come, first served, but for those that are urgent: they stand before all others. Which address a host has is
-known only once its name was looked up: whoever is about to connect asks `admit`, and comes back later if the
-address has its fill.
+A target that may not start yet waits in the queue of its host or address and delays no other one. A queue is
+first come, first served, except that urgent targets come first. The address of a host is known only after its
+name was looked up. Before it connects, a probe calls `admit`, and is scheduled again if the address is busy.
 """
 
 import heapq
@@ -12,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any, Final, Generic, TypeVar
 
 MAX_CROWDED_HOSTS: Final = 65_536
-"""Of how many hosts it is remembered that they stand behind an address that was busy."""
+"""Maximum of hosts for which it is remembered that their address was busy."""
 
 T = TypeVar("T")
 
@@ -36,7 +35,7 @@ class Permit(Generic[T]):
         self.item = item
         self.is_urgent = is_urgent
         self.addresses: list[str] = []
-        """Where it is counted."""
+        """Addresses at which it is counted."""
         self.expected: str | None = None
         """The one of them that was counted before the host's name was looked up, until that is done."""
 
@@ -59,7 +58,7 @@ def admit(address: object) -> None:
 
 
 class _Host:
-    """What is going on at one host."""
+    """State of one host."""
 
     __slots__ = ("free_at_s", "has_timer", "in_flight", "urgent", "waiting")
 
@@ -67,12 +66,12 @@ class _Host:
         self.in_flight = 0
         """Turns that it has given, taken or not."""
         self.free_at_s = 0.0
-        """When time has paid for the requests that were sent."""
+        """When the rate limit allows the next request."""
         self.has_timer = False
         self.waiting: deque[Permit[Any]] | None = None
-        """None as long as nobody ever waited: most hosts have one target."""
+        """Queue; None until a target waits: most hosts have one target."""
         self.urgent = 0
-        """How many of those are urgent; they stand first."""
+        """Number of urgent targets in it; they are at its front."""
 
 
 class HostLimiter(Generic[T]):
@@ -82,7 +81,7 @@ class HostLimiter(Generic[T]):
         self, *, concurrency: int, per_host: int, per_address: int, host_requests_per_second: float
     ) -> None:
         self.concurrency = concurrency
-        """How many turns may be under way; may be changed at any time."""
+        """Maximum of permits in use; may be changed at any time."""
         self.in_flight = 0
         """Turns taken and not ended."""
         self.waiting = 0
@@ -96,16 +95,16 @@ class HostLimiter(Generic[T]):
         self._urgent: deque[Permit[T]] = deque()
         """Turns that may start before those that are ready."""
         self._timers: list[tuple[float, str]] = []
-        """When a host may be asked again, or forgotten; at most one each."""
+        """When hosts may be requested again, or forgotten; at most one entry per host."""
         self._at_address: dict[str, int] = {}
         self._lines: dict[str, deque[Permit[T]]] = {}
-        """Who waits at addresses that have their fill; they keep the turn of their host."""
+        """Targets that wait for busy addresses; they keep the permit of their host."""
         self._crowded: OrderedDict[str, str] = OrderedDict()
         """Hosts and the address at which they were put off."""
 
     @property
     def ready(self) -> int:
-        """How many could start if there were no limit to all of them together."""
+        """Number of targets that could start without the overall limit."""
         return len(self._ready) + len(self._urgent)
 
     def offer(self, host: str, item: T, now_s: float, *, is_urgent: bool = False) -> None:
@@ -129,7 +128,7 @@ class HostLimiter(Generic[T]):
         self._give(known, turn, now_s)
 
     def take(self, now_s: float) -> Permit[T] | None:
-        """Return whose turn it is; None if nobody may start now."""
+        """Return the next target that may start; None if there is none now."""
         while self._timers and self._timers[0][0] <= now_s:
             _, host = heapq.heappop(self._timers)
             known = self._hosts[host]
@@ -161,7 +160,7 @@ class HostLimiter(Generic[T]):
         """Make room, after so many requests to the host; 0 if nothing was sent."""
         self.in_flight -= 1
         if turn.expected is not None:
-            # It stands somewhere else by now, or nobody went there.
+            # The entry is outdated: the target has moved to another queue or was removed.
             self._crowded.pop(turn.host, None)
         self._leave_addresses(turn)
         known = self._hosts[turn.host]
@@ -178,7 +177,7 @@ class HostLimiter(Generic[T]):
         self._crowded.move_to_end(turn.host)
         if len(self._crowded) > MAX_CROWDED_HOSTS:
             self._crowded.popitem(last=False)
-        # Somebody may have left since: whether there is a line is seen when it is taken.
+        # Targets may have been removed since: the queue is checked when it is used.
         self._make_ready(turn)
 
     def _give(self, known: _Host, turn: Permit[T], now_s: float) -> None:
@@ -233,7 +232,7 @@ class HostLimiter(Generic[T]):
                 if not self._at_address[address]:
                     del self._at_address[address]
                 continue
-            # The place goes to who waited for it, so that nobody can step in between.
+            # The permit goes directly to the next waiting target, so that no other one takes it.
             first = line.popleft()
             first.addresses.append(address)
             first.expected = address

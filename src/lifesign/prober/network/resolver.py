@@ -1,10 +1,10 @@
-"""Which addresses does a name have, and if none is found: is it the name, or is it our resolver?
+"""Resolver of names, which distinguishes faults of a name from faults of its own name servers.
 
-One resolver per process, with a memory. Names are looked up as they stand: no search domain is tried, as
-what a directory lists is a whole name. `/etc/hosts` counts, and `localhost` is this machine.
+Each process has one resolver with a cache. Names are looked up as they are: no search domain is tried, since
+directories list full names. `/etc/hosts` counts, and `localhost` is this machine.
 
-Where it stays unclear whether a name has an address, somebody's name server is at fault. It is not ours
-if ours found another name meanwhile, or at least knows the root, unless it finds nothing at all any more.
+If it stays unknown whether a name has an address, some name server is at fault. It is not the prober's own if
+that one found another name meanwhile, or at least knows the root, unless it finds nothing at all any more.
 """
 
 import asyncio
@@ -23,20 +23,20 @@ MIN_TTL_SECONDS: Final = 5.0
 MAX_TTL_SECONDS: Final = 3600.0
 """As long as c-ares itself remembers at most: what it answers was then always found by a name server now."""
 NO_ADDRESS_SECONDS: Final = 5.0
-"""Thousands of targets may stand on one host that is gone; who looks again half a minute later sees anew."""
+"""Thousands of targets may share one dead host. A second check after half a minute makes a new lookup."""
 MAX_LOOKUPS_OF_CHANNEL: Final = 20_000
 """c-ares remembers every answer until it is too old, with about 2 kB each; a new one has forgotten them."""
 MAX_RECORDS_OF_CHANNEL: Final = 100_000
 """In all these answers: one name may have 4,000 addresses, which c-ares remembers with half a megabyte."""
 RENEW_SECONDS: Final = 10.0
-"""How often c-ares is started anew while no name server answers."""
+"""Interval at which c-ares is restarted while no name server answers."""
 MAX_NAMES: Final = 2 * MAX_LOOKUPS_OF_CHANNEL
-"""That are remembered: more than c-ares does."""
+"""Maximum of cached names: more than c-ares caches."""
 MAX_LOOKUPS_AT_ONCE: Final = 1_000
 FIRST_LOOKUPS_AT_ONCE: Final = 100
 MIN_LOOKUPS_AT_ONCE: Final = 20
 LOOKUPS_PER_SAMPLE: Final = 50
-"""After so many it is seen anew whether the name server gets as many at once as it can answer."""
+"""Number of lookups after which the limit of concurrent lookups is adjusted."""
 MAX_UNCLEAR_NAMES: Final = 10
 """Since one was found: then it is our name server that finds nothing, though it answers."""
 ROOT_SECONDS: Final = 1.0
@@ -45,14 +45,14 @@ ROOT_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class NoAddress:
-    """Why a name leads nowhere."""
+    """Why a name has no address."""
 
     reason: str
-    """For people: what is the matter with the name."""
+    """Fault of the name, for people."""
     is_resolver_fault: bool = False
-    """Whether nothing is known about the name, as no name server does its work for us."""
+    """Whether nothing is known about the name because all name servers failed."""
     is_given_up: bool = False
-    """Whether nothing is known about it, as whoever asked had no time left."""
+    """Whether nothing is known about the name because the caller had no time left."""
 
 
 Found = tuple[Address, ...]
@@ -62,10 +62,10 @@ _GIVEN_UP: Final = NoAddress("could not be looked up in the time that was left",
 
 
 class LookupWidth:
-    """How many names are looked up at once: more while they are answered, fewer when many get lost.
+    """Limit of concurrent lookups: raised while names are answered, lowered when many get lost.
 
-    Some name servers answer fifty questions at once and drop the others; names that nobody serves get lost
-    too, but are seldom a third of them.
+    Some name servers answer fifty queries at once and drop the others. Names without a server get lost too,
+    but rarely a third of all names.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class _Lookup:
 
     host: str
     waiting: list[asyncio.Future[NameAnswer | None]]
-    """Whoever wants to know; some may have left."""
+    """Callers that wait for the answer; some may have left."""
     until_s: float = 0.0
     """Until when it is asked for, from its first turn on."""
     timer: asyncio.TimerHandle | None = None
@@ -109,7 +109,7 @@ class Resolver:
         self.lookups = 0
         """Questions that memory could not answer."""
         self.faults = 0
-        """Those that stayed open as no name server did its work for us."""
+        """Lookups that failed because all name servers failed."""
         self._loop = asyncio.get_running_loop()
         self._servers = tuple(servers)
         self._timeout_s = timeout_s
@@ -123,7 +123,7 @@ class Resolver:
         self._under_way = 0
         self._width = LookupWidth()
         self._queued: deque[_Lookup] = deque()
-        """Those whose turn has not come."""
+        """Lookups that have not started."""
         self._found_at_s = -1.0
         self._unclear: set[str] = set()
         """Names that could not be looked up since one was found."""
@@ -168,11 +168,11 @@ class Resolver:
             del self._kept[host]
 
     async def resolve(self, host: str, deadline_s: float = math.inf) -> Found | NoAddress:
-        """Return the addresses of a name as `TargetUrl` spells it, or why there are none.
+        """Return the addresses of a name in `TargetUrl`'s spelling, or why there are none.
 
-        Who asks for a name that is being looked up gets the same answer. From its turn on it takes up to
-        `timeout_s`, and `ROOT_SECONDS` more where nobody answers; all in all not longer than until
-        `deadline_s` on the loop's clock.
+        Concurrent lookups of one name share an answer. Once started, a lookup takes up to `timeout_s`, and
+        `ROOT_SECONDS` more if no server answers; waiting included, it ends at `deadline_s` on the loop's
+        clock.
         """
         known = self.remembered(host)
         if known is not None:
@@ -256,7 +256,7 @@ class Resolver:
         self._channel.look_up(lookup.host, settle)
 
     def _end(self, lookup: _Lookup, answer: NameAnswer) -> None:
-        """Tell an answer to whoever waits for it; later ones are for the memory alone."""
+        """Pass an answer to all callers that wait; later answers only go to the cache."""
         if self._pending.get(lookup.host) is lookup:
             del self._pending[lookup.host]
         if lookup.timer is not None:
@@ -274,7 +274,7 @@ class Resolver:
             self._kept[host] = (now_s + NO_ADDRESS_SECONDS, _UNKNOWN_NAME)
         else:
             if answer.ttl_s:
-                # What stands in /etc/hosts holds for no time, and tells nothing of name servers.
+                # Entries of /etc/hosts have no TTL and say nothing about name servers.
                 self._found_at_s = now_s
                 self._unclear.clear()
             ttl_s = min(max(answer.ttl_s, MIN_TTL_SECONDS), MAX_TTL_SECONDS)
@@ -283,7 +283,7 @@ class Resolver:
             del self._kept[next(iter(self._kept))]
 
     async def _is_found_elsewhere(self, since_s: float) -> bool:
-        """Whether our name servers do their work for other names."""
+        """Return whether the name servers answer for other names."""
         if len(self._unclear) >= MAX_UNCLEAR_NAMES or self._is_closed:
             return False
         if self._found_at_s > since_s:

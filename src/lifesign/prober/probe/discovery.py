@@ -1,7 +1,7 @@
-"""Is the card served, and what does it say about where to ask on?
+"""Layer discovery: the agent card and the URLs in it.
 
-A card that is known is asked for again on a condition: unchanged, by its entity tag or byte for byte, it
-is not read again. What it said is remembered with the target.
+A known card is requested conditionally. If it is unchanged, by its ETag or byte for byte, it is not parsed
+again: its facts are remembered with the target.
 """
 
 import re
@@ -30,27 +30,27 @@ from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import ProbeSession
 
 MAX_WORD_CHARS: Final = 64
-"""Of a binding or a version that a card makes up."""
+"""Maximum length of an unknown binding or version in a card."""
 MAX_TENANT_CHARS: Final = 128
 
 _OF_A_CARD: Final = (
     "card_url", "card_redirect", "card_etag", "card_digest", "interface_url", "health_url", "link_registry",
     "link_agent_id",
 )  # fmt: skip
-"""What is forgotten of a card that turns out to be another agent's."""
+"""Facts that are forgotten if the card turns out to be another agent's."""
 # RFC 9110 8.8.3, without the octets of no alphabet: it is sent back as it came.
 _ETAG: Final = re.compile(r'(?:W/)?"[!#-~]*"')
 
 
 async def discover(visit: ProbeSession) -> LayerResult | None:
-    """Ask for the card in its places until one has an answer; None if nobody could be asked.
+    """Request the card at its places until one answers; None if nothing could be requested.
 
-    If none has one, the answer of the first place counts, unless another agent's card stands at the
-    origin's root. Whoever is silent at the first is asked for nothing more on a mere guess.
+    If no place has a card, the answer of the first one counts, unless the origin's root has another agent's
+    card. If the first place does not answer, places that are only guessed are not tried.
     """
     first = None
     for url in _places(visit):
-        # What is at the root has to be read each time: whether it is this agent's card, it says itself.
+        # A card at the root is parsed each time: only its content shows whether it is this agent's.
         is_known = str(url) == visit.recall("card_url") and not visit.given.is_at_root(url)
         etag = visit.recall("card_etag") if is_known else None
         fetched = await visit.ask(
@@ -118,7 +118,7 @@ def _classify(visit: ProbeSession, url: URL, fetched: Fetched, etag: str | None)
 
 
 def _oddities(card: AgentCard) -> str:
-    """Tell which rules a card breaks that reads as one all the same; empty if none."""
+    """Return the rules that a readable card breaks; empty if none."""
     if not card.findings:
         return ""
     more = f", and {len(card.findings) - 1} more" if len(card.findings) > 1 else ""
@@ -126,9 +126,9 @@ def _oddities(card: AgentCard) -> str:
 
 
 def _is_as_it_was(visit: ProbeSession, place: str, fetched: Fetched, digest: str) -> bool:
-    """Whether this is the card that is remembered, so that all that it said is remembered too.
+    """Return whether this is the remembered card, so that its remembered facts are valid too.
 
-    A `Link` beside it is no part of it; if there is one, it must lead to where the document is known to be.
+    A `Link` header is not part of the card; if there is one, it must have the known URL of the document.
     """
     if digest != visit.recall("card_digest") or place != visit.recall("card_url"):
         return False
@@ -141,7 +141,7 @@ def _remember_reading(visit: ProbeSession, place: str, fetched: Fetched, digest:
     visit.card_etag = etag if len(etag) <= MAX_ETAG_CHARS and _ETAG.fullmatch(etag) else None
     visit.learned |= {
         "card_read_at_s": visit.at_s,
-        # Where it was asked for, not where that led: a redirect may lead elsewhere tomorrow.
+        # The requested URL is remembered, not its destination: the redirect may change.
         "card_url": place,
         "card_redirect": None if led_to == place or len(led_to) > MAX_URL_CHARS else led_to,
         "card_etag": visit.card_etag,

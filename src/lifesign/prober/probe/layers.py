@@ -43,7 +43,7 @@ _log = logging.getLogger("lifesign")
 
 
 class Prober:
-    """Looks at one target at a time, as often as it is told; any number of looks may be under way."""
+    """Probes one target at a time; any number of probes may be in progress."""
 
     def __init__(
         self,
@@ -53,9 +53,11 @@ class Prober:
         opt_outs: OptOuts | None = None,
         forget_absence: Callable[[str], None] | None = None,
     ) -> None:
-        """Without I/O. `opt_outs`: who is no target, though nobody told the ledger; `fetcher` has it too.
+        """Without I/O.
 
-        `forget_absence` makes its resolver look a host's name up again; None: nothing is remembered.
+        `opt_outs`: targets that the ledger may not know to be excluded; `fetcher` has them too.
+
+        `forget_absence` makes the resolver look a host's name up again; None: nothing is cached.
         """
         self._fetcher = fetcher
         self._definition = definition
@@ -122,14 +124,14 @@ class Prober:
         if visit.asks_card:
             discovery = await discover(visit)
             if memory.card_read_at_s is None and not visit.may_ask(visit.given.url):
-                # Most of what a directory lists: nobody is there, and nothing is known but its address.
+                # The most frequent case in a directory: no answer, and nothing is known but the URL.
                 return self._observation(visit, discovery=discovery)
         if asked.transport and _is_declared(discovery):
             transport = await probe_interface(visit)
         if asked.health:
             readiness = await read_health(visit)
         if asked.card and not visit.asks_card and not _proves_alive(visit, transport, readiness):
-            # Before anybody is called dead, the card may say that the agent has moved.
+            # Before an agent is called dead, its card may show that it has moved.
             interface = memory.interface_url
             visit.asks_card = True
             discovery = await discover(visit)
@@ -206,18 +208,18 @@ class Prober:
 
 
 def _is_declared(discovery: LayerResult | None) -> bool:
-    """Whether what the card said about its interface still stands, as far as we know."""
+    """Return whether the card's statement about its interface is still valid, as far as known."""
     return discovery is None or discovery.result is not ResultClass.NOT_AN_AGENT
 
 
 def _proves_alive(visit: ProbeSession, transport: LayerResult | None, readiness: LayerResult | None) -> bool:
-    """Whether somebody answered as an agent does; a page for people may be anybody's."""
+    """Return whether the answer proves an agent; a page for people may come from any server."""
     has_answered = transport is not None and transport.has_answered and not visit.has_seen_page
     return has_answered or (readiness is not None and readiness.result is ResultClass.OK)
 
 
 def _internal(defect: Exception) -> LayerResult:
-    # What the defect says of itself may quote the peer, or our own files.
+    # The text of a defect may quote the peer or local files.
     return LayerResult(result=ResultClass.INTERNAL, reason=f"a defect of the prober: {type(defect).__name__}")
 
 

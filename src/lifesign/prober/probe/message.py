@@ -1,4 +1,4 @@
-"""Does the agent answer a real message?
+"""Layer message: the answer to a real message.
 
 It may cost its owner money, so one is sent only where the definition says so, and never again because it
 went wrong: a further spelling follows only an answer that does not know the one before.
@@ -16,7 +16,7 @@ from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import ProbeSession, not_measured
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024
-"""Of an answer to a message; who says more has answered, and it is not looked into."""
+"""Maximum size of an answer to a message; a longer one counts as an answer and is not inspected."""
 # With these a whole answer came, whose status means something else than with a GET.
 _CLASSIFIED: Final = frozenset({
     ResultClass.OK, ResultClass.GATED, ResultClass.NOT_AN_AGENT, ResultClass.RATE_LIMITED,
@@ -29,7 +29,7 @@ ACCEPT: Final = "application/json, application/a2a+json"
 async def send_message(visit: ProbeSession, text: str) -> LayerResult | None:
     """Send a message in one spelling after the other until one is understood.
 
-    None if the agent has no interface that takes one, or nobody could be asked.
+    None if the agent has no interface that accepts one, or nothing could be sent.
     """
     place = visit.recall("interface_url")
     if place is None or not visit.is_authoritative(place):

@@ -1,7 +1,7 @@
-"""Where a card or a redirect leads: does the robots.txt of that origin let us ask there?
+"""Rules of other origins' robots.txt, for destinations of cards and redirects.
 
-That of a target's own origin is remembered with the target (`welcome`). To another one any number of targets
-may lead: what it says is kept for all of them, in this process, for a day.
+The rules of a target's own origin are remembered with the target (`robots_check`). Any number of targets may
+lead to another origin: its rules are cached for all of them, in this process, for a day.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.robots import Robots, rules_in
 
 MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
-"""All origins with their rules, about; what nobody came to for longest is forgotten, and read again."""
+"""Approximate maximum of all origins with their rules; the least recently used are dropped and read again."""
 _ORIGIN_BYTES: Final = 1_000
 _RULE_BYTES: Final = 200
 _PIECE_BYTES: Final = 64
-"""What CPython takes for each of these, next to its characters."""
+"""Size of each piece in CPython, beside its characters."""
 
 Read = Callable[[URL], Awaitable[Fetched]]
 """Asks an origin for its robots.txt."""
@@ -32,13 +32,13 @@ Read = Callable[[URL], Awaitable[Fetched]]
 class _KnownOrigin:
     robots: Robots
     read_at_s: float
-    """When it was asked for last, in seconds since the epoch."""
+    """Time of the last request, in seconds since the epoch."""
     size: int
-    """Of the rules, in bytes, about."""
+    """Approximate size of the rules, in bytes."""
 
 
 class OtherOrigins:
-    """What the robots.txt of origins say that are nobody's own; one for all probes of a process."""
+    """Cached robots.txt rules of origins that are not a target's own; shared by all probes of a process."""
 
     def __init__(self, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
         self._max_kept_bytes = max_kept_bytes
@@ -67,7 +67,7 @@ class OtherOrigins:
             return fetched.reason
         before = self._known.get(origin)
         robots = rules_in(fetched) or (Robots() if before is None else before.robots)
-        # Where nobody was there it is asked again as soon as somebody is led there.
+        # If the origin did not answer, it is requested again at the next opportunity.
         if fetched.is_reached:
             self._keep(origin, _KnownOrigin(robots, at_s, _size(robots)))
         return robots

@@ -1,4 +1,4 @@
-"""What does the health document say, if there is one?"""
+"""Layer readiness: the health document."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -16,14 +16,14 @@ from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import ProbeSession, not_measured
 
 MAX_SHOWN_FINDINGS: Final = 5
-"""What is odd about a document that counts is named in the reason, up to so many."""
+"""Maximum of findings about a valid document that the reason names."""
 
 
 async def read_health(visit: ProbeSession) -> LayerResult | None:
-    """Ask for the document in its places until one has an answer; None if nobody could be asked.
+    """Request the document at its places until one answers; None if nothing could be requested.
 
-    If none has one, the answer of the first place counts. Who was silent before is asked only where the
-    document is known to be.
+    If no place has a document, the answer of the first one counts. If an earlier request had no answer, only
+    a known place is tried.
     """
     first = None
     for place in _places(visit):
@@ -40,11 +40,11 @@ async def read_health(visit: ProbeSession) -> LayerResult | None:
 
 
 def _places(visit: ProbeSession) -> Iterator[CandidateUrl]:
-    """Yield where the document may be.
+    """Yield the places where the document may be.
 
-    Where the card was not asked for, or told nothing new, it is looked for where it was; and only where
-    nobody knows an agent, or its card has just been read, on a guess too. What may be another agent's is not
-    looked at.
+    If the card was not requested, or brought no news, the last known place is used. Guessed places are used
+    only if no agent is known, or its card was just read. A place that may belong to another agent is not
+    used.
     """
     if visit.health_places:
         yield from (place for place in visit.health_places if not place.is_root)
@@ -80,7 +80,7 @@ def _classify(visit: ProbeSession, place: CandidateUrl, fetched: Fetched) -> Lay
 
 
 def _probed_document(visit: ProbeSession, document: HealthDocument, fetched: Fetched) -> ProbedDocument:
-    """Return what is kept of a document, its age counted by the clock of whoever served it."""
+    """Return the stored part of a document, with its age by the clock of the server that sent it."""
     served_at = fetched.served_at
     age_s = age_seconds(document, served_at or visit.now)
     calibration = document.calibration

@@ -1,14 +1,14 @@
-"""Does a host's robots.txt keep us out? (RFC 9309)
+"""Rules of a host's robots.txt (RFC 9309).
 
-A group of rules for our own name counts, else the one for everybody (`*`). Of the two patterns that match
-the more specific one wins. The standard library's reader takes the first that matches, knows no wildcards
-and takes a name for ours that is a part of it: an owner who wrote by the RFC would be misread.
+A group of rules for `lifesign-prober` counts, else the group for all robots (`*`). Of two matching patterns
+the longer one wins. The standard library's parser takes the first match, knows no wildcards and accepts a
+part of the name: it would misread files that follow the RFC.
 
-One thing is done otherwise than the RFC says. To a robots.txt that cannot be fetched, or that fails with 5xx,
-it answers with "complete disallow" (2.3.1.4), which keeps a crawler from copying pages whose rules it cannot
-read. We ask for two small documents that are meant for strangers, and whether the host works is the question:
-a server that fails whatever it is asked would be shown as one that opted out, and a dead host as one that
-nobody looked at. So what was known before stays in force, and where nothing was known, we ask.
+One rule differs from the RFC. If robots.txt cannot be fetched, or fails with 5xx, the RFC requires "complete
+disallow" (2.3.1.4), which keeps a crawler from copying pages whose rules it cannot read. The prober requests
+two small documents that are meant for strangers, to find out whether the host works: a failing server would
+be shown as one that opted out, and a dead host as one that was never probed. Therefore the rules known before
+stay in force, and if there are none, the prober goes on.
 """
 
 import re
@@ -24,9 +24,9 @@ from lifesign.prober.network.fetch import Fetched
 ROBOTS_PATH: Final = "/robots.txt"
 ROBOTS_ACCEPT: Final = "text/plain, */*;q=0.1"
 MAX_ROBOTS_BYTES: Final = 512_000
-"""What stands behind so many bytes is not looked at (RFC 9309 2.5)."""
+"""Bytes of the file that are read (RFC 9309 2.5)."""
 MAX_RULES: Final = 10_000
-"""Of one group; those that follow are not looked at. The longest files in use have about half."""
+"""Rules per group that are read. The longest files in use have about half as many."""
 MAX_SEARCHED_CHARS: Final = 65_536
 """Behind the first wildcards of one group's patterns; patterns that exceed it are not looked at.
 
@@ -54,28 +54,28 @@ class Rule:
 
     is_allowed: bool
     pieces: tuple[str, ...]
-    """What must follow on one another in a path, the first at its beginning, with anything between."""
+    """Pieces that follow one another in a path, the first at its beginning, with anything between them."""
     is_complete: bool
     """Whether the last piece must be the end of the path."""
     length: int
-    """Of the pattern: the longest one that matches wins."""
+    """Length of the pattern: the longest match wins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Robots:
-    """What a robots.txt says to us; nothing by default."""
+    """Rules of a robots.txt for the prober; none by default."""
 
     rules: tuple[Rule, ...] = ()
     """The most specific first, and of two that are equally specific the one that allows."""
 
 
 def read_robots(status: int | None, body: bytes, *, is_part: bool = False) -> Robots | None:
-    """Read the answer to a GET of ROBOTS_PATH; None if it says nothing: what was known stays in force.
+    """Read the answer to a GET of ROBOTS_PATH; None if the known rules stay in force.
 
-    `status` is that of the last hop, None if there was no answer or its body was not read. 2xx is read as far
-    as it can be read, whatever it is; a redirect that leads nowhere and 4xx mean that there are no rules,
-    but 429 means that we asked too often. `is_part`: the file goes on behind `body`, whose last line may be
-    the beginning of another one.
+    `status` is that of the last hop, None if there was no answer or its body was not read. A 2xx body is read
+    as far as possible, whatever it is. A redirect without a destination and 4xx mean that there are no rules,
+    except 429, which means too many requests. `is_part`: the file is longer than `body`, whose last line may
+    be incomplete.
     """
     if status is None or status == 429:
         return None
@@ -94,7 +94,7 @@ def rules_in(fetched: Fetched) -> Robots | None:
 
 
 def may_fetch(robots: Robots, path: str) -> bool:
-    """Whether a path, with its query if it has one, may be asked for; what no rule matches may."""
+    """Return whether a path, with its query, may be requested; a path without a matching rule may."""
     path = _normal(path or "/", plain=_PLAIN)[:MAX_PATH_CHARS]
     # We may always ask for the rules themselves (2.2.2).
     if path == ROBOTS_PATH:
@@ -103,10 +103,10 @@ def may_fetch(robots: Robots, path: str) -> bool:
 
 
 def keeps_out(robots: Robots, paths: Iterable[str]) -> bool:
-    """Whether a target whose probe needs these paths is left alone.
+    """Return whether a target whose probe needs these paths is left out.
 
-    It is if one of them is closed to us: a target is probed as its definition says, or not at all. With
-    a part of the answers it would look worse than it is.
+    It is if one of them is disallowed: a target is probed as its definition says, or not at all. With only
+    some of the answers it would look worse than it is.
     """
     return not all(may_fetch(robots, path) for path in paths)
 
@@ -171,10 +171,10 @@ def _rule(pattern: str, *, is_allowed: bool) -> Rule:
 
 
 def _normal(text: str, *, plain: str) -> str:
-    """Return a path in the one spelling in which paths are compared (2.2.2).
+    """Return a path in the normal form for comparisons (2.2.2).
 
-    What needs no percent-encoding has none, all else has one, and what was encoded stays apart from
-    what has a meaning of its own (`%2F`).
+    Characters that need no percent-encoding are decoded, all others are encoded, and encoded reserved
+    characters (`%2F`) stay encoded.
     """
     if "%" in text:
         text = _ENCODED.sub(_decode_unreserved, text)
@@ -187,7 +187,7 @@ def _decode_unreserved(encoded: re.Match[str]) -> str:
 
 
 def _matches(rule: Rule, path: str) -> bool:
-    """Whether a pattern matches; each piece is looked for once, so that no pattern takes long."""
+    """Return whether a pattern matches; each piece is searched once, which bounds the time."""
     first, *others = rule.pieces
     if not path.startswith(first):
         return False

@@ -1,8 +1,8 @@
-"""Does the target's host let us ask it at all, by its robots.txt?
+"""Check of the target's own robots.txt before a probe.
 
-It is read first, and about once a day. Whoever cannot be reached for it cannot be reached: that is then what
-the probe saw, for nobody is shown as one who opted out because it is down. Whoever takes the request for it
-and gives no answer has said nothing by that, and is asked: it has one request's time, a third of a visit's.
+It is read first, and about once a day. If the connection for it fails, that is the result of the probe: a
+host that is down is not shown as opted out. A host that accepts the request but does not answer has
+disallowed nothing, and is probed: the check takes at most one request's time, a third of the probe's.
 """
 
 from yarl import URL
@@ -27,7 +27,7 @@ async def check_robots_rules(visit: ProbeSession) -> LayerResult | None:
 
 
 async def _read(visit: ProbeSession) -> LayerResult | None:
-    """Read robots.txt; return the failure if that showed that nobody can be asked."""
+    """Read robots.txt; return the failure if it showed that nothing can be requested."""
     place = place_under(visit.given.url, "", ROBOTS_PATH)
     fetched = await visit.ask(
         place,

@@ -1,7 +1,7 @@
-"""One probe of one target while it lasts: its requests, its deadline, and what it found out.
+"""One probe of one target in progress: its requests, its deadline and its findings.
 
-What is asked of the target goes through here, request by request: nobody is asked again who cannot be
-reached or who asked us to slow down, and all of it ends at one deadline.
+All requests of a probe pass through here. A host that cannot be reached, or asked to slow down, is not
+requested again, and the whole probe ends at one deadline.
 """
 
 import asyncio
@@ -27,23 +27,23 @@ from lifesign.prober.witness.target_contact import Exchange
 REQUESTS_IN_TIME: Final = 3
 """A whole visit takes at most so many times what one request may take."""
 MAX_TIMEOUTS: Final = 2
-"""Who takes so many requests and answers none is not asked again in this visit."""
+"""Number of requests without an answer after which a host is not requested again in this probe."""
 MAX_OTHER_ORIGINS: Final = 4
 """A visit is led to so many besides the target's own: by a card's redirects, and by its interface."""
 FOREIGN_RULES_RATIO: Final = 1 / 3
-"""Of the time of one request, what robots.txt of another origin may take."""
+"""Share of one request's time that robots.txt of another origin may take."""
 MAX_STATUS: Final = 599
-"""Servers make up higher ones; they are told in the reason alone."""
+"""Maximum of standard status codes; higher ones appear only in the reason."""
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
-# Nobody is there, or nobody that we may talk to.
+# The host cannot be reached, or must not be contacted.
 _OUT_OF_REACH: Final = frozenset({
     ResultClass.REFUSED, ResultClass.DNS_FAILURE, ResultClass.TLS_FAILURE, ResultClass.BLOCKED_ADDRESS,
 })  # fmt: skip
 
 
 class Fetches(Protocol):
-    """What sends requests: never raises for what a peer does."""
+    """Sends requests: never raises for what a peer does."""
 
     async def fetch(self, request: Request) -> Fetched:
         """Send one request and return what came of it; AddressBusy if nothing may be sent there now."""
@@ -51,7 +51,7 @@ class Fetches(Protocol):
 
 
 class KeepsEvidence(Protocol):
-    """What keeps the bytes of findings."""
+    """Stores the bytes of findings."""
 
     def keep(self, body: bytes) -> str | None:
         """Keep bytes and return their SHA-256, or None if they could not be kept."""
@@ -75,30 +75,30 @@ class ProbeSession:
         self.entry = entry
         self.definition = definition
         self.at_s = at_s
-        """When it began, in seconds since the epoch."""
+        """Start of the probe, in seconds since the epoch."""
         self.learned: dict[str, Any] = {}
-        """What is to be remembered, by the names of `ProbeMemory`."""
+        """Facts to remember, by the names of `ProbeMemory`."""
         self.asks_card = False
-        """Whether the card is asked for, so that a change of places is noticed."""
+        """Whether the card is requested, so that a change of places is noticed."""
         self.has_found_another = False
-        """Whether nothing stands at the given address, and another agent's card at the origin's root."""
+        """Whether the given address has no card, and the origin's root has another agent's card."""
         self.card_place: URL | None = None
-        """Where it stands, redirects followed; None if no card was found."""
+        """URL of the card after redirects; None if there is none."""
         self.health_places: tuple[CandidateUrl, ...] = ()
-        """Where the health document may be, as a card says that was read anew."""
+        """Places of the health document according to a card that was parsed in this probe."""
         self.has_seen_page = False
-        """Whether the interface has shown a page for people."""
+        """Whether the interface answered with a page for people."""
         self.card_etag: str | None = None
         self.document: ProbedDocument | None = None
         self.reported_agent_id: str | None = None
         self.certificate_expires_at: datetime | None = None
         self.retry_after_s: float | None = None
-        """The longest that anybody asked for."""
+        """Longest requested wait."""
         self.robots: Robots | None = None
-        """What the host of the target lets us ask, where that was read in this visit."""
+        """Rules of the target's own host, if they were read in this probe."""
         self.requests = 0
         self.exchanges: list[Exchange] = []
-        """What was asked, in this order."""
+        """Requests of this probe in their order."""
         self.deciding: LayerResult | None = None
         """The layer that decides what the probe came to, once that is known."""
         self._layers: list[tuple[LayerResult, Fetched]] = []
@@ -113,7 +113,7 @@ class ProbeSession:
         self._began_s = self._loop.time()
         self._deadline_s = self._began_s + REQUESTS_IN_TIME * self._total_s
         self._left_alone: dict[URL, int] = {}
-        """By origin, how often nothing came back; MAX_TIMEOUTS and more if it is not to be asked again."""
+        """Number of unanswered requests by origin; MAX_TIMEOUTS and more if it is not requested again."""
         self._is_at_an_end = False
 
     @cached_property
@@ -128,12 +128,12 @@ class ProbeSession:
 
     @property
     def keeps_evidence(self) -> bool:
-        """Whether bytes are kept at all."""
+        """Whether bytes are stored at all."""
         return self._evidence is not None
 
     @property
     def is_late(self) -> bool:
-        """Whether no time is left to ask anything."""
+        """Whether no time is left for a request."""
         return self._loop.time() >= self._deadline_s
 
     def recall(self, name: str) -> Any:
@@ -143,19 +143,19 @@ class ProbeSession:
         return getattr(self.entry.memory, name)
 
     def may_ask(self, url: URL) -> bool:
-        """Whether a request to `url` would be sent."""
+        """Return whether a request to `url` would be sent."""
         return not (self._is_at_an_end or self.is_late) and self._timeouts(url) < MAX_TIMEOUTS
 
     def is_authoritative(self, place: str) -> bool:
-        """Whether an answer from there tells anything of this target.
+        """Return whether an answer from there says anything about this target.
 
-        Another origin may be anybody's, and be alive when the target is not: it counts beside a card that was
-        read in this visit.
+        Another origin may belong to a third party, and be alive when the target is not: it counts only beside
+        a card that was read in this probe.
         """
         return self.card_place is not None or is_on_origin_of(place, str(self.given.url))
 
     def is_silent(self, url: URL) -> bool:
-        """Whether somebody took a request there, and did not answer it in time."""
+        """Return whether a request to that origin was accepted and not answered in time."""
         return self._timeouts(url) > 0
 
     async def ask(
@@ -208,7 +208,7 @@ class ProbeSession:
         except AddressBusy:
             if not self.requests:
                 raise
-            # What was found out so far is not thrown away for an interface that stands elsewhere.
+            # The results so far are kept if an interface on another origin is slow.
             self._left_alone[url.origin()] = MAX_TIMEOUTS
             return None
         self.requests += 1
@@ -223,7 +223,7 @@ class ProbeSession:
         reason: str | None = None,
         evidence: str | None = None,
     ) -> LayerResult:
-        """Return how a layer answered; class and reason are those of the request unless judged otherwise."""
+        """Return the result of a layer; class and reason are those of the request unless others are given."""
         status = fetched.status
         layer = LayerResult(
             result=result or fetched.result,
@@ -249,7 +249,7 @@ class ProbeSession:
         return next((fetched for each, fetched in self._layers if each is layer), None)
 
     def keep(self, body: bytes) -> str | None:
-        """Keep bytes that a finding is about, if anybody keeps them; return their SHA-256."""
+        """Store the bytes of a finding if there is a store; return their SHA-256."""
         return self._evidence.keep(body) if self._evidence is not None and body else None
 
     async def _kept_out(self, url: URL) -> str | None:
@@ -259,7 +259,7 @@ class ProbeSession:
         origin = url.origin()
         if origin != self.given.url.origin():
             return None if self._others is None else await self._others_word(self._others, origin, url)
-        # Of the places that were known before it was read, `welcome` has judged.
+        # `robots_check` has already checked the places that were known before the card was read.
         if self.robots is None or may_fetch(self.robots, url.raw_path_qs):
             return None
         self.learned["is_disallowed_by_robots"] = True
@@ -277,7 +277,7 @@ class ProbeSession:
         return None if may_fetch(rules, url.raw_path_qs) else f"the robots.txt of {host} keeps us out"
 
     async def _read_rules(self, origin: URL) -> Fetched:
-        """Ask another origin for its robots.txt; who cannot be reached for it is asked all the same."""
+        """Request another origin's robots.txt; if that fails, the origin may be requested all the same."""
         fetched = await self._fetcher.fetch(
             Request(
                 url=place_under(origin, "", ROBOTS_PATH),
@@ -309,12 +309,13 @@ class ProbeSession:
         if result is ResultClass.OK:
             return
         if result is ResultClass.INTERNAL:
-            # What we lack for one request we lack for the next.
+            # A resource that is missing for one request is missing for the next.
             self._is_at_an_end = True
         elif result in _OUT_OF_REACH or result is ResultClass.RATE_LIMITED:
             self._left_alone[fetched.url.origin()] = MAX_TIMEOUTS
         elif result is ResultClass.TIMEOUT and fetched.status is None:
-            # The last place that was asked, redirects followed. Who takes no connection now takes none soon.
+            # Last origin that was requested, after redirects. If it refused a connection, it will refuse the
+            # next one.
             origin = fetched.url.origin()
             silences = MAX_TIMEOUTS if not fetched.is_reached else 0 if is_aside else 1
             self._left_alone[origin] = self._left_alone.get(origin, 0) + silences

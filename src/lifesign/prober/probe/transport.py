@@ -1,4 +1,4 @@
-"""Does the interface that the card declares answer at all?
+"""Layer transport: whether the interface that the card declares answers at all.
 
 It is asked for what it does not have, by a GET, and told by the refusal; nothing is sent to it.
 """
@@ -18,7 +18,7 @@ _NOT_ITS_ANSWER: Final = frozenset({
 
 
 async def probe_interface(visit: ProbeSession) -> LayerResult | None:
-    """Ask the interface that the card names; None if there is no card, or nobody could be asked."""
+    """Probe the interface that the card names; None if there is no card, or nothing could be requested."""
     place = visit.recall("interface_url")
     if place is None:
         has_card = visit.recall("card_read_at_s") is not None
@@ -40,9 +40,9 @@ async def probe_interface(visit: ProbeSession) -> LayerResult | None:
 
 
 def without_card(visit: ProbeSession, transport: LayerResult | None) -> LayerResult | None:
-    """Return what an interface's page for people comes to where no card declares it any more.
+    """Return the result for an interface's page for people that no card declares any more.
 
-    Whoever takes over a domain serves a page at every address of it.
+    A new owner of a domain may serve a page at every address.
     """
     if transport is None:
         return None

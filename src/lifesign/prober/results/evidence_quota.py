@@ -18,18 +18,21 @@ from typing import Final, NamedTuple
 from lifesign.filesystem.file_lock import open_lock_file, try_lock, unlock
 
 BLOCK_BYTES: Final = 4096
-"""What a file takes on disk at least: sizes are counted in these."""
+"""Minimum size of a file on disk; sizes are counted in such blocks."""
 HIGH_WATER_RATIO: Final = 0.95
-"""Of the room: from here on the oldest go, before nothing more can be kept."""
+"""Share of the quota at which the oldest files are removed, before the quota is reached."""
 LOW_WATER_RATIO: Final = 0.85
-"""Of the room: so far, so that not every body has all files looked at."""
+"""Share of the quota to which they are removed, so that not every body needs a scan of all files."""
 AGE_STEP_S: Final = 60
 """The oldest go first, to the minute: no list of all files is made, which may be millions."""
 MAX_LEFTOVER_S: Final = 3600
 """A file that was begun so long ago belongs to a process that was killed."""
 LOCK_TRIES: Final = 20
 LOCK_PAUSE_S: Final = 0.0005
-"""Whoever holds the lock for longer has been stopped: better a wrong count than a probe that waits."""
+"""How long to wait for the lock.
+
+If it takes longer, a process has stopped: a wrong count is better than a delayed probe.
+"""
 
 _DIRECTORY: Final = re.compile("[0-9a-f]{2}")
 _COMPLETE_NAME: Final = re.compile(r"[0-9a-f]{62}\.gz")
@@ -41,7 +44,7 @@ _SWEEP: Final = ".sweep"
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep removed, and what it left."""
+    """Number of files and bytes that a sweep removed and left."""
 
     removed: int
     """Files."""
@@ -86,7 +89,7 @@ def bytes_on_disk(size: int) -> int:
 
 
 class EvidenceQuota:
-    """What one directory of evidence may take, and takes."""
+    """Quota and use of one directory of evidence."""
 
     def __init__(self, directory: Path, *, max_bytes: int, keep_s: float) -> None:
         """Open the count of a directory that is there; OSError."""
@@ -96,7 +99,7 @@ class EvidenceQuota:
         self._is_stopped = False
         self._tally_fd = open_lock_file(directory / _TALLY)
         self.is_short = False
-        """Whether the oldest should go now."""
+        """Whether the oldest files should be removed now."""
 
     def stop(self) -> None:
         """End a sweep that is under way, early."""
@@ -151,7 +154,8 @@ class EvidenceQuota:
                 removed, removed_bytes = removed + 1, removed_bytes + file.size
         left = sizes.total() - removed_bytes
         if not self._is_stopped:
-            # What was written meanwhile may count twice, until the next sweep: never too little.
+            # Bytes that were written meanwhile may count twice until the next sweep: the count is never too
+            # low.
             self.is_short = self._add(left - counted) > self._max_bytes * HIGH_WATER_RATIO
         return Swept(removed, removed_bytes, left)
 

@@ -1,9 +1,9 @@
-"""The store of evidence: the bytes behind each finding.
+"""Store of evidence: the bytes behind each finding.
 
-Each body is a file called by its SHA-256, compressed, for its owner alone: `ab/cdef….gz`, which `zcat` reads.
-A file appears whole and is never written again; seeing its bytes anew makes it young. Any number of
-processes share a directory. Nothing is synced: what a power cut damages is found by its name when it is
-read. What cannot be kept is a warning and None, never a failure of the probe.
+Each body is a compressed file named by its SHA-256 and readable for its owner only: `ab/cdef….gz`, for
+`zcat`. A file appears whole and is never written again; finding its bytes again renews its age. Any number of
+processes share a directory. Files are not synced: damage by a power cut is found by the name when a file is
+read. A body that cannot be stored causes a warning and None, never a failure of the probe.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ from lifesign.prober.results.evidence_quota import EvidenceQuota, Swept, bytes_o
 MAX_BODY_BYTES: Final = MAX_CARD_BYTES
 """Nothing larger is read from a peer."""
 TOUCH_AFTER_S: Final = 3600
-"""So old may a file look that was seen just now."""
+"""Age from which a file's time is renewed when its bytes are found again."""
 REMEMBERED_S: Final = 300
-"""So long is it taken for granted that a file is there."""
+"""How long a file is assumed to exist without a check."""
 MAX_REMEMBERED: Final = 20_000
 SWEEP_EVERY_S: Final = 6 * 3600
 SWEEP_PAUSE_S: Final = 10
@@ -40,8 +40,8 @@ WARN_EVERY_S: Final = 60
 
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 _FAST: Final = 1
-# How zlib is told to read gzip, and to write it with a window of 4 KiB: most bodies are smaller, and the
-# usual window takes 60 µs to clear.
+# zlib parameters for gzip: reading, and writing with a window of 4 KiB. Most bodies are smaller, and the
+# default window takes 60 µs to clear.
 _GZIP: Final = 16 + 15
 _SMALL_GZIP: Final = 16 + 12
 _LITTLE_MEMORY: Final = 4
@@ -71,7 +71,9 @@ class EvidenceStore:
             _refuse_shared_directory(directory)
             self._quota = EvidenceQuota(directory, max_bytes=max_bytes, keep_s=keep_s)
         except OSError as error:
-            expected = f"a directory of ours that nobody else may write ({error.strerror})"
+            expected = (
+                f"a directory that belongs to this user and that no other user may write ({error.strerror})"
+            )
             raise InvalidValue("evidence.directory", str(directory), expected) from None
 
     @classmethod
@@ -105,7 +107,7 @@ class EvidenceStore:
                 return None
 
     def holds(self, digest: str) -> bool:
-        """Whether the body of this SHA-256 is kept; it counts as seen now."""
+        """Return whether the body of this SHA-256 is stored; this renews its age."""
         if _DIGEST.fullmatch(digest) is None:
             return False
         with self._lock, contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""The ledger of a prober: where targets come from, and where results go.
+"""Ledger of a prober: the source of targets and the destination of results.
 
-A ledger hands out shards for a while and takes results for them. One stands on a database in the same
-process, another on a registry far away; the worker cannot tell which.
+A ledger leases shards to workers and accepts results for them. One implementation uses a database in the same
+process, another a remote registry; the worker does not know which.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -33,22 +33,22 @@ class TargetEntry:
     """As `read_target` spells it."""
     memory: ProbeMemory
     recheck_at_s: float | None = None
-    """When somebody asked for a look now, in seconds since the epoch; None if nobody did."""
+    """When a recheck was requested, in seconds since the epoch; None if none was."""
     version: int = 0
     """Rises with every change that is not the prober's own report."""
     confirmed_at_s: float | None = None
-    """When an operator confirmed that it may be down, in seconds since the epoch; None: never."""
+    """When an operator confirmed that the target may be down, in seconds since the epoch; None: never."""
     thresholds_s: tuple[float, float] | None = None
     """Silence after which it is unhealthy, and dead; None: the defaults of probing."""
     entered_at_s: float | None = None
-    """When its URL changed, or its agent registered anew; None: never."""
+    """When its URL changed, or its agent registered again; None: never."""
     is_repeat: bool = False
     """Whether this is the second request of the witness rule: no message is sent a second time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetPage:
-    """What a shard holds: all of it, or what changed since a version."""
+    """Content of a shard: all of it, or the changes since a version."""
 
     entries: Sequence[TargetEntry]
     gone: Sequence[str] = ()
@@ -69,10 +69,10 @@ class Answered:
 
 @fast_dataclass(kw_only=True)
 class Contact:
-    """What one probe shows of the way to its target; not reported."""
+    """Facts about the connection of one probe; not reported."""
 
     network_class: str | None = None
-    """Of the address that decided the result; None if no address is known."""
+    """Network class of the address that decided the result; None if no address is known."""
     has_answered_itself: bool = False
     """Whether that host gave an HTTP answer of any status over verified TLS, or from an allowed network."""
     is_name_failure: bool = False
@@ -90,19 +90,19 @@ NO_CONTACT: Final = Contact()
 
 @fast_dataclass(kw_only=True)
 class ProbeReport:
-    """What one probe of one target leaves: what was seen, and what to remember."""
+    """Result of one probe of one target, with the memory for the next one."""
 
     subject_id: str
     observation: Observation
     memory: ProbeMemory
     requests: int = 1
-    """How many it took: its host is left alone for so much longer. Not reported."""
+    """Number of requests: its host is left alone for so much longer. Not reported."""
     contact: Contact = NO_CONTACT
     """Not reported."""
 
     @property
     def result(self) -> ResultClass:
-        """What it came to, beside a card that was read before and not now."""
+        """Result of the probe, taking into account a card that was read before and is missing now."""
         has_card = self.memory.card_read_at_s is not None
         return self.observation.result_with_card(ResultClass.OK if has_card else None)
 
@@ -115,17 +115,17 @@ class ShardBatch:
     """Under which they were measured."""
     reports: Sequence[ProbeReport]
     numbers: Sequence[int]
-    """Of each result, counted from 1 under this claim."""
+    """Numbers of the results, counted from 1 under this claim."""
     made_at_s: Sequence[float]
-    """When each was made, by `Clock.boot_s`."""
+    """Times of the results, by `Clock.boot_s`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WitnessReport:
-    """What a worker tells with a claim of the witnesses that it knows."""
+    """Facts about witnesses that a worker sends with a claim."""
 
     interval_s: float = 300.0
-    """Of the crawl, in seconds."""
+    """Interval of the crawl, in seconds."""
     reached_classes: Sequence[str] | None = None
     """Network classes in which a witness answered within the last interval; None before that is known."""
     wanted: Mapping[str, int] = field(default_factory=dict)
@@ -137,7 +137,7 @@ NO_WITNESS_REPORT: Final = WitnessReport()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WitnessNews:
-    """What a ledger tells of witnesses and of confirmations with each answer."""
+    """Facts about witnesses and confirmations that a ledger returns with each answer."""
 
     silent_classes: frozenset[str] = frozenset()
     """Network classes in mass silence: no target of them is a witness."""
@@ -160,7 +160,7 @@ class Granted:
     now_s: float | None = None
     """The ledger's time when it answered, in seconds since the epoch; None: that of this machine."""
     reason: str | None = None
-    """Why the worker holds nothing, if it is not for lack of free shards."""
+    """Why the worker holds no shard, unless there is no free one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,16 +174,16 @@ class ReportAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """That a ledger is asked in vain."""
+    """A ledger that does not answer."""
 
     since_s: float
     """On the clock of the event loop."""
     why: str
-    """What it said first."""
+    """First error."""
 
 
 class LedgerUnreachable(Exception):
-    """The ledger cannot be reached or cannot store: what was handed over may be handed over again."""
+    """The ledger is unreachable or cannot store: the same results may be sent again."""
 
 
 class LedgerRefused(LedgerUnreachable):
@@ -192,11 +192,11 @@ class LedgerRefused(LedgerUnreachable):
 
 def outage_text(error: LedgerUnreachable) -> str:
     """Return what is wrong with the ledger, for a log line."""
-    return "the registry refuses" if isinstance(error, LedgerRefused) else "the ledger is away"
+    return "the registry refuses" if isinstance(error, LedgerRefused) else "the ledger is unreachable"
 
 
 class Ledger(Protocol):
-    """What a worker takes work from and reports to."""
+    """Gives work to a worker and accepts its reports."""
 
     async def claim(
         self,

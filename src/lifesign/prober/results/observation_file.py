@@ -1,8 +1,8 @@
-"""The file of observations, one line of JSON each.
+"""File of observations, one JSON line each.
 
-Any number of processes append to one file, and its lines stay whole: all lines of a batch are written at
-once, or none; what a killed process left of a line goes before the next one is written. A file that was
-renamed or removed (logrotate) is made anew.
+Any number of processes append to one file, and its lines stay whole: all lines of a batch are written at once
+or not at all, and an incomplete line of a killed process is removed before the next one is written. A file
+that was renamed or removed (logrotate) is created again.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ MAX_LINE_BYTES: Final = 131_072
 """More than the largest observation takes."""
 LOCK_TRIES: Final = 200
 LOCK_PAUSE_S: Final = 0.01
-"""Whoever holds the lock for two seconds has been stopped."""
+"""How often the lock is tried again; a process that holds it for two seconds has stopped."""
 _MODE: Final = 0o640
 
 

@@ -1,7 +1,7 @@
-"""A ledger on a registry far away.
+"""Ledger on a remote registry.
 
-Any number of machines share the work through it. What goes wrong on the way there is that the ledger is
-away; what the registry will never take, such as a result that it holds to be malformed, is raised as it is.
+Any number of machines share the work through it. Failures of the connection mean that the ledger is
+unreachable. Errors that a retry cannot repair, such as a malformed result, are raised unchanged.
 """
 
 import logging
@@ -54,10 +54,10 @@ class RegistryLedger:
         self._clock = clock
         self._has_warned_of_ignored = False
         self._newest: dict[int, int] = {}
-        """The newest version of each shard that was told of."""
+        """Newest known version of each shard."""
         self._looked_up_to = 0
         """The version up to which all changes are in there."""
-        """How many members it does not know were told of."""
+        """How many unknown members the registry sent."""
 
     async def claim(
         self,
@@ -187,7 +187,7 @@ def news_of(
     confirmed_classes: Mapping[str, datetime],
     witnesses: Sequence[HandedOutWitness] = (),
 ) -> WitnessNews:
-    """Return what an answer of a registry tells of witnesses."""
+    """Return the facts about witnesses in an answer of a registry."""
     return WitnessNews(
         silent_classes=frozenset(silent_classes),
         confirmed_at_s={name: at.timestamp() for name, at in confirmed_classes.items()},

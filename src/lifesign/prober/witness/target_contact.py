@@ -1,4 +1,4 @@
-"""What one probe shows of the way to its target: network class, address, and what answered."""
+"""Facts about the connection of one probe: network class, address and answer."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
@@ -62,7 +62,7 @@ class Exchange:
 
 
 class Traces(Protocol):
-    """What a probe leaves behind besides its observation; a `Visit`."""
+    """Facts that a probe leaves besides its observation; a `ProbeSession`."""
 
     entry: TargetEntry
     exchanges: list[Exchange]
@@ -119,10 +119,10 @@ class ContactReader:
         return Contact(network_class=observation.network_class, answered=answered)
 
     def _place_of(self, traces: Traces, fetched: Fetched | None) -> tuple[str | None, str | None]:
-        """Return the network class and the address by which a request is judged.
+        """Return the network class and address that decide about a request.
 
-        Where addresses of several classes were tried in vain, it is one of the class that answered last: the
-        others may never have worked.
+        If addresses of several classes were tried in vain, the class is that of the last answer: the others
+        may never have worked.
         """
         known_class = _remembered_class(traces.entry)
         if fetched is None or fetched.address is None:

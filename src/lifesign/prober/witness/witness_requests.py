@@ -1,4 +1,4 @@
-"""Requests to witnesses: over new connections, by names that are looked up anew, within a few seconds."""
+"""Requests to witnesses: over new connections, after new lookups, within a few seconds."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ MAX_TRIED_ADDRESSES: Final = 2
 
 @fast_dataclass(kw_only=True)
 class WitnessReply:
-    """What a witness answered."""
+    """Answer of a witness."""
 
     status: int | None = None
     """HTTP status; None if no answer came."""
     is_looked_up: bool = False
-    """Whether a name server was asked for its name just now."""
+    """Whether its name was looked up for this request."""
     reason: str = ""
-    """Why no answer came, for people; empty if one did."""
+    """Why there was no answer, for people; empty if there was one."""
 
 
 class WitnessRequester(Protocol):
@@ -70,7 +70,7 @@ class WitnessRequests:
                 try:
                     return await self._ask_one(url, network_class, channel, deadline_s)
                 except (ValueError, IndexError) as error:
-                    # What another prober reported may be no URL, for which yarl raises both.
+                    # A value that another prober reported may be an invalid URL, for which yarl raises both.
                     return WitnessReply(reason=f"it cannot be asked: {error}")
 
             return await asyncio.gather(*(ask_one(url) for url in urls))

@@ -1,8 +1,8 @@
-"""The claims of a worker: it wins shards, and keeps them.
+"""Claims of a worker: it acquires shards and renews them.
 
-A worker says again and again that it lives, what it holds, and which network classes it reaches. Its own
-deadline counts from when it asked: whatever the answer's journey takes, nobody else can have the shard
-sooner. Each answer tells the ledger's time, and what it knows of witnesses.
+A worker regularly reports that it is alive, which shards it holds, and which network classes it reaches. Its
+own deadline counts from the time of its request: however long the answer takes, no other worker can have the
+shard sooner. Each answer contains the ledger's time and the witnesses that it knows.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from lifesign.prober.results.ledger import (
 from lifesign.prober.worker.shards import OwnedShards, Shard
 
 SHARD_TTL_SECONDS: Final = float(TTL_SECONDS)
-"""How long a shard is ours without a word; so much later do the shards of a killed worker move."""
+"""Lifetime of a shard lease; the shards of a killed worker move after this time."""
 RENEW_RATIO: Final = 0.6
-"""Of that time, after which we ask anew (protocol 6)."""
+"""Share of that time after which leases are renewed (protocol 6)."""
 RENEW_JITTER_RATIO: Final = 0.05
 FIRST_RETRY_SECONDS: Final = 0.5
-"""Who has just won or lost some is not settled: it asks again after this, and twice as long, and so on."""
+"""Wait after shards were won or lost; it doubles until the distribution is stable."""
 JOIN_SECONDS: Final = 10.0
-"""How long nobody takes the share of those who begin at the same time, and have not joined yet."""
+"""How long no worker takes the share of workers that start at the same time and have not joined yet."""
 REASONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "reaches_less": "another prober reaches all network classes that this one reaches, and more",
@@ -56,7 +56,7 @@ def takeover_s(ttl_s: float) -> float:
 
 
 class ClaimRenewer:
-    """Asks for shards, for ever."""
+    """Claims and renews shards until it is cancelled."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class ClaimRenewer:
         self.has_asked = asyncio.Event()
         """Set once the ledger has answered."""
         self.outage: Outage | None = None
-        """That it does not answer."""
+        """Present if the ledger does not answer."""
         self._ledger = ledger
         self._owned_shards = holdings
         self._worker = worker
@@ -95,7 +95,7 @@ class ClaimRenewer:
         self._witness_report = witness_report
         self._news = news
         self._reason: str | None = None
-        """Why the ledger took all shards, as it said last."""
+        """Last reason of the ledger to withhold all shards."""
         self._chance = chance
         self._away = Backoff(chance)
         self._settling_s = FIRST_RETRY_SECONDS
@@ -104,7 +104,7 @@ class ClaimRenewer:
         self._joined_by_s = 0.0
 
     def hurry(self) -> None:
-        """Ask at once: somebody else's shards may be free by now."""
+        """Send the next claim at once: other shards may be free now."""
         self._hurry.set()
 
     async def run(self) -> None:

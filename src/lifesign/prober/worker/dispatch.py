@@ -1,7 +1,8 @@
-"""The dispatch of probes: what is due joins the line of its host, and is probed in a task of its own.
+"""Dispatch of probes: a target that is due joins the queue of its host, and is probed in a task of its own.
 
-Whose turn it is says the plan; what follows from a result says the intake. A target whose failure has a
-witness is asked once more before all others. A probe that did not take place is reported as not measured.
+The schedule decides when a target is due; the intake decides what follows from a result. A target whose
+failure has a witness is probed again before all others. A probe that did not take place is reported as not
+measured.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ from lifesign.prober.worker.shards import ApplyResult, OwnedShards, Shard, Targe
 from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailures
 
 TICK_SECONDS: Final = 0.01
-"""What is due within the same hundredth begins together: a wake-up for each would cost more than probes."""
+"""Targets that are due within the same tick start together: a wake-up for each would cost too much."""
 MAX_OFFERED: Final = 2_000
 """Targets that join their lines at once; the event loop turns between two such groups."""
 BEGUN_AT_ONCE: Final = 16
@@ -47,7 +48,7 @@ SLOW_DOWN_FACTOR: Final = 4
 MIN_CONCURRENCY: Final = 10
 """A census that is too slow probes so many at once at least."""
 MAX_CLOCK_STEP_SECONDS: Final = 5.0
-"""If the ledger's calendar and the monotonic clock part by more, it was set, or the machine slept."""
+"""Difference between calendar and monotonic clock that means that the clock was set, or the machine slept."""
 
 _log = logging.getLogger("lifesign.prober")
 
@@ -56,7 +57,7 @@ Due = tuple[TargetSlot, float]
 
 
 class Probes(Protocol):
-    """What probes one target."""
+    """Probes one target."""
 
     async def probe(self, entry: TargetEntry, at_s: float) -> ProbeReport:
         """Probe it now, which is `at_s` since the epoch; AddressBusy if its address has its fill."""
@@ -84,7 +85,7 @@ class Dispatch:
         clock_offset_s: Callable[[], float],
         max_probe_s: float,
     ) -> None:
-        """`clock_offset_s` tells by how much the machine's calendar differs from the ledger's."""
+        """`clock_offset_s` returns the difference between the machine's calendar and the ledger's."""
         self.plan = plan
         self.intake = Intake(
             plan=lambda: self.plan,
@@ -127,7 +128,7 @@ class Dispatch:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits or is probed; targets with a time of their own do not wait."""
+        """Whether no target waits or is being probed; targets with a due time in the future do not wait."""
         return not (self.plan.left or self._limiter.waiting or self._limiter.in_flight or self._failures)
 
     async def end(self, grace_s: float) -> None:
@@ -192,7 +193,7 @@ class Dispatch:
             self.intake.witnesses.note_known(slot.host, network_class, url, alive_at_s)
 
     def replan(self, shards: Iterable[Shard]) -> None:
-        """Plan anew who was due while a claim was over."""
+        """Schedule targets again that became due while their shard's lease had expired."""
         wall_s = self._clock.wall_s()
         for shard in shards:
             if not shard.is_current:
@@ -223,10 +224,10 @@ class Dispatch:
         self.pump()
 
     def _is_clock_set(self, apart_s: float) -> bool:
-        """Whether the calendar was set, and not all targets have got a time by it yet: all may seem due."""
+        """Return whether the calendar was set and not all targets are rescheduled yet: all may seem due."""
         step_s, self._apart_s = apart_s - self._apart_s, apart_s
         if abs(step_s) > MAX_CLOCK_STEP_SECONDS and self._owned_shards.targets:
-            _log.warning("the clock was set by %.0f s: all targets are planned anew", step_s)
+            _log.warning("the clock was set by %.0f s: all targets are rescheduled", step_s)
             if self._replanning is not None:
                 self._replanning.cancel()
             self._replanning = asyncio.create_task(self._replan_all())
@@ -256,7 +257,7 @@ class Dispatch:
         if at_s < self._wakes_at_s:
             if self._timer is not None:
                 self._timer.cancel()
-            # uvloop's timers do not tell when they are due.
+            # uvloop's timers do not return their due time.
             self._timer, self._wakes_at_s = loop.call_later(wait_s, self._on_timer), at_s
 
     def _on_timer(self) -> None:
@@ -294,7 +295,7 @@ class Dispatch:
             slot.shard.has_parked = True
 
     def _begin_some(self, now_s: float) -> None:
-        """Begin whoever may start, and come back at the next turn of the event loop if they are many."""
+        """Start the targets that may start; if they are many, continue at the next turn of the event loop."""
         for _ in range(BEGUN_AT_ONCE):
             if self._outbox.is_full or (turn := self._limiter.take(now_s)) is None:
                 return
@@ -385,7 +386,7 @@ class Dispatch:
         )
 
     def _must_wait(self, memory: ProbeMemory, now_s: float) -> bool:
-        """Whether a census comes sooner than a target has asked for; a plan with ticks waits by itself."""
+        """Return whether a census comes sooner than a target allows; a schedule with ticks waits anyway."""
         return not self.plan.keeps_ticks and memory.not_before_s is not None and memory.not_before_s > now_s
 
     def _without_result(

@@ -1,8 +1,8 @@
-"""Which of a million things is due next?
+"""Queue of due times for a million targets.
 
-They lie in boxes of one second each, and only the box that has begun is put in order: adding one costs
-the same however many there are, and a place takes 8 bytes. Who is moved leaves its old place behind, which
-is passed over when its time comes; if too many were left behind, all of them are cleared away.
+Targets lie in boxes of one second each, and only the current box is sorted: adding a target costs the same
+however many there are, and an entry takes 8 bytes. A target that moves leaves its old entry behind, which is
+skipped when its time comes. If there are too many old entries, all of them are removed.
 """
 
 import heapq
@@ -19,7 +19,7 @@ class Due(Protocol):
     """Something that waits for its time."""
 
     due_at_s: float | None
-    """When it is due, in seconds of any one clock; None if it does not wait. Only `DueTimes` sets it."""
+    """Due time in seconds of any one clock; None if the target does not wait. Only `DueTimes` sets it."""
 
 
 D = TypeVar("D", bound=Due)
@@ -35,7 +35,7 @@ class DueTimes(Generic[D]):
         self._order: list[int] = []
         """The boxes, the earliest first; a heap."""
         self._open: list[tuple[float, int, D]] = []
-        """What was in the boxes that have begun; a heap."""
+        """Entries of boxes whose time has begun; a heap."""
         self._added = 0
 
     def __len__(self) -> int:

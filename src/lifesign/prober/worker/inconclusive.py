@@ -1,6 +1,6 @@
-"""What is reported of a probe that measured nothing.
+"""Reports of probes that measured nothing.
 
-It did not take place, its result was lost, or its failure does not count: three cases, one class.
+The probe did not take place, its result was lost, or its failure does not count: three cases, one class.
 """
 
 from dataclasses import replace
@@ -61,9 +61,9 @@ def missed(
         count, at_s = ticks
         told.append(f"{_several(count, 'probe')} due and not made: no prober kept up")
     if slot.given_up:
-        told.append(f"{_several(slot.given_up, 'result')} lost: the ledger was away")
+        told.append(f"{_several(slot.given_up, 'result')} lost: the ledger was unreachable")
         count += slot.given_up
-        # Later results were reported meanwhile: what is dated before them would be taken for late.
+        # Later results were reported meanwhile: an earlier time would make this one late.
         at_s = began_at_s - _JUST_BEFORE_SECONDS
     if not told:
         return None

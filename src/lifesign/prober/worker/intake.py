@@ -1,4 +1,4 @@
-"""The intake of results: what counts, what waits for a witness, what is reported and remembered."""
+"""Intake of results: decides which ones count, wait for a witness, are reported and are remembered."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -42,7 +42,7 @@ class FinishedProbe:
 
     slot: TargetSlot
     memory: ProbeMemory
-    """What was remembered before it."""
+    """Memory before the probe."""
     report: ProbeReport
     began_at_s: float
     """Since the epoch, by the ledger's calendar."""
@@ -54,7 +54,7 @@ class FinishedProbe:
 
     @property
     def due_at_s(self) -> float:
-        """When the first request began, since the epoch."""
+        """Start of the first request, since the epoch."""
         return self.began_at_s if self.first is None else self.first.began_at_s
 
 
@@ -78,7 +78,7 @@ class Intake:
     ) -> None:
         """`planned` is called when a target has got its next time, `asks_again` for a second request."""
         self.witnesses: Witnesses
-        """Set by whoever puts the two together."""
+        """Set by the worker."""
         self._plan = plan
         self._planned = planned
         self._asks_again = asks_again
@@ -145,7 +145,7 @@ class Intake:
             self._settle_unwitnessed(probed, why, layers=failure.layers, made_at_s=failure.made_at_s)
 
     def drop(self, failure: WaitingFailure) -> None:
-        """Forget a failure that has a witness, but will not be asked again: its target is somebody else's."""
+        """Forget a failure that has a witness, without a second request: another worker has its target."""
         self._failures.asked_again -= 1
         failure.slot.is_busy = False
 

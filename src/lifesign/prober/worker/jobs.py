@@ -1,7 +1,7 @@
-"""What is done again and again beside the probing: directories read, reports written, history pruned?
+"""Periodic jobs beside the probes: reading directories, writing reports, pruning history.
 
-A handful of jobs, each every so often, by the library `schedule`; targets have a plan of their own. A job
-never runs twice at once, holds up no other, and one that fails is tried again when it is due the next time.
+Each job runs at its interval, by the library `schedule`; targets have a schedule of their own. A job never
+runs twice at once and delays no other job. After a failure it runs again at its next time.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Jobs:
         self._scheduler.every(round(every_seconds)).seconds.do(self._note_due, job)
 
     async def run(self) -> None:
-        """Do what is due, until cancelled; threads that are at work then end by themselves."""
+        """Run due jobs until cancelled; running threads then end by themselves."""
         try:
             while True:
                 self._scheduler.run_pending()
@@ -83,7 +83,7 @@ class Jobs:
 
     def _note_due(self, job: _Job) -> None:
         if job.running is not None:
-            _log.warning("%s is due again and still at work: this time it is left out", job.name)
+            _log.warning("%s is due again and still running: this run is skipped", job.name)
             return
         job.is_due = True
 

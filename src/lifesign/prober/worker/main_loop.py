@@ -1,7 +1,7 @@
-"""The worker: one process claims shards, probes their targets when they are due, and reports.
+"""Worker: one process that claims shards, probes their targets when they are due, and reports.
 
-Several things go on at once until it is asked to end, or a census is through; each has its file: `claims`,
-`target_feed`, `dispatch`, `witnesses`, `reporting`, `self_watch`, and here whoever waits for the end.
+Several tasks run until the worker is stopped or a census is complete: `claims`, `target_feed`, `dispatch`,
+`witnesses`, `reporting` and `self_watch` each have a file; this one starts them and waits for the end.
 """
 
 import asyncio
@@ -37,17 +37,17 @@ from lifesign.prober.worker.witnesses import Witnesses
 OVERDUE_SECONDS: Final = 10.0
 """A probe that takes so much longer than it may is a defect of ours, and ended."""
 GRACE_SECONDS: Final = 5.0
-"""How long probes under way may go on once the worker is asked to end."""
+"""How long running probes may continue once the worker is stopped."""
 LAST_REPORT_SECONDS: Final = 10.0
-"""How long the ledger may take over the last results."""
+"""How long the ledger may take for the last results."""
 LEAVE_SECONDS: Final = 5.0
 CENSUS_POLL_SECONDS: Final = 0.2
-"""How often a census looks whether it is through."""
+"""Interval at which a census checks whether it is complete."""
 MIN_OTHERS_POLL_SECONDS: Final = 0.5
 MAX_OTHERS_POLL_SECONDS: Final = 5.0
-"""How often it asks whether the others are, once its own shards are done: seldom if they take long."""
+"""Maximum interval at which a census checks on the other workers once its own shards are done."""
 MAX_REREADS: Final = 3
-"""How often a census reads all shards anew when they should be done and are not."""
+"""How often a census reads all shards again if they should be done and are not."""
 MAX_STALL_SECONDS: Final = 90_000.0
 """A census ends if others hold shards and probed none of what is left for so long.
 
@@ -58,13 +58,12 @@ _log = logging.getLogger("lifesign.prober")
 
 
 class ProbeWorker:
-    """Probes the targets of the shards that it wins. For one run: watch for ever, or one census.
+    """Probes the targets of the shards that it holds, for one run: continuously, or for one census.
 
-    `worker_name` is this worker's alone among all that share the ledger. `asks` sends requests to witnesses;
-    without it only the answers of other probes are witnesses. `unanswered` counts look-ups of names that no
-    name server answered. `companions` is how many other workers begin at the same time: it does not begin
-    with their share. A census waits `patience_s` for a ledger that is away: by default as long as results
-    are held.
+    `worker_name` is unique among the workers of a ledger. `asks` sends requests to witnesses; without it,
+    only the answers of other probes are witnesses. `unanswered` counts lookups that no name server answered.
+    `companions` is the number of workers that start at the same time: their share is left to them. A census
+    waits `patience_s` for an unreachable ledger; the default is the time for which results are held.
     """
 
     def __init__(
@@ -165,7 +164,7 @@ class ProbeWorker:
 
     @property
     def progress(self) -> Progress:
-        """Where the worker stands now."""
+        """Current state of the worker."""
         rate_per_s, left = self._tally.rate_per_s(self._clock.monotonic_s()), self._dispatch.plan.left
         if left is not None:
             left += self._limiter.waiting + self._limiter.in_flight
@@ -202,7 +201,7 @@ class ProbeWorker:
 
     @property
     def _has_begun(self) -> bool:
-        """Whether the ledger has answered which shards are ours, and what lies in them."""
+        """Whether the ledger has returned the worker's shards and their targets."""
         return self._keeper.has_asked.is_set() and (self._feed.has_polled or not self._owned_shards.shards)
 
     def _take_news(self, news: WitnessNews) -> None:
@@ -217,12 +216,12 @@ class ProbeWorker:
         await self._live(stop.wait())
 
     async def run_once(self, since_s: float, stop: asyncio.Event) -> bool:
-        """Probe every target once that nobody has probed since then; return whether all were.
+        """Probe every target once that was not probed since then; return whether all were.
 
-        `since_s` is when the census began, in seconds since the epoch: given again, it goes on with those
-        that are left. False if `stop` was set before the end, or if some cannot be counted: others that hold
-        their shards may probe none of them for more than a day. PassDelayed if
-        the ledger is away for too long.
+        `since_s` is the start of the census, in seconds since the epoch: with the same value it continues
+        with the remaining targets. False if `stop` was set before the end, or if some targets cannot be
+        counted: the workers that hold their shards may not probe them for more than a day. Raise PassDelayed
+        if the ledger is unreachable for too long.
         """
         self._dispatch.plan = CensusPlan(since_s)
         counting = asyncio.create_task(self._until_counted(since_s))
@@ -267,13 +266,13 @@ class ProbeWorker:
             async with asyncio.timeout(LAST_REPORT_SECONDS):
                 await self._reporter.flush()
         if len(self._outbox):
-            _log.warning("%d results are lost, since the ledger is away", len(self._outbox))
+            _log.warning("%d results are lost: the ledger is unreachable", len(self._outbox))
         with suppress(LedgerUnreachable, TimeoutError):
             async with asyncio.timeout(LEAVE_SECONDS):
                 await self._ledger.leave(self._name)
 
     async def _until_counted(self, since_s: float) -> bool:
-        """Return True once every target of all shards was probed, by whomever; False if some cannot be."""
+        """Return True once every target of all shards was probed by any worker; False if some cannot be."""
         await self._keeper.has_asked.wait()
         others, rereads = _Others(), 0
         while True:
@@ -287,7 +286,7 @@ class ProbeWorker:
             if unprobed == 0:
                 return True
             if unprobed and len(self._owned_shards.shards) == SHARDS and self._is_idle():
-                # Nobody else is at work on them.
+                # No other worker is probing them.
                 if rereads == MAX_REREADS:
                     _log.error("%s could not be counted", pluralize(unprobed, "target"))
                     return False
@@ -306,7 +305,7 @@ class ProbeWorker:
             await asyncio.sleep(wait_s)
 
     async def _until_outlasted(self) -> str:
-        """Return why the ledger is away once it has been for longer than a census waits."""
+        """Return why the ledger is unreachable, once it has been for longer than a census waits."""
         while True:
             await asyncio.sleep(CENSUS_POLL_SECONDS)
             latest_s = asyncio.get_running_loop().time() - self._patience_s
@@ -321,7 +320,7 @@ class ProbeWorker:
             return None
 
     def _is_idle(self) -> bool:
-        """Whether all targets that are ours were probed."""
+        """Return whether all targets of the worker's own shards were probed."""
         return self._dispatch.is_idle and all(
             shard.is_current for shard in self._owned_shards.shards.values()
         )
@@ -333,16 +332,16 @@ class ProbeWorker:
 
     def _lose(self, numbers: Iterable[int]) -> None:
         lost = [shard for number in numbers if (shard := self._owned_shards.lose(number)) is not None]
-        _log.warning("%d shards are somebody else's by now: what we saw there is void", len(lost))
+        _log.warning("%d shards belong to other workers now: their results here are void", len(lost))
         self._dispatch.note_lost(lost)
 
 
 class _Others:
-    """How those get on who still have a part of a census, and when to look again."""
+    """Progress of other workers that still have a part of a census, and the time of the next check."""
 
     def __init__(self) -> None:
         self.stand_still = True
-        """Whether nothing was stored since the last look: one of them may have left, or died."""
+        """Whether no result was stored since the last check: a worker may have left or died."""
         self._first: tuple[float, int] | None = None
         self._left: int | None = None
         self._fewest: tuple[float, int] | None = None
@@ -352,10 +351,10 @@ class _Others:
         return 0.0 if self._fewest is None else now_s - self._fewest[0]
 
     def wait_s(self, unprobed: int | None, now_s: float) -> float:
-        """Note how many are left at a look, None: unknown; return how long to wait for the next one.
+        """Record how many targets are left, None: unknown; return the wait until the next check.
 
-        Half of the time that what is left takes at their pace, or a quarter of that since the first look if
-        that is less: whoever waits long may wait a little longer.
+        The wait is half of the time that the remaining targets take at the current rate, or a quarter of the
+        time since the first check if that is less.
         """
         if unprobed is None:
             return MAX_OTHERS_POLL_SECONDS

@@ -1,9 +1,9 @@
-"""Results that wait to be reported, within bounds.
+"""Results that wait to be reported, within limits.
 
-They wait in the order in which they were made. While the ledger is away they are kept as JSON, a few hundred
-bytes each, within a bound: of their number, their bytes and their age. What exceeds it is given up, the
-oldest first, and reported as `not_measured` with the next result of its target. So is what was measured under
-a claim that is over: only the token under which a result was measured proves that it is its target's.
+They wait in their order. While the ledger is unreachable they are kept as JSON, a few hundred bytes each, up
+to limits of number, bytes and age. The oldest ones beyond a limit are dropped, and reported as `not_measured`
+with the next result of their target. The same happens to results of an expired claim: only the token under
+which a result was measured proves that the worker held the target.
 """
 
 from collections import deque
@@ -18,13 +18,13 @@ from lifesign.prober.worker.shards import Shard, TargetSlot
 MAX_QUEUED_RESULTS: Final = 200_000
 """About five minutes of 606 probes a second."""
 MAX_QUEUED_BYTES: Final = 134_217_728
-"""Of results as JSON."""
+"""Maximum size of results as JSON."""
 MAX_QUEUED_SECONDS: Final = 900.0
-"""Older results would tell of a time that nobody asks about any more."""
+"""Maximum age: older results describe a time that is of no use any more."""
 MAX_UNPACKED: Final = 5_000
 """Beyond this many, results are kept as JSON also while the ledger merely is slow."""
 _MIN_RESULT_BYTES: Final = 200
-"""What one that is kept as JSON takes besides."""
+"""Overhead of a result that is kept as JSON."""
 
 
 class Result:
@@ -36,9 +36,9 @@ class Result:
         """Make the next result of a target under the current claim of its shard."""
         self.slot = slot
         self.count = count
-        """Of how many probes it tells."""
+        """Number of probes that it stands for."""
         self.made_at_s = made_at_s
-        """By `Clock.boot_s`."""
+        """Time of the probe, by `Clock.boot_s`."""
         self.token = slot.shard.token
         """The fencing token under which it was measured."""
         self.number = slot.shard.next_number()
@@ -48,7 +48,7 @@ class Result:
 
     @property
     def report(self) -> ProbeReport:
-        """What is reported."""
+        """The report."""
         if self._report is not None:
             return self._report
         return ProbeReport(
@@ -59,7 +59,7 @@ class Result:
 
     @property
     def bytes(self) -> int:
-        """How much it takes as JSON; 0 while it is not."""
+        """Size as JSON; 0 while it is not kept as JSON."""
         if self._report is not None:
             return 0
         return len(self._observation) + len(self._memory) + _MIN_RESULT_BYTES
@@ -87,7 +87,7 @@ class Outbox:
         max_seconds: float = MAX_QUEUED_SECONDS,
     ) -> None:
         self.given_up = 0
-        """How many were, since the beginning."""
+        """Number of dropped results since the start."""
         self._max_results = max_results
         self._max_bytes = max_bytes
         self._max_seconds = max_seconds
@@ -95,7 +95,7 @@ class Outbox:
         self._bytes = 0
         self._waiting: deque[Result] = deque()
         self._aside: dict[int, deque[Result]] = {}
-        """By shard: the claim that they were made under is over, and the next one not there yet."""
+        """Results by shard whose claim has ended and whose next claim has not begun."""
         self._aside_count = 0
 
     def __len__(self) -> int:
@@ -103,17 +103,17 @@ class Outbox:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more should be made."""
+        """Whether no more results should be made."""
         return len(self) >= self._max_results or self._bytes >= self._max_bytes
 
     @property
     def ready(self) -> int:
-        """How many may be taken, at most."""
+        """Maximum of results that can be taken."""
         return len(self._waiting)
 
     @property
     def oldest_at_s(self) -> float | None:
-        """When the first result was made, by `Clock.boot_s`; None if none waits."""
+        """Time of the first result, by `Clock.boot_s`; None if there is none."""
         return self._waiting[0].made_at_s if self._waiting else None
 
     def add(self, result: Result) -> None:
@@ -143,7 +143,7 @@ class Outbox:
         return taken
 
     def put_back(self, results: Iterable[Result]) -> None:
-        """Let results that were taken be the first again: the ledger is away. All are kept as JSON now."""
+        """Put results back at the front: the ledger is unreachable. All results are kept as JSON now."""
         self._waiting.extendleft(reversed(list(results)))
         self._is_unreachable = True
         self._bytes = 0

@@ -15,22 +15,23 @@ RATE_SECONDS: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where one worker stands, at one moment."""
+    """State of one worker at one moment."""
 
     shards: int
-    """That it holds."""
+    """Number of shards that it holds."""
     targets: int
-    """That lie in them."""
+    """Number of targets in them."""
     latest: Mapping[ResultClass | None, int] = field(default_factory=dict)
-    """How many of those have which latest result that told anything; None: never measured.
+    """Number of targets by their latest measured result; None: never measured.
 
-    `not_measured`: the latest one is too old to count."""
+    `not_measured`: the latest one is too old to count.
+    """
     probed: int
     """Probes that ended since it began."""
     classes: Mapping[ResultClass, int]
-    """What they came to; `not_measured` also counts failures that have no witness."""
+    """Number of probes by result; `not_measured` includes failures without a witness."""
     missed: int
-    """Probes that were due and did not take place, as far as they are told by now."""
+    """Probes that were due and did not take place, as far as known."""
     rate_per_s: float
     """Probes that ended, over the last 10 s."""
     in_flight: int
@@ -38,22 +39,22 @@ class Progress:
     waiting: int
     """Targets whose turn it is not yet, since too many others are asked, or their host is."""
     left: int | None
-    """Of a census: targets still to be probed, in the shards that are held; None if it never ends."""
+    """Targets of a census still to be probed, in the worker's shards; None without a census."""
     seconds_left: float | None
-    """Of a census, at the current rate; None if that is not known."""
+    """Remaining time of a census at the current rate; None if unknown."""
     start_error_p99_ms: float | None
-    """How late probes began, the 99th percentile since the beginning; None if none was due at a time."""
+    """99th percentile of the delay of probes beyond their due time; None if none had one."""
     held: int
     """Results that wait to be reported."""
     reported: int
     """Results that the ledger took."""
     given_up: int
-    """Results that were lost, since the ledger was away for too long."""
+    """Results that were lost because the ledger was unreachable for too long."""
     is_ledger_unreachable: bool
     slowness: str | None
     """Why the prober is slow, so that timeouts are not measured; None if it is not."""
     has_begun: bool = False
-    """Whether the ledger has answered which shards are its own, and what lies in them."""
+    """Whether the ledger has returned the worker's shards and their targets."""
     backed_off: int | None = None
     """Targets that are left out at some of their ticks, for they keep failing; None in a census."""
     unanswered: int = 0
@@ -63,7 +64,7 @@ class Progress:
     unwitnessed: int = 0
     """Failures that had no witness, and were reported as not measured."""
     witness_rounds: int = 0
-    """How often witnesses were asked."""
+    """Number of rounds of requests to witnesses."""
     unreached_classes: tuple[str, ...] = ()
     """Network classes in which no witness answered when one was asked last."""
     clock_offset_s: float = 0.0
@@ -71,9 +72,9 @@ class Progress:
     starts: int = 0
     """Probes that were due at a time and began."""
     start_delay_s: float = 0.0
-    """By how much they began later than that, all together."""
+    """Total delay of starts beyond their due times."""
     lag_p99_s: float = 0.0
-    """How late the event loop wakes us, the 99th percentile over the last 10 s."""
+    """Lag of the event loop, the 99th percentile over the last 10 s."""
 
 
 class Tally:

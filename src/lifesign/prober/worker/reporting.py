@@ -1,7 +1,7 @@
-"""The reporter of a worker: results reach the ledger whole, once, and not too late.
+"""Reporter of a worker: delivers results to the ledger whole, once, and in time.
 
-One call after the other, so that results of one target keep their order. What a call may have left behind
-is handed over again as it was. A batch that the ledger cannot digest is given up, and holds up no other.
+Calls run one after the other, so that results of one target keep their order. A call whose outcome is unknown
+is repeated unchanged. A batch that the ledger cannot process is dropped and delays no other.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _log = logging.getLogger("lifesign.prober")
 
 
 class Reporter:
-    """Hands results over, for ever."""
+    """Delivers results until it is cancelled."""
 
     def __init__(
         self,
@@ -47,13 +47,13 @@ class Reporter:
         chance: Callable[[], float],
         flush_s: float = FLUSH_SECONDS,
     ) -> None:
-        """`news` takes what the ledger tells of witnesses; `interval_s` is that of the crawl."""
+        """`news` receives the ledger's facts about witnesses; `interval_s` is that of the crawl."""
         self.reported = 0
-        """How many results were taken by the ledger."""
+        """Number of results that the ledger accepted."""
         self.in_hand = 0
-        """How many are being handed over: they wait no more, and are not taken yet."""
+        """Number of results in the current call."""
         self.outage: Outage | None = None
-        """That the ledger did not take what was handed over last."""
+        """Present if the ledger did not accept the last call."""
         self._ledger = ledger
         self._outbox = outbox
         self._clock = clock
@@ -64,10 +64,10 @@ class Reporter:
         self._away = Backoff(chance)
         self._wake = asyncio.Event()
         self._is_hurrying = False
-        """Whether somebody waits for what there is."""
+        """Whether the waiting results are to be sent at once."""
 
     def add(self, result: Result, *, is_urgent: bool = False) -> None:
-        """Let a result wait for others, or go at once if somebody waits for it."""
+        """Let a result wait for others, or send it at once if it is urgent."""
         self._outbox.add(result)
         if is_urgent:
             self.hurry()
@@ -101,7 +101,7 @@ class Reporter:
         finally:
             self.in_hand = 0
             if given_up := self._outbox.give_up(self._clock.boot_s()):
-                _log.warning("%d results are given up: the ledger is away for too long", given_up)
+                _log.warning("%d results are dropped: the ledger was unreachable for too long", given_up)
 
     def _may_be_removed(self, shard: Shard) -> bool:
         return shard.is_owned(self._clock.monotonic_s())

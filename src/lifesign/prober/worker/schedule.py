@@ -1,6 +1,6 @@
-"""When is it a target's turn: at its tick, for ever, or once in a census?
+"""Schedule of the targets: at their ticks, or once in a census.
 
-A target that waits has a `due_at_s`, and is given out once. In a census all are due from the beginning, in
+A target that waits has a `due_at_s` and is returned once. In a census all targets are due from the start, in
 the order in which they were read: shard by shard, so that their results come shard by shard too.
 """
 
@@ -25,17 +25,17 @@ class Plan(Protocol):
 
     @property
     def keeps_ticks(self) -> bool:
-        """Whether a target is due at certain times, which can be missed."""
+        """Whether targets have due times, which can be missed."""
         ...
 
     @property
     def left(self) -> int | None:
-        """How many are still to be given out; None if it never ends."""
+        """Number of targets that were not returned yet; None without an end."""
         ...
 
     @property
     def backed_off(self) -> int | None:
-        """How many are left out at some of their ticks, for they fail; None if there are no ticks."""
+        """Number of targets in back-off; None if there are no ticks."""
         ...
 
     def add(self, slot: TargetSlot, memory: ProbeMemory, now_s: float, /) -> None:
@@ -55,7 +55,7 @@ class Plan(Protocol):
         ...
 
     def tries_again(self, slot: TargetSlot, /) -> bool:
-        """Whether a target that was given out, and whose failure does not count, waits again."""
+        """Return whether a target waits again after a failure that does not count."""
         ...
 
 
@@ -72,7 +72,7 @@ class WatchPlan:
 
     @property
     def backed_off(self) -> int:
-        """Of all that were added and not removed, those that are being probed included."""
+        """Number of targets in back-off, those that are being probed included."""
         return self._backed_off
 
     def add(self, slot: TargetSlot, memory: ProbeMemory, now_s: float, /) -> None:
@@ -118,7 +118,7 @@ class CensusPlan:
 
     @property
     def left(self) -> int | None:
-        """How many were not given out yet."""
+        """Number of targets that were not returned yet."""
         return self._waiting
 
     def add(self, slot: TargetSlot, memory: ProbeMemory, _now_s: float, /) -> None:

@@ -1,7 +1,7 @@
-"""The shards that a worker holds, and the targets in them.
+"""Shards that a worker holds, and their targets.
 
-A target takes a few hundred bytes here: what is remembered of it stays JSON until it is probed. A shard
-that was lost and won again is read anew, for somebody else may have probed its targets meanwhile.
+A target takes a few hundred bytes here: its memory stays JSON until it is probed. A shard that was lost and
+won again is read again: another worker may have probed its targets meanwhile.
 """
 
 from collections import Counter
@@ -55,7 +55,7 @@ class TargetSlot:
         self.subject_id = entry.subject_id
         self.url = entry.url
         self.entered_at_s = entry.entered_at_s
-        """When its URL changed, or its agent registered anew; None: never."""
+        """When its URL changed, or its agent registered again; None: never."""
         self.recheck_at_s = entry.recheck_at_s
         self.confirmed_at_s = entry.confirmed_at_s
         """When an operator confirmed that it may be down; None: never."""
@@ -64,30 +64,30 @@ class TargetSlot:
         self.memory: str | None = None
         """As JSON; None for nothing."""
         self.due_at_s: float | None = None
-        """When it is probed next, since the epoch; None while it is busy, or must not be probed."""
+        """Time of the next probe, since the epoch; None while it is busy, or must not be probed."""
         self.is_busy = False
-        """Whether it is being probed, or waits for its turn or for a witness."""
+        """Whether it is being probed, or waits for its start or for a witness."""
         self.is_backed_off = False
-        """Whether it is counted among those that are left out at some of their ticks."""
+        """Whether it counts as being in back-off."""
         self.waited_until_s: float | None = None
         """Until when its last failure waited for a witness, since the epoch; None if it did not."""
         self.given_up = 0
-        """How many results of it could not be reported, and are not told yet."""
+        """Number of its results that could not be reported, and are not yet counted as missed."""
         self.result = _known_by(entry.memory)
         """Its latest result that told anything, `not_measured` once that is too old; None: never measured."""
         self.measured_at_s = _measured_at_s(entry.memory)
-        """When it was measured last, by the registry's clock; None if that is not known."""
+        """Time of its last measurement, by the registry's clock; None if unknown."""
         shard.results[self.result] += 1
         self.remember(entry.memory)
 
     @property
     def host(self) -> str:
-        """Who is asked."""
+        """Host of its URL."""
         return host_of(self.url)
 
     @property
     def is_gone(self) -> bool:
-        """Whether it left, or its shard did."""
+        """Whether it was removed, or its shard was lost."""
         return self.shard.claim is None or self.shard.slots.get(self.subject_id) is not self
 
     def remember(self, memory: ProbeMemory) -> None:
@@ -96,9 +96,9 @@ class TargetSlot:
         self.memory = text if text != _NO_MEMORY_JSON else None
 
     def note(self, result: ResultClass, memory: ProbeMemory, interval_s: float) -> None:
-        """Count it by what a probe came to, which left `memory`, unless that tells less than is known.
+        """Count it by the result of a probe, which left `memory`, unless that says less than is known.
 
-        What is known counts for as long as in the registry (`receipt_of`).
+        A known result counts for as long as in the registry (`receipt_of`).
         """
         if result not in INCONCLUSIVE:
             self.measured_at_s = memory.probed_at_s
@@ -110,7 +110,7 @@ class TargetSlot:
                 self._count_as(result)
 
     def note_known(self, memory: ProbeMemory) -> None:
-        """Count it by what is remembered: somebody else saw it later, or what was seen is not believed."""
+        """Count it by its memory: another worker probed it later, or the result does not count."""
         self.measured_at_s = _measured_at_s(memory)
         self._count_as(_known_by(memory))
 
@@ -155,15 +155,15 @@ class Shard:
         """None once it is lost."""
         self.slots: dict[str, TargetSlot] = {}
         self.results: Counter[ResultClass | None] = Counter()
-        """How many of its targets have which latest result."""
+        """Number of its targets by latest result."""
         self.version = 0
-        """Of what is known of it."""
+        """Version up to which its changes are known."""
         self.is_current = False
         """Whether its targets were read since it was won."""
         self.has_parked = False
-        """Whether targets of it were due while the claim was over, and wait for nothing now."""
+        """Whether some of its targets became due while its claim had expired, and are not scheduled now."""
         self.numbered = 0
-        """How many results were measured under the current token."""
+        """Number of results that were measured under the current token."""
 
     @property
     def token(self) -> int | None:
@@ -176,19 +176,19 @@ class Shard:
         return self.numbered
 
     def is_owned(self, now_s: float) -> bool:
-        """Whether its targets may be probed and reported now, by the monotonic clock."""
+        """Return whether its targets may be probed and reported now, by the monotonic clock."""
         return self.claim is not None and self.is_current and now_s < self.claim.expires_at_s
 
 
 @dataclass(slots=True)
 class ApplyResult:
-    """What a page of targets has changed."""
+    """Changes by a page of targets."""
 
     to_plan: list[tuple[TargetSlot, ProbeMemory]] = field(default_factory=list)
-    """Who is to be given a time, for they are new or changed, and what is remembered of them."""
+    """New and changed targets, which need a due time, with their memory."""
     gone: list[TargetSlot] = field(default_factory=list)
     overtaken: list[TargetSlot] = field(default_factory=list)
-    """Somebody else probed them later, or they begin anew: our results came too late."""
+    """Targets that another worker probed later, or that begin again: results of this worker came too late."""
 
 
 class OwnedShards:
@@ -198,7 +198,7 @@ class OwnedShards:
         self.shards: dict[int, Shard] = {}
         self.targets = 0
         self._of_agents: dict[str, Shard] = {}
-        """Of agents that are probed at their own URL: the shard that each was last read in."""
+        """Shard in which each agent that is probed at its own URL was last read."""
 
     def tokens(self) -> dict[int, int]:
         """Return what is held, as a ledger wants to see it."""
@@ -235,7 +235,7 @@ class OwnedShards:
             if shard is None or shard.claim is None:
                 shard = self.shards[claim.shard] = Shard(claim)
             elif shard.claim.fencing_token != claim.fencing_token:
-                # Between the two it was nobody's, or somebody else's.
+                # Between the two claims, another worker may have held it.
                 shard.is_current, shard.numbered = False, 0
             shard.claim = claim
             held.append(shard)
@@ -251,7 +251,7 @@ class OwnedShards:
         return shard
 
     def mark_all_stale(self) -> None:
-        """Let all shards be read anew."""
+        """Mark all shards to be read again."""
         for shard in self.shards.values():
             shard.is_current = False
 
@@ -274,7 +274,7 @@ class OwnedShards:
     def _apply_entry(self, shard: Shard, entry: TargetEntry, applied: ApplyResult) -> None:
         slot, memory = shard.slots.get(entry.subject_id), entry.memory
         if slot is not None and (slot.url, slot.entered_at_s) != (entry.url, entry.entered_at_s):
-            # What we remember, and what waits to be reported, is of another URL or of a former incarnation.
+            # The memory and the waiting results belong to another URL or to a former incarnation.
             self._drop(slot, applied)
             slot = None
         if slot is None:

@@ -1,7 +1,7 @@
-"""The feed of targets: which came, left, or are to be probed now.
+"""Feed of targets: new ones, removed ones, and rechecks.
 
-The ledger is asked every two seconds which of our shards have changed, in one question for all of them:
-whoever asked for a look does not wait longer than that.
+One request to the ledger every two seconds returns the changes of all shards of the worker, so that a recheck
+waits no longer than that.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _log = logging.getLogger("lifesign.prober")
 
 
 class TargetFeed:
-    """Follows what the shards of one worker hold, for ever."""
+    """Follows the targets of one worker's shards until it is cancelled."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class TargetFeed:
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         self.has_polled = False
-        """Whether what lies in any shards was read to its end."""
+        """Whether the targets of any shard were read to the end."""
         self._ledger = ledger
         self._owned_shards = holdings
         self._applied = applied
@@ -52,7 +52,7 @@ class TargetFeed:
         self._wall_s = wall_s
         self._hurry = asyncio.Event()
         self._frozen = 0
-        """How many targets there were when the garbage collector was told last."""
+        """Number of targets when the garbage collector was last frozen."""
 
     def hurry(self) -> None:
         """Look at once: shards were won."""
@@ -102,7 +102,7 @@ class TargetFeed:
         self._apply(shard, token, page)
 
     def _apply(self, shard: Shard, token: int | None, page: TargetPage) -> None:
-        # If it was lost meanwhile, or lost and won again, the page tells of the time before.
+        # If the shard was lost meanwhile, or lost and won again, the page is outdated.
         if token is not None and shard.token == token:
             wall_s = self._wall_s()
             entries = [_believed(entry, wall_s) for entry in page.entries]

@@ -46,24 +46,24 @@ class WaitingFailure:
         made_at_s: float,
         rounds: int = 1,
     ) -> None:
-        """`memory`: what was remembered before the probe."""
+        """`memory`: memory before the probe."""
         self.slot = slot
         self.network_class = network_class
         self.is_name_failure = report.contact.is_name_failure
         self.layers = report.contact.unreached_layers or None
         """Names of the layers that do not count without a witness; None: all that failed."""
         self.began_at_s = began_at_s
-        """When the first request began, since the epoch."""
+        """Start of the first request, since the epoch."""
         self.failed_at_s = failed_at_s
         """On the monotonic clock."""
         self.made_at_s = made_at_s
         """The same moment by `Clock.boot_s`."""
         self.rounds = rounds
-        """How often it has waited for a witness, this time included."""
+        """Number of its waits for a witness, including this one."""
         self.answer: WitnessAnswer | None = None
         """The witness, once one answered."""
         self.answered_at_s = 0.0
-        """When it did, on the monotonic clock."""
+        """Time of the answer, on the monotonic clock."""
         self._observation = report.observation.model_dump_json(exclude_defaults=True)
         self._memory = without_result(memory, report.memory).to_json()
         is_alive = report.observation.is_liveness_signal
@@ -105,7 +105,7 @@ class WaitingFailures:
 
     def __init__(self, max_waiting: int = MAX_WAITING_FAILURES) -> None:
         self.asked_again = 0
-        """How many have a witness, and wait for the end of their second request."""
+        """Number of failures with a witness whose second request is in progress."""
         self._max_waiting = max_waiting
         self._lines: dict[str, _Line] = {}
         self._waiting = 0

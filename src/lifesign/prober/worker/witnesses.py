@@ -35,28 +35,28 @@ _log = logging.getLogger("lifesign.prober")
 
 class _KnownHost(NamedTuple):
     at_s: float
-    """When it answered, since the epoch; 0 if it did not answer as a witness: others are asked before it."""
+    """Time of its answer, since the epoch; 0 if it did not answer as a witness: others come before it."""
     url: str
     is_own: bool = False
     """Whether it answered this worker."""
 
 
 class _Class:
-    """What is known of the witnesses of one network class."""
+    """Known witnesses of one network class."""
 
     def __init__(self, name: str, canaries: Sequence[Canary]) -> None:
         self.name = name
         self.canaries = tuple(canaries)
         self.silent_canaries = {canary.url for canary in canaries}
-        """Those that have never answered."""
+        """Canaries that have never answered."""
         self.known: OrderedDict[str, _KnownHost] = OrderedDict()
         """Hosts that answered, the last one last."""
         self.handed_out: list[str] = []
         """URLs of other workers' targets, each to be asked once."""
         self.witnessed_at_s: float | None = None
-        """When the last request was sent that a witness answered, on the monotonic clock."""
+        """Time of the last request that a witness answered, on the monotonic clock."""
         self.is_reached: bool | None = None
-        """Whether a witness answered when one was asked last; None if none ever was."""
+        """Whether a witness answered the last round of requests; None without a round."""
         self.round_began_at_s: float | None = None
         self.round: asyncio.Task[None] | None = None
         self.attending: asyncio.Task[None] | None = None
@@ -73,7 +73,7 @@ class _Class:
 
     @property
     def own_answers(self) -> int:
-        """How many known hosts answered this worker itself."""
+        """Number of known hosts that answered this worker itself."""
         return sum(known.is_own for known in self.known.values())
 
     def candidates(self) -> list[str]:
@@ -111,9 +111,9 @@ class Witnesses:
         witnessed: Callable[[Sequence[WaitingFailure]], None],
         unwitnessed: Callable[[Sequence[WaitingFailure], str], None],
     ) -> None:
-        """`class_names`: those that `networks.allow` divides addresses into; `asks`: None asks nobody."""
+        """`class_names`: the classes of `networks.allow`; `asks`: None sends no requests to witnesses."""
         self.rounds = 0
-        """How many rounds there were."""
+        """Number of rounds."""
         self.has_read_targets = False
         """Set once the targets of all shards that are held were read."""
         self._failures = failures
@@ -133,7 +133,7 @@ class Witnesses:
         """Network classes in which no witness answered when one was asked last."""
         return tuple(name for name, state in self._classes.items() if state.is_reached is False)
 
-    # What the rule asks for
+    # For the witness rule
 
     def class_for(self, network_class: str | None) -> str:
         """Return the class whose witnesses are asked; of a name without a known class, a public one."""
@@ -156,7 +156,7 @@ class Witnesses:
         """Return when an operator last confirmed a class, since the epoch; None if none did."""
         return self._news.confirmed_at_s.get(network_class)
 
-    # What comes in
+    # Received facts
 
     def add(self, failure: WaitingFailure) -> None:
         """Let a failure wait for a witness of its class; the caller has looked whether there is room."""
@@ -190,12 +190,12 @@ class Witnesses:
         state.known.move_to_end(host, last=False)
 
     def note_failure(self, host: str, network_class: str) -> None:
-        """Take in that a target of a host failed, or must not be asked now: it is asked for nobody else."""
+        """Record that a host failed, or must not be probed now: it is no witness for others."""
         if (state := self._classes.get(network_class)) is not None:
             state.known.pop(host, None)
 
     def take_news(self, news: WitnessNews) -> None:
-        """Take in what the ledger tells with each answer."""
+        """Add the facts about witnesses in an answer of the ledger."""
         became_silent = news.silent_classes - self._news.silent_classes
         self._news = news
         for network_class, url in news.handed_out:
@@ -208,10 +208,10 @@ class Witnesses:
             if state is not None and not state.canaries:
                 self._give_up(state, self._clock.monotonic_s(), "its network class is in mass silence")
 
-    # What goes out
+    # Sent facts
 
     async def witness_report(self) -> WitnessReport:
-        """Return what a claim tells of the witnesses; asks those of classes in which none answered lately."""
+        """Return the facts about witnesses for a claim; probe those of classes without a recent answer."""
         if self.has_read_targets:
             await asyncio.gather(*(self._find_out(state) for state in self._classes.values()))
         states = self._classes.values()
@@ -279,7 +279,7 @@ class Witnesses:
             await self._round(state)
 
     async def _round(self, state: _Class) -> None:
-        """Ask the witnesses of a class once; who comes while they are asked waits for the same answers."""
+        """Probe the witnesses of a class once; concurrent callers share the answers."""
         if state.round is None:
             state.round = self._start(self._ask_round(state))
         await asyncio.wait([state.round])
