@@ -69,7 +69,7 @@ async def test_a_list_becomes_targets_and_says_what_was_left_out(
 ) -> None:
     write_list(tmp_path, "a.example", "b.example", "https://a.example/", "https://{tenant}.example")
     outcome = await read(database, a_list)
-    assert outcome.text.startswith("agents.txt: 2 targets, 1 listed again; left out: 1 a placeholder")
+    assert outcome.text.startswith("agents.txt: 2 targets, 1 listed again; left out: 1 the URL contains")
     assert (outcome.is_suspended, outcome.has_failed) == (False, False)
     assert await sizes(database) == {"agents.txt": 2}
 

@@ -644,7 +644,7 @@ async def test_a_disk_that_fills_up_in_the_middle_ends_a_pass_and_the_same_comma
             assert await census(*command) == 1
             told = capsys.readouterr()
             assert told.out == ""
-            assert "for 1 s nothing could be stored" in told.err
+            assert "no result could be stored for 1 s" in told.err
             assert "database or disk is full" in told.err
             assert "the same command continues" in told.err
             with closing(sqlite3.connect("small/agents.db")) as database:

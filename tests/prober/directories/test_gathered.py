@@ -162,12 +162,12 @@ def test_whoever_is_asked_on_this_machine_is_no_finding(networks: list[str], tol
 
 
 @pytest.mark.parametrize("networks", [(), ("127.0.0.0/8", "::1")])
-def test_no_network_is_said_to_open_what_is_nobodys_address(networks: tuple[str, ...]) -> None:
+def test_no_network_setting_opens_an_unspecified_address(networks: tuple[str, ...]) -> None:
     found = Gathered(networks=read_networks(networks))
     found.add(Listed(url) for url in ("http://0.0.0.0:1/", "https://0.0.0.0/", "https://0.0.0.0.example/"))
     (finding,) = found.findings()
     assert finding.name == "entries_at_no_address"
-    assert finding.message.endswith("never asked, whatever is allowed: http://0.0.0.0:1/, https://0.0.0.0/")
+    assert finding.message.endswith("never probed, whatever is allowed: http://0.0.0.0:1/, https://0.0.0.0/")
 
 
 @pytest.mark.parametrize(

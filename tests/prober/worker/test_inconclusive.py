@@ -118,7 +118,7 @@ def test_missed_ticks_are_dated_as_the_last_of_them_and_told_together_with_lost_
     assert abs(report.observation.observed_at.timestamp() - (BEGAN_S - 0.001)) < 0.002
     assert report.observation.discovery is not None
     assert report.observation.discovery.reason == (
-        "3 probes were due and not made: no prober kept up; 1 result was lost: the ledger was away"
+        "3 probes were due and not made: no prober kept up; 1 result was lost: the ledger was unreachable"
     )
 
 

@@ -325,7 +325,7 @@ async def test_a_census_ends_if_its_ledger_stays_away_and_the_next_one_goes_on_w
     since_s = stage.loop.wall_s()
     stage.loop.call_later(away_at_s, stage.lose_ledger)
     worker = stage.worker(patience_s=600)
-    with pytest.raises(PassDelayed, match=r"for 600 s nothing could be stored \(nobody answers\)"):
+    with pytest.raises(PassDelayed, match=r"no result could be stored for 600 s \(nobody answers\)"):
         await worker.run_once(since_s, asyncio.Event())
     assert 600 < stage.loop.wall_s() - since_s < 700
     assert stage.ledger.seen == {}
@@ -560,7 +560,7 @@ async def test_what_was_measured_under_a_claim_that_is_over_is_void_and_told_as_
     for url in made:
         lost, ok = stage.ledger.observations(url)[before[url] : before[url] + 2]
         assert (lost.inconclusive_reason, ok.result) == (InconclusiveReason.NOT_PROBED, OK)
-        assert "lost: the ledger was away" in reason(lost)
+        assert "lost: the ledger was unreachable" in reason(lost)
 
 
 # A ledger that is away
@@ -606,7 +606,7 @@ async def test_what_cannot_be_held_any_more_is_told_as_not_measured_and_probing_
         await asyncio.sleep(2 * INTERVAL_S)
     told = [one for one in stage.seen() if one.result is ResultClass.NOT_MEASURED]
     assert {one.target_url for one in told} == set(urls)
-    assert all("lost: the ledger was away" in reason(one) for one in told)
+    assert all("lost: the ledger was unreachable" in reason(one) for one in told)
     assert not [one for one in stage.seen() if one.is_measured_failure]
 
 
@@ -673,7 +673,7 @@ async def test_one_result_that_cannot_be_taken_holds_up_no_other(caplog: pytest.
         await asyncio.sleep(INTERVAL_S)
     assert all(len(stage.ledger.observations(url)) >= 4 for url in urls if url != bad)
     lost, ok = stage.ledger.observations(bad)
-    assert (reason(lost), ok.result) == ("3 results were lost: the ledger was away", OK)
+    assert (reason(lost), ok.result) == ("3 results were lost: the ledger was unreachable", OK)
     assert f"the result of {target_id(bad)} is given up: this cannot be taken" in caplog.text
 
 
