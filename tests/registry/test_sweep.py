@@ -455,7 +455,7 @@ async def test_a_record_that_cannot_be_judged_hides_no_other(
     sweeper = _sweeper(database, clock)
     await sweeper.sweep_once()
     assert await count_by_status(database) == {"active": 1, "unhealthy": 4}
-    assert "cannot be judged" in caplog.text
+    assert "could not be assessed" in caplog.text
 
 
 @pytest.mark.both_databases

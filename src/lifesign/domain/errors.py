@@ -54,7 +54,7 @@ class TokensExhausted(LifesignError):
 
 
 class InvalidEvent(LifesignError, ValueError):
-    """What is said to be an event is none; `sequence` is its place in the log, None if it has none."""
+    """A value is no valid event; `sequence` is its position in the log, None if it has none."""
 
     def __init__(self, sequence: int | None, what: str) -> None:
         super().__init__(what if sequence is None else f"event {sequence}: {what}")
@@ -98,11 +98,11 @@ ACTION_PHRASES: Final[Mapping[str, str]] = MappingProxyType({
     "release_suspension": "end a suspension of verdicts",
     "erase": "erase agents",
 })  # fmt: skip
-"""What somebody wants to do, by `access.Action`, where its name is no sentence for people."""
+"""Descriptions of permissions, for those whose name is no readable text."""
 
 
 class NotAllowed(LifesignError):
-    """The caller's key is valid, and not for this; `agent_id` is whose record it asked for, if anybody's."""
+    """The caller's key is valid but lacks this permission; `agent_id` is the requested record, if any."""
 
     def __init__(self, role: str, action: str, agent_id: str | None) -> None:
         whose = "" if agent_id is None else f" (agent {agent_id!r})"
@@ -116,7 +116,7 @@ class NotAllowed(LifesignError):
 
 @dataclass(frozen=True, slots=True)
 class FileFault:
-    """One place in a file that somebody wrote, and what was expected there."""
+    """A position in a file, and what was expected there."""
 
     line: int
     """From 1."""

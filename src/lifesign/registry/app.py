@@ -1,4 +1,4 @@
-"""How is the server put together?"""
+"""The server's ASGI application and its parts."""
 
 import asyncio
 import time
@@ -58,7 +58,7 @@ from lifesign.storage.engine.transaction import Clock
 from lifesign.storage.errors import StoreUnavailable
 
 MAX_KEYS_COUNTED = 10_000
-"""Whose requests are counted for their rate; beyond that, those that asked longest ago are forgotten."""
+"""Maximum of keys with a rate limit counter; beyond it, the least recently used are dropped."""
 HOUSEKEEPING_APART_SECONDS = 0.5
 """After the start, and between one that begins and the next."""
 
@@ -67,11 +67,11 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 class Frontend(Pages, Protocol):
-    """What people see of a server in a browser; one per process, above all that stands here."""
+    """The web interface of the server; one per process."""
 
     @property
     def streams(self) -> Sequence[str]:
-        """Paths that are answered for as long as somebody looks."""
+        """Paths of streams, which last as long as their client stays."""
 
     def routes(self) -> Iterable[BaseRoute]:
         """Return what it answers, before everything else; `/` only where a page is wanted."""
@@ -87,7 +87,7 @@ MakeFrontend = Callable[["Registry"], Frontend]
 
 
 class _TaskId(StringConvertor):
-    """Any part of a path but the name of what stands beside the tasks: nobody shows a task called claim."""
+    """Any segment except the names of fixed paths below /tasks."""
 
     regex = rf"(?!{CLAIM_PATH.rpartition('/')[2]}$)[^/]+"
 
@@ -154,7 +154,7 @@ class Registry:
 
     @property
     def _housekeeping(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        """What has time; all of it at once would be felt by those who ask a server that has just begun."""
+        """Background work that can wait; all of it at the start would slow down the first requests."""
         return (
             self.archivist.run,
             self.pruner.run,
@@ -169,9 +169,9 @@ class Registry:
 
     @asynccontextmanager
     async def running(self, *beside: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-        """Sweep while the server runs; then store what waits, and let the database go.
+        """Sweep while the server runs; then store pending data and close the database.
 
-        What is given runs beside it.
+        Background work runs beside it.
         """
         loops = (
             *beside,
@@ -233,7 +233,7 @@ def create_app(registry: Registry, make_face: MakeFrontend | None = None) -> Age
         app,
         agent_id=registry.settings.public_url or "lifesign-registry",
         counting="server_faults",
-        # Who waits is not kept waiting: a claim may last longer than any answer should.
+        # Waiting claims get no deadline: a claim may wait longer than any other answer.
         exclude=[
             "/healthz",
             METRICS_PATH,
@@ -270,7 +270,7 @@ async def _count_answer(
     try:
         await taker(scope, receive, send_noting)
     finally:
-        # Whoever left before the answer began was not answered.
+        # A caller that disconnected before the answer began was not answered.
         if status:
             method, path = scope["method"], _path_taken(registry, taker, scope)
             place = registry.counts.place_of(method, path)
@@ -346,10 +346,10 @@ async def _signpost(_request: Request) -> Response:
 
 def _healthz(registry: Registry) -> Answer:
     async def answer(_request: Request) -> Response:
-        """Say whether this process can serve: its database answers, and takes changes.
+        """Report whether this process can serve: its database answers and accepts changes.
 
-        Once changes fail, one that changes nothing is tried: nobody may send any others to a server
-        that says it is ill.
+        After changes fail, the check tries an empty change: load balancers send no other changes to a server
+        that reports to be unhealthy.
         """
         try:
             registry.database.writes.refuse_mismatch()

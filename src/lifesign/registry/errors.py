@@ -19,7 +19,7 @@ class AgentNotFound(LifesignError):
 
 
 class AlreadyRegistered(LifesignError):
-    """An agent of this id is alive, and nobody asked to supersede it."""
+    """A living agent has this id, and the request does not supersede it."""
 
     def __init__(self, agent_id: str, status: str) -> None:
         super().__init__(
@@ -106,7 +106,7 @@ class BodyNotJson(LifesignError):
 
 
 class TooManyCommands(LifesignError):
-    """So many commands wait for the agent already."""
+    """Too many commands wait for the agent."""
 
     def __init__(self, agent_id: str, most: int) -> None:
         super().__init__(f"{most} commands wait for {agent_id!r} already")
@@ -115,7 +115,7 @@ class TooManyCommands(LifesignError):
 
 
 class TooManyStreams(LifesignError):
-    """So many clients follow the events of this server process already."""
+    """Too many clients follow the events of this server process."""
 
     def __init__(self, most: int) -> None:
         super().__init__(f"{most} clients follow the events already: come again, or to another server")
@@ -123,7 +123,7 @@ class TooManyStreams(LifesignError):
 
 
 class LeaseHeld(LifesignError):
-    """Somebody has the resource; `existing_lease` is what everybody may know of the lease, as JSON."""
+    """The resource is leased; `existing_lease` is the public part of the lease, as JSON."""
 
     def __init__(self, resource: str, existing_lease: Mapping[str, Any]) -> None:
         super().__init__(f"{resource} is leased already")
@@ -148,7 +148,7 @@ class LeaseNotFound(LifesignError):
 
 
 class LeaseOver(LifesignError):
-    """The lease expired or was ended, and is not brought back; perhaps somebody else has the resource."""
+    """The lease expired or was ended, and cannot be renewed; another holder may have the resource."""
 
     def __init__(self, lease_id: str, resource: str, end_reason: str) -> None:
         super().__init__(f"the lease {lease_id} of {resource} is over: acquire a new one")
@@ -203,10 +203,10 @@ class TokenRequired(LifesignError):
 
 
 class StateNotFound(LifesignError):
-    """Nobody has written this state."""
+    """The state was never written."""
 
     def __init__(self, resource: str) -> None:
-        super().__init__(f"nobody has written a state of {resource}")
+        super().__init__(f"no state was written for {resource}")
         self.resource = resource
 
 
@@ -227,7 +227,7 @@ class KeyEnded(LifesignError):
 
 
 class LastAdminKey(LifesignError):
-    """Without this key nobody could manage keys any more, but on the server's own command line."""
+    """Without this key no caller could manage keys any more, except on the server's own command line."""
 
     def __init__(self, key_id: str) -> None:
         super().__init__(f"{key_id} is the last valid admin key: create another one first")
@@ -307,7 +307,7 @@ class TargetGone(LifesignError):
 
 
 MAX_CLASSES_SHOWN = 20
-"""Of the network classes in an error."""
+"""Maximum of network classes in an error."""
 
 
 class NetworkClassNotFound(LifesignError):
@@ -357,7 +357,7 @@ class NothingSuspended(LifesignError):
 
 
 class OptOutNotFound(LifesignError):
-    """The owner of this origin never asked that nobody probe it."""
+    """The owner of this origin has not opted out."""
 
     def __init__(self, origin: str) -> None:
         super().__init__(f"{origin[:280]!r} never opted out")
@@ -387,7 +387,7 @@ class TooManyWorkers(TooMany):
 
 
 class TooManyClaims(LifesignError):
-    """So many wait for a task at this server process already."""
+    """Too many claims wait for a task in this server process."""
 
     def __init__(self, most: int) -> None:
         super().__init__(f"{most} wait for a task already: come again, or to another server")

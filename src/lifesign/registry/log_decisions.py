@@ -1,8 +1,8 @@
-"""Which decisions does the log of a server tell, and in which words?
+"""Log lines for the decisions of a server.
 
-One line for each that was committed, with its reason; leases, reports and states of intents are left to the
-event log, for there are thousands a second. docs/monitoring.md lists the members of each line. A wave of
-decisions, or of refused calls, is cut to a few lines and a number: nobody fills the disk by asking.
+Each committed decision gets one line with its reason. Leases, reports and intent states are only in the event
+log: there are thousands a second. docs/monitoring.md lists the members of each line. Many decisions or
+refusals at once are cut to a few lines and a count, so that requests cannot fill the disk.
 """
 
 import logging
@@ -16,9 +16,9 @@ from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 
 MAX_LINES: Final = 50
-"""Of the decisions of one transaction; the rest is told by its number."""
+"""Maximum lines for the decisions of one transaction; the rest is counted."""
 MAX_REFUSALS_PER_SECOND: Final = 20
-"""That are told one by one."""
+"""Maximum lines for refusals per second."""
 UNLOGGED_EVENTS: Final = frozenset({
     EventType.LEASE_ACQUIRED, EventType.LEASE_RELEASED, EventType.LEASE_EXPIRED,
     EventType.SHARDS_GRANTED, EventType.SHARDS_ENDED,
@@ -38,7 +38,7 @@ class DecisionLog:
         """In this second."""
 
     def note_events(self, appended: Sequence[EventDraft]) -> None:
-        """Tell what was decided in one transaction, now that it is committed."""
+        """Log the decisions of one transaction after its commit."""
         if not _log.isEnabledFor(logging.INFO):
             return
         told = [draft for draft in appended if draft.type not in UNLOGGED_EVENTS]
@@ -48,7 +48,7 @@ class DecisionLog:
             _log.info("%s: %d more like it in the same transaction", what, count)
 
     def note_refusal(self, method: str, path: str, status: int, code: str, client: str) -> None:
-        """Tell that a call was refused; `path` has the names of its parameters, not what was given."""
+        """Log a refused call; `path` contains the names of its parameters, not their values."""
         if not _log.isEnabledFor(logging.INFO):
             return
         second = int(self._monotonic_s())
@@ -63,7 +63,7 @@ class DecisionLog:
 
 
 def _members(draft: EventDraft) -> dict[str, Any]:
-    """Return what an event tells, by names that no record of the standard library has for itself."""
+    """Return the members of an event, under names that the standard library's log records do not use."""
     given = draft.payload.members()
     given.pop("type", None)
     return {_OTHERWISE.get(name, name): value for name, value in given.items()}

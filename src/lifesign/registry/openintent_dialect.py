@@ -1,12 +1,12 @@
-"""How does the published SDK of RFC-0016 speak to this server? (`openintent` 0.17, switched on by `dialects`)
+"""Dialect of the published SDK of RFC-0016 (`openintent` 0.17, enabled by `dialects`).
 
-Its paths, members and statuses are translated to those of our own functions; no rule is made here. Given
-`…/dialects/openintent` as its base URL and a key of ours, the SDK drives this server.
+Paths, members and statuses are translated to those of the registry's own operations; there are no other
+rules. With `…/dialects/openintent` as its base URL and a key of the registry, the SDK works with this server.
 
-What differs from our own API, because the SDK has it so: a registration answers 200; listings are bare
-arrays; a heartbeat names no time; a status is changed without `If-Match`; entity tags are the bare version,
-so that an older life's tag may match; a renewal names no fencing token, since the lease's id stands for it;
-times have no zone and are UTC; a lost lease is 404, and what is wrong with a body 400.
+Differences from the registry's own API, required by the SDK: a registration answers 200; lists are bare
+arrays; a heartbeat has no time; a status is changed without `If-Match`; entity tags are the bare version, so
+that a tag of an older incarnation may match; a renewal has no fencing token, since the lease's id replaces
+it; times have no zone and are UTC; a lost lease is 404, and faults of a body are 400.
 """
 
 import json
@@ -62,7 +62,7 @@ from lifesign.storage.tasks.leases import LeaseFilter
 PREFIX = "/dialects/openintent/api/v1"
 MAX_VERSION_DIGITS = 18
 
-# By the code of our error: what the SDK has an exception for.
+# By error code: the statuses for which the SDK has an exception.
 _STATUS_OF_CODE: Mapping[str, int] = MappingProxyType({
     "invalid_request":  400,
     "invalid_resource": 400,

@@ -12,7 +12,7 @@ DEFAULT_MAX_WORKERS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """What a server was started with; `DEFAULT_POLICIES` where there is no server."""
+    """Policies of a server; `DEFAULT_POLICIES` without a server."""
 
     mass_exit: MonitorPolicy = mass_exit_module.DEFAULT_POLICY
     mass_silence: MassSilencePolicy = mass_silence.DEFAULT_POLICY

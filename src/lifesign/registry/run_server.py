@@ -1,8 +1,8 @@
-"""How does the server start, run as several processes, and end?
+"""Start, processes and end of the server.
 
-The socket is bound first and the database looked at before anything is served, so that what cannot work
-ends with one line. Settings reach the processes through a pipe: the database's password stands neither
-in their arguments nor in their environment.
+The socket is bound and the database checked before anything is served, so that a wrong set-up ends with one
+line. The processes get their settings through a pipe: the database's password is neither in their arguments
+nor in their environment.
 """
 
 import asyncio
@@ -60,11 +60,11 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 5
 """How long requests in flight, and streams, may go on once the server is asked to end."""
 ACTOR = OwnActor.SERVER.value
-"""Who made the first admin key, as events name it."""
+"""Actor of the event about the first admin key."""
 
 TRUSTS_EVERYBODY = (
-    "trusted_proxies names all addresses: whoever connects may claim to come from any address, and "
-    "limits per address hold nobody back; name the proxies alone"
+    "trusted_proxies contains all addresses: any client may claim any address, so that limits per address "
+    "have no effect. Name only the proxies"
 )
 
 _log = logging.getLogger("lifesign.registry")
@@ -86,7 +86,7 @@ class Listening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What there is to say before the server can be reached."""
+    """Messages before the server is reachable."""
 
     database: str
     """Without its password."""
@@ -105,19 +105,19 @@ def run_server(
     say_prepared: Callable[[Prepared], None],
     say_ready: Callable[[str], None],
 ) -> int:
-    """Serve until asked to end; return the exit code: 0, or 1 if it could not go on.
+    """Serve until asked to stop; return the exit code: 0, or 1 if it could not continue.
 
-    `face` is what people see of it in a browser; each process makes its own. `may_show_key`: the first admin
-    key is made only where a person sees it. `say_ready` is told the URL once it answers.
+    `face` is the web interface; each process makes its own. `may_show_key`: the first admin key is created
+    only where a person sees it. `say_ready` receives the URL once the server answers.
 
-    InvalidValue, CannotListen, StoreUnavailable, SchemaOutdated, SchemaUnknown, ForeignDatabase or
-    DatabaseMismatch if it cannot begin.
+    Raise InvalidValue, CannotListen, StoreUnavailable, SchemaOutdated, SchemaUnknown, ForeignDatabase or
+    DatabaseMismatch if it cannot start.
     """
     # SIGTERM ends it cleanly also while it starts; uvicorn has a handler of its own while it serves, and
     # repeats the signal afterwards.
     signal.signal(signal.SIGTERM, _end)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        # Of several processes the supervisor has a handler of its own, which replaces them.
+        # With several processes, the supervisor has its own handler, which replaces them.
         signal.signal(signal.SIGHUP, _end_as_asked)
     try:
         return _run(
@@ -135,7 +135,7 @@ def run_server(
 
 
 def check(settings: RegistrySettings, listening: Listening) -> None:
-    """Return if a server can begin with these settings, as far as they tell; InvalidValue."""
+    """Return if a server can start with these settings, as far as known; InvalidValue."""
     _check_database(settings.database)
     check_host(listening.host)
     _check_tls(listening)
@@ -212,7 +212,7 @@ async def _prepare(settings: RegistrySettings, *, may_show_key: bool) -> tuple[s
 
 def _write_marker(file: MarkerFile, known: KnownIdentity, marker: DatabaseMarker) -> None:
     if known.damage:
-        _log.warning("%s is written anew: %s", file.path, known.damage)
+        _log.warning("%s is written again: %s", file.path, known.damage)
     try:
         file.write(marker)
     except OSError as error:
@@ -317,13 +317,13 @@ def _end(_signal_number: int, _frame: object) -> None:
 
 
 def _end_as_asked(_signal_number: int, _frame: object) -> None:
-    """As on SIGTERM, whoever listens to that at the time."""
+    """Stop as on SIGTERM."""
     signal.raise_signal(signal.SIGTERM)
 
 
 def _check_database(url: str) -> None:
     if url in {"sqlite://", "sqlite:///:memory:"}:
-        raise InvalidValue("database", url, "a file: what is in memory is gone with the process")
+        raise InvalidValue("database", url, "a file: a database in memory ends with its process")
     read_url(url)
 
 
@@ -333,7 +333,7 @@ def _check_tls(listening: Listening) -> None:
     if certificate is None and key is None:
         return
     if certificate is None or key is None:
-        # Told of the one that was given: it has a place, in a file too.
+        # The message names the given path, also if it came from a file.
         name, missing = (
             ("tls_key", "tls_certificate") if certificate is None else ("tls_certificate", "tls_key")
         )

@@ -53,7 +53,7 @@ class RegistrySettings(BaseModel):
     sweep_seconds: Annotated[float, Field(ge=0.05, le=60)] = 0.5
     """How often deadlines are looked at: silence is noticed this much late at most."""
     answer_seconds: Annotated[float, Field(ge=0.5, le=60)] = 5
-    """How long a caller waits for the database before it is told to come again."""
+    """How long a caller waits for the database before it gets 503."""
     requests_per_second: Annotated[float, Field(gt=0, le=1_000_000)] = 1_000
     """Per key and server process, on average. One key may stand before a whole fleet."""
     request_burst: Annotated[int, Field(ge=1, le=10_000_000)] = 20_000
@@ -67,7 +67,7 @@ class RegistrySettings(BaseModel):
     )
     """Tasks that have been finished for longer are forgotten, with their reports; events stay."""
     archive_dir: Path | None = None
-    """Where archived events go; None: beside an SQLite file, else the working directory."""
+    """Directory of archived events; None: beside an SQLite file, else the working directory."""
     state_dir: Path | None = None
     """Directory outside the database for its marker; None: `lifesign/databases` in the user's state."""
     dialects: tuple[Literal["openintent"], ...] = ()
@@ -80,9 +80,9 @@ class RegistrySettings(BaseModel):
     open_dashboard: bool = False
     """Whether everyone may read the dashboard; to act, people log in all the same."""
     trusted_proxies: tuple[Network, ...] = ()
-    """Whose `X-Forwarded-For` and `X-Forwarded-Proto` count."""
+    """Proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are trusted."""
     metrics_agents: Annotated[int, Field(ge=0, le=10_000)] = 100
-    """Of how many agents that are down `/metrics` tells one by one: each is a series of its own."""
+    """Maximum of agents that are down with a series of their own in `/metrics`."""
     open_metrics: bool = False
     """Whether `/metrics` is shown to everybody; else it needs a key that may read."""
     webhook_networks: tuple[Network, ...] = ()
@@ -162,7 +162,7 @@ class RegistrySettings(BaseModel):
 
     @property
     def trusts_everybody(self) -> bool:
-        """Whether whoever connects may say from which address they come."""
+        """Whether every client may claim any address."""
         return any(ip_network(network).prefixlen == 0 for network in self.trusted_proxies)
 
     @classmethod
@@ -177,7 +177,7 @@ class RegistrySettings(BaseModel):
 def _setting_error(error: ValidationError) -> InvalidValue:
     """Return what is wrong first, by the setting's own name, in our words."""
     first = error.errors(include_url=False)[0]
-    # What concerns two settings is told of the one that its rule is named for.
+    # A fault of two settings is reported for the one that the rule is about.
     name = str(first["loc"][0] if first["loc"] else first["type"])
     fault = invalid_setting(error, name)
     return InvalidValue(name, fault.given, fault.expected)

@@ -59,13 +59,13 @@ from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log
 
 CHUNK = 2_000
-"""Of agents, leases or commands that one transaction looks at: about 0.1 s of work if all of them change."""
+"""Number of agents, leases or commands per transaction: about 0.1 s of work if all of them change."""
 MAX_CHUNKS = 1_000
 """In one sweep; the next one goes on."""
 CLAIM_SECONDS = 5.0
 """How long other processes leave a sweep alone that does not go on: this one may have died."""
 ASSESSMENTS_PER_CADENCE = 4
-"""How often a held monitor counts who waits: all of them are judged anew for it."""
+"""How often a suspended monitor counts waiting agents per cadence: it assesses all of them for it."""
 FAULT_SECONDS = 60.0
 """When an agent is tried again whose judgement failed through a fault of ours."""
 
@@ -74,24 +74,25 @@ _log = logging.getLogger("lifesign.registry")
 
 @dataclass(frozen=True, slots=True)
 class _Sweep:
-    """What holds for all transactions of one sweep."""
+    """Facts for all transactions of one sweep."""
 
     began_s: float
-    """Whoever is due by now; those who are put off are not met again in the same sweep."""
+    """Agents due by now are processed; agents that are put off do not come again in the same sweep."""
     reference: Reference
     assessed: frozenset[Track] = frozenset()
     """Suspended tracks of which this sweep meets all agents that wait."""
     set_back_s: float = 0.0
-    """How far the clock was set back, below 0: then it has to be mended first."""
+    """How far the clock was set back, below 0: then stored times are corrected first."""
     is_watching: bool = False
     """Whether silent network classes and old evidence are to be counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Exits:
-    """Agents of one track that silence would take down, and that have lived long enough to tell of us.
+    """Agents of one track that missed heartbeats would take down, and that are old enough to count.
 
-    Agents that never beat could have verdicts suspended otherwise, by anybody who may register them.
+    Otherwise any caller that may register agents could suspend verdicts with agents that never send
+    heartbeats.
     """
 
     notify_s: tuple[float, ...] = ()
@@ -105,11 +106,11 @@ class _Exits:
 
 @dataclass(frozen=True, slots=True)
 class _SweepResult:
-    """What became of some agents that were due."""
+    """Results for some agents that were due."""
 
     is_last: bool
     waiting: Mapping[Track, _Exits]
-    """Those that a suspension keeps back."""
+    """Agents whose transition is suspended."""
     released: Sequence[str] = ()
     """Ids of probed agents whose maintenance or override is over."""
 
@@ -170,7 +171,7 @@ class Sweeper:
         self._counts.note(WorkKind.SWEEP_NS, int((time.perf_counter() - began_s) * 1e9))
 
     def _begin(self, transaction: Transaction) -> _Sweep | None:
-        """Claim the sweep and note the time in which nobody looked; None if somebody else has it."""
+        """Claim the sweep and compute the time without a sweep; None if another process has it."""
         self._heard.store(transaction, self._name)
         row = registry_row.lock_if_free(transaction)
         if row is None:
@@ -216,7 +217,7 @@ class Sweeper:
                 raise
             except Exception:  # noqa: BLE001 - one bad record must not hide all others
                 if limit == 1:
-                    _log.exception("an agent cannot be judged; it is tried again later")
+                    _log.exception("an agent could not be assessed; the next sweep tries again")
                     await self._database.write(partial(_put_off_first, due_at_s=sweep.began_s))
                 limit = max(1, limit // 10)
                 continue
@@ -272,7 +273,7 @@ class Sweeper:
     def _assess(self, transaction: Transaction, monitor: Monitor, exits: _Exits) -> Assessment:
         """Ask whether the agents of a track that silence would take down may go."""
         if monitor.state is MonitorState.SUSPENDED:
-            # Who waits is counted at the end of a sweep that meets all of them.
+            # Waiting agents are counted at the end of a sweep that covers all of them.
             return Assessment(monitor=monitor, is_suspended=True, cohort_before_s=monitor.cohort_before_s)
         return self._assess_at(transaction, monitor, exits)
 
@@ -289,7 +290,7 @@ class Sweeper:
     def _exits(
         self, changes: Sequence[Change], track: Track, monitors: Monitors, alike: VerdictContext
     ) -> _Exits:
-        """Return those of one track that silence would take down, and that tell of us."""
+        """Return the agents of one track that missed heartbeats would take down, and that count."""
         telling: list[float] = []
         missed: list[MissedHeartbeat] = []
         for change in changes:
@@ -350,10 +351,10 @@ class Sweeper:
         await self._database.write(partial(note_evidence, counted=counted, policies=self._policies))
 
     def _locked(self, transaction: Transaction) -> RegistryRow | None:
-        """Return the row for one more transaction of our sweep; None if another process took over or could.
+        """Return the row for one more transaction of this sweep; None if another process took over or could.
 
-        Whoever was stopped in the middle of a sweep, or waited for a database that was, begins anew: only
-        then is the time in which nobody looked excused.
+        A process that was stopped in the middle of a sweep, or waited for such a database, starts again: only
+        then is the time without a sweep excluded.
         """
         row = registry_row.lock(transaction)
         is_ours = row.sweeper == self._name and _is_claimed(row, transaction.now_s)
@@ -384,7 +385,7 @@ def _is_claimed(row: RegistryRow, now_s: float) -> bool:
 
 
 def _parted(judged: Iterable[Change]) -> tuple[list[Change], list[Change]]:
-    """Part those of whom something follows from those who are merely to be judged again."""
+    """Separate agents with consequences from those that are only scheduled again."""
     changes: list[Change] = []
     unchanged: list[Change] = []
     for change in judged:
@@ -393,7 +394,7 @@ def _parted(judged: Iterable[Change]) -> tuple[list[Change], list[Change]]:
 
 
 def _is_released(agent: StoredAgent, now_s: float) -> bool:
-    """Whether a maintenance or an override of a probed agent is over since it was judged last."""
+    """Return whether a maintenance or an override of a probed agent has ended since its last assessment."""
     due_s = now_s if agent.assess_at_s is None else agent.assess_at_s
     ends_s = (agent.maintenance_until_s, agent.override_until_s)
     is_over = any(end_s is not None and due_s <= end_s <= now_s for end_s in ends_s)
@@ -405,7 +406,7 @@ def _may_be_removed(change: Change, looks: Mapping[Track, Assessment]) -> bool:
 
 
 def _later_s(assess_at_s: float | None, now_s: float) -> float | None:
-    """Whoever was judged now is not due by now: a sweep meets nobody twice."""
+    """Return a later due time: a sweep processes no agent twice."""
     return None if assess_at_s is None else max(assess_at_s, math.nextafter(now_s, math.inf))
 
 

@@ -1,8 +1,8 @@
-"""What is done before the first answer, so that those who ask first need not wait for it?
+"""Work before the first answer of a server process.
 
-A process that has just begun knows no statement yet, has counted nothing and has hardly a connection, and all
-that runs beside the requests begins in the same moment. Whoever asks meanwhile waits in the socket's queue,
-for no longer than the answer would have taken.
+A new process has no prepared statements, no counts and few connections, and all background work starts at the
+same moment. Early requests wait in the socket's queue meanwhile, no longer than their answer would have
+taken.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.keys import key_rows
 
 WARM_UP_SECONDS: Final = 2.0
-"""The longest that it holds up the start; what is being counted by then is counted to its end."""
+"""Maximum delay of the start; a count that is running by then is finished."""
 _UNKNOWN_DIGEST: Final = bytes(32)
 """A digest that no key has."""
 

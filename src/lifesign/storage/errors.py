@@ -6,9 +6,9 @@ from lifesign.errors import LifesignError, NoAnswer
 
 
 class StoreUnavailable(NoAnswer):
-    """The registry's database is away, full or too busy; asking later may help.
+    """The registry's database is unreachable, full or too busy; a retry may succeed.
 
-    A change that was under way then may have been made.
+    A change that was in progress may have been made.
     """
 
 
@@ -57,7 +57,7 @@ class ForeignDatabase(NoAnswer):
 
 
 class BackupFailed(LifesignError):
-    """A backup could not be written; what was in its place is still there."""
+    """A backup could not be written; the file that it was to replace still exists."""
 
     def __init__(self, file: str, why: str) -> None:
         super().__init__(f"no backup was written to {file}: {why}")
@@ -83,7 +83,7 @@ class DatabaseNotEmpty(LifesignError):
 
 
 class DatabaseInUse(LifesignError):
-    """Somebody has the database open in which everything is to be replaced, or made anew."""
+    """Another process has the database open that is to be replaced or recreated."""
 
     def __init__(self, place: str) -> None:
         super().__init__(f"{place} is in use: stop the server, and whatever else has it open, first")

@@ -307,7 +307,7 @@ async def test_a_server_does_it_by_itself_also_without_a_retention_and_says_what
     caplog.set_level(logging.WARNING)
 
     async def is_told() -> bool:
-        return "1 erased agents may still be told of" in caplog.text
+        return "events of 1 erased agents may still be" in caplog.text
 
     await until(is_told)
     elsewhere.rename(archived.path)

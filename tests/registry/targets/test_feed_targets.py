@@ -86,7 +86,7 @@ async def test_a_memory_that_cannot_be_read_is_left_out(
     assert [target.get("memory") for target in whole["targets"]] == [None, None]
     answer = await api.ask("GET", f"/api/v1/targets/{target_id(URLS[0])}", key=Role.READER)
     assert (answer.status, answer.json().get("memory")) == (200, None)
-    assert all(f"remembered of {target_id(URLS[0])} cannot be read" in told for told in caplog.messages)
+    assert all(f"memory of {target_id(URLS[0])} cannot be read" in told for told in caplog.messages)
 
 
 async def test_what_no_probe_can_leave_is_not_sent_to_the_next_prober(

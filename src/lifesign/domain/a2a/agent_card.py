@@ -1,10 +1,9 @@
-"""Which fields of an A2A card do we read, and which generation is it of?
+"""Agent cards: their members and generation.
 
-Four generations of cards are served at once, many of them broken. The reader takes what it can and names
-what it had to forgive: it never raises, never guesses without a finding, and bounds everything.
-Where the agent can be called is read by `card_interfaces.py`, what it announces of its health by
-`card_announcement.py`, any member by `lenient_object.py`.
-Bare section numbers are those of the A2A 1.0 specification.
+Four generations of cards are in use, and many cards are broken. The reader reads what it can and reports each
+fault that it ignored: it never raises, never guesses without a finding, and bounds everything.
+`card_interfaces.py` reads the interfaces, `card_announcement.py` the announced health URL,
+`lenient_object.py` single members. Section numbers without a source are those of the A2A 1.0 specification.
 """
 
 import json
@@ -71,7 +70,7 @@ REMOVED_MEMBERS: Final[Mapping[Generation | None, tuple[str, ...]]] = MappingPro
     "0.3": ("authentication",),
     "0.2": ("authentication",),
 })  # fmt: skip
-# Where cards announce a health URL although no specification says so; the first readable one counts.
+# Members in which cards announce a health URL without a specification; the first readable one counts.
 PRIVATE_HEALTH_PLACES: Final = (
     ("endpoints", "health"), ("endpoints", "health_check"), ("health",), ("health_check",), ("healthCheck",),
     ("health_url",), ("healthUrl",), ("health_endpoint",), ("healthEndpoint",),
@@ -89,7 +88,7 @@ MIN_CARD_EVIDENCE: Final = 3
 
 
 class CardKind(StrEnum):
-    """What stood where a card was expected."""
+    """Kind of the document that was found in place of a card."""
 
     CARD = auto()
     REGISTRY_RECORD = auto()
@@ -113,11 +112,11 @@ class AgentExtension:
 
 @dataclass(frozen=True, slots=True)
 class AgentCard:
-    """What could be read of a card (4.4.1); of what is no card, only `kind` and `findings` are set."""
+    """Readable members of a card (4.4.1); if it is not a card, only `kind` and `findings` are set."""
 
     kind: CardKind
     generation: Generation | None = None
-    """Of the card's shape, not of its interfaces; None if it cannot be told."""
+    """Generation of the card's shape, not of its interfaces; None if unknown."""
     name: str | None = None
     description: str | None = None
     version: str | None = None
@@ -179,7 +178,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def json_fault(error: ValueError) -> str:
-    """Tell for people why a text cannot be read as JSON, by what the parser raised."""
+    """Return why a text cannot be read as JSON, for people, from the parser's exception."""
     if isinstance(error, json.JSONDecodeError | _NoNumber):
         return str(error)
     return f"a whole number has more than {sys.get_int_max_str_digits()} digits"

@@ -14,9 +14,9 @@ from lifesign.errors import InvalidValue
 HEALTH_EXTENSION_URI: Final = "urn:lifesign:extension:health:v1"
 """Identifier of the health extension; it names and need not resolve."""
 CARD_PATHS: Final = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-"""Where A2A agents serve their card: since 0.3, and until 0.2.6."""
+"""Paths of A2A cards: since 0.3, and until 0.2.6."""
 DEFAULT_HEALTH_PATH: Final = "/.well-known/agent-health"
-"""Where the health document is served (draft 4.1)."""
+"""Path of the health document (draft 4.1)."""
 MAX_HEALTH_PATH_CHARS: Final = 2048
 
 # A second slash or a backslash would lead to another host, a fragment never reaches the server,
@@ -29,7 +29,7 @@ _VERSION: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,2}")
 
 @dataclass(frozen=True, slots=True)
 class CardRegistration:
-    """Which registered agent a card says that it is the card of."""
+    """Claim of a card that it belongs to a registered agent."""
 
     registry: str
     """Public URL of the registry, an http(s) URL of printable ASCII."""
@@ -38,7 +38,7 @@ class CardRegistration:
 
 @dataclass(frozen=True, slots=True)
 class HealthAnnouncement:
-    """Where the card says that the agent's health can be read."""
+    """Health URL in a card."""
 
     path: str | None
     """Absolute path on the card's own origin; None if none was given that can be used."""
@@ -46,7 +46,10 @@ class HealthAnnouncement:
     """Absolute http(s) URL, only ever from a private key: it may lead to another origin."""
     schema_version: str | None
     source: Literal["extension", "private_key"]
-    """What a `private_key` leads to is seldom a health document of the draft."""
+    """`private_key` is a member that no specification defines.
+
+    Its URL is rarely a health document of the draft.
+    """
     registration: CardRegistration | None = None
     """Only ever from the extension."""
 
@@ -55,7 +58,7 @@ ReadAnnouncement = tuple[HealthAnnouncement | None, tuple[Finding, ...]]
 
 
 def is_health_path(path: object) -> TypeGuard[str]:
-    """Whether `path` is an absolute path that stays on the card's own origin; it may carry a query."""
+    """Return whether `path` is an absolute path on the card's own origin; it may have a query."""
     if not isinstance(path, str) or len(path) > MAX_HEALTH_PATH_CHARS:
         return False
     return _HEALTH_PATH.fullmatch(path) is not None
@@ -87,24 +90,24 @@ def announce_health(
     registry: str | None = None,
     agent_id: str | None = None,
 ) -> Any:
-    """Return a new card that announces the health document at `path`; the given card stays as it was.
+    """Return a new card that announces the health document at `path`; the given card is not changed.
 
     `card` is a mapping, and the result a dict; or it is the `AgentCard` of an A2A SDK, 0.3 or 1.x, and the
     result another one.
 
     The announcement is one entry of `capabilities.extensions[]`, for a card of any generation, and no other
     key is ever added: strict readers reject unknown ones. An earlier announcement is replaced in its place,
-    so announcing twice is announcing once. What is not changed is shared with the given card, unless it is
-    of SDK 1.x.
+    so that a repeated call changes nothing. Unchanged parts are shared with the given card, unless it is of
+    SDK 1.x.
 
-    `registry` and `agent_id` go together: the public URL of a registry, and the id under which the agent is
-    registered there. With both, the card proves to that registry that a crawled target is this agent.
+    `registry` and `agent_id` belong together: the public URL of a registry, and the id under which the agent
+    is registered there. With both, the card proves to that registry that a crawled target is this agent.
 
-    A signature covers the card: sign a signed card anew afterwards.
+    A signature covers the card: sign the changed card again.
 
-    InvalidValue if `path` leads off the card's origin, if only one of `registry` and `agent_id` is given or
-    one of them is invalid, or if the card, its `capabilities` or their
-    `extensions` have a type that cannot take the entry. Null counts as absent.
+    Raise InvalidValue if `path` leads off the card's origin, if only one of `registry` and `agent_id` is
+    given or one of them is invalid, or if the card, its `capabilities` or their `extensions` have a type that
+    cannot take the entry. Null counts as absent.
     """
     if not is_health_path(path):
         raise InvalidValue("path", path, "an absolute path on the card's own origin, such as /health")
@@ -145,7 +148,7 @@ def _announced_in_model(card: BaseModel, entry: Mapping[str, Any]) -> BaseModel:
 
 
 def _is_message_of_a_card(card: object) -> bool:
-    """Whether this is a protobuf message with a card's members."""
+    """Return whether this is a protobuf message with the members of a card."""
     if isinstance(card, type):
         return False
     fields = getattr(getattr(card, "DESCRIPTOR", None), "fields_by_name", {})

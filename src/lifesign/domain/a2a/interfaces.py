@@ -1,7 +1,7 @@
-"""Where does a card say that its agent can be called?
+"""Interfaces in a card: the URLs at which its agent can be called.
 
-1.0 says it in `supportedInterfaces`, 0.x in `url` and `additionalInterfaces`, and some cards under keys of
-their own. Bare section numbers are those of the A2A 1.0 specification.
+1.0 lists them in `supportedInterfaces`, 0.x in `url` and `additionalInterfaces`, and some cards in members of
+their own. Section numbers without a source are those of the A2A 1.0 specification.
 """
 
 import re
@@ -49,7 +49,7 @@ _LOCAL_HOST: Final = re.compile(r"(?:.*\.)?localhost\.?|127(?:\.[0-9]{1,3}){3}|0
 _NEVER_IN_A_URL: Final = re.compile(r"[\s\\\x00-\x20\x7f-\x9f\ud800-\udfff\ufffd]")
 _VERSION: Final = re.compile(r"([0-9]{1,4}\.[0-9]{1,4})(?:\.[0-9]{1,4})?")
 _URL_FAULTS: Final[Mapping[InterfaceFinding, str]] = MappingProxyType({
-    "url_is_a_template": "a placeholder was left in the URL; nobody can call it",
+    "url_is_a_template": "the URL contains an unreplaced placeholder",
     "url_not_absolute": "not an absolute http(s) URL",
     "unknown_scheme": "neither http nor https",
     "url_has_credentials": "credentials in a public card; not to be called with them",
@@ -117,7 +117,7 @@ def askable(interfaces: Iterable[AgentInterface]) -> AgentInterface | None:
 
 
 def major_minor(version: str | None) -> str | None:
-    """Return `0.3` for `0.3.0`; what is no version comes back as it is."""
+    """Return `0.3` for `0.3.0`; other texts are returned unchanged."""
     match = _VERSION.fullmatch(version or "")
     return match[1] if match else version
 
@@ -138,7 +138,7 @@ def private_urls(members: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, 
                     yield (key, index, "url") if isinstance(item, dict) else (key, index), url
 
 
-# Whoever reads one card asks for each of its URLs three times.
+# Each URL of a card is checked three times.
 @lru_cache(maxsize=MAX_INTERFACES)
 def url_fault(url: str) -> InterfaceFinding | None:
     """Return the finding that keeps `url` from being called, None if it is an absolute http(s) URL."""
@@ -211,5 +211,5 @@ def _checked_url(place: LenientObject, url: str, *way: str | int) -> str | None:
     if fault:
         place.note(fault, *way, message=_URL_FAULTS[fault])
     elif _LOCAL_HOST.fullmatch(urlsplit(url).hostname or ""):
-        place.note("url_on_localhost", *way, message="leads back to whoever reads it")
+        place.note("url_on_localhost", *way, message="leads back to the caller itself")
     return place.clean(url, *way)

@@ -1,8 +1,8 @@
-"""How is a message written for an agent, in which spellings, and which of them is tried first?
+"""Spellings of a message, and the order in which they are tried.
 
-Three generations of A2A call the same operation by three names, and write a message in as many ways. An
-agent says in its card which of them it takes; many say nothing, or something else than what they do.
-Bare section numbers are those of the A2A 1.0 specification.
+Three generations of A2A call the same operation by three names, and spell a message in as many ways. An
+agent's card should name the accepted ones; many cards name none, or others than the agent accepts. Section
+numbers without a source are those of the A2A 1.0 specification.
 """
 
 import json
@@ -72,8 +72,8 @@ REST_0_3: Final = A2aVariant("v1/message:send", _rest_message_0_3, path=f"{_REST
 REST_0_3_AS_RPC: Final = A2aVariant("v1/message:send", _message_0_3, path=f"{_REST_BASE}/message:send")
 """As 0.3's JSON schema has it, and the JavaScript SDK takes it."""
 
-# By the version that the card gives its interface, in the order of trying. An agent that names none is
-# seldom a new one.
+# By the version of the card's interface, in the order of tries. An agent without a version is rarely a new
+# one.
 _RPC: Final[Mapping[str | None, tuple[A2aVariant, ...]]] = MappingProxyType({
     "1.0": (RPC_1_0, RPC_0_3, RPC_0_1),
     "0.3": (RPC_0_3, RPC_1_0, RPC_0_1),
@@ -88,10 +88,10 @@ _REST: Final[Mapping[str | None, tuple[A2aVariant, ...]]] = MappingProxyType({
 
 
 def variants_of(binding: str | None, protocol_version: str | None) -> tuple[A2aVariant, ...]:
-    """Return in which spellings an interface is asked, the likeliest first.
+    """Return the spellings for an interface, the most likely first.
 
-    An interface of no binding, or of one that nobody knows, is taken for JSON-RPC. A version that is
-    newer than all that we know is asked as the newest.
+    An interface without a binding, or with an unknown one, is treated as JSON-RPC. A version newer than all
+    known ones is treated as the newest.
     """
     version = major_minor(protocol_version)
     known = _REST if binding == REST_BINDING else _RPC

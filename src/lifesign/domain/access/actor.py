@@ -1,7 +1,7 @@
-"""Who did it, as events name it?
+"""Actors in events.
 
-An agent by its id, a key without an agent by the key's id, a part of the registry by its name. No agent
-may be called like the other two, or it could leave a trail that looks like theirs.
+An actor is an agent by its id, a key without an agent by the key's id, or a part of the registry by its name.
+No agent may have a name of the other two kinds: it could imitate their actions.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any
 KEY_ACTOR_PREFIX = "key:"
 """Begins the name by which a key without an agent acts and holds leases."""
 MEMBERS_OF_ACTORS = ("holder", "writer")
-"""Of an event's payload: who holds, and who wrote."""
+"""Members of an event's payload that contain actors."""
 
 
 class OwnActor(StrEnum):
@@ -27,7 +27,7 @@ class OwnActor(StrEnum):
     MONITOR = "monitor"
     """The sweep, and judgement of what probes saw."""
     SERVER = "server"
-    """Makes the first admin key, goes on with imports that nobody drives, finds proofs of opt-outs."""
+    """Creates the first admin key, continues abandoned imports, finds proofs of opt-outs."""
 
 
 _RESERVED_NAMES = frozenset(OwnActor)
@@ -35,7 +35,7 @@ _KEY_IN_WORDS = re.compile(rf"\b{KEY_ACTOR_PREFIX}\w+", re.ASCII)
 
 
 def is_reserved(name: str) -> bool:
-    """Whether only the registry's own parts and keys act by this name; in any case, since people read it."""
+    """Return whether a name is reserved for the registry's own parts and keys, ignoring case."""
     folded = name.casefold()
     return folded.startswith(KEY_ACTOR_PREFIX) or folded in _RESERVED_NAMES
 
@@ -46,13 +46,13 @@ def key_behind(name: str) -> str | None:
 
 
 def spoken(name: str, names: Mapping[str, str]) -> str:
-    """Return who acts as people read it: a key by what it is called too, where `names` tells that."""
+    """Return the actor for people: a key with its name, if `names` contains it."""
     called = names.get(key_behind(name) or "")
     return name if called is None else f"{called}, {name}"
 
 
 def spoken_in(words: str, names: Mapping[str, str]) -> str:
-    """Return words in which somebody is named who acts (`asked by key:key_1`) as people read them."""
+    """Return a text that contains an actor (`requested by key:key_1`) for people."""
     return _KEY_IN_WORDS.sub(lambda found: spoken(found[0], names), words)
 
 

@@ -1,7 +1,7 @@
-"""Who may do what?
+"""Roles of keys and their permissions.
 
-A caller is known by its key. Keys are random, so that a plain SHA-256 digest is enough to store them:
-there is nothing to guess, and a slow hash would only slow every heartbeat down.
+A caller is identified by its key. Keys are random, so that a plain SHA-256 digest is enough to store them:
+they cannot be guessed, and a slow hash would only slow down every heartbeat.
 """
 
 import base64
@@ -19,13 +19,13 @@ from lifesign.errors import InvalidValue
 KEY_PREFIX = "ahk_"
 """Lets scanners for leaked secrets find our keys."""
 KEY_BYTES = 32
-"""Of chance in a key."""
+"""Random bytes in a key."""
 
 _KEY = re.compile(rf"{KEY_PREFIX}[A-Za-z0-9_-]{{43}}")
 
 
 class Role(StrEnum):
-    """What a key is for."""
+    """Purpose of a key."""
 
     ENROLL = "enroll"
     """Adds agents, and takes over none."""
@@ -38,7 +38,7 @@ class Role(StrEnum):
 
 
 class Permission(StrEnum):
-    """What a caller may want."""
+    """Permission to do something."""
 
     REGISTER = "register"
     """Add an agent that is not there yet."""
@@ -63,13 +63,13 @@ class Permission(StrEnum):
     REPORT_OBSERVATIONS = "report_observations"
     LEASE_SHARDS = "lease_shards"
     READ_TARGETS = "read_targets"
-    """What is probed, and what came of it."""
+    """Read targets and their results."""
     IMPORT_TARGETS = "import_targets"
     """Say what a directory lists."""
     CONFIRM_DIRECTORY = "confirm_directory"
     """Let go what left a directory that has shrunk by more than half."""
     MANAGE_OPT_OUTS = "manage_opt_outs"
-    """Let an owner prove that nobody is to probe an origin."""
+    """Let an owner prove that an origin must not be probed."""
     SEND_COMMAND = "send_command"
     SET_MAINTENANCE = "set_maintenance"
     RECHECK = "recheck"
@@ -90,12 +90,12 @@ class Permission(StrEnum):
 
 
 class Extent(StrEnum):
-    """Whose record an action may concern."""
+    """Records to which a permission applies."""
 
     ANY = "any"
-    """Anybody's, and none in particular."""
+    """All records, also those of no agent."""
     OWN = "own"
-    """That of the agent whom the key belongs to."""
+    """The record of the agent to which the key belongs."""
 
 
 # A pair absent from this table is refused (protocol, section 5).
@@ -140,8 +140,8 @@ PERMISSIONS: Mapping[tuple[Role, Permission], Extent] = MappingProxyType({
 
     (Role.COORDINATOR, Permission.REGISTER):            Extent.ANY,
     (Role.COORDINATOR, Permission.RE_REGISTER):         Extent.ANY,
-    # Whoever may change a status may end it too (RFC-0016, security considerations), but nobody
-    # beats, leases or works in another's name.
+    # A caller that may change a status may also deregister (RFC-0016, security considerations), but no caller
+    # sends heartbeats, leases or works in another agent's name.
     (Role.COORDINATOR, Permission.DRAIN):               Extent.ANY,
     (Role.COORDINATOR, Permission.DEREGISTER):          Extent.ANY,
     (Role.COORDINATOR, Permission.RELEASE_LEASE):       Extent.ANY,
@@ -167,17 +167,17 @@ PERMISSIONS: Mapping[tuple[Role, Permission], Extent] = MappingProxyType({
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks, as its key says."""
+    """Caller, as identified by its key."""
 
     key_id: str
     role: Role
     agent_id: str | None
-    """Whose own key it is; None where no agent is behind it."""
+    """Agent to which the key belongs; None without an agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredKey:
-    """What is kept of a key: everything but the key."""
+    """Stored facts about a key, without the key itself."""
 
     key_id: str
     """May be shown and logged; nothing of the key follows from it."""
@@ -196,10 +196,10 @@ class StoredKey:
 
 
 def may(principal: Principal, action: Permission, agent_id: str | None = None) -> bool:
-    """Whether the caller may do this to the record of `agent_id`.
+    """Return whether the caller may do this to the record of `agent_id`.
 
-    None is nobody's record in particular, such as all of them in a listing: whoever may act on its
-    own alone is refused. A coordinator that is an agent too acts for that agent as agents do.
+    None means no single record, as for a list: callers that are limited to their own record are refused. A
+    coordinator that is an agent too has the permissions of agents for that agent.
     """
     if PERMISSIONS.get((principal.role, action)) is Extent.ANY:
         return True
@@ -208,9 +208,9 @@ def may(principal: Principal, action: Permission, agent_id: str | None = None) -
 
 
 def may_at_all(principal: Principal, action: Permission) -> bool:
-    """Whether there is a record to which the caller may do this: what can be said before it is known which.
+    """Return whether the caller has the permission for at least some record, before the record is known.
 
-    Decides nothing alone: `may` or `require` has to be asked once the record is known.
+    This is not sufficient: `may` or `require` must be called once the record is known.
     """
     extent = _extent(principal, action)
     return extent is Extent.ANY or (extent is Extent.OWN and principal.agent_id is not None)
@@ -223,7 +223,7 @@ def require(principal: Principal, action: Permission, agent_id: str | None = Non
 
 
 def _extent(principal: Principal, action: Permission) -> Extent | None:
-    """How far a caller's permission goes, counting what a coordinator may as the agent that it is."""
+    """Return the extent of a caller's permission, including what a coordinator may do as an agent."""
     extent = PERMISSIONS.get((principal.role, action))
     if extent is None and principal.role is Role.COORDINATOR:
         return PERMISSIONS.get((Role.AGENT, action))
@@ -241,7 +241,7 @@ def key_of(random_bytes: bytes) -> str:
 
 
 def looks_like_key(text: str) -> bool:
-    """Whether a text has the form of a key; of one that has not, no digest needs to be looked for."""
+    """Return whether a text has the form of a key; for others no digest needs to be looked up."""
     return _KEY.fullmatch(text) is not None
 
 
@@ -251,17 +251,20 @@ def digest_of(key: str) -> bytes:
 
 
 def fingerprint_of(digest: bytes) -> str:
-    """Return what the event log tells of a key's digest: its SHA-256, from which neither follows."""
+    """Return the fingerprint of a key's digest for the event log: its SHA-256."""
     return sha256(digest).hexdigest()
 
 
 def is_valid(stored: StoredKey, digest: bytes, now_s: float) -> bool:
-    """Whether a stored key is the one of this digest, and still good; compared in constant time."""
+    """Return whether a stored key has this digest and is valid; compared in constant time."""
     return hmac.compare_digest(stored.digest, digest) and is_current(stored, now_s)
 
 
 def is_current(stored: StoredKey, now_s: float) -> bool:
-    """Whether a stored key is good now: neither revoked nor past its time; at `expires_at_s` it is over."""
+    """Return whether a stored key is valid now: neither revoked nor expired.
+
+    At `expires_at_s` it has expired.
+    """
     is_unexpired = stored.expires_at_s is None or now_s < stored.expires_at_s
     return is_unexpired and stored.revoked_at_s is None
 
@@ -280,13 +283,13 @@ def _earlier_s(one: float | None, other: float | None) -> float | None:
 
 
 def rotated_lifetime_s(stored: StoredKey) -> float | None:
-    """Return for how long the successor of a key is good unless somebody says otherwise; None: for ever.
+    """Return the default lifetime of a key's successor; None: unlimited.
 
-    As long as the key itself was made for: rotating must not turn a short life into an endless one.
+    It is that of the key itself: rotation must not make a short lifetime unlimited.
     """
     return None if stored.expires_at_s is None else stored.expires_at_s - stored.created_at_s
 
 
 def is_last_admin(key_id: str, admins: Iterable[StoredKey], now_s: float) -> bool:
-    """Whether nobody else could manage keys if this one were gone."""
+    """Return whether no other key could manage keys without this one."""
     return not any(is_current(admin, now_s) for admin in admins if admin.key_id != key_id)

@@ -1,7 +1,7 @@
-"""How long is somebody left alone who is away?
+"""Exponential back-off with jitter for an unreachable peer.
 
-Longer with each time they are asked in vain, and by each asker for a time of its own: those who lost them
-together must not come back together.
+The wait grows with each failure, and is random for each client: clients that lost a peer together must not
+return together.
 """
 
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from typing import Final
 
 FIRST_WAIT_SECONDS: Final = 1.0
 MAX_WAIT_SECONDS: Final = 30.0
-"""So late is it noticed at worst that they are back."""
+"""Maximum wait until a client notices that the peer is reachable again."""
 
 
 class Backoff:
-    """The times in a row that somebody was asked in vain."""
+    """Number of failures in a row."""
 
     def __init__(self, chance: Callable[[], float]) -> None:
         self.tries = 0

@@ -1,7 +1,7 @@
-"""Times from the future: whether a clock was wrong when a stored time was written.
+"""Times from the future, which were stored while a clock was wrong.
 
-Clocks differ by seconds, or by minutes. What lies further ahead was written before a clock was set back:
-whoever believed it would wait, or hold what comes now for late, until the clock gets there.
+Clocks differ by seconds or minutes. A time further ahead was stored before a clock was set back: using it
+would make the registry wait, or treat present events as late, until the clock gets there.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def lies_ahead(at_s: float, now_s: float) -> bool:
-    """Whether a time lies further ahead of now than clocks differ; both in seconds since the epoch."""
+    """Return whether a time lies further ahead of now than clocks differ; both in seconds since the epoch."""
     return at_s - now_s > MAX_AHEAD_SECONDS
 
 

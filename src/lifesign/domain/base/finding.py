@@ -1,4 +1,4 @@
-"""What is odd, or wrong, in something that a peer sent?"""
+"""Findings: unusual or wrong properties of what a peer sent."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class Finding:
     pointer: str
     """JSON pointer (RFC 6901) to the place; the empty string is the whole document."""
     message: str
-    """What was seen and what was expected, for people."""
+    """What was found and what was expected, for people."""
     section: str = ""
     """The section of the source that it offends, such as `draft 4.2`; empty if none does."""
 

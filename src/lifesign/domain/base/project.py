@@ -1,4 +1,4 @@
-"""What the project tells others about itself."""
+"""Constants about the project itself."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
-"""Has a caller asked too often?
+"""Rate limits per caller.
 
-The generic cell rate algorithm: per caller one number is kept, the time at which it would have to ask
-next if it asked evenly. Being early by less than a burst is allowed, and nothing has to be refilled.
+The generic cell rate algorithm keeps one number per caller: the time of its next request at an even rate.
+Requests that are early by less than a burst are allowed, and nothing has to be refilled.
 """
 
 import math
@@ -13,9 +13,9 @@ from lifesign.errors import InvalidValue
 
 MAX_CALLERS = 10_000
 HOST_BITS = 64
-"""Of an IPv6 address, which its owner sets at will (RFC 4291 2.5.1)."""
+"""Bits of an IPv6 address that its owner sets at will (RFC 4291 2.5.1)."""
 TOLERANCE_RATIO = 0.01
-"""Of the spacing between two requests: rounding must not refuse the last one of a burst."""
+"""Share of the spacing between two requests: rounding must not refuse the last one of a burst."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class RateLimit:
 
 
 def ask(limit: RateLimit, theoretical_arrival_s: float, now_s: float) -> tuple[float, float]:
-    """Count one request: return the new theoretical arrival, and the seconds to wait, 0 if it is allowed.
+    """Count one request; return the new theoretical arrival, and the seconds to wait, 0 if it is allowed.
 
-    A caller who never asked has any theoretical arrival that is not in the future. A refused request
-    counts for nothing. A clock that was set back makes nobody wait longer than a full burst takes.
+    A new caller may have any theoretical arrival that is not in the future. A refused request does not count.
+    After a clock was set back, no caller waits longer than a full burst takes.
     """
     ahead_s = theoretical_arrival_s - now_s
     if ahead_s <= 0:
@@ -61,10 +61,10 @@ def ask(limit: RateLimit, theoretical_arrival_s: float, now_s: float) -> tuple[f
 
 
 def caller_at(address: str) -> str:
-    """Return as whom an address is counted: an IPv4 address as itself, an IPv6 one as its network of 64 bits.
+    """Return the unit by which an address is counted: an IPv4 address, or an IPv6 network of 64 bits.
 
-    A household has one such network at least, and may take another address in it for every request. An IPv4
-    address that is written as an IPv6 one is itself; what is no address stands for itself.
+    A household has at least one such network, and may use another address in it for every request. An IPv4
+    address in IPv6 notation counts as IPv4; other texts are returned unchanged.
     """
     try:
         parsed = ip_address(address)
@@ -80,8 +80,8 @@ def caller_at(address: str) -> str:
 class RateLimiter:
     """The same limit for each of many callers.
 
-    At most `max_callers` are remembered; beyond that whoever asked longest ago is forgotten, and may
-    ask a burst anew.
+    At most `max_callers` are remembered; beyond that the least recent one is dropped, and may send a burst
+    again.
     """
 
     def __init__(self, limit: RateLimit, max_callers: int = MAX_CALLERS) -> None:

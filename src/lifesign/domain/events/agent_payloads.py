@@ -42,7 +42,7 @@ class AgentLifecycle(Payload):
     explanation: Annotated[str, Field(max_length=MAX_EXPLANATION_CHARACTERS)]
     """The reason in words."""
     maintenance_until: Moment | None = None
-    """Of who registers again: the maintenance that stays with it. Absent: none does."""
+    """Maintenance that stays with an agent that registers again. Absent: none."""
     override_status: Status | None = None
     """The same of an override, which `override_until` belongs to."""
     override_until: Moment | None = None

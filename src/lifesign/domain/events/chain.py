@@ -1,7 +1,7 @@
-"""How are events chained, so that none can be changed, moved or taken out without a trace?
+"""Hash chain of events: no event can be changed, moved or removed unnoticed.
 
-Each event's hash covers the hash of the event before it. It covers its payload by the payload's own
-hash: an erased event, whose payload gave way to that hash, stays in the chain.
+Each event's hash covers the hash of the previous event. It covers the payload by the payload's own hash: an
+erased event, whose payload was replaced by that hash, stays in the chain.
 """
 
 import hashlib
@@ -33,16 +33,16 @@ def _take_calendar_date(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where the chain stands: the last event's sequence and hash."""
+    """Position in the chain: an event's sequence and hash."""
 
     sequence: int
     hash: str
 
 
 GENESIS_HASH = "0" * 64
-"""What the first event names as the hash before it."""
+"""Previous hash of the first event."""
 GENESIS = Checkpoint(0, GENESIS_HASH)
-"""Where the chain stands before the first event."""
+"""Position before the first event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Event:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """Where the chain stands once this is appended."""
+        """Position after this event."""
         return Checkpoint(self.sequence, self.hash)
 
     @property
@@ -99,7 +99,7 @@ def canonical(value: Any) -> bytes:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether every encoder writes it as RFC 8785 does, once in order: no fractions, and names in ASCII."""
+    """Return whether encoders write it as RFC 8785 does once it is sorted: no fractions, ASCII names."""
     if isinstance(value, str) or value is None:
         return True
     if isinstance(value, int):
@@ -187,7 +187,7 @@ def erased(event: Event) -> Event:
 
 
 def agent_of(event: Event) -> str | None:
-    """Return the agent whose event it is, with whom it is erased; None for nobody's and once erased."""
+    """Return the agent of an event, with which it is erased; None without one and once erased."""
     named = (event.payload.get(member) for member in _MEMBERS_OF_WHOM)
     agent_id = next((name for name in named if isinstance(name, str)), None)
     return None if agent_id is None or is_reserved(agent_id) else agent_id
@@ -207,7 +207,7 @@ def read_event(members: object) -> Event:
 
 
 def payload_of(event: Event) -> Payload:
-    """Return what an event tells, as the model of its type, or `Erased`; InvalidEvent if it is not one."""
+    """Return the payload of an event as the model of its type, or `Erased`; InvalidEvent if it is not one."""
     model = Erased if event.is_erased else PAYLOADS.get(event.type)
     if model is None:
         raise InvalidEvent(event.sequence, f"no type of event: {event.type}")

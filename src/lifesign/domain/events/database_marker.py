@@ -12,19 +12,19 @@ from lifesign.domain.events.chain import Checkpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseMarker:
-    """Which database it was, and how far it had come."""
+    """Identity and progress of a database."""
 
     installation_id: str
     """`ins_...`, created with the database's first server."""
     epoch: int
-    """Of the fencing tokens."""
+    """Epoch of the fencing tokens."""
     head: Checkpoint
     """The last event of the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseState:
-    """What a database says about itself, read after the marker that it is compared with."""
+    """State of a database, read after the marker that it is compared with."""
 
     installation_id: str | None
     """None until a server with markers has started on it."""
@@ -35,7 +35,7 @@ class DatabaseState:
 
 
 class Mismatch(StrEnum):
-    """Why a database is not the one that its marker names, in words that tell callers nothing else."""
+    """Why a database does not fit its marker; the texts give callers no other facts."""
 
     EMPTY = "the database is empty"
     """Or absent."""

@@ -1,4 +1,4 @@
-"""Which facts may the event log hold?"""
+"""Events: their types and payloads."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -115,7 +115,7 @@ PAYLOADS: Mapping[EventType, type[Payload]] = MappingProxyType({
 
 
 class EventDraft(BaseModel):
-    """What a function wants to be logged, before it has its place in the chain."""
+    """An event before it has a position in the chain."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -123,7 +123,7 @@ class EventDraft(BaseModel):
     actor: Actor
     payload: Payload
     agent_id: Label | None = None
-    """Whose event it is, so that it is found and erased with the agent; `event_chain.whose` says the same."""
+    """Agent of the event, by which it is found and erased; the same as `event_chain.agent_of`."""
     intent_id: Label | None = None
 
     @model_validator(mode="after")

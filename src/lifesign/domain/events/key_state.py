@@ -9,9 +9,9 @@ from lifesign.domain.events.registry_payloads import KeyChanged
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyState:
-    """What the log says of one key, and what the store says of it, to be compared.
+    """State of one key, according to the log and to the database, for a comparison.
 
-    What nothing but the end of a key may ever change is as the log first told of it.
+    Members that only the end of a key may change have their first value in the log.
     """
 
     key_id: str
@@ -38,10 +38,10 @@ def state_of(key: StoredKey) -> KeyState:
 
 
 def after_event(before: KeyState | None, event_type: EventType, payload: KeyChanged) -> KeyState:
-    """Return what is known of a key after an event that tells of it.
+    """Return the state of a key after an event about it.
 
-    Whoever altered a key in the store and then had it rotated or revoked has the event tell of the altered
-    one: what was told before stands, and no key ever lasts longer than it did.
+    If a key was manipulated in the database and then rotated or revoked, the event contains the manipulated
+    values: the earlier values stay, and the lifetime never grows.
     """
     is_revoked = event_type is EventType.KEY_REVOKED
     expires_at_s = None if payload.expires_at is None else payload.expires_at.timestamp()

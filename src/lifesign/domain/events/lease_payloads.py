@@ -74,9 +74,9 @@ class FencedWriteRejected(Payload):
 
     resource: Resource
     writer: Label
-    """Who tried."""
+    """Caller that tried to write."""
     fencing_token: Number
-    """What it came with."""
+    """Fencing token of the request."""
     current_token: Number
     """The last one granted; 0 if there was none."""
     reason: RefusalCode
@@ -89,7 +89,7 @@ class StateWritten(Payload):
     holder: Label
     fencing_token: Positive
     version: Positive
-    """Of the state, after the write."""
+    """Version of the state after the write."""
 
 
 class EpochRaised(Payload):

@@ -11,7 +11,7 @@ class MonitorStateChanged(Payload):
     previous: MonitorState
     cause: MonitorChange
     exits: Number
-    """Who would have gone, or is still waiting."""
+    """Agents that would have exited, or still wait."""
     limit: Number
     """How many exits in one cadence would have been believed."""
     unwitnessed: Number | None = None
@@ -19,7 +19,10 @@ class MonitorStateChanged(Payload):
 
 
 class MonitorDowntime(Payload):
-    """We did not look for 10 s or longer: this time is nobody's silence, nor is a shorter one."""
+    """The registry did not run for 10 s or longer.
+
+    This time does not count as missed heartbeats; shorter gaps do not either.
+    """
 
     begin: Moment
     end: Moment
@@ -49,7 +52,7 @@ class ProberFailures(Payload):
 
 
 class OutageConfirmed(Payload):
-    """What an operator confirmed: exactly one of both. The event's actor is who did."""
+    """Confirmation by an operator of exactly one of both. The event's actor is the operator."""
 
     network_class: Label | None = None
     """All targets of this network class."""
@@ -61,4 +64,4 @@ class MonitorClockJump(Payload):
     """The database's clock went another way than ours."""
 
     jump_seconds: Seconds
-    """By how much more it advanced; negative if less."""
+    """How much further it advanced; negative if less."""

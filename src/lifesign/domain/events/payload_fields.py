@@ -13,7 +13,7 @@ MAX_CHANGED_MEMBERS = 32
 MAX_SHARDS = 256
 """In one event: about 25 kB."""
 MAX_LOGGED_EPOCH = (MAX_NUMBER + 1) // COUNTERS_PER_EPOCH - 1
-"""2^21 - 1: in a higher epoch fencing tokens reach 2^53, which canonical JSON cannot write.
+"""2^21 - 1: with a higher epoch fencing tokens reach 2^53, which canonical JSON cannot write.
 
 `epoch.raised` is refused beyond it, so that no such token is ever granted (RFC 8785 3.2.2.3, RFC 7493 2.2).
 """
@@ -24,7 +24,7 @@ MOMENT_PATTERN = (
     r"T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\.[0-9]{3}Z$"
 )
 
-# By its characters alone: which ids may be chosen is another question, and may become stricter.
+# Only the characters are checked: the rules for new ids may become stricter.
 AgentId = Annotated[str, StringConstraints(pattern=f"^{AGENT_ID_CHARACTERS}$")]
 RoleId = AgentId
 Label = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=PRINTABLE_PATTERN)]
@@ -32,13 +32,13 @@ Label = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=P
 OwnId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 """An id that the registry gave."""
 Actor = Annotated[str, StringConstraints(min_length=1, max_length=160, pattern=PRINTABLE_PATTERN)]
-"""Who did it: an agent's id, `key:<id of the key>`, or the part of the registry that acted by itself."""
+"""Actor: an agent's id, `key:<id of the key>`, or the part of the registry that acted by itself."""
 Word = Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,64}$")]
 Resource = Annotated[
     str, StringConstraints(min_length=1, max_length=MAX_RESOURCE_CHARACTERS, pattern=PRINTABLE_PATTERN)
 ]
 
-# No path, no query, no user: what stands there may be a secret.
+# No path, query or user: they may contain a secret.
 Host = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:\[\]-]{1,270}$")]
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256, hexadecimal."""
@@ -56,7 +56,7 @@ Seconds = Annotated[Duration, Field(strict=True, ge=-MAX_NUMBER, le=MAX_NUMBER, 
 
 
 class Payload(BaseModel):
-    """What an event tells. Members that are None are left out; none is free to hold a secret."""
+    """Content of an event. Members that are None are omitted; no member may contain a secret."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True

@@ -27,7 +27,7 @@ class KeyChanged(Payload):
     name: Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=PRINTABLE_PATTERN)]
     role: Word
     agent_id: AgentId | None = None
-    """Whose own it is."""
+    """Agent to which it belongs."""
     fingerprint: Hash
     """SHA-256 of what is stored of the key."""
     expires_at: Moment | None = None
@@ -41,7 +41,7 @@ class WebhookChanged(Payload):
 
     webhook_id: OwnId
     host: Host
-    """Where it leads; the rest of its URL may hold a secret."""
+    """Host of its URL; the rest of the URL may contain a secret."""
     failures: Number = 0
     """In a row."""
 
@@ -51,7 +51,7 @@ class DirectoryChanged(Payload):
 
     directory: Label
     listed: Number
-    """How many it lists now; what is held counts."""
+    """Number of listed targets; suspended ones count."""
     added: Number
     removed: Number
     """How many left it; of a list that is held, how many would."""
@@ -82,11 +82,11 @@ class ArchiveErased(Payload):
 
     agent_id: AgentId
     erased_sequence: Positive
-    """Of the `agent.erased` that this completes: what came before it is gone."""
+    """Sequence of the `agent.erased` that this completes: earlier events are erased."""
 
 
 class Erased(Payload):
-    """What stands in place of a payload that was erased."""
+    """Replaces a payload that was erased."""
 
     erased: Hash
-    """Of the payload's canonical form."""
+    """Hash of the payload's canonical form."""

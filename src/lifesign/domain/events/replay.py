@@ -1,8 +1,8 @@
-"""Which states follow from the event log alone?
+"""Replay: the states that follow from the event log.
 
-Whoever doubts the stored states folds the log anew and compares. An event that contradicts what the
-events before it have led to is an error of whoever wrote it: replaying is also a test of the registry.
-Memory grows with the agents, resources and keys, not with the events.
+A comparison of the stored states with those of a replay verifies both. An event that contradicts earlier
+events is an error of its writer: replay is also a test of the registry. Memory grows with the agents,
+resources and keys, not with the events.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -60,7 +60,7 @@ from lifesign.domain.tasks.task_states import (
 from lifesign.domain.text.counts import pluralize
 
 MAX_DIFFERENCES = 1_000
-"""How many differences are told."""
+"""Maximum of reported differences."""
 
 _ENDED_BY_STATUS = {
     EndReason.AGENT_DEAD: Status.DEAD,
@@ -232,13 +232,13 @@ class Replay:
     def _open_lease(self, resource: str) -> LeaseState:
         lease = self.leases.get(resource)
         if lease is None or not lease.is_held:
-            raise Contradiction(f"nobody holds {resource}")
+            raise Contradiction(f"there is no holder of {resource}")
         return lease
 
     def _after_leases(
         self, payload: LeaseAcquired | LeaseEnded | ShardsGranted | ShardsEnded
     ) -> dict[str, LeaseState]:
-        """Return the resources that change; all are judged before any is changed."""
+        """Return the resources that change; all are checked before any is changed."""
         match payload:
             case LeaseAcquired():
                 self._check_taker(payload)
@@ -290,7 +290,7 @@ class Replay:
                 return after_task_lifecycle(task, payload)
 
     def _check_lease_of(self, payload: TaskLifecycle) -> None:
-        """Check that the task is held just if its lease is; with whom it was, nobody knows once erased."""
+        """Check that the task is held exactly while its lease is; after an erasure the holder is unknown."""
         if self.erased_events:
             return
         lease = self.leases.get(task_resource(payload.task_id))
@@ -343,7 +343,7 @@ class Replay:
             missing.discard(lease.resource)
             yield from self._compared_lease(lease)
         yield from (f"lease of {resource}: in the log, not in the store" for resource in sorted(missing))
-        # What was finished long ago is forgotten, and the log goes on to tell of it.
+        # Old finished tasks are deleted, while the log still contains them.
         missing = {task_id for task_id, task in self.tasks.items() if task.status not in FINISHED}
         for task in tasks:
             missing.discard(task.task_id)

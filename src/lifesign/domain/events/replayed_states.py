@@ -35,7 +35,7 @@ _SIGNALS = {(status, reason_of(signal), after): signal for (status, signal), aft
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentState:
-    """What the log says of one agent, and what the store says of it, to be compared."""
+    """State of one agent, according to the log and to the database, for a comparison."""
 
     agent_id: str
     status: Status
@@ -50,32 +50,32 @@ class AgentState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseState:
-    """What the log says of one resource's last lease, and what the store says of it, to be compared."""
+    """State of one resource's last lease, according to the log and to the database, for a comparison."""
 
     resource: str
     lease_id: str | None
     """None, like `holder`: the holder was erased."""
     holder: str | None
     token: int
-    """The last one granted; stays for ever."""
+    """Last granted token; never removed."""
     end_reason: EndReason | None = None
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody has ended it; its time may be over all the same."""
+        """Whether it was not ended; it may be overdue."""
         return self.lease_id is not None and self.end_reason is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskState:
-    """What the log says of one task, and what the store says of it, to be compared."""
+    """State of one task, according to the log and to the database, for a comparison."""
 
     task_id: str
     status: TaskStatus
     parent_id: str | None
     fix_of: str | None
     tokens: int
-    """Of the envelope, like `micro_usd`."""
+    """Tokens of the budget, like `micro_usd`."""
     micro_usd: int
     runs: int = 0
     attempts: int = 0
@@ -84,7 +84,7 @@ class TaskState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedLink:
-    """What the log says of one linked target, and what the store says of it, to be compared."""
+    """State of one linked target, according to the log and to the database, for a comparison."""
 
     target_id: str
     agent_id: str
@@ -130,9 +130,9 @@ def after_lifecycle(agent: AgentState | None, payload: AgentLifecycle) -> AgentS
 
 
 def _with_kept_overrides(agent: AgentState, payload: AgentLifecycle) -> AgentState:
-    """Return an agent with those decrees that its registration names; it may name none that was not there.
+    """Return an agent with the overrides in its registration; it must not contain unknown ones.
 
-    None is named where a registration ended them all, as it once did.
+    None are in it if the registration ended all of them, as earlier versions did.
     """
     after = replace(
         agent,

@@ -14,16 +14,16 @@ class TaskCreated(Payload):
 
     task_id: OwnId
     parent_id: OwnId | None = None
-    """Of which task it was delegated: the envelope is carved out of that one's."""
+    """Task from which it was delegated; its budget is taken out of that one's."""
     fix_of: OwnId | None = None
     """The task whose review has rejected the work."""
     tokens: Number
-    """Of the envelope, like `micro_usd`."""
+    """Tokens of the budget, like `micro_usd`."""
     micro_usd: Number
 
 
 class TaskLifecycle(Payload):
-    """A task went on. Whose lease began or ended with it, the events before this one tell."""
+    """A transition of a task. The events before this one contain changes of its lease."""
 
     task_id: OwnId
     previous_status: TaskStatus
@@ -32,10 +32,10 @@ class TaskLifecycle(Payload):
     run_id: OwnId | None = None
     """The run that begins or ends with it."""
     exit_reason: ExitReason | None = None
-    """Of the run that ends."""
+    """Reason for the end of the run."""
     exit_code: Annotated[int, Field(ge=-255, le=255, strict=True), INTEGRAL_FLOAT] | None = None
     not_before: Moment | None = None
-    """Of a task that is to be tried again: until then nobody may claim it."""
+    """Earliest time of the next claim, for a task that is tried again."""
 
 
 class TaskReported(Payload):
@@ -52,5 +52,5 @@ class TaskBudgetChanged(Payload):
 
     task_id: OwnId
     tokens: Number
-    """Of the envelope now, like `micro_usd`."""
+    """New tokens of the budget, like `micro_usd`."""
     micro_usd: Number

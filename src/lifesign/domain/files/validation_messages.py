@@ -1,4 +1,4 @@
-"""What was expected where pydantic found something else, in words for whoever gave it?"""
+"""Messages for validation errors: what was expected where pydantic found another value."""
 
 from collections.abc import Mapping
 from math import isnan
@@ -20,7 +20,7 @@ from lifesign.domain.text.counts import plural
 from lifesign.errors import InvalidValue
 
 MAX_SHOWN_CHARACTERS = 80
-"""Of what was given."""
+"""Maximum length of a given value in a message."""
 
 FORMS: Mapping[str, str] = MappingProxyType({
     AGENT_ID_PATTERN: "1 to 128 letters, digits and . _ ~ : -",
@@ -29,8 +29,8 @@ FORMS: Mapping[str, str] = MappingProxyType({
     CAPABILITY_PATTERN: "1 to 128 characters without spaces and commas",
     URL_PATTERN: "an http or https URL",
 })  # fmt: skip
-"""What stands behind the patterns of agent records, in words."""
-# By pydantic's name of what is wrong; in braces, what it says of it.
+"""Descriptions of the patterns of agent records."""
+# By pydantic's error type; in braces, members of its context.
 _WORDS = {
     "missing": "a value",
     "extra_forbidden": "no member of this name",

@@ -1,6 +1,6 @@
-"""Which agents does a workflow file declare? (RFC-0016 12)
+"""Agents in a workflow file (RFC-0016 12).
 
-Only the section `agents` is read; whatever else the file holds is somebody else's.
+Only the section `agents` is read; other sections belong to other programs.
 """
 
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ MAX_INSTANCES = 1_000_000
 
 
 class DeclaredCapacity(Body):
-    """How much one instance can do at once. Advisory."""
+    """Capacity of one instance. Advisory."""
 
     max_concurrent_tasks: Load | None = None
 
 
 class PoolSize(Body):
-    """How many instances there should be. Advisory: whoever scales may read it, nobody enforces it."""
+    """Desired number of instances. Advisory: autoscalers may read it; the registry does not enforce it."""
 
     min_instances: Annotated[int, Field(ge=0, le=MAX_INSTANCES, strict=True), INTEGRAL_FLOAT] | None = None
     max_instances: Annotated[int, Field(ge=0, le=MAX_INSTANCES, strict=True), INTEGRAL_FLOAT] | None = None
@@ -61,7 +61,7 @@ class AgentDeclaration(Body):
     def registration(self, agent_id: str | None = None) -> dict[str, Any]:
         """Return the body of `POST /api/v1/agents` for one instance (RFC-0016 3.1).
 
-        Without an `agent_id` the registry gives it one. What was not declared is left out.
+        Without an `agent_id` the registry creates one. Undeclared members are omitted.
         """
         heartbeat = {} if self.heartbeat is None else self.heartbeat.model_dump()
         drain_s = self.drain_timeout_seconds
@@ -85,10 +85,10 @@ _AGENTS = TypeAdapter(dict[Name, AgentDeclaration])
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """What a workflow file says about agents."""
+    """Agents of a workflow file."""
 
     agents: Mapping[str, AgentDeclaration]
-    """By the key under which each stands, in the order of the file."""
+    """By their key, in the order of the file."""
 
 
 def read_workflow(text: str) -> Workflow:

@@ -25,11 +25,11 @@ MAX_NODES = 100_000
 """Keys and values in one file, read or not."""
 MAX_DEPTH = 32
 MAX_NUMBER_CHARACTERS = 400
-"""Of a number as it is written; one that is larger than all doubles is refused at any length."""
+"""Maximum length of a number; one beyond the range of doubles is refused at any length."""
 MAX_FAULTS = 20
-"""Of those that one error names."""
+"""Maximum of faults in one error."""
 MAX_SHOWN_CHARACTERS = 80
-"""Of a key, a tag or an anchor in a message."""
+"""Maximum length of a key, tag or anchor in a message."""
 
 Path = tuple[str | int, ...]
 """The keys and places that lead to a value."""
@@ -45,9 +45,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class YamlDocument:
-    """The mapping that a file is: plain values, and the line on which each of them stands.
+    """Content of a file: a mapping of plain values, with the line of each.
 
-    A value is looked at when it is asked for: what nobody asks for may be anything but too much.
+    Values are checked when they are read: unused ones are only bounded.
     """
 
     def __init__(self, text: str, *, expected: str, refuse: Refuse) -> None:
@@ -91,10 +91,10 @@ class YamlDocument:
         at: Path = (),
         skipped: int = 0,
     ) -> InvalidFile:
-        """Return the error for values that are no `model`, in the words of somebody who writes YAML.
+        """Return the error for values that do not fit `model`, in terms of YAML.
 
-        `forms` says what stands behind patterns. `at` leads to what was validated, and so many keys
-        further (`skipped`) stands what `model` is the shape of.
+        `forms` describes patterns. `at` leads to the validated value, and `skipped` further keys lead to the
+        value of which `model` is the shape.
         """
         faults = []
         for details in error.errors(include_url=False, include_input=False):
@@ -193,7 +193,7 @@ class YamlDocument:
 
 
 def _expected(details: ErrorDetails, model: type[BaseModel], path: Path, forms: Mapping[str, str]) -> str:
-    """Return pydantic's complaint in the words of somebody who writes YAML."""
+    """Return pydantic's message in terms of YAML."""
     match details["type"]:
         case "extra_forbidden":
             return f"no such key; expected one of {', '.join(_model_at(model, path[:-1]).model_fields)}"
@@ -217,7 +217,7 @@ def _model_at(model: type[BaseModel], path: Path) -> type[BaseModel]:
             continue
         annotation = model.model_fields[part].annotation
         model = next(_models_in(annotation))
-        # The next part is a key that whoever wrote the file has chosen.
+        # The next part is a key that the author of the file has chosen.
         is_key = get_origin(annotation) is dict
     return model
 
@@ -239,6 +239,6 @@ def _pointer(path: Path) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return a text of the file as it may stand in a message: short, and on one line."""
+    """Return a text of the file for a message: short, and on one line."""
     shown = text[:MAX_SHOWN_CHARACTERS]
     return shown if shown.isprintable() else ascii(shown)

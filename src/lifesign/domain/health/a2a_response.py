@@ -1,8 +1,7 @@
 """A2A and MCP answers: the outcome that the body of a JSON answer states (JSON-RPC codes, task states).
 
-A2A over JSON-RPC answers every failure with HTTP 200, so the body decides. It is judged by
-its top-level members only: an artifact may well contain the word "error". Event streams are
-read by `a2a_stream`.
+A2A over JSON-RPC answers every failure with HTTP 200, so that the body decides. Only its top-level members
+count: an artifact may contain the word "error". `a2a_stream` reads event streams.
 """
 
 import json
@@ -24,7 +23,7 @@ from lifesign.domain.health.outcome import (
 MAX_MARKS: Final = 20_000
 """How many of `{`, `[` and `,` a body may hold: each one can cost as much as 500 bytes of text."""
 MAX_CALL_BYTES: Final = 1024
-"""How much of a call is kept. Of a longer one, its beginning and its end, half of this each."""
+"""Number of bytes of a call that are kept; of a longer one, its beginning and its end, half of this each."""
 
 _MAX_INTEGER_DIGITS = 20
 """A longer integer is read as null: converting it takes time that grows with the square of its length."""
@@ -34,10 +33,10 @@ _ASKING_METHODS = frozenset({
     "tasks/get", "tasks/list", "tasks/resubscribe", "tasks/cancel",  # A2A 0.x
 })  # fmt: skip
 STREAMING_PATH: Final = "message:stream"
-"""How the path of a streaming send ends in A2A's REST binding."""
+"""End of the path of a streaming send in A2A's REST binding."""
 _SENDING_PATHS = ("message:send", STREAMING_PATH)
 
-# How much the outcome of one answer weighs in a batch: the heaviest one is that of the batch.
+# Weight of the outcome of one answer in a batch: the outcome with the highest weight is that of the batch.
 _WEIGHT_IN_BATCH: Mapping[Outcome, int] = MappingProxyType({
     Outcome.NO_OPERATION: 0,
     Outcome.ANSWERED:     1,
@@ -95,11 +94,11 @@ def _outcome_of_batch(messages: list[Any]) -> Outcome:
 
 
 def is_poll(http_method: str, path: str, request: object) -> bool:
-    """Whether a request only asks about a task, so that a FAILED task is a good answer to it.
+    """Return whether a request only reads a task, so that a FAILED task is a good answer to it.
 
-    `request` is the parsed request body, or None if it is not known. Sending is assumed
-    where nothing says otherwise. A batch is a poll if all of its calls are. A JSON-RPC call is known by
-    its method alone: below any path, also one with `/tasks/` in it, it may be a send.
+    `request` is the parsed request body, or None if it is unknown. Without other evidence it is a send. A
+    batch is a poll if all of its calls are. For a JSON-RPC call only the method counts: below any path, also
+    with `/tasks/` in it, it may be a send.
     """
     calls = request if isinstance(request, list) else [request]
     methods = [_method_of(call) for call in calls]
@@ -118,7 +117,7 @@ def _method_of(call: object) -> str:
 
 
 def expects_rpc_answer(request: object) -> bool:
-    """Whether a parsed request body holds a JSON-RPC call that asks for an answer: one with an `id`."""
+    """Return whether a parsed request body contains a JSON-RPC call with an `id`, which expects an answer."""
     return any(
         isinstance(call, dict) and "jsonrpc" in call and call.get("id") is not None
         for call in (request if isinstance(request, list) else [request])
@@ -198,7 +197,7 @@ def outcome_of_error(error: object, *, is_rpc: bool) -> Outcome:
 
 
 def is_failed(state: str | None) -> bool:
-    """Whether a task in this state has failed."""
+    """Return whether a task in this state has failed."""
     return state in _FAILED_STATES
 
 

@@ -28,7 +28,7 @@ _PIECE_BYTES = 65_536
 _LF = 10
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NAME_WITHIN_BYTES = 1024
-"""Of an event that is not read, the name is looked for in so many first bytes."""
+"""Number of first bytes of an unparsed event in which the name is searched."""
 _ERROR_NAME = re.compile(rb"(?:\A|[\r\n])event: ?error[\r\n]")
 _MAX_LESSONS = 8
 MAX_SHAPED_BYTES: Final = 4096
@@ -42,7 +42,8 @@ _MEMBERS = (
 )
 _STATE = rb'"status": ?+\{' + _MEMBERS + rb'"state": ?+"[^"\\]*+"'
 _REST_UPDATE = rb'(?:"artifactUpdate": ?+\{|"statusUpdate": ?+\{' + _MEMBERS + _STATE + rb")"
-# Without a name of A2A around it, an artifact or a status may be anybody's, beside an error.
+# Without a member name of A2A around it, an artifact or a status beside an error may belong to another
+# protocol.
 _UPDATE = re.compile(
     rb"data: ?+\{" + _MEMBERS + rb"(?:" + _REST_UPDATE + rb'|"result": ?+\{' + _MEMBERS + rb"(?:"
     + _REST_UPDATE + rb'|"artifact": ?+\{|' + _STATE + rb"))"
@@ -53,25 +54,24 @@ _MAY_FAIL = re.compile(
     rb'"error"|"isError"|"failed"|"TASK_STATE_FAILED"|event: ?error|\\u00[4-7]'
 )
 _MAX_SEARCHED_EVENTS: Final = 64
-"""So many events of a piece with too many marks are read, of those that may have failed."""
+"""Maximum of events that may have failed and are parsed in a piece with too many marks."""
 _MAX_SLICES: Final = 16
-"""Of a piece that is longer than an event may be."""
+"""Maximum of slices of a piece that is longer than an event may be."""
 _CLOSING = re.compile(rb"(?<![}\]])[}\]]++(\r\n\r\n|\n\n)\Z")
 
 
 Shape = tuple[slice, bytes, slice, bytes, slice]
-"""What the events of one stream have in common that change nothing about its outcome.
+"""Common form of the events of one stream that do not change its outcome.
 
-An event has a shape (head, prefix, tail, suffix, inside) if it has `prefix` at `head`, `suffix` at `tail`
-and no LF at `inside`: it is one line of data, and its deciding members stand in the prefix. Of an event of
-more than MAX_SHAPED_BYTES, there is nothing at `tail`. A plain tuple, as anything else takes 80 ns longer to
-take apart.
+An event has a shape (head, prefix, tail, suffix, inside) if it has `prefix` at `head`, `suffix` at `tail` and
+no LF at `inside`: it is one line of data, and its deciding members are in the prefix. An event of more than
+MAX_SHAPED_BYTES has nothing at `tail`. This is a plain tuple: unpacking anything else takes 80 ns longer.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
-    """What a finished stream said."""
+    """Content of a finished stream."""
 
     outcome: Outcome
     """The first error, else the last state of its task; `NOT_INSPECTED` if an event was not read, else."""
@@ -160,9 +160,10 @@ class EventStreamReader:
         self._rest[:] = self._rest[-1:]
 
     def end(self) -> StreamEnd:
-        """Return what the stream said.
+        """Return the result of the stream.
 
-        What follows its last blank line is no event, but a failure in it counts: the stream broke off there.
+        The text after its last blank line is no event, but a failure in it counts: the stream broke off
+        there.
         """
         outcome = self._last if self._error is None else self._error
         if outcome is ANSWERED and self._rest and not self._is_skipping:
@@ -298,7 +299,7 @@ def read_event_stream(body: bytes) -> StreamEnd:
 
 
 def has_shape(shape: Shape, piece: bytes) -> bool:
-    """Whether a piece is one event of this shape, so that reading it would change nothing."""
+    """Return whether a piece is one event of this shape, which need not be parsed."""
     head, prefix, tail, suffix, inside = shape
     return piece[head] == prefix and piece[tail] == suffix and _LF not in piece[inside]
 

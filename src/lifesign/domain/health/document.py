@@ -1,9 +1,8 @@
-"""What may a health document contain? (draft 4.2 to 4.5)
+"""Health document (draft 4.2 to 4.5).
 
-The models accept exactly what `schemas/agent-health-0.1.0.schema.json` accepts. A value that
-does not exist is left out, never null; only `days_since_model_change` may be null. Members that
-the draft does not name are accepted and kept. How a peer's bytes become a document, and what
-is odd about it, stands in `document_reader`.
+The models accept exactly what `schemas/agent-health-0.1.0.schema.json` accepts. Absent values are omitted,
+never null; only `days_since_model_change` may be null. Unknown members are accepted and kept.
+`document_reader` parses the bytes of a peer and reports findings.
 """
 
 import re
@@ -31,7 +30,7 @@ from lifesign.domain.text.times import utc_text
 SCHEMA_VERSION = "0.1.0"
 """The version of the format that this package writes."""
 EXTENSION_PREFIX = "io.github.lifesign."
-"""What the names of our own members of `extensions` begin with."""
+"""Prefix of this project's own members of `extensions`."""
 MIN_WINDOW_SECONDS = 300
 """The shortest measurement window (draft 4.4)."""
 MAX_AGENT_ID_CHARS = 2048
@@ -40,7 +39,7 @@ MAX_EXTENSION_KEY_CHARS = 255
 MAX_NUMBER = 2**53 - 1
 """The largest duration or count, whatever its unit: beyond it JSON readers disagree (RFC 7493 2.2)."""
 MAX_DEPTH = 32
-"""How deep objects and lists may stand inside one another; the document itself is level 1."""
+"""Maximum depth of nested objects and lists; the document itself is level 1."""
 
 # Any RFC 3339 time but a leap second, which no `datetime` can hold, and a moment that an offset
 # carries out of the calendar (year 0001 to 9999), which could not be written in UTC.
@@ -66,7 +65,7 @@ _T = TypeVar("_T")
 
 
 class HealthStatus(StrEnum):
-    """What an agent says of itself (draft 4.3)."""
+    """Health status that an agent reports (draft 4.3)."""
 
     HEALTHY = "healthy"
     """Answers as expected: response ratio of at least 0.95."""
@@ -79,10 +78,10 @@ class HealthStatus(StrEnum):
 
 
 class Trend(StrEnum):
-    """How the response ratio changed from the window before to this one (draft 4.5)."""
+    """Change of the response ratio from the previous window to this one (draft 4.5)."""
 
     STABLE = "stable"
-    """By 0.10 at most, or nothing to compare."""
+    """Change of at most 0.10, or nothing to compare."""
     DECLINING = "declining"
     """Down by more than 0.10."""
     IMPROVING = "improving"
@@ -174,7 +173,7 @@ def _is_json(value: Any, levels_left: int) -> bool:
 
 
 def _is_text(value: str) -> bool:
-    """Whether the text can be written as UTF-8: it holds no half of a surrogate pair."""
+    """Return whether the text can be written as UTF-8: it contains no half of a surrogate pair."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -183,7 +182,7 @@ def _is_text(value: str) -> bool:
 
 
 OrAbsent = Annotated[_T | None, BeforeValidator(_refuse_null)]
-"""None stands for "left out" and is the default only: nobody may pass it."""
+"""None means "omitted" and is only the default: it must not be passed."""
 
 Time = Annotated[
     datetime,
@@ -230,7 +229,7 @@ class Health(_Members):
     """The agent's operational status (draft 4.3)."""
 
     status: HealthStatus
-    """What the agent says of itself."""
+    """Status that the agent reports."""
     last_healthy_at: OrAbsent[Time] = None
     """When the status was last `healthy`; absent before the first time."""
     uptime_seconds: OrAbsent[Quantity] = None
@@ -238,7 +237,7 @@ class Health(_Members):
 
 
 class Calibration(_Members):
-    """How well the agent answered within the measurement window (draft 4.4)."""
+    """Results of the agent within the measurement window (draft 4.4)."""
 
     response_ratio: OrAbsent[Ratio] = None
     """Share of requests that got a valid answer, 0 to 1; absent without a sample."""
@@ -255,7 +254,7 @@ class Calibration(_Members):
 
 
 class Decay(_Members):
-    """Where the agent's quality is heading (draft 4.5)."""
+    """Trend of the agent's quality (draft 4.5)."""
 
     calibration_trend: Trend
     """This window's response ratio against that of the window before."""
@@ -266,7 +265,7 @@ class Decay(_Members):
 
 
 class HealthDocument(_Members):
-    """What an agent serves at `/.well-known/agent-health` (draft 4.2)."""
+    """Document that an agent serves at `/.well-known/agent-health` (draft 4.2)."""
 
     schema_version: Version
     """Semantic version of the format; major version 0."""
@@ -281,7 +280,7 @@ class HealthDocument(_Members):
     decay: OrAbsent[Decay] = None
     """The trends (draft 4.5); absent from a coarse document."""
     extensions: OrAbsent[dict[ExtensionKey, Json]] = None
-    """What an implementation adds, under reverse domain names."""
+    """Additions of an implementation, under reverse domain names."""
 
     def to_json(self) -> bytes:
         """Return compact UTF-8 JSON, its members in the order of draft 4.2, without absent ones."""
@@ -289,10 +288,10 @@ class HealthDocument(_Members):
 
 
 def coarse(document: HealthDocument) -> HealthDocument:
-    """Keep only what may be told of a personal assistant (draft 8): up or not, and as of when.
+    """Return the public part for a personal assistant (draft 8): up or not, and since when.
 
-    Degraded is published as healthy. Measurements, trends, uptime, the last healthy time,
-    extensions and members that the draft does not name all stay behind.
+    Degraded is published as healthy. Measurements, trends, uptime, the last healthy time, extensions and
+    unknown members are removed.
     """
     status = document.health.status
     return HealthDocument(

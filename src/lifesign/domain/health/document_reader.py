@@ -1,7 +1,7 @@
-"""Is this a health document, and what is odd about it?
+"""Parser for health documents.
 
-What breaks the rules of `document` is a fault and refuses the whole; all faults are told at once.
-What is merely odd, such as ratios that do not add up, is a finding beside the document.
+A violation of the rules of `document` is a fault and refuses the whole document; all faults are reported
+together. Unusual values, such as ratios that do not add up to 1, are findings beside the document.
 """
 
 import json
@@ -40,18 +40,18 @@ MAX_FAULTS = 50
 MAX_FINDINGS = 50
 MAX_POINTER_CHARS = 512
 MAX_SHOWN_CHARS = 80
-"""Of a peer's value, at most so many characters appear in a message."""
+"""Maximum length of a peer's value in a message."""
 MAX_INTEGER_CHARS = 310
 """A longer integer is not even converted: the largest double has 309 digits."""
 RATIO_TOLERANCE = 0.01
-"""How far the two ratios may miss 1 before it is odd: both may have been rounded."""
+"""Allowed deviation of the sum of the two ratios from 1: both may have been rounded."""
 
 _TIME = "an RFC 3339 time with a zone and without leap second, such as 2026-07-01T12:00:00Z"
 _RATIO = "a number from 0 to 1"
 _AGENT_ID = f"a text of 1 to {MAX_AGENT_ID_CHARS} characters"
 _LATENCY = f"a number of milliseconds from 0 to {MAX_NUMBER}"
 
-# What stands at each place of a document, and the section that says so; * is any name.
+# Expected value at each place of a document, with its section; * is any name.
 _PLACES: Mapping[str, tuple[str, str]] = MappingProxyType({
     "":                                       ("an object", "draft 4.2"),
     "/schema_version":                        ("a semantic version 0.x.y, such as 0.1.0", "draft 4.2"),
@@ -98,7 +98,7 @@ _PARTS: Mapping[str, type[BaseModel]] = MappingProxyType(
     {"health": Health, "calibration": Calibration, "decay": Decay}
 )
 _MODELS: Mapping[str, type[BaseModel]] = MappingProxyType({"": HealthDocument, **_PARTS})
-# By part ("" is the document itself), the members for which null is taken for absent.
+# By part ("" is the document itself), the members for which null counts as absent.
 _NULL_MEANS_ABSENT: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         part: frozenset(name for name, member in model.model_fields.items() if not member.is_required())
@@ -134,13 +134,13 @@ def read_document(raw: bytes) -> tuple[HealthDocument, tuple[Finding, ...]]:
 
 @dataclass(slots=True)
 class _ReadState:
-    """What was seen while one document was read."""
+    """Facts that were collected while one document was parsed."""
 
     faults: dict[_Parts, Finding] = field(default_factory=dict)
     """The first fault of each place."""
     findings: list[Finding] = field(default_factory=list)
     repeated: dict[int, tuple[dict[str, Any], list[str]]] = field(default_factory=dict)
-    """By `id` of an object, the names that it holds more than once; the object is kept to keep its id."""
+    """By `id` of an object, its repeated names; the object is kept so that its id stays unique."""
 
     has_infinity: bool = False
     """Whether a number was read that no double can hold, or is none."""
@@ -203,7 +203,10 @@ def _parse(raw: bytes, sight: _ReadState) -> Any:
 
 
 def _may_upset(raw: bytes) -> bool:
-    """Whether JSON may hold half a surrogate pair or be too deep; most is not, and is not walked through."""
+    """Return whether JSON may contain half a surrogate pair or be too deep.
+
+    Most is not, and need not be walked.
+    """
     return b"\\u" in raw or raw.count(b"{") + raw.count(b"[") > MAX_DEPTH
 
 
@@ -273,7 +276,7 @@ def _validated(members: dict[str, Any], sight: _ReadState) -> HealthDocument | N
         return HealthDocument.model_validate(members)
     except ValidationError as error:
         for detail in error.errors(include_url=False, include_context=False):
-            # "[key]" marks an error of the name; this is the only place where names are judged.
+            # "[key]" marks an error of the name; names are checked only here.
             parts = tuple(part for part in detail["loc"] if part != "[key]")
             name, value = _FAULT_NAMES.get(detail["type"], "wrong_type"), detail["input"]
             if name in {"unknown_value", "not_a_time"} and not isinstance(value, str):
@@ -290,7 +293,7 @@ def _validated(members: dict[str, Any], sight: _ReadState) -> HealthDocument | N
 
 
 def _oddities(document: HealthDocument) -> Iterator[Finding]:
-    """Tell what no rule forbids and yet does not fit together."""
+    """Return values that break no rule but contradict one another."""
     known, given = SCHEMA_VERSION.rpartition(".")[0], document.schema_version
     if not given.startswith(known + "."):
         message = f"written for {_shown(given)}; read as {SCHEMA_VERSION}"

@@ -55,7 +55,7 @@ class InspectionTally:
 
     inspected: int = 0
     not_inspected: Mapping[str, int] = field(default_factory=dict)
-    """By the name of the reason in lower case. Reasons that did not occur are absent."""
+    """Counts by the name of the reason in lower case. Reasons that did not occur are absent."""
 
     @property
     def is_mostly_missing(self) -> bool:
@@ -81,7 +81,7 @@ def inspection_extension(tally: InspectionTally, rule: StatusRule) -> dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class InspectionNote:
-    """What a peer's document says about its inspection. A peer chose every value."""
+    """Inspection facts in a peer's document. The peer chose every value."""
 
     rule: StatusRule | None
     """None if the document names no rule that this version knows."""

@@ -1,9 +1,8 @@
-"""How are p50 and p99 computed?
+"""Latency histogram for p50 and p99.
 
-Latencies are counted in the bins of an HDR histogram: 128 ns at the narrow end, then
-1/128 of the value, so that a bin's middle is within 0.4 % of every latency in it, from
-13 µs to an hour. The counts live in any memory of 64-bit lanes, so that a window file
-mapped into several processes is itself the histogram.
+Latencies are counted in the bins of an HDR histogram: 128 ns at the narrow end, then 1/128 of the value, so
+that a bin's middle is within 0.4 % of every latency in it, from 13 µs to an hour. The counts may be in any
+memory of 64-bit lanes, so that a window file that several processes map is itself the histogram.
 """
 
 import math
@@ -13,7 +12,7 @@ from itertools import accumulate
 from hdrh.histogram import HdrHistogram
 
 LONGEST_LATENCY_NS = 3_600_000_000_000
-"""One hour. What took longer is counted as one hour: clamped, never dropped."""
+"""One hour. Longer latencies are counted as one hour."""
 
 _LAYOUT = HdrHistogram(128, LONGEST_LATENCY_NS, 2)
 BIN_COUNT: int = _LAYOUT.counts_len

@@ -1,9 +1,8 @@
-"""What is an interaction, and when has it failed? (draft 2 and 4.4)
+"""Interactions and their outcomes (draft 2 and 4.4).
 
-The draft measures "successful interactions to total interaction attempts". Read to the
-letter, any scanner decides an agent's status; read over HTTP alone, an A2A agent whose
-model is down reports 1.0. Hence every request ends in one `Outcome`, and a counting
-profile says on which side of the ratio each outcome stands.
+The draft measures "successful interactions to total interaction attempts". Read literally, any scanner
+decides an agent's status; by HTTP alone, an A2A agent whose model is down reports 1.0. Therefore every
+request ends in one `Outcome`, and a counting profile decides on which side of the ratio each outcome counts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from lifesign.errors import InvalidValue
 
 
 class Outcome(IntEnum):
-    """How one request ended. The number is its lane in the window files: append only."""
+    """Outcome of one request. The number is its lane in the window files: append only."""
 
     ANSWERED = 0
     """A valid answer, also one that rejects, asks back or is still working."""
@@ -62,7 +61,7 @@ class CountingProfile(StrEnum):
     INTERACTIONS = "interactions"
     """Requests that reached an operation; the default."""
     SERVER_FAULTS = "server_faults"
-    """Only what the agent did wrong is an error, so that no caller can move the ratio."""
+    """Only faults of the agent are errors, so that no caller can change the ratio."""
 
 
 def outcome_named(outcome: object) -> Outcome:
@@ -152,10 +151,10 @@ _OUTCOME_OF_STATUS: Mapping[int, Outcome] = {
 
 
 def outcome_of_status(status: int, *, has_route: bool) -> Outcome:
-    """Judge a finished answer by its HTTP status alone.
+    """Return the outcome of a finished answer by its HTTP status alone.
 
-    `has_route` tells whether a route of the application matched: a 404 from an endpoint is
-    an answer about the caller's request, a 404 from the router never reached an operation.
+    `has_route`: whether a route of the application matched. A 404 of an endpoint is an answer to the caller's
+    request; a 404 of the router never reached an operation.
     """
     if status < 400:
         return Outcome.ANSWERED
@@ -183,17 +182,17 @@ _OUTCOME_OF_RPC_CODE: Mapping[int, Outcome] = {
 
 
 def outcome_of_rpc_code(code: object) -> Outcome:
-    """Judge a JSON-RPC error by its code; what is no known code is the server's fault."""
+    """Return the outcome of a JSON-RPC error code; an unknown code is a server fault."""
     if not isinstance(code, int):
         return Outcome.SERVER_FAULT
     return _OUTCOME_OF_RPC_CODE.get(code, Outcome.SERVER_FAULT)
 
 
 def outcome_of_exception(error: BaseException) -> Outcome:
-    """Judge an exception that left the application.
+    """Return the outcome of an exception that left the application.
 
-    What is no Exception (a cancellation, a generator's close, an interrupt) ends the request from
-    outside: nobody waits for its answer any more.
+    A BaseException that is no Exception (a cancellation, a generator's close, an interrupt) ends the request
+    from outside: its caller no longer waits.
     """
     if isinstance(error, TimeoutError):
         return Outcome.TIMED_OUT

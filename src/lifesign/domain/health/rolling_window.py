@@ -1,17 +1,17 @@
-"""Which samples belong to this window and to the one before?
+"""Rolling window: the samples of the current and the previous window.
 
-A window is 24 slots long; a sample leaves it with its slot, up to one slot early. One memory
-block of 64-bit lanes holds what one worker process counted in this window and the one before:
+A window is 24 slots long; a sample leaves it with its slot, up to one slot early. One memory block of 64-bit
+lanes contains the counts of one worker process in this window and the previous one:
 
     48 rows, one per slot of both windows: tag, a count per `Outcome`, number of streams, a count
     per `Inspection`
     25 latency histograms, one per slot of this window, and one for the next
     25 first-byte histograms of streams, likewise
 
-A row or histogram is found by its slot's number modulo the number of them, and a row's tag says
-which slot it holds, so that idle time of any length costs nothing. The block may be a file mapped
-into many processes: one writes, all read, and every state in which the writer can be killed reads
-as a valid window. Times are nanoseconds on a clock that never goes back.
+The position of a row or histogram is its slot's number modulo their number, and a row's tag contains its
+slot, so that idle time of any length costs nothing. The block may be a file mapped into many processes: one
+writes, all read, and every state in which the writer can be killed reads as a valid window. Times are
+nanoseconds on a monotonic clock.
 """
 
 import operator
@@ -76,7 +76,7 @@ class WindowWriter:
 
 @dataclass(slots=True)
 class WindowTotals:
-    """What all workers together counted: this window, and the outcomes of the one before."""
+    """Sums of all workers: this window, and the outcomes of the previous one."""
 
     current: list[int] = field(default_factory=lambda: [0] * len(Outcome))
     """Interactions of this window by `Outcome`."""
@@ -109,8 +109,8 @@ class WindowTotals:
 class WindowReader:
     """Sums the blocks of any number of workers.
 
-    Closed slots never change: their sum is kept and made anew only when time enters another
-    slot or the set of blocks changes, so that a usual reading adds the open slots only.
+    Closed slots never change: their sum is kept, and computed again only when time enters another slot or the
+    set of blocks changes. A usual reading adds the open slots only.
     """
 
     def __init__(self, window_ns: int) -> None:
@@ -145,11 +145,11 @@ def newest_slot_end_ns(block: memoryview, window_ns: int) -> int:
 
 
 def is_plausible(block: memoryview, window_ns: int, now_ns: int) -> bool:
-    """Whether a block that was found in a file can have been written by a WindowWriter.
+    """Return whether a WindowWriter can have written a block that was found in a file.
 
-    Every tag fits its row and lies not far in the future (a reboot may have set the clock back), and
-    no histogram holds more latencies than its row has interactions, give or take the threads that
-    were killed between the two.
+    Every tag fits its row and lies not far in the future (a reboot may have set the clock back), and no
+    histogram contains more latencies than its row has interactions, plus or minus the threads that were
+    killed between the two.
     """
     lanes = block.cast("B").cast("Q")
     newest = now_ns // (window_ns // SLOTS_PER_WINDOW)
@@ -173,7 +173,7 @@ def is_plausible(block: memoryview, window_ns: int, now_ns: int) -> bool:
 
 
 def _are_same(blocks: Sequence[memoryview], others: Sequence[memoryview]) -> bool:
-    """Whether these are the very same objects: views are equal when their contents are."""
+    """Return whether these are the same objects: views are equal if their contents are."""
     return len(blocks) == len(others) and all(map(operator.is_, blocks, others))
 
 
@@ -183,7 +183,7 @@ def _add_slots(totals: WindowTotals, block: memoryview, slots: range, newest: in
         row = slot % _ROWS * _ROW_LANES
         if lanes[row] != slot + 1:
             continue
-        # By `Outcome` first: what follows them is left out of the sums by outcome.
+        # By `Outcome` first: the following counts are not part of the sums by outcome.
         counts = lanes[row + 1 : row + _ROW_LANES].tolist()
         inspections = counts[_INSPECTIONS_LANE - 1 :]
         if slot <= newest - SLOTS_PER_WINDOW:
@@ -202,7 +202,7 @@ def _add_slots(totals: WindowTotals, block: memoryview, slots: range, newest: in
 
 
 def _has_histograms(lanes: memoryview, slot: int) -> bool:
-    """Whether the histograms of a slot that has a row are still its own, not those of a later slot."""
+    """Return whether the histograms of a slot with a row are still its own, not those of a later slot."""
     return all(
         lanes[later % _ROWS * _ROW_LANES] != later + 1
         for later in (slot + _HISTOGRAMS, slot + 2 * _HISTOGRAMS)

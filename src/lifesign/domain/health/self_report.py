@@ -1,4 +1,4 @@
-"""What does an agent say of itself? (draft 4.2 to 4.5)"""
+"""The document that an agent reports about itself (draft 4.2 to 4.5)."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,7 +14,7 @@ from lifesign.domain.health.trend import calibration_trend
 
 @dataclass(frozen=True, slots=True)
 class OperatorFacts:
-    """What the operator told the recorder."""
+    """Facts that the operator gave to the recorder."""
 
     agent_id: str
     window_seconds: float
@@ -95,7 +95,7 @@ def _calibration(
 ) -> dict[str, Any]:
     calibration: dict[str, Any] = {}
     if has_ratios:
-        # To six digits: rounded down, as 0.4999999 must not look like a degraded 0.5, and adding up to 1.
+        # To six digits: rounded down, since 0.4999999 must not look like a degraded 0.5, and adding up to 1.
         millionths = samples.responses * 1_000_000 // samples.total
         calibration["response_ratio"] = millionths / 1_000_000
         calibration["error_ratio"] = (1_000_000 - millionths) / 1_000_000

@@ -20,10 +20,10 @@ SLOW_FACTOR = 3
 def health_status(
     samples: Samples, latency_p99_ms: float | None = None, baseline_p99_ms: float | None = None
 ) -> HealthStatus:
-    """Judge a window (draft 4.3): too few samples, then the ratio, then the latency.
+    """Return the status of a window (draft 4.3): by the number of samples, then the ratio, then the latency.
 
-    Exactly 0.95 is healthy, exactly 0.50 degraded, exactly three times the baseline healthy.
-    The latency is judged only where the operator declared a baseline. Milliseconds.
+    Exactly 0.95 is healthy, exactly 0.50 degraded, exactly three times the baseline healthy. The latency
+    counts only if the operator declared a baseline. Milliseconds.
     """
     ratio = samples.response_ratio
     if ratio is None or samples.total < MINIMUM_SAMPLES:
@@ -71,7 +71,7 @@ def window_status(
 
 
 def is_slow(latency_p99_ms: float | None, baseline_p99_ms: float | None) -> bool:
-    """Whether a p99 latency exceeds three times the declared baseline; False if either is unknown."""
+    """Return whether a p99 latency exceeds three times the declared baseline; False if either is unknown."""
     if latency_p99_ms is None or baseline_p99_ms is None:
         return False
     limit_ms = SLOW_FACTOR * baseline_p99_ms

@@ -1,8 +1,8 @@
-"""What is kept of an agent's numbers over time, and what falls out?
+"""History of an agent: what is kept, and when it expires.
 
-Slots: of each half hour in which a probe looked, how often the agent was there, how long it took to
-answer, and what its health document said; of each day that is over, the same summed up. A slot in which
-nobody looked is not there, and a number that nobody could read is not in its slot: neither is a zero.
+There are slots of half hours and, after the end of a day, of days. A slot contains how often the agent
+answered, its latency, and the values of its health document. A slot without a probe does not exist, and a
+value that was never read is absent from its slot: neither is a zero.
 """
 
 import math
@@ -36,14 +36,14 @@ _MAX_NUMBER: Final = 64**_NUMBER_DIGITS - 1
 """A half hour in the year 2926."""
 _MAX_CODE: Final = 64**2 - 1
 _RATIO_STEPS: Final = 4_000
-"""So many that thousandths come back as they were."""
+"""Number of steps; thousandths are restored exactly."""
 _SHORTEST_MS: Final = 0.01
 _DECADES: Final = 11
 """From 0.01 ms to eleven days; what lies outside is kept as the end that it lies beyond."""
 
 
 class Measure(StrEnum):
-    """What is measured of an agent, or said by it; the order is that in which it is packed."""
+    """Measures of an agent, observed or reported, in the order in which they are packed."""
 
     ANSWER_MS = "answer_ms"
     """How long the agent took to answer a probe."""
@@ -98,7 +98,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class HistorySlot:
-    """A half hour or a day in which somebody looked, or was to look."""
+    """A half hour or a day with at least one probe, done or due."""
 
     number: int
     """Half hours, or days, since the epoch."""
@@ -110,7 +110,7 @@ class HistorySlot:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is shown of one agent, each the oldest first, each slot once."""
+    """History of one agent, each list the oldest first, each slot once."""
 
     half_hours: Sequence[HistorySlot] = ()
     days: Sequence[HistorySlot] = ()
@@ -130,9 +130,9 @@ def half_hour_of(at_s: float) -> int:
 
 
 def gathered(slot: OpenSlot | None, observation: Observation, at_s: float) -> OpenSlot:
-    """Return the open slot after one more observation: the same one, or the next if that has begun.
+    """Return the open slot after one more observation: the same one, or the next one if that has begun.
 
-    Time never goes backwards here: what was seen before the open slot counts in it.
+    Time never goes back here: an observation from before the open slot counts in it.
     """
     number = half_hour_of(at_s)
     if slot is None or number > slot.number:
@@ -161,10 +161,10 @@ def closed(slot: OpenSlot) -> HistorySlot:
 
 
 def added(history: KeptHistory, slot: HistorySlot) -> KeptHistory:
-    """Return the history with one more half hour, and without what is too old beside it.
+    """Return the history with one more half hour, and without expired slots.
 
-    Half hours of days that are over are summed up before they go. The same half hour twice is one. What
-    lies ahead of it goes: a clock that has been set back since was ahead.
+    Half hours of finished days are summed before they are removed. A repeated half hour counts once. Slots
+    that lie ahead of it are removed: they were written before a clock was set back.
     """
     # Slots stay packed where they stay as they are: to read all of them takes fifty times as long.
     half_hours = _split(history.half_hours)
@@ -293,7 +293,7 @@ def _split(text: str) -> dict[int, str]:
     while at < len(text):
         number, there = _number(text[at : at + _NUMBER_DIGITS]), _number(text[at + _HEAD - 1 : at + _HEAD])
         if there >= 1 << len(_MEASURES):
-            raise ValueError("a slot has a measure that nobody knows")
+            raise ValueError("a slot has an unknown measure")
         end = at + _HEAD + there.bit_count() * _SPREAD
         if end > len(text):
             raise ValueError("the last slot is cut off")

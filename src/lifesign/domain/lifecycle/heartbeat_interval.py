@@ -1,7 +1,7 @@
-"""When does an agent beat next, and does its clock agree with the registry's? (RFC-0016 4)
+"""Times of an agent's heartbeats, and its clock drift (RFC-0016 4).
 
-Agents that started together must not beat together, nor come back together to a registry that was away.
-Times are seconds on one clock that never goes back, but for those that are compared for drift.
+Agents that started together must not send heartbeats together, nor return together to a registry that was
+unreachable. Times are seconds on a monotonic clock, except those that are compared for drift.
 """
 
 from math import isfinite
@@ -10,13 +10,16 @@ from typing import Final
 from lifesign.domain.lifecycle.heartbeat_timeout import has_drifted
 
 EARLY_RATIO: Final = 0.2
-"""Of the interval: by up to so much a beat comes early, and never late. Late ones eat the thresholds."""
+"""Share of the interval by which a heartbeat may come early; it never comes late.
+
+Late ones use up the timeout.
+"""
 MIN_GAP_RATIO: Final = 0.1
-"""Of the interval: a registry that answers later than the next beat is due is not asked at once again."""
+"""Share of the interval: minimum wait after an answer that came later than the next heartbeat was due."""
 FIRST_WAIT_S: Final = 1.0
 """The most that is waited after the first try in vain; doubled with each further one."""
 MAX_WAIT_S: Final = 60.0
-"""So late at most, or after one interval if that is shorter, is it noticed that the registry is back."""
+"""Maximum wait, at most one interval, until an agent notices that the registry is reachable again."""
 MIN_WAIT_S: Final = 0.05
 MAX_RETRY_AFTER_S: Final = 300.0
 """A registry that asks to be left alone for longer is asked again after so long: the silent die."""
@@ -24,10 +27,10 @@ MAX_DOUBLINGS: Final = 16
 
 
 def first_heartbeat_at_s(registered_at_s: float, interval_s: float, chance: float) -> float:
-    """Return when the first beat after a registration is due: at any time within the interval.
+    """Return when the first heartbeat after a registration is due: at a random time within the interval.
 
-    `chance` is from 0 to 1. To register is a sign of life, so that the first interval may be shortened
-    at will; whoever registered together beats spread over the interval from then on.
+    `chance` is from 0 to 1. A registration is a liveness signal, so that the first interval may be shortened;
+    agents that registered together are then spread over the interval.
     """
     return registered_at_s + interval_s * max(MIN_GAP_RATIO, chance)
 
@@ -41,10 +44,10 @@ def next_heartbeat_at_s(sent_at_s: float, now_s: float, interval_s: float, chanc
 def next_try_at_s(
     now_s: float, interval_s: float, failures: int, chance: float, retry_after_s: float | None = None
 ) -> float:
-    """Return when to try again after so many tries in vain, 1 or more: back-off with full jitter.
+    """Return when to try again after so many failures, 1 or more: back-off with full jitter.
 
-    Never longer than the interval, so that a registry that is back hears from everybody within one.
-    What it asked for itself (`retry_after_s`, None if nothing) comes on top of chance.
+    The wait is never longer than the interval, so that every agent reports within one interval after an
+    outage. A wait that the registry requested (`retry_after_s`, None if none) is added.
     """
     doubled_s = FIRST_WAIT_S * 2.0 ** min(max(failures - 1, 0), MAX_DOUBLINGS)
     wait_s = max(MIN_WAIT_S, chance * min(doubled_s, interval_s, MAX_WAIT_S))
@@ -54,7 +57,7 @@ def next_try_at_s(
 
 
 def next_claim_at_s(now_s: float, dead_after_s: float, chance: float) -> float:
-    """Return when to look again whether another process still lives as this agent."""
+    """Return when to check again whether another process still runs as this agent."""
     return now_s + dead_after_s * (0.5 + 0.5 * chance)
 
 
@@ -70,5 +73,5 @@ def clock_differs_by_s(sent_s: float, answered_s: float, server_s: float) -> flo
 
 
 def is_adrift(difference_s: float, interval_s: float) -> bool:
-    """Whether clocks differ by so much that the registry warns of it too (RFC-0016 4.5)."""
+    """Return whether clocks differ so much that the registry warns of it too (RFC-0016 4.5)."""
     return has_drifted(difference_s, 0.0, interval_s)

@@ -1,8 +1,8 @@
-"""When is a heartbeat late, an agent silent, a clock adrift?
+"""Heartbeat timeouts, and clock drift.
 
-Silence is the time since the last sign of an agent, without the spans in which nobody's silence
-counts: our own downtime, a hold, a jump of the clock. All times are seconds since the epoch by
-the registry's own clock (RFC-0016 4.5): an agent's clock is compared for drift, and judges nothing.
+The time without a heartbeat is the time since the last liveness signal, without excluded spans: the
+registry's own downtime, a suspension, a jump of the clock. All times are seconds since the epoch by the
+registry's own clock (RFC-0016 4.5): an agent's clock is compared for drift, and decides nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,13 +21,13 @@ MAX_CLOCK_DIFFERENCE_S: Final = 5.0
 MISSED_SWEEPS: Final = 3
 """A gap of more than this many sweep periods is downtime.
 
-Fewer would take one slow sweep for downtime, and a server that is always slow would excuse every
-silence for ever; more would let a short outage of ours count against agents with short thresholds.
+With fewer, one slow sweep would count as downtime, and a slow server would excuse every timeout; with more, a
+short outage of the registry would count against agents with short timeouts.
 """
 MIN_DOWNTIME_S: Final = 1.0
 """A shorter gap is none, however often we sweep: a busy machine is not away."""
 MIN_REPORTED_DOWNTIME_S: Final = 10.0
-"""A shorter downtime is excused and not told of in the event log: on a busy machine there is one a minute."""
+"""A shorter downtime is excluded without an event: on a busy machine there is one a minute."""
 MIN_WAIT_S: Final = 0.5
 """For which a heartbeat waits for us; less is no excuse, and far below what is called drift."""
 DRIFT_INTERVALS: Final = 2
@@ -36,7 +36,7 @@ DRIFT_INTERVALS: Final = 2
 
 @dataclass(frozen=True, slots=True, order=True)
 class ExcludedSpan:
-    """Time in which nobody's silence counts; it excuses nothing unless it ends after it began."""
+    """Time that does not count as missed heartbeats; a span that ends before it begins excludes nothing."""
 
     begin_s: float
     end_s: float
@@ -73,10 +73,10 @@ PROBE_THRESHOLDS: Final = Thresholds(interval_s=300.0, unhealthy_after_s=900.0, 
 
 
 def silent_for_s(last_s: float, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> float:
-    """Return how long there was no sign, 0 or more, without the excused time between.
+    """Return the time without a liveness signal, 0 or more, without the excluded spans.
 
-    0 also if the last sign lies ahead of now: a clock that was set back makes nobody silent. The
-    spans may overlap, stand in any order, and reach into the future.
+    Also 0 if the last signal lies in the future: a clock that was set back causes no timeout. The spans may
+    overlap, have any order, and reach into the future.
     """
     silent_s = now_s - last_s
     for span in _joined(excluded_downtime):
@@ -127,8 +127,8 @@ def downtime(last_alive_s: float, now_s: float, cadence_s: float) -> ExcludedSpa
 def clock_jump_s(wall_elapsed_s: float, monotonic_elapsed_s: float) -> float:
     """Return how far the wall clock jumped between two sweeps; 0 up to MAX_CLOCK_DIFFERENCE_S.
 
-    Above 0 it jumped ahead, and that much before now is to be excused. Below 0 it was set back:
-    there is nothing to excuse, for nobody looks more silent by it.
+    Above 0 it jumped ahead, and that much time before now is to be excluded. Below 0 it was set back: nothing
+    needs to be excluded, since no timeout gets longer by it.
     """
     jump_s = wall_elapsed_s - monotonic_elapsed_s
     return jump_s if abs(jump_s) > MAX_CLOCK_DIFFERENCE_S else 0.0
@@ -137,29 +137,30 @@ def clock_jump_s(wall_elapsed_s: float, monotonic_elapsed_s: float) -> float:
 def clock_jump_since_s(
     gap_s: float, wall_elapsed_s: float | None = None, monotonic_elapsed_s: float = 0.0
 ) -> float:
-    """Return how far the clock jumped since anybody's last sweep; above 0 ahead, below 0 back.
+    """Return how far the clock jumped since the last sweep of any process; above 0 ahead, below 0 back.
 
-    Several processes sweep, and each compares the two clocks between its own sweeps: what it measures
-    (`wall_elapsed_s` is None if it has not swept yet) may lie before the last sweep of another one, which
-    told it then. By the clock that sweep was `gap_s` ago; no jump is larger than that gap.
+    Several processes sweep, and each compares the two clocks between its own sweeps: its result
+    (`wall_elapsed_s` is None before its first sweep) may lie before the last sweep of another process, which
+    has reported it. That sweep was `gap_s` ago by the clock; no jump is larger than that gap.
     """
     measured_s = 0.0 if wall_elapsed_s is None else clock_jump_s(wall_elapsed_s, monotonic_elapsed_s)
     if gap_s < -MAX_CLOCK_DIFFERENCE_S:
-        # By the time that has really passed, which we know up to our own, it was set back further.
+        # By the time that has really passed, which is known up to this process's last sweep, it was set back
+        # further.
         return min(max(measured_s, gap_s - monotonic_elapsed_s), gap_s)
     jump_s = min(measured_s, gap_s)
     return jump_s if jump_s > MAX_CLOCK_DIFFERENCE_S else 0.0
 
 
 def has_drifted(client_s: float, server_s: float, interval_s: float) -> bool:
-    """Whether an agent's clock differs from ours by more than two intervals (RFC-0016 4.5)."""
+    """Return whether an agent's clock differs from the registry's by over two intervals (RFC-0016 4.5)."""
     return abs(client_s - server_s) > DRIFT_INTERVALS * interval_s
 
 
 def drift_s(client_s: float, server_s: float, waited_s: float = 0.0) -> float:
-    """Return how far an agent's clock is off at least, its time minus ours; 0 if it may be right.
+    """Return the minimum error of an agent's clock, its time minus the registry's; 0 if it may be right.
 
-    What it says was written between `waited_s` ago and now, for all we know: it may have waited for us.
+    Its timestamp was written between `waited_s` ago and now: the request may have waited for the server.
     """
     if client_s > server_s:
         return client_s - server_s
@@ -170,7 +171,7 @@ def drift_s(client_s: float, server_s: float, waited_s: float = 0.0) -> float:
 def is_drifting(
     client_s: float, server_s: float, interval_s: float, waited_s: float, *, was_drifting: bool
 ) -> bool:
-    """Whether an agent's clock is adrift; as before where that depends on how long it waited for us."""
+    """Return whether an agent's clock is adrift; unchanged if that depends on how long the request waited."""
     if has_drifted(drift_s(client_s, server_s, waited_s), 0.0, interval_s):
         return True
     return was_drifting and has_drifted(client_s, server_s, interval_s)

@@ -55,19 +55,19 @@ class MonitorPolicy:
     quiet_cadences: int = 2
     """How many cadences in a row it must be over, 1 to 100: more doubt, longer holds."""
     max_suspension_seconds: float = 900.0
-    """When those who are still silent are believed, one cadence to 86400.
+    """Time after which a suspension ends and the timeouts of waiting agents count, one cadence to 86400.
 
-    What a real mass death costs in delay, and how long a failure of ours may last unharmed. An agent
-    is delayed by one hold; by two, if it fell silent during the first.
+    This delays the detection of a real mass death, and covers a fault of the registry of that length. An
+    agent is delayed by one suspension; by two, if it timed out during the first.
     """
     baseline_cadences: int = 10
     """How many cadences the baseline is the mean of, 1 to 100: more are steadier, fewer follow growth."""
 
     proven_seconds: float = 300.0
-    """How long an agent must have given signs of life for its silence to tell anything of us, 0 to 86400.
+    """How long an agent must have sent liveness signals to count for a suspension, 0 to 86400.
 
-    Else whoever may register agents could have all decisions held, with agents that never beat. Longer
-    makes that dearer, and leaves a fleet that has just begun without protection for as long.
+    Otherwise a caller that may register agents could suspend all verdicts with agents that never send
+    heartbeats. A longer time makes that harder, and leaves a new fleet without protection for as long.
     """
 
     def __post_init__(self) -> None:
@@ -85,10 +85,10 @@ DEFAULT_POLICY = MonitorPolicy()
 
 
 class Track(StrEnum):
-    """By what the agents that are counted together are monitored."""
+    """Kind of monitoring of the agents that are counted together."""
 
     HEARTBEAT = "heartbeat"
-    """By their heartbeats, and those monitored by both."""
+    """Agents with heartbeats, including those monitored by both."""
     PROBE = "probe"
 
 
@@ -98,7 +98,7 @@ class MonitorState(StrEnum):
     NORMAL = "normal"
     """Silence counts."""
     SUSPENDED = "suspended"
-    """Silence takes nobody down, except who was held once already."""
+    """Timeouts take no agent down, except those that were suspended before."""
     RESUMING = "resuming"
     """Silence counts again; those who were held and are still silent are leaving."""
 
@@ -115,12 +115,12 @@ class MonitorChange(StrEnum):
     RELEASED = "released"
     """suspended → resuming: an operator says that silence is to be believed."""
     COHORT_PASSED = "cohort_passed"
-    """resuming → normal: for `quiet_cadences` nobody left who had been held."""
+    """resuming → normal: for `quiet_cadences` no agent of the suspension was left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Monitor:
-    """What all server processes know of one track: of bounded size, changed with its row locked."""
+    """State of one track, shared by all server processes: of bounded size, changed with its row locked."""
 
     since_s: float
     """When the state began."""
@@ -134,9 +134,12 @@ class Monitor:
     """Completed since the wave, or the cohort, was last seen; 0 while normal."""
     is_cadence_quiet: bool = True
     cohort_before_s: float = 0.0
-    """Who gave its last sign of life before this had its hold: never held nor counted again. 0 for nobody."""
+    """Agents with a last liveness signal before this had their suspension, and get no second one.
+
+    0 for none.
+    """
     newest_waiting_s: float = 0.0
-    """The last sign of life of whoever fell silent last of those who wait; 0 unless held."""
+    """Last liveness signal of the agent that timed out last among those that wait; 0 unless suspended."""
     newcomers: int = 0
     """How many of those who wait fell silent only after the hold began; 0 unless held."""
     unwitnessed: int = 0
@@ -171,7 +174,7 @@ class MonitorEvent:
     cause: MonitorChange
     at_s: float
     exits: int
-    """Who would have gone, or is still waiting, cohort not counted."""
+    """Agents that would have exited, or still wait, without the cohort."""
     limit: int
     """How many exits in one cadence would have been believed."""
     unwitnessed: int = 0
@@ -185,12 +188,12 @@ class ExcludedDowntime:
     begin_s: float
     end_s: float
     cohort_before_s: float
-    """Who gave its last sign of life before this was not held, and is not excused."""
+    """Agents with a last liveness signal before this were not suspended, and are not excused."""
 
     def seconds(self, last_liveness_s: float) -> float:
-        """How much of the silence since the last sign of life is excused; 0 or more.
+        """How much of the time since the last liveness signal is excluded; 0 or more.
 
-        Our own downtime may lie in the same span: it is not to be excused twice.
+        The registry's own downtime may lie in the same span: it must not be excluded twice.
         """
         if last_liveness_s < self.cohort_before_s:
             return 0.0
@@ -199,18 +202,18 @@ class ExcludedDowntime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """What a sweep must do: store `monitor`, log `event`, store `excluded_downtime`, ask `may_change`."""
+    """Result for a sweep: store `monitor`, log `event`, store `excluded_downtime`, ask `may_change`."""
 
     monitor: Monitor
     is_suspended: bool
-    """Also at the look that ends a hold: its exits are to be judged anew without the excused time."""
+    """Also at the assessment that ends a suspension: exits are assessed again without the excluded time."""
     cohort_before_s: float
     event: MonitorEvent | None = None
     excluded_downtime: ExcludedDowntime | None = None
     """Given once, when a hold ends. At most two of these concern one silence."""
 
     def may_change(self, last_liveness_s: float) -> bool:
-        """Whether silence since this last sign of life may take an agent down now."""
+        """Return whether a timeout since this last liveness signal may take an agent down now."""
         return not self.is_suspended or last_liveness_s < self.cohort_before_s
 
 
@@ -225,10 +228,10 @@ def new_monitors(now_s: float) -> Monitors:
 
 
 def is_unwitnessed(missed_s: float, heard_at_s: float | None, companion_due_s: float | None) -> bool:
-    """Whether nothing bears out that an agent missed the heartbeat that was due at `missed_s`.
+    """Return whether nothing confirms that an agent missed the heartbeat that was due at `missed_s`.
 
-    `heard_at_s` is the last authenticated request of any agent, `companion_due_s` when another proven agent's
-    heartbeat last fell due; None: never. A single agent has no companion, and is judged by itself.
+    `heard_at_s` is the last authenticated request of any agent, `companion_due_s` the last due time of
+    another proven agent's heartbeat; None: never. A single agent has no companion, and is assessed by itself.
     """
     was_heard = heard_at_s is not None and heard_at_s >= missed_s
     has_companion = companion_due_s is not None and companion_due_s >= missed_s
@@ -241,17 +244,18 @@ def baseline_exits(monitor: Monitor) -> float:
 
 
 def exit_limit(monitor: Monitor, policy: MonitorPolicy = DEFAULT_POLICY) -> int:
-    """How many exits in one cadence are believed."""
+    """Return the maximum of exits in one cadence without a suspension."""
     return max(policy.min_exits, math.floor(policy.factor * baseline_exits(monitor)))
 
 
 def is_suspicious_exit(
     monitor: Monitor, last_liveness_s: float, heard_for_s: float, policy: MonitorPolicy = DEFAULT_POLICY
 ) -> bool:
-    """Whether an agent that silence would take down now is to be among the exits that are looked at.
+    """Return whether an agent that a timeout would take down now counts among the exits.
 
-    `heard_for_s` is how long it has given signs of life in its present status: nothing for one that never
-    beat, nor for one that goes its second step down, whose first one was counted. A cohort is whole.
+    `heard_for_s` is how long it has sent liveness signals in its present status: none for an agent that never
+    sent a heartbeat, nor for its second step down, since its first one was counted. A cohort counts as a
+    whole.
     """
     return heard_for_s >= policy.proven_seconds or last_liveness_s < monitor.cohort_before_s
 
@@ -347,7 +351,7 @@ def _while_suspended(
 def _end_suspension(
     monitor: Monitor, cause: MonitorChange, now_s: float, policy: MonitorPolicy
 ) -> Assessment:
-    """Believe silence again; whoever waits now had its hold, and nobody gets a second one."""
+    """Let timeouts count again; agents that wait now had their suspension, and get no second one."""
     excluded_downtime = ExcludedDowntime(
         begin_s=monitor.since_s, end_s=now_s, cohort_before_s=monitor.cohort_before_s
     )
@@ -405,7 +409,7 @@ def _caught_up(monitor: Monitor, now_s: float) -> Monitor:
 
 
 def _rolled(monitor: Monitor, now_s: float, policy: MonitorPolicy) -> Monitor:
-    """Complete the cadence if its time is over; those in which nobody looked say nothing."""
+    """Complete the cadence if its time is over; cadences without a sweep do not count."""
     cadences = math.floor((now_s - monitor.cadence_began_s) / policy.cadence_seconds)
     if cadences < 1:
         return monitor
@@ -441,7 +445,8 @@ def _assess(
     event: MonitorEvent | None = None,
     excluded_downtime: ExcludedDowntime | None = None,
 ) -> Assessment:
-    # The cohort of a hold that ends now was judged with its silence: it may go at the next look.
+    # The cohort of a suspension that ends now was assessed with its timeouts: it may exit at the next
+    # assessment.
     return Assessment(
         monitor=after,
         is_suspended=is_suspended,

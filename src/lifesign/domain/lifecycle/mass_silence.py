@@ -21,24 +21,26 @@ MIN_ADDRESSES = 3
 """A class with fewer is never in mass silence: one address of two says nothing about the other."""
 MAX_FEW_ADDRESSES = 11
 FEW_RATIO = 0.75
-"""Of 3 to 11 addresses so many must be silent."""
+"""Of 3 to 11 addresses, this share must be silent."""
 RATIO = 0.5
-"""Of more addresses."""
+"""Share of more addresses."""
 QUARTER = 0.25
-"""So much of the addresses must be silent without any single key. Three keys with equal shares always have
-that if half of all addresses are silent."""
+"""Share of the addresses that must be silent without any single key.
+
+Three keys with equal shares always reach it if half of all addresses are silent.
+"""
 MIN_SILENT_WITHOUT_ONE_KEY = 2
 """The same as a number: one dead agent and a hostile key are no mass silence."""
 MAX_LEFT_OUT = 8
 """Keys that are left out, each on its own: those that answer most, and those that are silent most."""
 MAX_SILENT_CLASSES = 1_000
-"""That are kept, the largest ones: probers name classes, and there is no end of names."""
+"""Maximum of stored classes, the largest ones: probers name classes, and their number is unlimited."""
 DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MassSilencePolicy:
-    """Which addresses are counted; InvalidValue outside of a range."""
+    """Rules for the addresses that count; InvalidValue outside of a range."""
 
     expected_seconds: float = PROBE_THRESHOLDS.dead_after_s + DAY_S
     """An address that answered within this time is expected to answer, 1 to 2,592,000."""
@@ -64,18 +66,18 @@ class ClassCounts:
     addresses: int
     """How many there are; an IPv6 /64 network is one."""
     silent_s: tuple[float, ...]
-    """Of those that are silent, when each last answered; in any order."""
+    """Last answers of the silent addresses, in any order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MassSilence:
-    """Which network classes are in mass silence, as the registry keeps it."""
+    """Network classes in mass silence, as the registry stores them."""
 
     counted_at_s: float = 0.0
     classes: Mapping[str, float] = field(default_factory=dict)
     """Each with when its mass silence was noticed, for any key."""
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of each of these classes, the prober keys for which no target of it is a witness."""
+    """By class, the prober keys for which no target of it is a witness."""
 
     def classes_for(self, key: str) -> list[str]:
         """Return the classes that are in mass silence for a prober key."""
@@ -90,7 +92,7 @@ def needed(addresses: int) -> int | None:
 
 
 def is_mass_silence(counts: ClassCounts, policy: MassSilencePolicy = DEFAULT_POLICY) -> bool:
-    """Whether so many addresses are silent, and fell silent so close together, that none is a witness."""
+    """Return whether so many addresses are silent, and became so close together, that none is a witness."""
     least = needed(counts.addresses)
     return least is not None and _fell_silent_together(counts, least, policy)
 
@@ -129,7 +131,7 @@ def _is_quarter_silent(counts: ClassCounts, policy: MassSilencePolicy) -> bool:
 
 
 def _fell_silent_together(counts: ClassCounts, least: int, policy: MassSilencePolicy) -> bool:
-    """Whether so many addresses, 1 or more, last answered within `together_seconds` of each other."""
+    """Return whether so many addresses, 1 or more, last answered within `together_seconds` of each other."""
     if len(counts.silent_s) < least:
         return False
     last_s = sorted(counts.silent_s)

@@ -1,7 +1,7 @@
-"""Monitor watch: lost evidence and keys that report many failures, when it begins and when it is over.
+"""Monitor watch: when lost evidence and keys with many failures are reported, and when that ends.
 
-An agent counts if its evidence is old through a fault of the monitoring (`evidence_age.PROBER_FAULTS`), not
-through a wish of its own. One event tells of all agents. Times are seconds since the epoch by the registry's
+An agent counts if its evidence is old because of a fault of the monitoring (`evidence_age.PROBER_FAULTS`),
+not by its own request. One event covers all agents. Times are seconds since the epoch by the registry's
 clock.
 """
 
@@ -12,11 +12,11 @@ from enum import StrEnum
 from lifesign.domain.observation.evidence_age import PROBER_FAULTS, UnknownReason
 
 MIN_RESULTS = 20
-"""Of fewer results of one key about living agents, no share says anything."""
+"""With fewer results of one key about living agents, its share of failures means nothing."""
 MAX_FAILED_RATIO = 0.5
 """More failures among them are reported."""
 MAX_KEYS = 1_000
-"""That are watched, those that reported most: keys have no end."""
+"""Maximum of watched keys, those with the most reports: the number of keys is not limited."""
 
 MAX_UNREACHED = 100
 """Pairs of a worker and a network class that are kept."""
@@ -24,7 +24,7 @@ MAX_UNREACHED = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyWatch:
-    """What is known of the results of one prober's key about living agents."""
+    """Results of one prober key about living agents."""
 
     answered: int
     """Since ever, when the running period began."""
@@ -56,9 +56,9 @@ class KeysWatched:
 def keys_after(
     before: KeysWatched, sums: Mapping[str, tuple[int, int]], now_s: float, period_seconds: float
 ) -> tuple[KeysWatched, list[KeyFailuresChange]]:
-    """Return what is known of all keys now, and which turned: their shares of failures, period by period.
+    """Return the state of all keys, and those that changed: their shares of failures, period by period.
 
-    `sums` has how many results answered and failed since ever, by the key. A key whose sums fell begins anew.
+    `sums` contains the total of answered and failed results by key. A key whose sums decreased starts again.
     """
     if not is_due(before.began_s, now_s, period_seconds):
         return before, []
@@ -83,9 +83,9 @@ class UnreachedTargets:
     """Targets that answered before, and that the definition of their present prober does not allow."""
 
     holder: str
-    """Of their shards: a worker of the prober."""
+    """Holder of their shards: a worker of the prober."""
     network_class: str
-    """In which they answered."""
+    """Network class in which they answered."""
     targets: int
     reached_by: str | None = None
     """Another living worker that reaches the class; None if none says so."""
@@ -117,7 +117,7 @@ def unreached_targets(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceWatchState:
-    """What the last count found, as the registry keeps it."""
+    """Result of the last count, as the registry stores it."""
 
     counted_at_s: float = 0.0
     reasons: Mapping[UnknownReason, int] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class EvidenceWatchState:
 
 
 class EvidenceChange(StrEnum):
-    """What is to be reported after a count."""
+    """Change that must be reported after a count."""
 
     LOST = "lost"
     RESTORED = "restored"
@@ -163,5 +163,5 @@ def watched_after(
 
 
 def is_due(counted_at_s: float, now_s: float, watch_seconds: float) -> bool:
-    """Whether it is time to count again; a last count that lies ahead was before the clock was set back."""
+    """Return whether the next count is due; a last count in the future was before the clock was set back."""
     return not 0 <= now_s - counted_at_s < watch_seconds

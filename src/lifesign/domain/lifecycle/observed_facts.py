@@ -34,10 +34,10 @@ from lifesign.domain.observation.results import (
 MAX_INTERACTIONS: Final = 20
 """How many measured interactions are remembered."""
 MAX_FAILURES_REMEMBERED: Final = 2
-"""Of measured failures in a row so many are remembered as interactions.
+"""Number of measured failures in a row that are remembered as interactions.
 
-What follows them is one silence, which is judged apart: an agent that returns from a long one and
-calls itself healthy is not contradicted by having been away. One that is away every other time is.
+Later ones belong to one outage, which is assessed separately: an agent that returns from a long outage and
+reports to be healthy is not contradicted by it. One that fails every other time is.
 """
 MAX_IN_ROW: Final = 1000
 """Rows are counted up to here: nothing asks for more."""
@@ -47,13 +47,13 @@ _Row = Annotated[int, Field(ge=0, le=MAX_IN_ROW)]
 
 
 class _Stored(BaseModel):
-    """What is kept as JSON in a row of the database: immutable, nothing unknown."""
+    """Model of JSON in a row of the database: immutable, without unknown members."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class LastResult(_Stored):
-    """How a layer answered the last time it was asked."""
+    """Last result of a layer."""
 
     layer: LayerResult
     observed_at_s: _Moment
@@ -78,7 +78,7 @@ class LastDocument(_Stored):
 
 
 class Observed(_Stored):
-    """What is known of one agent from outside; `Observed()` is nothing."""
+    """Observed facts about one agent; `Observed()` has none."""
 
     last_observed_at_s: _Moment | None = None
     """When the last result of any kind was observed."""
@@ -103,9 +103,9 @@ class Observed(_Stored):
     failures_in_row: _Row = 0
     """Measured failures since the last sign of life, counted up to MAX_IN_ROW."""
     excused_failures: _Row = 0
-    """Of these, the failures that were observed before the end of a maintenance or of an override."""
+    """Failures among these that were observed before the end of a maintenance or of an override."""
     excused_silence_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Of the observed silence, the part before the end of a maintenance or of an override."""
+    """Part of the observed outage before the end of a maintenance or of an override."""
     recent_interactions: Annotated[str, Field(max_length=MAX_INTERACTIONS, pattern="^[01]*$")] = ""
     """The last measured interactions, one per observation, oldest first: 1 answered, 0 failed.
 
@@ -121,7 +121,7 @@ class Observed(_Stored):
     last_unhealthy_timestamp_s: _Moment | None = None
     """The `timestamp` of the last one counted; None if the row is empty."""
     reported_agent_id: Annotated[str, Field(min_length=1, max_length=MAX_AGENT_ID_CHARS)] | None = None
-    """What the agent called itself last."""
+    """Name that the agent last reported."""
     slot: OpenSlot | None = None
     """The half hour of the last observation."""
 
@@ -146,9 +146,9 @@ class Observed(_Stored):
 
 
 def expected(at_s: float, within_s: float) -> Observed:
-    """Return what is known of an agent that was registered at `at_s` to be probed: nothing yet.
+    """Return the facts about an agent that was registered at `at_s` to be probed: none yet.
 
-    If no result comes within `within_s`, no prober is at work.
+    If no result comes within `within_s`, no prober is running.
     """
     return Observed(evidence_until_s=at_s + within_s, results_until_s=at_s + within_s)
 
@@ -182,7 +182,7 @@ def fold(
     at_s = not_before(receipt.at_s, observed.last_observed_at_s)
     result = observation.result
     if result in INCONCLUSIVE:
-        # Of an agent of which nothing was ever measured, no evidence counts.
+        # An agent that was never measured has no evidence.
         measured: dict[str, Any] = {"evidence_until_s": observed.evidence_until_s or at_s}
     else:
         measured = {"measured_at_s": at_s, "evidence_until_s": receipt.evidence_until_s}
@@ -225,7 +225,7 @@ def current_health(observed: Observed | None, now_s: float) -> HealthStatus:
 
 
 def is_document_current(observed: Observed | None, now_s: float) -> bool:
-    """Whether the last health document still counts, whatever it says."""
+    """Return whether the last health document still counts, whatever its content."""
     evidence = evidence_of(observed)
     until_s = evidence.health_until_s
     return until_s is not None and now_s <= until_s and unknown_reason(evidence, now_s) is None
@@ -285,7 +285,7 @@ def moved_back(observed: Observed, by_s: float, now_s: float) -> Observed:
     names = ("last_observed_at_s", "measured_at_s", "last_liveness_signal_at_s", "alive_since_s")
     update: dict[str, object] = {name: moved_s(getattr(observed, name)) for name in names}
     if (observed.last_observed_at_s or 0.0) > now_s:
-        # What the last result promised lies that far ahead, too.
+        # The promise of the last result may lie that far ahead, too.
         for name in ("evidence_until_s", "results_until_s"):
             until_s = getattr(observed, name)
             update[name] = None if until_s is None else until_s + by_s
@@ -375,7 +375,7 @@ def _document(observed: Observed, observation: Observation, at_s: float) -> dict
 
 
 def _last_document(document: ProbedDocument, at_s: float) -> LastDocument:
-    # A document from the near future is as old as one just computed: nobody stays fresh for longer.
+    # A document from the near future counts as computed now: it must not stay valid for longer.
     computed_at_s = at_s - max(0.0, document_age_s(document, at_s))
     return LastDocument(
         status=document.status,

@@ -1,7 +1,7 @@
-"""What does one event of an opencode server say about its sessions? (protocol, section 7)
+"""Events of an opencode server about its sessions (protocol, section 7).
 
 Three envelopes are in use: `properties` (GET /event), `payload.properties` (GET /global/event) and `data`
-(GET /api/event). What an event says is not judged here: see `passive_heartbeat`.
+(GET /api/event). `passive_heartbeat` decides what follows from an event.
 """
 
 from collections.abc import Mapping
@@ -15,20 +15,20 @@ from lifesign.domain.text.safe_text import harmless
 MAX_SESSION_ID_CHARS: Final = 256
 MAX_TYPE_CHARS: Final = 64
 MAX_ERROR_CHARS: Final = 300
-"""Of an error's name and words, as they are kept."""
+"""Maximum stored length of an error's name and text."""
 
 
 class Meaning(StrEnum):
-    """What an event is to whoever wants to know whether an agent works."""
+    """Meaning of an event for the question whether an agent works."""
 
     ACTIVITY = "activity"
     """The session does something, or has just ended doing it."""
     ERROR = "error"
-    """What the session was doing failed; the session itself goes on."""
+    """The current work of the session failed; the session itself continues."""
     CREATED = "created"
     DELETED = "deleted"
     REPEAT = "repeat"
-    """What another event has said already: `sync` of /global/event."""
+    """Repeats another event: `sync` of /global/event."""
     OTHER = "other"
     """It proves the server, as every line does."""
 
@@ -43,7 +43,7 @@ _MEANINGS: Final[Mapping[str, Meaning]] = {
     "session.deleted": Meaning.DELETED,
     "sync": Meaning.REPEAT,
 }
-"""Of all other types but `message.part.updated`, whose part decides: OTHER."""
+"""Meaning of types. `message.part.updated` depends on its part; all other types are OTHER."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ def read_event(text: str) -> ActivityEvent | None:
 
 
 def is_session_id(text: object) -> bool:
-    """Whether a value can name a session: visible ASCII, not too much of it, and no way out of a path."""
+    """Return whether a value can be a session id: visible ASCII, limited length, no path separators."""
     return (
         isinstance(text, str)
         and 0 < len(text) <= MAX_SESSION_ID_CHARS
@@ -93,7 +93,10 @@ def is_session_id(text: object) -> bool:
 
 
 def state_is_busy(status: object) -> bool | None:
-    """Whether a session of this status works: `busy`, or `retry` as it waits for its model; None: unknown."""
+    """Return whether a session of this status works: `busy`, or `retry` while it waits for its model.
+
+    None: unknown.
+    """
     match status:
         case {"type": "busy" | "retry"}:
             return True
@@ -112,7 +115,7 @@ def _session_id(members: Mapping[str, Any]) -> str | None:
 
 
 def _is_work(kind: str, members: Mapping[str, Any]) -> bool:
-    """Whether a part of a message shows that the session works: a finished tool, or text of its model.
+    """Return whether a part of a message shows that the session works: a finished tool, or text of its model.
 
     `tool.execute.after`, which the heartbeat tool's contract names, never appears on the wire.
     """
@@ -131,12 +134,12 @@ def _is_busy(kind: str, members: Mapping[str, Any]) -> bool | None:
 
 
 def _error(members: Mapping[str, Any]) -> str:
-    """Return what is told of an error: all of it is optional."""
+    """Return the description of an error, all of whose members are optional."""
     error = _object(members, "error") or {}
     name = error.get("name")
     words = (_object(error, "data") or {}).get("message")
     text = ": ".join(part for part in (name, words) if isinstance(part, str) and part)
-    return _safe(text, MAX_ERROR_CHARS) or "an error of which nothing is told"
+    return _safe(text, MAX_ERROR_CHARS) or "an error without a description"
 
 
 def _object(value: object, name: str) -> dict[str, Any] | None:

@@ -1,9 +1,9 @@
-"""When does what an agent's sessions do become a heartbeat? (protocol, section 7)
+"""Heartbeats that follow from the activity of an agent's sessions (protocol, section 7).
 
-* Activity of a session is a heartbeat of its agent: at once, or MIN_GAP_S after the one before.
-* An idle session on a living server is well and has nothing to do: its agent beats at its interval.
-* A busy session of which nothing is heard is silent; an idle one beside it does not speak for its agent.
-* While the server is not heard, nobody beats: what cannot be seen is not said.
+* Activity of a session is a heartbeat of its agent: at once, or MIN_GAP_S after the previous one.
+* An idle session on a living server is fine: its agent sends heartbeats at its interval.
+* A busy session without events sends none; an idle one beside it does not replace it.
+* While the server is unreachable, no heartbeats are sent: nothing is known.
 """
 
 import math
@@ -22,13 +22,13 @@ SERVER_SILENT_S: Final = 30.0
 LATE_S: Final = 10.0
 """A heartbeat for activity that is longer ago is left out: it would say what is not so any more."""
 MAX_SESSIONS: Final = 1_000
-"""That can be watched at once."""
+"""Maximum of watched sessions."""
 MAX_UNKNOWN_SESSIONS: Final = 1_000
-"""That are told apart; the events of further ones are counted all the same."""
+"""Maximum of unknown sessions that are distinguished; the events of further ones are only counted."""
 
 
 class SessionState(StrEnum):
-    """What is known of a watched session."""
+    """State of a watched session."""
 
     UNKNOWN = "unknown"
     """The server has not been asked since the stream began, and no event has told."""
@@ -52,11 +52,11 @@ class DueHeartbeat:
     agent_id: str
     cause: Cause
     session_id: str
-    """That moved last, or one of those that are idle."""
+    """Session with the last activity, or one of the idle ones."""
     source: str
     """The event's type; what the server was asked for, after a new beginning; empty if it is idle."""
     busy_sessions: int
-    """Of this agent now: its load."""
+    """Number of busy sessions of this agent: its load."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class _Session:
     agent_id: str
     state: SessionState = SessionState.UNKNOWN
     before: SessionState = SessionState.UNKNOWN
-    """What it was when the stream was lost."""
+    """State before the stream was lost."""
 
 
 @dataclass(slots=True)
@@ -93,16 +93,18 @@ class PassiveHeartbeats:
 
     def __init__(self) -> None:
         self.unknown_events = 0
-        """That concern sessions which belong to no agent that we know."""
+        """Number of events of sessions without a known agent."""
         self.unknown_sessions: set[str] = set()
         self._agents: dict[str, _Agent] = {}
         self._sessions: dict[str, _Session] = {}
         self._heard_s = -math.inf
 
     def watch(self, agent_id: str, sessions: Collection[str], interval_s: float) -> None:
-        """Watch these sessions for an agent, instead of those it had; InvalidValue for somebody else's.
+        """Watch these sessions for an agent, instead of its earlier ones.
 
-        `interval_s` is how often the agent is to beat when it has nothing to do.
+        InvalidValue if another agent has one.
+
+        `interval_s` is the heartbeat interval of an idle agent.
         """
         agent = self._agents.setdefault(agent_id, _Agent(interval_s))
         agent.interval_s = interval_s
@@ -118,7 +120,7 @@ class PassiveHeartbeats:
                 agent.sessions[session_id] = self._sessions[session_id] = _Session(agent_id)
 
     def agent_of(self, session_id: str | None) -> str | None:
-        """Return whose session it is; None if nobody's that we know."""
+        """Return the agent of a session; None if unknown."""
         session = self._sessions.get(session_id or "")
         return None if session is None else session.agent_id
 
@@ -241,7 +243,7 @@ def _not_before_s(agent: _Agent) -> float:
 
 
 def _idle_session(agent: _Agent) -> str | None:
-    """Return a session that is idle, unless one is busy: what that does, nobody says for it."""
+    """Return an idle session, unless one is busy: the state of a busy one must be observed."""
     states = {session_id: session.state for session_id, session in agent.sessions.items()}
     if SessionState.BUSY in states.values() or SessionState.UNKNOWN in states.values():
         return None

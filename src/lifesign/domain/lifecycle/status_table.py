@@ -1,4 +1,4 @@
-"""Which state may follow which, on which signal?"""
+"""Status transitions of agents, by signal."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -8,7 +8,7 @@ from lifesign.domain.errors import InvalidTransition
 
 
 class Status(StrEnum):
-    """Where an agent is in its life (RFC-0016 2.1)."""
+    """Status of an agent (RFC-0016 2.1)."""
 
     REGISTERING = "registering"
     """Before the first registration is accepted; only ever the previous status of an event."""
@@ -28,7 +28,7 @@ class Status(StrEnum):
 
 
 ALIVE = frozenset({Status.ACTIVE, Status.UNHEALTHY, Status.DRAINING})
-"""Who takes part; the others are kept for audit."""
+"""Statuses of agents that take part; the others are kept for audit."""
 
 
 class Reason(StrEnum):
@@ -54,7 +54,7 @@ class Reason(StrEnum):
 
 
 class Signal(StrEnum):
-    """What happened to an agent that may change its status."""
+    """Event in an agent's life that may change its status."""
 
     REGISTERED = "registered"
     RE_REGISTERED = "re_registered"
@@ -97,7 +97,7 @@ TRANSITIONS: Mapping[tuple[Status, Signal], Status] = MappingProxyType({
     (Status.ACTIVE,       Signal.SUPERSEDED):                  Status.DEREGISTERED,
     (Status.ACTIVE,       Signal.LINKED):                      Status.DEREGISTERED,
 
-    # Silence leads through unhealthy to dead: whoever is found silent for long makes two steps.
+    # Missed heartbeats lead through unhealthy to dead: after a long time the agent makes two steps.
     (Status.UNHEALTHY,    Signal.HEARTBEAT_TIMEOUT):           Status.DEAD,
     (Status.UNHEALTHY,    Signal.PROBE_FAILURES):               Status.DEAD,
     (Status.UNHEALTHY,    Signal.HEARTBEAT_RESUMED):           Status.ACTIVE,
@@ -139,5 +139,5 @@ def reason_of(signal: Signal) -> Reason:
 
 
 def begins_incarnation(signal: Signal) -> bool:
-    """Whether the agent starts afresh: its incarnation rises by one, its version starts at 1 again."""
+    """Return whether a new incarnation begins: it rises by one, and the version starts at 1 again."""
     return signal in {Signal.RE_REGISTERED, Signal.PROBE_REDISCOVERED}

@@ -24,7 +24,7 @@ RELINK_SECONDS: Final = 3_600.0
 
 
 class Proof(StrEnum):
-    """How a claim was proven."""
+    """Proof of a claim."""
 
     CARD = "card"
     """The health extension of the target's card names this registry and the agent."""
@@ -33,7 +33,7 @@ class Proof(StrEnum):
 
 
 class LinkState(StrEnum):
-    """What a claim amounts to."""
+    """State of a claim."""
 
     CLAIMED = "claimed"
     """It is not proven, and changes nothing."""
@@ -77,7 +77,7 @@ class LinkClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkDecision:
-    """What holds for one target."""
+    """Decision about one target."""
 
     agent: int | None = None
     """The agent that it is linked to."""
@@ -94,11 +94,12 @@ def claimed_urls(card_url: str | None, endpoint: str | None) -> frozenset[str]:
 
 
 def is_claim(urls: Collection[str], target_url: str, found_card_url: str | None) -> bool:
-    """Whether URLs of an agent, from `claimed_urls`, claim a target.
+    """Return whether URLs of an agent, from `claimed_urls`, claim a target.
 
-    They are compared exactly with the target's URL and with the URL at which the prober asked for its card.
-    That URL counts on the target's own origin only, since the prober reports it. The place where a redirect
-    led does not count: otherwise a target that redirects to another agent's card would appear as that agent.
+    They are compared exactly with the target's URL and with the URL at which the prober requested its card.
+    That URL counts on the target's own origin only, since the prober reports it. The destination of a
+    redirect does not count: otherwise a target that redirects to another agent's card would appear as that
+    agent.
     """
     if target_url in urls:
         return True
@@ -107,17 +108,17 @@ def is_claim(urls: Collection[str], target_url: str, found_card_url: str | None)
 
 
 def can_card_prove(card_url: str | None, target_url: str) -> bool:
-    """Whether the card of a target can prove the claim of an agent that registered this card URL.
+    """Return whether the card of a target can prove the claim of an agent that registered this card URL.
 
-    The prober reports what a card says, and a host is in one shard. On the host of the agent's own card the
-    prober observes the agent anyway. On another host it could take over an agent outside its share.
+    The prober reports the content of a card, and a host is in one shard. On the host of the agent's own card
+    the prober observes the agent anyway. On another host it could take over an agent outside its share.
     """
     own = None if card_url is None else read_target(card_url)
     return not isinstance(own, str) or host_of(own) == host_of(target_url)
 
 
 def is_same_registry(named: str | None, public_url: str | None) -> bool:
-    """Whether a card names the registry with this public URL; False for a registry without one."""
+    """Return whether a card names the registry with this public URL; False for a registry without one."""
     if named is None or public_url is None:
         return False
     own = read_target(public_url)

@@ -41,9 +41,9 @@ REDISCOVERED_AFTER_S: Final = 30.0
 MIN_EXCLUDED_S: Final = 60.0
 """Time that does not count as silence is explained from here on."""
 UNHEALTHY_DOCUMENTS: Final = 2
-"""So many documents of different times say unhealthy before the agent is taken at its word."""
+"""Number of documents of different times with status unhealthy that make an agent unhealthy."""
 MIN_INTERACTIONS: Final = 10
-"""With fewer measured interactions nobody is contradicted."""
+"""With fewer measured interactions, an agent's own report is not contradicted."""
 
 FLAP_WINDOW_S: Final = 3600.0
 RECOVERIES_PER_STEP: Final = 2
@@ -63,19 +63,19 @@ _MAX_STEPS: Final = 4
 
 
 class Monitoring(StrEnum):
-    """Which evidence decides about an agent."""
+    """Evidence that decides about an agent."""
 
     HEARTBEAT = "heartbeat"
-    """What it says; what a prober sees is shown, and decides nothing."""
+    """Its own reports; observations are shown, and decide nothing."""
     PROBE = "probe"
-    """What a prober sees, and what its health document says."""
+    """Observations by a prober, including the health document."""
     BOTH = "both"
     """Its heartbeats, and what its health document says; its silence is that of its heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """What an operator declared, in force until `until_s`: at that very moment it is over."""
+    """Override by an operator, in force until `until_s`, exclusively."""
 
     status: Literal[Status.ACTIVE, Status.UNHEALTHY]
     until_s: float
@@ -83,7 +83,7 @@ class Override:
 
 @fast_dataclass()
 class Facts:
-    """All that is known of one agent when it is judged."""
+    """All facts for the assessment of one agent."""
 
     status: Status
     reason: Reason
@@ -107,16 +107,16 @@ class Facts:
 
 @fast_dataclass()
 class Verdict:
-    """What follows from the facts at one moment."""
+    """Result of an assessment at one moment."""
 
     signals: tuple[Signal, ...]
-    """To be applied in this order; each is possible in the status that it meets. Empty: nothing changes."""
+    """Signals to apply in this order; each is valid in the status that it meets. Empty: nothing changes."""
     status: Status
     """After all signals."""
     reason: Reason
-    """Of that status."""
+    """Reason of that status."""
     health: HealthStatus
-    """As of the last result, to be stored; what is shown depends on the time (`evidence_age`)."""
+    """Health by the last result, to be stored; the shown health depends on the time (`evidence_age`)."""
     assess_at_s: float | None
     """No verdict changes before this moment unless new facts arrive; None: time alone changes nothing.
 
@@ -135,7 +135,10 @@ class Verdict:
 
     @property
     def explanation(self) -> str:
-        """One sentence for people, with the figures that count; most that is judged is told to nobody."""
+        """One sentence for people, with the deciding figures.
+
+        Computed on demand: most verdicts are never shown.
+        """
         if self._last_step is not None:
             return self._last_step.explanation
         return _unchanged_text(self._facts, self._now_s, self._excluded)
@@ -152,7 +155,7 @@ _OBSERVED_FAULTS: Final[Mapping[Reason, Signal]] = MappingProxyType({
     Reason.HEALTH_REPORTED_UNHEALTHY:   Signal.HEALTH_RECOVERED,
     Reason.OBSERVED_CONTRADICTS_REPORT: Signal.PROBE_RECOVERED,
 })  # fmt: skip
-"""What observations bring down, and what brings it back."""
+"""Signals by which observations take an agent down, and restore it."""
 
 
 def judge(
@@ -210,7 +213,7 @@ def _next_step(
 def _move(
     facts: Facts, now_s: float, *, is_suspended: bool, excluded_downtime: Sequence[ExcludedSpan]
 ) -> _Step | None:
-    """Return what the evidence does to an active or unhealthy agent that nobody declared anything."""
+    """Return the consequence of the evidence for an active or unhealthy agent without an override."""
     may_go_down = not is_in_force(facts.maintenance_until_s, now_s)
     if may_go_down and not is_suspended and _is_silent(facts, now_s, excluded_downtime):
         return _timeout_step(facts, now_s, excluded_downtime)
@@ -235,7 +238,7 @@ def _next_move_s(facts: Facts, now_s: float, excluded_downtime: Sequence[Exclude
         return facts.maintenance_until_s
     if facts.monitoring is not Monitoring.PROBE:
         return _heartbeat_deadline_s(facts, excluded_downtime)
-    # What a measured failure has made due waits for the next sweep.
+    # The consequence of a measured failure waits for the next sweep.
     is_due = facts.observed is not None and _has_failed_for_long(facts, now_s)
     return facts.observed.measured_at_s if is_due and facts.observed is not None else None
 
@@ -246,33 +249,33 @@ def _in_force(facts: Facts, now_s: float) -> Override | None:
 
 
 def is_in_force(until_s: float | None, now_s: float) -> TypeGuard[float]:
-    """Whether what an operator decreed until a time holds; at that very moment it is over."""
+    """Return whether an override until a time is in force; at that very moment it has ended."""
     return until_s is not None and now_s < until_s
 
 
 def is_judged_by_probes(facts: Facts, now_s: float) -> bool:
-    """Whether failures of probes may take the agent down now: no maintenance and no override is in force."""
+    """Return whether failures of probes may take the agent down: no maintenance or override is in force."""
     is_alive = facts.monitoring is Monitoring.PROBE and facts.status in {Status.ACTIVE, Status.UNHEALTHY}
     return is_alive and not has_decision_in_force(facts, now_s)
 
 
 def has_decision_in_force(facts: Facts, now_s: float) -> bool:
-    """Whether a maintenance or an override of an operator is in force."""
+    """Return whether a maintenance or an override of an operator is in force."""
     return is_in_force(facts.maintenance_until_s, now_s) or _in_force(facts, now_s) is not None
 
 
-# What is silence?
+# Timeouts
 
 
 def _is_silent(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> bool:
-    """Whether the next step down by silence is due."""
+    """Return whether a heartbeat timeout makes the next step down due."""
     if facts.monitoring is Monitoring.PROBE:
         return _has_failed_for_long(facts, now_s)
     return now_s > _heartbeat_deadline_s(facts, excluded_downtime)
 
 
 def _has_failed_for_long(facts: Facts, now_s: float) -> bool:
-    """Whether measured failures have brought the next step down, and are not too old by now."""
+    """Return whether measured failures have made the next step down due, and are recent enough."""
     seen = facts.observed
     if seen is None or unknown_reason(evidence_of(seen), now_s) is not None:
         return False
@@ -333,11 +336,14 @@ def _timeout_step(facts: Facts, now_s: float, excluded_downtime: Sequence[Exclud
     return _Step(Signal.PROBE_FAILURES, text)
 
 
-# What moves an agent, apart from silence?
+# Transitions without a timeout
 
 
 def _drain(facts: Facts, now_s: float) -> _Step | None:
-    """Return how a drain ends (RFC-0016 2.1, 5.2); work without a lease is waited for, and kills nobody."""
+    """Return how a drain ends (RFC-0016 2.1, 5.2).
+
+    Work without a lease is waited for, and makes no agent dead.
+    """
     if facts.leases_held == facts.current_load == 0:
         return _Step(Signal.DRAIN_COMPLETED, "drained: it holds no lease and works on nothing")
     if facts.drain_deadline_s is None or now_s < facts.drain_deadline_s:
@@ -349,10 +355,10 @@ def _drain(facts: Facts, now_s: float) -> _Step | None:
 
 
 def _rediscovery(facts: Facts) -> _Step | None:
-    """Return the new life of an agent that fell silent, died, and was seen alive twice.
+    """Return the new incarnation of an agent that timed out, died, and was observed alive twice.
 
-    Who was alive when its drain timed out was told to go: it must fall silent before it is found
-    again. After a death by silence a first sign from just before it, which came late, counts from then.
+    An agent that was alive when its drain ended was asked to leave: it must time out before it can be found
+    again. After a death by timeout a first signal from shortly before it, which came late, counts from then.
     """
     seen = facts.observed
     if facts.monitoring is not Monitoring.PROBE or seen is None:
@@ -406,7 +412,7 @@ def _recovery(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSp
         return _Step(signal, "what a prober sees no longer decides about it")
     if signal is Signal.HEALTH_RECOVERED:
         health = current_health(facts.observed, now_s)
-        # Of a document that counts no more nothing follows, no recovery either.
+        # A document that no longer counts has no consequence, no recovery either.
         has_gone = is_document_current(facts.observed, now_s) and health is not HealthStatus.UNHEALTHY
         text = f"its health document says {health}"
     else:
@@ -447,11 +453,11 @@ def _is_unreachable(seen: Observed | None, now_s: float) -> bool:
 _NEVER_OBSERVED: Final = Observed()
 
 
-# What is said about it?
+# Explanations
 
 
 def _unchanged_text(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> str:
-    """Tell why nothing changes."""
+    """Return why nothing changes."""
     if facts.status is Status.DRAINING:
         left = (
             "" if facts.drain_deadline_s is None else f" for {_remaining_text(facts.drain_deadline_s, now_s)}"

@@ -1,7 +1,7 @@
-"""What is known of one agent, and what may it say of itself? (RFC-0016 1, 3, 4, 5)
+"""Agent records and their requests (RFC-0016 1, 3, 4, 5).
 
-The bodies that the registry takes and the record that it gives. Members that are not named here are
-refused, so that a misspelt setting is not silently ignored.
+These are the request bodies and the record in answers. Unknown members are refused, so that a misspelt
+setting is not silently ignored.
 """
 
 from typing import Annotated, Any, Final, Literal, Self
@@ -43,7 +43,7 @@ DEFAULT_DRAIN_SECONDS = 120
 
 
 class Capacity(Body):
-    """How much an agent can do at once (RFC-0016 1.1). Advisory."""
+    """Capacity of an agent (RFC-0016 1.1). Advisory."""
 
     max_concurrent_tasks: Load | None = None
     current_load: Load = 0
@@ -75,7 +75,7 @@ PROBED_CONFIG = HeartbeatConfig(interval_seconds=300, unhealthy_after_seconds=90
 
 
 class DeclaredAgent(Body):
-    """What a record begins with."""
+    """First members of a record."""
 
     agent_id: AgentId | None = None
     """Ours to choose if absent: `agent_<ulid>`."""
@@ -98,7 +98,7 @@ class DeclaredAgent(Body):
 
 
 class FoundAgent(DeclaredAgent):
-    """What begins the record of a target: a prober saw its first sign of life, and it has said nothing."""
+    """First members of the record of a target, which a prober found and which has reported nothing."""
 
     target_url: Annotated[str, StringConstraints(max_length=2048)]
     """As `target.read_target` spells it."""
@@ -122,7 +122,7 @@ class Registration(DeclaredAgent):
 
 
 class AgentUpdate(Body):
-    """The body of `PATCH /api/v1/agents/{agent_id}`: what is absent stays as it is."""
+    """Body of `PATCH /api/v1/agents/{agent_id}`: absent members stay unchanged."""
 
     name: Name | None = None
     capabilities: Capabilities | None = None
@@ -141,7 +141,7 @@ class Heartbeat(Body):
     current_load: Load | None = None
     tasks_in_progress: Annotated[list[TaskId], Field(max_length=MAX_TASKS)] | None = None
     client_timestamp: Annotated[AwareDatetime, Field(strict=True)]
-    """By the agent's clock; compared for drift, and judges nothing (RFC-0016 4.5)."""
+    """By the agent's clock; compared for drift, without further effect (RFC-0016 4.5)."""
 
 
 class StatusChange(Body):
@@ -161,7 +161,7 @@ class CommandRequest(Body):
 
 
 RENEW_LEASES: Final = "renew_leases"
-"""To an agent that names tasks which are not leased to it: told in the one reply, and kept nowhere."""
+"""Command to an agent that reports tasks which are not leased to it: sent in one reply, and not stored."""
 
 
 class PendingCommand(BaseModel):
@@ -212,16 +212,16 @@ class AgentSummary(BaseModel):
     """
     monitoring: Monitoring
     last_heartbeat_at: Time | None = None
-    """Of who is to beat, its registration at first; absent where it is watched by probes alone."""
+    """Last heartbeat, at first the registration; absent for an agent monitored only by probes."""
     endpoint: str | None = None
     card_url: str | None = None
     """As it registered. Of a target that probers found: where its card was seen last; absent if none was."""
     target_url: str | None = None
-    """Of a target that probers found: what a directory lists."""
+    """URL of a target that probers found, as listed by a directory."""
 
 
 class ReportedState(BaseModel):
-    """What an agent says of itself: its last heartbeat."""
+    """Last report of an agent: its last heartbeat."""
 
     last_heartbeat_at: Time | None = None
     """As in a listing."""
@@ -230,7 +230,7 @@ class ReportedState(BaseModel):
 
 
 class ObservedLayer(BaseModel):
-    """How one layer answered when it was last asked."""
+    """Last result of a layer."""
 
     result: ResultClass
     reason: str
@@ -262,7 +262,7 @@ class InconclusiveState(BaseModel):
 
 
 class ObservedState(BaseModel):
-    """What probers saw of an agent."""
+    """Observations of an agent by probers."""
 
     last_observed_at: Time | None = None
     last_liveness_signal_at: Time | None = None
@@ -278,11 +278,11 @@ class ObservedState(BaseModel):
     message: ObservedLayer | None = None
     document: DocumentShown | None = None
     reported_agent_id: str | None = None
-    """What the agent calls itself; never a key."""
+    """Name that the agent reports; never a key."""
 
 
 class OverrideShown(BaseModel):
-    """What an operator declared."""
+    """Override by an operator."""
 
     status: Status
     until: Time
@@ -303,7 +303,7 @@ class AgentRecord(AgentSummary):
     explanation: str
     """Why it has this status, in words, as it was found when the status changed."""
     current_explanation: str | None = None
-    """How it stands now, in words."""
+    """Current state in words."""
     is_unreachable: bool = False
     """A prober cannot reach it though it beats; decides nothing."""
     drain_deadline: Time | None = None
@@ -313,13 +313,13 @@ class AgentRecord(AgentSummary):
     observed: ObservedState | None = None
     """Absent while no prober has looked."""
     pending_commands: list[PendingCommand] | None = None
-    """What waits for its next heartbeat, the oldest first; told where the record alone is asked for."""
+    """Commands for its next heartbeat, the oldest first; only in the answer for a single record."""
     links: list[LinkShown] | None = None
     """Crawled targets that it claims; told where the record alone is asked for."""
     names: dict[str, str] | None = None
-    """Of the keys in `explanation`; told there too, to callers who may read all events."""
+    """Names of the keys in `explanation`; only there, for callers that may read all events."""
     agent_key: Annotated[str | None, Field(repr=False)] = None
-    """Its own key; shown once, to whoever registered it with another key."""
+    """Its own key; shown once, to the caller that registered it with another key."""
 
     @property
     def has_old_evidence(self) -> bool:
@@ -346,12 +346,12 @@ class AgentList(BaseModel):
     total: int
     """How many match. Where they are more than 1,000, it may have been counted up to five seconds ago."""
     cursor: str | None = None
-    """Where the next page begins; absent on the last one."""
+    """Cursor of the next page; absent on the last one."""
     pool: Pool | None = None
 
 
 class Erasure(BaseModel):
-    """What was erased of an agent, and what will be."""
+    """Result of an erasure."""
 
     agent_id: str
     events: int
@@ -362,5 +362,5 @@ class Erasure(BaseModel):
 
 
 def etag_of(incarnation: int, version: int) -> str:
-    """The record's entity tag: an older life's tag never matches again, though the version starts anew."""
+    """Return the record's entity tag: tags of older incarnations never match, though versions start again."""
     return f'"{version}"' if incarnation == 1 else f'"{incarnation}.{version}"'

@@ -1,4 +1,4 @@
-"""What all request and response models share."""
+"""Base of all request and response models."""
 
 import re
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ AGENT_ID_PATTERN = f"^{AGENT_ID_CHARACTERS}$"
 # Names are shown and logged: no control characters, no line breaks.
 NAME_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
 
-# Of what is looked for in names; may be empty.
+# Text to search in names; may be empty.
 PART_OF_NAME_PATTERN = NAME_PATTERN.replace("]+$", "]*$")
 CAPABILITY_PATTERN = r"^[^\x00-\x20\x7f-\x9f,\u2028\u2029]{1,128}$"
 URL_PATTERN = r"^https?://[^\x00-\x20\x7f-\x9f\"<>\\^`{|}]+$"
@@ -62,12 +62,12 @@ def _take_no_target(value: str) -> str:
 
 
 def take_path_segment(value: str) -> str:
-    """Return an id as it is, unless it is `.` or `..`.
+    """Return an id unchanged, unless it is `.` or `..`.
 
-    Clients resolve both before they send a path: whoever is called so could not be asked for.
+    Clients resolve both before they send a path, so that such an id could not be requested.
     """
     if value in {".", ".."}:
-        raise PydanticCustomError("no_path_segment", "expected another id: . and .. cannot stand in a path")
+        raise PydanticCustomError("no_path_segment", "expected another id: a path cannot contain . or ..")
     return value
 
 
@@ -100,7 +100,7 @@ OwnAgentId = Annotated[
     ),
     AfterValidator(_take_no_target),
 ]
-"""By which somebody may register, or hold a key as that agent: none that is a target's."""
+"""Id for a registration, or for a key of that agent: target ids are refused."""
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=NAME_PATTERN)]
 RoleId = Annotated[
     str,
@@ -112,7 +112,7 @@ Capability = Annotated[str, StringConstraints(pattern=CAPABILITY_PATTERN)]
 Capabilities = Annotated[list[Capability], Field(max_length=MAX_CAPABILITIES), AfterValidator(_take_unique)]
 Url = Annotated[str, StringConstraints(pattern=URL_PATTERN, max_length=2048), AfterValidator(_take_no_secret)]
 WholeSeconds = Annotated[int, Field(ge=1, le=MAX_DURATION_SECONDS, strict=True), INTEGRAL_FLOAT]
-"""What RFC-0016 1.1 calls an integer."""
+"""Integer as in RFC-0016 1.1."""
 Duration = Annotated[
     float,
     PlainSerializer(write_short, return_type=int | float, when_used="json"),
@@ -126,7 +126,7 @@ Metadata = Annotated[dict[str, Any], AfterValidator(_take_metadata)]
 
 
 class Body(BaseModel):
-    """A request's body: what is not named is refused."""
+    """Request body: unknown members are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 

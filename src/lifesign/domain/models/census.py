@@ -1,6 +1,6 @@
-"""What does a registry count of all targets, for whoever takes a census? (`/api/v1/census`)
+"""Counts of all targets for a census (`/api/v1/census`).
 
-Counts and no judgements: shares, platforms and trends are for `prober/census` to tell.
+They contain no assessments: `prober/census` computes shares, platforms and trends.
 """
 
 from typing import Annotated
@@ -23,7 +23,7 @@ RunName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern
 
 
 class TargetCount(BaseModel):
-    """So many targets whose last result was this."""
+    """Number of targets with this last result."""
 
     result: ResultClass | None = None
     """Absent: never measured."""
@@ -31,7 +31,7 @@ class TargetCount(BaseModel):
 
 
 class DirectoryCount(TargetCount):
-    """The same, of those that one directory lists; who is listed twice counts in both."""
+    """The same, for the targets of one directory; a target in two directories counts in both."""
 
     directory: str
 
@@ -41,21 +41,21 @@ class HostCountModel(TargetCount):
 
     host: str
     protocol_version: str | None = None
-    """As their cards say it; told of the living alone."""
+    """Version in their cards; only for living targets."""
 
 
 class ProbeCount(BaseModel):
-    """So many probes of which one layer ended like this."""
+    """Number of probes with this result of one layer."""
 
     layer: Layer
     result: ResultClass
     bucket: int
-    """Of the latency; -1 without one. See `lifesign.domain.observation.result_sums`."""
+    """Bucket of the latency; -1 without one. See `lifesign.domain.observation.result_sums`."""
     count: int
 
 
 class ShownCount(BaseModel):
-    """So many living targets whose layers ended like this, each the last time that it told anything."""
+    """Number of living targets with these layer results, each the last measured one."""
 
     discovery: ResultClass | None = None
     transport: ResultClass | None = None
@@ -82,12 +82,12 @@ class CensusRun(BaseModel):
 
     run_id: str
     name: str
-    """Of the probe definition."""
+    """Name of the probe definition."""
     began_at: Time
     ended_at: Time | None = None
     """Absent: it goes on, or was broken off."""
     deadlines: Deadlines | None = None
-    """Of its requests; absent: nobody said, or those who took part had different ones."""
+    """Deadlines of its requests; absent: unknown, or different among the participants."""
     not_read: NotRead = ()
     """Directories that could not be read for it: who they listed before counts."""
     counts: list[TargetCount]
@@ -106,9 +106,9 @@ class CensusCounts(BaseModel):
     directories: list[DirectoryCount]
     probes: list[ProbeCount]
     health: dict[HealthStatus, int]
-    """How targets that show life call themselves."""
+    """Health that living targets report."""
     shown: list[ShownCount]
-    """By what those live that do: a card alone is no proof that anybody works behind it."""
+    """Living targets by what they showed: a card alone does not prove that an agent works behind it."""
     evidence_at: Time | None = None
     """When a probe of any target last measured something; absent if none ever did."""
     old: dict[UnknownReason, int] = {}
@@ -117,7 +117,7 @@ class CensusCounts(BaseModel):
     A result of the run that is asked for does not age, nor does one from before it.
     """
     gone: dict[str, int]
-    """Those that are not probed any more, by the reason."""
+    """Former targets, by reason."""
     runs: list[CensusRun]
     """The last ones, the latest first."""
 
@@ -128,17 +128,17 @@ class HostCounts(BaseModel):
     hosts: list[HostCountModel]
     """A host may come in several rows, all of them on one page."""
     cursor: str | None = None
-    """Where the next page begins; absent on the last one."""
+    """Cursor of the next page; absent on the last one."""
 
 
 class RunRequest(Body):
     """The body of `PUT /api/v1/census/runs/{run_id}`."""
 
     name: RunName
-    """Of the probe definition."""
+    """Name of the probe definition."""
     deadlines: Deadlines | None = None
-    """That whoever begins it, or takes part, asks with."""
+    """Deadlines of the caller's requests."""
     not_read: NotRead = ()
-    """Directories that whoever takes part could not read: they are named with those of the others."""
+    """Directories that the caller could not read; they are added to those of other participants."""
     is_over: StrictBool = False
     """Whether all targets were probed: then they are counted. While any is left the run goes on."""

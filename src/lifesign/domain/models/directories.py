@@ -1,6 +1,6 @@
-"""What may be said of a directory, and how is it shown? (`/api/v1/directories`)
+"""Directories and their imports (`/api/v1/directories`).
 
-The bodies that the registry takes and the records that it gives, for its client too.
+These are the request bodies and the records in answers, also for the client.
 """
 
 from enum import StrEnum
@@ -14,9 +14,9 @@ from lifesign.domain.observation.results import MAX_ETAG_CHARS, MAX_URL_CHARS
 
 MAX_PAGE_URLS = 10_000
 MAX_PAGES = 200
-"""Of one import: two million targets."""
+"""Maximum of pages per import: two million targets."""
 MAX_ENTRY_CHARS = 4096
-"""Of one entry as it comes; one that is too long for a URL is refused by itself, not its page."""
+"""Maximum length of an entry in a request; one that is too long for a URL is refused alone, not its page."""
 MAX_PAGE_BYTES = 8_388_608
 DIRECTORY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 IMPORT_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
@@ -27,16 +27,16 @@ Entry = Annotated[str, StringConstraints(max_length=MAX_ENTRY_CHARS)]
 
 
 class ImportState(StrEnum):
-    """How far an import has come."""
+    """Progress of an import."""
 
     UPLOADING = "uploading"
     """Pages come in; nothing counts yet."""
     ADDING = "adding"
     """All pages have come; what they list is added."""
     SUSPENDED = "suspended"
-    """So much has left that somebody has to confirm it; what came is there already."""
+    """So many entries are missing that an operator must confirm it; new entries are already stored."""
     REMOVING = "removing"
-    """What is listed no more is removed."""
+    """Unlisted targets are being removed."""
     APPLIED = "applied"
     DROPPED = "dropped"
     """A later import has taken its place, or it was never finished."""
@@ -46,11 +46,11 @@ class ImportPage(Body):
     """The body of `PUT /api/v1/directories/{directory}/imports/{import_id}/pages/{page}`."""
 
     urls: Annotated[list[Entry], Field(max_length=MAX_PAGE_URLS)]
-    """What the directory lists: URLs, or hosts."""
+    """Entries of the directory: URLs, or hosts."""
     source: Source | None = None
-    """Where the list comes from, for people; of the first page that comes."""
+    """Origin of the list, for people; from the first page that arrives."""
     etag: Etag | None = None
-    """Of the list, for whoever reads it next; of the first page that comes."""
+    """ETag of the list, for its next reading; from the first page that arrives."""
     allow_shrink: StrictBool = False
     """Whether it may lose more than half of its entries unconfirmed; of the first page that comes."""
 

@@ -1,7 +1,7 @@
-"""How is an agent's history told? (`/api/v1/agents/{agent_id}/history`)
+"""History of an agent (`/api/v1/agents/{agent_id}/history`).
 
-What was seen stands beside what its health document said, slot by slot. What is not there is not there, and
-in words it is said why.
+Observations stand beside the values of the health document, slot by slot. Missing values are absent, and
+notes say why.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,9 @@ NOT_PROBED = (
     "it is watched by its heartbeats alone: no prober asks it or reads its health document, so there are no "
     "shares and latencies of it (monitoring both, with a card_url, would have it probed too)"
 )
-NOT_YET = "no probe of it counted in the last 30 days: nobody has looked, which is not the same as down"
+NOT_YET = (
+    "no probe of it counted in the last 30 days: it was not probed, which does not mean that it was down"
+)
 NO_DOCUMENT = "no prober read a health document of it in this time: what it would say of itself is unknown"
 NO_ANSWER = "it answered no probe in this time: how long it takes is unknown"
 
@@ -39,7 +41,7 @@ class SpreadShown(BaseModel):
 
 
 class SlotShown(BaseModel):
-    """A half hour or a day in which somebody looked, or was to look."""
+    """A half hour or a day with at least one probe, done or due."""
 
     begins_at: Time
     alive: int
@@ -69,11 +71,11 @@ class AgentHistory(BaseModel):
 
     agent_id: str
     half_hours: list[SlotShown]
-    """Of the last 24 hours; one in which nobody looked is absent."""
+    """The last 24 hours; half hours without a probe are absent."""
     days: list[SlotShown]
-    """Of the last 30, by UTC; likewise. Today's is told as far as it has gone."""
+    """The last 30 days, by UTC; likewise. Today is included up to now."""
     notes: list[str]
-    """What is not there, and why."""
+    """What is missing, and why."""
 
 
 def agent_history(agent_id: str, monitoring: Monitoring, history: History) -> AgentHistory:

@@ -1,7 +1,7 @@
-"""How is a lease shown, and the state that one guards? (protocol 6)
+"""Leases, and the states that they guard (protocol 6).
 
-What the registry answers and its client reads. None of it is a secret: what protects a lease is its
-holder's key.
+These are the registry's answers, which its client reads. They contain no secret: the holder's key protects a
+lease.
 """
 
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ Token = Annotated[int, Field(ge=1, le=MAX_NUMBER, strict=True), INTEGRAL_FLOAT]
 
 
 class LeaseRecord(BaseModel):
-    """One lease. Whoever writes in its name shows `fencing_token`."""
+    """A lease. Writes in its name contain `fencing_token`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -40,7 +40,7 @@ class LeaseList(BaseModel):
     leases: list[LeaseRecord]
     total: int
     cursor: str | None = None
-    """Where the next page begins; absent on the last one."""
+    """Cursor of the next page; absent on the last one."""
 
 
 class StateRecord(BaseModel):
@@ -51,7 +51,7 @@ class StateRecord(BaseModel):
     version: int
     """From 1; rises by one with each write."""
     fencing_token: int
-    """Of the write."""
+    """Fencing token of the write."""
     holder: str | None = None
-    """Who wrote; absent once that agent was erased."""
+    """Agent that wrote it; absent once it was erased."""
     written_at: Time

@@ -13,7 +13,7 @@ class LinkShown(BaseModel):
 
     target_id: str
     url: str
-    """Of the target."""
+    """URL of the target."""
     state: LinkState
     proof: Proof | None = None
     """Absent if nothing proves the claim."""
@@ -35,7 +35,7 @@ class LinkRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     url: Annotated[str, StringConstraints(min_length=1, max_length=2048)]
-    """Of the target that the agent claims."""
+    """URL of the target that the agent claims."""
 
 
 class LinkToken(BaseModel):
@@ -44,7 +44,7 @@ class LinkToken(BaseModel):
     target_id: str
     url: str
     token: Annotated[str, Field(repr=False)]
-    """To be put in a line of its own into the file at `proof_url`."""
+    """Put it on a line of its own into the file at `proof_url`."""
     proof_url: str
     requested_at: Time
     expires_at: Time | None = None

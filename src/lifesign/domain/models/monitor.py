@@ -1,6 +1,6 @@
 """Records of the monitor: suspensions, mass silence and lost evidence, as the API shows them (protocol 4).
 
-What the registry takes and answers, for its client too.
+These are the registry's request bodies and answers, also for its client.
 """
 
 from typing import Self
@@ -19,7 +19,7 @@ class MonitorRelease(Body):
     """The query of `POST /api/v1/monitor/release`."""
 
     track: Track | None = None
-    """Which track to release; absent: both."""
+    """Track to release; absent: both."""
 
 
 class Confirmation(Body):
@@ -91,7 +91,7 @@ class UnreachedTargetsShown(BaseModel):
 
 
 class MonitorRecord(BaseModel):
-    """What is known of the monitoring itself."""
+    """State of the monitoring itself."""
 
     state: MonitorState
     """`suspended` if either track is, else `resuming` if either is."""
@@ -105,7 +105,7 @@ class MonitorRecord(BaseModel):
     lost_evidence: LostEvidence | None = None
     """Absent while there is evidence about every living agent, or a reason of its own why not."""
     unreached_targets: list[UnreachedTargetsShown] = []
-    """Where probers of this registry have different `networks.allow`; at most 100 of them."""
+    """Classes for which this registry's probers have different `networks.allow`; at most 100."""
     excluded_downtime: list[ShownSpan]
     """Our own downtime, jumps of the clock, and suspensions that are over: the latest of each."""
     swept_at: Time | None = None

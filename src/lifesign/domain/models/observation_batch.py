@@ -27,7 +27,7 @@ MAX_SHARD = 999_999_999
 MIN_INTERVAL_SECONDS = 10.0
 MAX_INTERVAL_SECONDS = 86_400.0
 MAX_AGE_SECONDS = 86_400.0
-"""Of a result when it is sent; a prober keeps none for longer."""
+"""Maximum age of a result when it is sent; a prober keeps none for longer."""
 MAX_NUMBER = 2**53
 
 
@@ -41,7 +41,7 @@ class ObservationBatch(Body):
     observations: Annotated[list[Observation], Field(min_length=1, max_length=MAX_OBSERVATIONS)]
     """In the order in which they were made."""
     memories: Annotated[list[ProbeMemory | None], Field(max_length=MAX_OBSERVATIONS)] | None = None
-    """What the next probe of each has to remember, in the same order; null: what was known before."""
+    """Memories for the next probes, in the same order; null: unchanged."""
     shard: Annotated[int, Field(ge=0, le=MAX_SHARD, strict=True), INTEGRAL_FLOAT] | None = None
     """The shard that they are the results of, with the token of the prober's lease on it.
 
@@ -56,8 +56,8 @@ class ObservationBatch(Body):
     ages_s: Annotated[list[Age], Field(max_length=MAX_OBSERVATIONS)]
     """Age of each observation in seconds when the batch is sent, in the same order.
 
-    Measured by a clock that runs during suspend and is never set (CLOCK_BOOTTIME), and set anew at each
-    sending. The registry's observation time is its time of receipt minus this age.
+    Measured by a clock that runs during suspend and is never set (CLOCK_BOOTTIME), and computed again for
+    each attempt. The registry's observation time is its time of receipt minus this age.
     """
     numbers: Annotated[list[Number], Field(max_length=MAX_OBSERVATIONS)]
     """Number of each observation, in the same order: rises with each one measured under one token."""
@@ -80,7 +80,7 @@ class ObservationBatch(Body):
 
 
 class ReportOutcome(StrEnum):
-    """What became of one observation."""
+    """Outcome of one observation."""
 
     ACCEPTED = "accepted"
     UNKNOWN = "unknown"
@@ -92,15 +92,15 @@ class ReportOutcome(StrEnum):
     NOT_IN_SHARD = "not_in_shard"
     """The target lies in another shard, by now: nothing of it was taken."""
     SHARD_LOST = "shard_lost"
-    """Somebody else owns its shard by now, or nobody does: nothing of it was taken."""
+    """Another worker owns its shard now, or none does: nothing of it was stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservationResult:
-    """What became of one observation, and whose it is."""
+    """Outcome of one observation, with its subject."""
 
     agent_id: str
-    """Of a target too that has no record yet."""
+    """Id of the agent, also for a target without a record."""
     outcome: ReportOutcome
 
 

@@ -1,4 +1,4 @@
-"""How does an owner ask that nobody probe an origin, and how is that shown? (`/api/v1/opt-outs`)
+"""Opt-out of an origin by its owner (`/api/v1/opt-outs`).
 
 The proof is a token that the origin serves; see `opt_out_proof`.
 """
@@ -28,9 +28,9 @@ class OptOutRecord(BaseModel):
 
     origin: str
     token: str
-    """To be served in a line of its own."""
+    """Serve it on a line of its own."""
     proof_url: str
-    """Where."""
+    """URL of the file that must contain the token."""
     requested_at: Time
     expires_at: Time | None = None
     """Until when the token is looked for; absent once it was found."""
@@ -46,4 +46,4 @@ class OptOutList(BaseModel):
     opt_outs: list[OptOutRecord]
     total: int
     cursor: str | None = None
-    """Where the next page begins; absent on the last one."""
+    """Cursor of the next page; absent on the last one."""

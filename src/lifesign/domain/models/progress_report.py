@@ -1,6 +1,6 @@
-"""What does an agent write down when it has something to say? (lease protocol, "Progress reports")
+"""Progress reports of an agent (lease protocol, "Progress reports").
 
-The latest report is what the next holder of the task goes on from.
+The next holder of the task continues from the latest report.
 """
 
 from typing import Annotated, Any, Self
@@ -11,15 +11,15 @@ from pydantic_core import PydanticCustomError, to_json
 from lifesign.domain.models.base import Body
 
 MAX_REPORT_BYTES = 65_536
-"""Of a report as JSON in UTF-8."""
+"""Maximum size of a report as JSON in UTF-8."""
 MAX_ENTRIES = 1_000
-"""Of one list in a report."""
+"""Maximum length of a list in a report."""
 
 Text = Annotated[str, Field(min_length=1, max_length=MAX_REPORT_BYTES)]
 
 
 class Attempt(Body):
-    """What was tried, and what came of it."""
+    """An attempt and its result."""
 
     action: Text
     outcome: Text
@@ -31,13 +31,13 @@ class ProgressReport(Body):
     model_config = ConfigDict(populate_by_name=True)
 
     summary: Text
-    """What was done since the last report."""
+    """Work since the last report."""
     beliefs: Annotated[list[Text], Field(max_length=MAX_ENTRIES)] = Field(default_factory=list)
-    """What is taken for true."""
+    """Facts that the agent assumes."""
     attempted: Annotated[list[Attempt], Field(max_length=MAX_ENTRIES)] = Field(default_factory=list)
     next_step: Annotated[Text | None, Field(alias="nextStep")] = None
     blockers: Annotated[list[Text], Field(max_length=MAX_ENTRIES)] = Field(default_factory=list)
-    """What stands in the way."""
+    """Obstacles."""
 
     @model_validator(mode="after")
     def _take_small(self) -> Self:

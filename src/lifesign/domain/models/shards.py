@@ -1,4 +1,4 @@
-"""What do a prober and the registry say to one another of shards? (protocol 8; `/api/v1/shards`)"""
+"""Shards in requests of probers and in the registry's answers (protocol 8; `/api/v1/shards`)."""
 
 from typing import Annotated
 
@@ -108,15 +108,15 @@ class LivingProber(BaseModel):
     """A worker that lives."""
 
     holder: str
-    """Of its leases: the key that it shows, and its own name behind a slash."""
+    """Holder of its leases: its key, a slash, and its own name."""
     joined_at: Time
     expires_at: Time
     interval_s: float | None = None
-    """Interval of its crawl in seconds; absent if it does not tell."""
+    """Interval of its crawl in seconds; absent if it does not report it."""
     reached_classes: list[str] | None = None
     """Network classes in which a witness answered it within its last interval; absent before it knows."""
     clock_offset_s: float | None = None
-    """Its wall clock minus the registry's, in seconds, at its last claim; absent if it does not tell."""
+    """Its wall clock minus the registry's, in seconds, at its last claim; absent if it does not report it."""
     reported_at: Time | None = None
     """When it last reported a result of any kind; absent: it never did."""
     makes_no_progress: bool = False
@@ -127,7 +127,7 @@ class ShardsShown(BaseModel):
     """The answer to `GET /api/v1/shards`."""
 
     version: int
-    """Of the last change of any target that did not come from its prober."""
+    """Version of the last change of any target that did not come from its prober."""
     changed: dict[str, int]
     """The shards in which anything changed since the version that was named, each with its newest one."""
     probers: list[LivingProber]
@@ -138,22 +138,22 @@ class ShardsShown(BaseModel):
 
 
 class ProbeTarget(BaseModel):
-    """What is to be probed."""
+    """A target to probe."""
 
     subject_id: str
     """`tgt_...`, or the agent's id where an agent registered itself to be probed."""
     url: str
     memory: ProbeMemory | None = None
-    """What its last probe left, for the next one; absent if it was never probed."""
+    """Memory of its last probe, for the next one; absent if it was never probed."""
     recheck_at: Time | None = None
-    """When somebody last asked for a look now."""
+    """When a recheck was last requested."""
     version: int
     confirmed_at: Time | None = None
     """When an operator confirmed that this target may be down; see `ObservationAnswer.confirmed_classes`."""
     thresholds_s: tuple[float, float] | None = None
     """Silence after which its agent is unhealthy, and dead, in seconds; absent: the defaults of probing."""
     entered_at: Time | None = None
-    """When its URL changed, or its agent registered anew: begin with `memory`, drop results of before."""
+    """When its URL changed, or its agent registered again: start with `memory`, drop earlier results."""
 
 
 class ShardTargets(BaseModel):
@@ -165,4 +165,4 @@ class ShardTargets(BaseModel):
     version: int
     """Ask for what comes after this one, once all pages are read."""
     cursor: str | None = None
-    """Where the next page begins; absent on the last one."""
+    """Cursor of the next page; absent on the last one."""

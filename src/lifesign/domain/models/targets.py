@@ -1,7 +1,7 @@
-"""What is known of a target, as the registry shows it? (`/api/v1/targets`)
+"""Targets, as the registry shows them (`/api/v1/targets`).
 
-Of a target that shows life there is a record as an agent beside it, under the same id: what follows from
-what was seen stands there.
+A target with a liveness signal also has a record as an agent, under the same id, with the consequences of its
+results.
 """
 
 from pydantic import BaseModel, ConfigDict
@@ -21,10 +21,10 @@ class TargetSummary(BaseModel):
     """`tgt_...`, or the agent's id where an agent registered itself to be probed."""
     url: str
     result: ResultClass | None = None
-    """Of the last probe that told anything, else of the last one; absent: nobody has looked yet."""
+    """Last measured result, else the last one; absent: never probed."""
     result_since: Time | None = None
     observed_at: Time | None = None
-    """When that probe ended: one that asked nobody is none; by the prober's clock."""
+    """End of that probe, by the prober's clock; probes that sent nothing do not count."""
     evidence_at: Time | None = None
     """When a probe last measured something, by the registry's clock; absent if none ever did."""
     unknown_reason: UnknownReason | None = None
@@ -33,7 +33,7 @@ class TargetSummary(BaseModel):
     A census that makes single passes shows the date of its pass instead.
     """
     why: str | None = None
-    """What the probe saw that `result` is of, in one line: by what it lives, or what was there instead."""
+    """One line about that probe: by what the target is alive, or what was found instead."""
     gone_at: Time | None = None
     """Since when it is not probed any more."""
     gone_reason: str | None = None
@@ -45,11 +45,11 @@ class TargetList(BaseModel):
     targets: list[TargetSummary]
     total: int
     cursor: str | None = None
-    """Where the next page begins; absent on the last one."""
+    """Cursor of the next page; absent on the last one."""
 
 
 class ObservedTarget(BaseModel):
-    """What the last probe saw that told anything; a layer that was not asked is absent."""
+    """Last measured observation; layers that were not probed are absent."""
 
     # It is stored as the observation that it was, of whichever version of ours.
     model_config = ConfigDict(extra="ignore")
@@ -62,10 +62,10 @@ class ObservedTarget(BaseModel):
     message: LayerResult | None = None
     document: ProbedDocument | None = None
     reported_agent_id: str | None = None
-    """What the agent calls itself; never a key."""
+    """Name that the agent reports; never a key."""
     certificate_expires_at: Time | None = None
     paths: dict[str, LayerResult] | None = None
-    """What else was asked, by path; it decides nothing."""
+    """Further requests, by path; they decide nothing."""
 
 
 class ShownChange(BaseModel):
@@ -86,23 +86,23 @@ class TargetRecord(TargetSummary):
     host: str
     shard: int
     directories: list[str]
-    """Which list it."""
+    """Directories that list it."""
     is_registered: bool
     """Whether an agent wants it to be probed."""
     added_at: Time
     probed_at: Time | None = None
     """When its last probe ended, also one that measured nothing; by the prober's clock."""
     recheck_at: Time | None = None
-    """When somebody last asked for a look now."""
+    """When a recheck was last requested."""
     memory: ProbeMemory | None = None
-    """What its last probe left for the next one."""
+    """Memory of its last probe for the next one."""
     observed: ObservedTarget | None = None
     changes: list[ShownChange]
     """The last ones, the latest first."""
     agent_status: Status | None = None
-    """Of its record as an agent; absent if it has none."""
+    """Status of its record as an agent; absent if it has none."""
     health_status: HealthStatus | None = None
-    """Of its record as an agent, from its health documents; absent if it has none."""
+    """Health of its record as an agent, from its health documents; absent if it has none."""
 
 
 class RecheckRecord(BaseModel):

@@ -1,6 +1,6 @@
-"""What is asked for about tasks, and how is a task shown? (lease protocol; protocol 6.7, 6.8)
+"""Tasks in requests and answers (lease protocol; protocol 6.7, 6.8).
 
-The bodies that the registry takes and the records that it gives.
+These are the request bodies and the records in answers.
 """
 
 import re
@@ -29,7 +29,7 @@ from lifesign.domain.tasks.task_states import (
 from lifesign.domain.text.safe_text import harmless
 
 MAX_OBJECT_BYTES = 65_536
-"""Of a task's input, and of its output, as JSON."""
+"""Maximum size of a task's input, and of its output, as JSON."""
 MAX_NEEDS = 16
 """Capabilities that a task may ask for."""
 MAX_WAIT_SECONDS = 30
@@ -40,7 +40,7 @@ MAX_DETAIL_CHARACTERS = 500
 TASK_ID_PATTERN = r"^task_[0-9a-hjkmnp-tv-z]{26}$"
 RUN_ID_PATTERN = r"^run_[0-9a-hjkmnp-tv-z]{26}$"
 _BLANK = r"[ \u00a0\u1680\u2000-\u200f\u202a-\u202f\u205f-\u2069\u3000\ufeff]"
-"""What nobody sees; control characters stand in no text of a line anyway."""
+"""Invisible characters; control characters are not allowed in a line of text anyway."""
 CALL_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 
 
@@ -77,17 +77,17 @@ RunId = Annotated[str, StringConstraints(pattern=RUN_ID_PATTERN)]
 IdempotencyKey = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=NAME_PATTERN)]
 """Chosen by the writer, another one for each write of a run: a retried write gets the first answer."""
 CallId = Annotated[str, StringConstraints(pattern=CALL_ID_PATTERN)]
-"""Chosen by whoever makes the call, another one for each call of a run."""
+"""Chosen by the caller, unique for each call of a run."""
 Attempts = Annotated[int, Field(ge=1, le=MOST_ATTEMPTS, strict=True), INTEGRAL_FLOAT]
 BackoffSeconds = Annotated[float, Field(ge=0, le=MAX_BACKOFF_SECONDS, allow_inf_nan=False, strict=True)]
 
 
 class TaskRequest(Body):
-    """What is to be done, and by whom. An agent has to fit all it says."""
+    """A new task: what to do, and which agent may do it. An agent must match all criteria."""
 
     title: Title
     input: JsonObject = Field(default_factory=dict)
-    """What the work needs; handed to each holder as it is."""
+    """Input of the work; each holder gets it unchanged."""
     agent_id: AgentId | None = None
     """Only this agent may have it."""
     role_id: RoleId | None = None
@@ -99,7 +99,7 @@ class TaskRequest(Body):
     max_attempts: Attempts = MAX_ATTEMPTS
     backoff_seconds: BackoffSeconds = BACKOFF_SECONDS
     budget: Spend = Spend()
-    """What its metered calls may cost; nothing unless it is said."""
+    """Limits of its metered calls; by default nothing."""
 
 
 class TaskCreation(TaskRequest):
@@ -121,11 +121,11 @@ class TaskClaim(Body):
     wait_seconds: Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False, strict=True)] = 0
     """How long to wait for a task if there is none."""
     ttl_seconds: TtlSeconds | None = None
-    """Of the lease; absent: as the task says, which is the most."""
+    """Lifetime of the lease; absent: that of the task, which is also the maximum."""
 
 
 class RunWrite(Body):
-    """What every write in the name of a run shows."""
+    """Members of every write in the name of a run."""
 
     run_id: RunId
     fencing_token: Token
@@ -170,9 +170,9 @@ class RunRelease(FencedWrite):
         ExitReason.CRASH, ExitReason.TIMEOUT, ExitReason.NO_PROGRESS, ExitReason.KILLED, ExitReason.AUTH
     ]
     exit_code: Annotated[int, Field(ge=-255, le=255, strict=True), INTEGRAL_FLOAT] | None = None
-    """Of the agent's process; negative: the signal that ended it."""
+    """Exit code of the agent's process; negative: the signal that ended it."""
     detail: Detail | None = None
-    """What went wrong, in a line for people: it becomes a part of the task's `explanation`."""
+    """Failure in one line for people: it becomes part of the task's `explanation`."""
 
 
 class CallReservation(RunWrite):
@@ -187,7 +187,7 @@ class CallSettlement(RunWrite):
     """The body of `POST …/calls/{call_id}/settle`."""
 
     cost: Spend
-    """What it did cost."""
+    """Costs."""
 
 
 class TaskReview(Body):
@@ -198,7 +198,7 @@ class TaskReview(Body):
     fix: TaskRequest | None = None
     """With `reject`: the new task; absent: the same task once more."""
     run_id: RunId | None = None
-    """Of the parent, where an agent reviews; like `fencing_token`."""
+    """Run of the parent, if an agent reviews; like `fencing_token`."""
     fencing_token: Token | None = None
 
 
@@ -260,7 +260,7 @@ class ReportRecord(BaseModel):
 
 
 class CommentRecord(BaseModel):
-    """What somebody said with a decision about a task, or an agent with its call for help."""
+    """Comment on a decision about a task, or on an agent's request for help."""
 
     signal: TaskSignal
     """With what: `help_asked`, `requeued`, `resolved`, `accepted`, `rejected`, `cancelled`."""
@@ -280,12 +280,12 @@ class TaskSummary(BaseModel):
     status: TaskStatus
     status_since: Time
     explanation: str | None = None
-    """Why it has this status, where somebody said so."""
+    """Why it has this status, if a reason was given."""
     agent_id: str | None = None
     role_id: str | None = None
     capabilities: list[str]
     holder: str | None = None
-    """Who has it now."""
+    """Current holder."""
     attempts: int
     """Runs since people last put it into the queue, but for those that were lost."""
     lost_runs: int = 0
@@ -319,7 +319,7 @@ class TaskRecord(TaskSummary):
     children: list[TaskSummary]
     """The latest, newest first."""
     names: dict[str, str] = Field(default_factory=dict)
-    """Of the keys in `created_by` and `written_by`, for callers who may read all events."""
+    """Names of the keys in `created_by` and `written_by`, for callers that may read all events."""
 
 
 class TaskList(BaseModel):
@@ -328,7 +328,7 @@ class TaskList(BaseModel):
     tasks: list[TaskSummary]
     total: int
     cursor: str | None = None
-    """Where the next page begins; absent on the last one."""
+    """Cursor of the next page; absent on the last one."""
 
 
 class ReportList(BaseModel):
@@ -339,7 +339,7 @@ class ReportList(BaseModel):
 
 
 class TaskGrant(BaseModel):
-    """A task that was granted to whoever claimed."""
+    """A task that was granted to the caller of a claim."""
 
     task: TaskSummary
     input: dict[str, Any]
@@ -348,9 +348,9 @@ class TaskGrant(BaseModel):
     """Its `fencing_token` goes with every write; renewed like any other lease."""
     budget: BudgetRecord
     latest_report: ReportRecord | None = None
-    """What an earlier holder wrote last: go on from there."""
+    """Last report of an earlier holder: continue from it."""
     comments: list[CommentRecord] = Field(default_factory=list)
-    """What was said meanwhile, newest first: questions of earlier holders, and what people answered."""
+    """Comments, newest first: questions of earlier holders, and answers of people."""
 
 
 class TaskWritten(BaseModel):
@@ -372,7 +372,7 @@ class CallRecord(BaseModel):
     call_id: str
     state: Literal["reserved", "settled", "released"]
     available: AmountRecord
-    """What is left of the envelope; in a repeated answer, what is left now."""
+    """Remaining budget; in a repeated answer, what remains now."""
 
 
 class ReviewAnswer(BaseModel):

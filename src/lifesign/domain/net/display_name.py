@@ -1,7 +1,7 @@
-"""What is an agent called where people read?
+"""Names of agents for people.
 
-An id that its owner chose tells who it is; that of a target (`tgt_…`) tells nobody anything: there stands
-where it is, until it has a name.
+An id that its owner chose identifies the agent for people. The id of a target (`tgt_…`) does not: its URL is
+shown until it has a name.
 """
 
 from lifesign.domain.net.target import is_target_id
@@ -21,5 +21,5 @@ def place_of(target_url: str) -> str:
 
 
 def has_readable_id(agent_id: str) -> bool:
-    """Whether an id tells people whose it is."""
+    """Return whether an id identifies its agent for people."""
     return not is_target_id(agent_id)

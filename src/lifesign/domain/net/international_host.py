@@ -1,9 +1,9 @@
-"""How is a host in another alphabet spelled?
+"""Hosts with letters of other alphabets.
 
-In the letters of the name system: `bücher.example` is `xn--bcher-kva.example` (UTS 46, IDNA 2008), which is
-what browsers ask for. It is spelled so from then on, in ids, lists and pages alike: two names that look the
-same to the eye, one of them with a Cyrillic letter, are two there. What an alphabet writes like
-digits and dots becomes such first, and is judged as the address that it is.
+They are written in ASCII: `bücher.example` is `xn--bcher-kva.example` (UTS 46, IDNA 2008), as in browsers.
+Ids, lists and pages use this form: two names that look the same, one of them with a Cyrillic letter, differ
+there. Letters that an alphabet uses like digits and dots are converted first, and the result is checked as an
+address.
 """
 
 import re
@@ -23,7 +23,7 @@ def with_ascii_host(url: str) -> str | AddressRefused:
     parts = _PARTS.fullmatch(url)
     authority = None if parts is None else _HOST_AND_PORT.fullmatch(parts[2])
     if parts is None or authority is None or authority[1].isascii():
-        # Something else is odd about it, of which others tell.
+        # Another fault is reported elsewhere.
         return url
     host = ascii_host(authority[1])
     return host if isinstance(host, AddressRefused) else f"{parts[1]}{host}{authority[2] or ''}{parts[3]}"
@@ -35,7 +35,7 @@ def ascii_host(host: str) -> str | AddressRefused:
         return host
     if len(host) > MAX_HOST_CHARACTERS:
         return AddressRefused("invalid_url", f"the host is longer than {MAX_HOST_CHARACTERS} characters")
-    # It comes with yarl, and whoever wraps an agent has neither.
+    # The package comes with yarl, which an agent with the middleware need not have.
     import idna  # noqa: PLC0415
 
     try:

@@ -1,8 +1,8 @@
-"""How do others reach this server, and under which hosts may its pages be read?
+"""Public address of a server, and the hosts under which its pages may be read.
 
-A site of somebody else may let its own name lead to a server that only its visitors reach (DNS rebinding):
-to their browsers it is one site with the server. What gives it away is the name. An address, and
-`localhost`, cannot be made to lead elsewhere.
+Another site may let its own name lead to a server that only its visitors can reach (DNS rebinding): their
+browsers treat both as one site. The name reveals it: an address, and `localhost`, cannot be made to lead
+elsewhere.
 """
 
 import re
@@ -26,7 +26,7 @@ _HTTPS = "https"
 
 @dataclass(frozen=True, slots=True)
 class PublicAddress:
-    """Where others reach this server."""
+    """Public address of the server."""
 
     host: str
     """In lower case, without port; that of an IPv6 address without brackets."""
@@ -36,7 +36,7 @@ class PublicAddress:
 
     @property
     def origin(self) -> str:
-        """What a browser says in `Origin` of a page that it got there."""
+        """`Origin` of a page that a browser loaded from there."""
         return f"{_HTTPS if self.is_https else 'http'}://{self.place}"
 
     @classmethod
@@ -62,9 +62,9 @@ class PublicAddress:
 
 
 def is_own_host(host: str, names: Collection[str]) -> bool:
-    """Whether what a request names as its `Host` is an address, `localhost`, or one of these names.
+    """Return whether the `Host` of a request is an address, `localhost`, or one of these names.
 
-    `names` are in lower case and without ports, which tell nothing of who is meant.
+    `names` are in lower case and without ports, which do not matter.
     """
     try:
         name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
@@ -74,7 +74,7 @@ def is_own_host(host: str, names: Collection[str]) -> bool:
 
 
 def is_address(host: str) -> bool:
-    """Whether a text is an IPv4 or IPv6 address, without brackets."""
+    """Return whether a text is an IPv4 or IPv6 address, without brackets."""
     try:
         ip_address(host)
     except ValueError:

@@ -1,8 +1,8 @@
-"""What is a target, and in whose shard does it lie?
+"""Targets and their shards.
 
-A target is an address that somebody listed as an agent's; it becomes an agent's record at its first
-sign of life. Which worker probes it is decided by its host alone, so that one worker sees all that is
-asked of one host; when within the interval, by its id, so that load is even and survives restarts.
+A target is an address in a directory of agents; with its first liveness signal it gets a record as an agent.
+Its host alone decides which worker probes it, so that one worker sends all requests to a host. Its id decides
+when it is probed within the interval, so that load is even and survives restarts.
 """
 
 import re
@@ -24,8 +24,8 @@ _TARGET_ID: Final = re.compile(TARGET_ID_PATTERN, re.IGNORECASE | re.ASCII)
 _PHASE_BYTES: Final = 6
 """A fraction of so many bytes is below 1 as a float too."""
 _TURN_BYTES: Final = 4
-# What directories of a million lines are made of; `vet_url` would find nothing in it to refuse or to spell
-# differently, and takes eight times as long: a name whose last label begins with a letter is no address.
+# The usual lines of a directory of a million entries: `vet_url` would neither refuse nor change them, and
+# takes eight times as long. A name whose last label begins with a letter is no address.
 _PLAIN: Final = re.compile(
     r"(https?://)?((?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z](?:[a-z0-9_-]{0,61}[a-z0-9_])?)"
     r"(/[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%-]*)?"
@@ -35,21 +35,21 @@ _DOTS: Final = re.compile(r"/(?:\.|%2[Ee]){1,2}(?:[/?#]|$)")
 MAX_REMEMBERED: Final = 4_096
 """Spellings that take long to read: a list may repeat one half a million times."""
 _MAX_PLAIN_CHARACTERS: Final = 250
-"""So that neither the host nor the URL can be too long."""
-# A URL may stand in the query of another one.
+"""Maximum for which neither the host nor the URL can be too long."""
+# The query of a URL may contain a URL.
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _DEFAULT_PORTS: Final[dict[str, str]] = {scheme: str(port) for scheme, port in DEFAULT_PORTS.items()}
 
 
 def read_target(text: str) -> str | AddressRefused:
-    """Return the URL of a target in the one spelling that we use, or why it is none.
+    """Return the URL of a target in its normal form, or why it is none.
 
-    A host without a scheme is meant as https. Scheme and host are in lower case, a name in another alphabet
-    is in ASCII (`xn--…`), an IPv6 address is in its shortest form, the port is left out where it is the
-    scheme's own, an empty path is `/`, `.` and `..` in a path are resolved (RFC 3986 6.2.2.3), and a fragment
-    goes: what differs only in these is one target. Two slashes in a row are not one. The result reads as
-    itself. Whether its addresses may be contacted is judged when it is probed; a URL with placeholders
-    (`{tenant}`) and any scheme but http and https are refused.
+    A host without a scheme means https. Scheme and host are in lower case, a name in another alphabet is in
+    ASCII (`xn--…`), an IPv6 address has its shortest form, the scheme's default port is omitted, an empty
+    path is `/`, `.` and `..` in a path are resolved (RFC 3986 6.2.2.3), and a fragment is removed: URLs that
+    differ only in these are one target. Repeated slashes are kept. The normal form of the result is the
+    result itself. The probe decides whether its addresses may be contacted; a URL with placeholders
+    (`{tenant}`) and schemes other than http and https are refused.
     """
     if len(text) <= _MAX_PLAIN_CHARACTERS and (plain := _PLAIN.fullmatch(text)) and not _DOTS.search(text):
         return f"{plain[1] or 'https://'}{plain[2]}{plain[3] or '/'}"
@@ -62,7 +62,7 @@ def _read_odd(text: str) -> str | AddressRefused:
     if isinstance(url, AddressRefused):
         return url
     judged = vet_url(url)
-    # Which networks are open is the probe definition's matter: any address may be listed.
+    # The probe definition decides which networks are allowed: any address may be listed.
     if isinstance(judged, AddressRefused) and judged.name == "invalid_url":
         return judged
     scheme, _, rest = url.partition("#")[0].partition("://")
@@ -91,7 +91,7 @@ def _without_dots(path: str) -> str:
             del kept[-1:]
         elif dots != ".":
             kept.append(segment)
-    # What ends in dots is a directory.
+    # A path that ends in dots is a directory.
     end = "/" if kept and dots in {".", ".."} else ""
     return f"/{'/'.join(kept)}{end}{mark}{query}"
 
@@ -100,7 +100,7 @@ _remembered: Final = lru_cache(maxsize=MAX_REMEMBERED)(_read_odd)
 
 
 def with_scheme(text: str) -> str:
-    """Return what somebody typed as a URL: a host without a scheme is meant as https."""
+    """Return a text as a URL: a host without a scheme means https."""
     return text if _SCHEME.match(text) else f"https://{text}"
 
 
@@ -115,11 +115,11 @@ def _host_and_port(authority: str) -> tuple[str, str]:
 
 
 def is_on_origin_of(url: str, target_url: str) -> bool:
-    """Whether a place stands on the origin of a target: same scheme, host and port (RFC 6454).
+    """Return whether a URL has the origin of a target: the same scheme, host and port (RFC 6454).
 
-    What stands elsewhere may be anybody's: it speaks for a target only while its card says so.
+    Another origin may belong to a third party: it counts for a target only while its card names it.
     """
-    # As they are spelled nearly all are alike, which is told in a tenth of the time.
+    # Nearly all have the same spelling, which is found in a tenth of the time.
     return url.split("/", 3)[:3] == target_url.split("/", 3)[:3] or _origin(url) == _origin(target_url)
 
 
@@ -135,9 +135,9 @@ def target_id(url: str) -> str:
 
 
 def is_target_id(name: str) -> bool:
-    """Whether a name has the form of a target's id, in any case, since people read it.
+    """Return whether a name has the form of a target's id, ignoring case, since people read it.
 
-    Whoever knows a URL knows its target's id: no agent may be registered by it, and no key be its own.
+    A target's id follows from its URL: no agent may be registered with it, and no key belong to it.
     """
     return _TARGET_ID.fullmatch(name) is not None
 
@@ -151,9 +151,9 @@ def host_of(url: str) -> str:
 
 
 def is_at_one_word(url: str) -> bool:
-    """Whether the host of a URL as `read_target` spells it is a single word, other than `localhost`.
+    """Return whether the host of a URL in `read_target`'s form is a single label other than `localhost`.
 
-    An intranet may know it. Elsewhere it is more often a word that was taken for a host.
+    An intranet may know it. Elsewhere it is usually a word that was mistaken for a host.
     """
     authority = url.partition("://")[2].partition("/")[0]
     # An address has a dot, or brackets.
@@ -166,14 +166,14 @@ def shard_of(host: str) -> int:
 
 
 def phase_of(subject_id: str) -> float:
-    """Return where in its interval a target or agent is probed, from 0 to below 1, for ever the same."""
+    """Return the fixed position in its interval at which a target or agent is probed, from 0 to below 1."""
     return int.from_bytes(_rhythm_of(subject_id)[:_PHASE_BYTES]) / (1 << 8 * _PHASE_BYTES)
 
 
 def turn_of(subject_id: str) -> int:
-    """Return which of n intervals is a target's own where it is not probed in each of them: this, modulo n.
+    """Return a number that, modulo n, selects a target's own interval where it is not probed in each of n.
 
-    From 0 to 2**32 - 1, for ever the same, and independent of its phase.
+    From 0 to 2**32 - 1, constant, and independent of its phase.
     """
     return int.from_bytes(_rhythm_of(subject_id)[_PHASE_BYTES : _PHASE_BYTES + _TURN_BYTES])
 

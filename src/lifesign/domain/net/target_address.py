@@ -1,12 +1,12 @@
-"""Which addresses may be contacted?
+"""Addresses that may be contacted.
 
-Directories, cards and webhooks name hosts that strangers chose. Without a judge, a probe of ours would
-knock at the database next door, or read a cloud machine's credentials from its metadata address.
+Directories, cards and webhooks name hosts that strangers chose. Without this check, a probe could connect to
+an internal database, or read a cloud machine's credentials from its metadata address.
 
-A name says nothing until it is resolved: resolve it once, judge every address, and connect to an
-address that was judged. A redirect is a new URL, judged anew. The ranges are our own table, since what
-`ipaddress` calls private or global differs between versions of Python. A NAT64 gateway that translates
-a prefix of its own, other than the well-known one, cannot be told from an ordinary network.
+A name must be resolved first: resolve it once, check every address, and connect to a checked address. A
+redirect is a new URL and is checked again. The ranges are the project's own table: the ranges that
+`ipaddress` calls private or global differ between versions of Python. A NAT64 gateway with a prefix other
+than the well-known one cannot be distinguished from an ordinary network.
 """
 
 import re
@@ -40,20 +40,20 @@ DEFAULT_PORTS: Final[Mapping[Scheme, int]] = MappingProxyType({"http": 80, "http
 
 @dataclass(frozen=True, slots=True)
 class SpecialRange:
-    """Addresses that are not contacted unless somebody says so, or never."""
+    """Addresses that are contacted only if they are allowed, or never."""
 
     network: Network
     what: str
     """Completes "this address is …"."""
     may_be_allowed: bool = False
-    """By naming a network; what no network can open holds secrets, or is nobody's to serve from."""
+    """By naming a network. Ranges that cannot be allowed contain secrets, or cannot be served from."""
 
 
 def _ranges(*rows: tuple[str, str], may_be_allowed: bool = False) -> list[SpecialRange]:
     return [SpecialRange(ip_network(network), what, may_be_allowed) for network, what in rows]
 
 
-# The first that matches tells the reason: what is narrow stands before what is wide.
+# The first match gives the reason: narrow ranges come before wide ones.
 SPECIAL_RANGES: Final = (
     *_ranges(
         ("169.254.169.254/32", "a cloud metadata address"),
@@ -116,7 +116,7 @@ _BOUNDS: Final[Mapping[int, Sequence[tuple[int, int, SpecialRange]]]] = MappingP
 })  # fmt: skip
 IPV6_GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
 IPV6_NAT64: Final = IPv6Network("64:ff9b::/96")
-"""On a network without IPv4, its gateway stands there for all of the IPv4 internet (RFC 6052)."""
+"""On a network without IPv4, its gateway maps this range to the IPv4 internet (RFC 6052)."""
 
 _SCHEMES: Final[Mapping[str, Scheme]] = MappingProxyType({"http": "http", "https": "https"})
 _LOOPBACKS: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
@@ -130,8 +130,8 @@ WITH_CREDENTIALS: Final = "a URL with a user name or a password is not contacted
 NO_PORT: Final = "expected a port from 1 to 65535"
 """The reason of a `AddressRefused`."""
 
-# What RFC 3986 allows. Everything else is read differently by different readers of URLs: a backslash
-# is a slash to some, a line break is nothing, and other alphabets have digits and dots of their own.
+# Characters that RFC 3986 allows. Parsers of URLs interpret all others differently: a backslash is a slash to
+# some, a line break is ignored, and other alphabets have digits and dots of their own.
 _CHARACTERS: Final = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+")
 _URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)(?:[/?#].*)?")
 _AUTHORITY: Final = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*)(?::(?P<port>[0-9]*))?")
@@ -139,8 +139,8 @@ _LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _NAME: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 # No top-level domain is a number, so a host that ends in one is meant as an IPv4 address.
 _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
-# Up to the last @ before a path; or, if a colon without a port stands there, up to the last one of all: then
-# a password holds a slash as it is.
+# Up to the last @ before a path; or, if there is a colon without a port, up to the last @ of all: then the
+# password contains a slash.
 _TO_HOST: Final = r"(?:[^/?#\s]*@|(?![0-9]+(?:[/?#\s]|$))\S*@)"
 _USER: Final = re.compile(rf"(?:[^/?#\s]*@|[^/?#\s:@\[]+:{_TO_HOST})")
 _WORD: Final = re.compile(r"\S+")
@@ -160,7 +160,7 @@ class AddressRefused:
 
 @fast_dataclass()
 class TargetUrl:
-    """Whom a URL leads to. Connect to what stands here, not to what another reader makes of the URL."""
+    """Destination of a URL. Connect to these values, not to another parser's result."""
 
     scheme: Scheme
     host: str
@@ -171,11 +171,11 @@ class TargetUrl:
 
 
 def vet_address(address: Address, allowed: Sequence[Network] = ()) -> AddressRefused | None:
-    """Say why an address is not contacted, or None if it may be.
+    """Return why an address is not contacted, or None if it may be.
 
-    Only global unicast addresses may, besides those in `allowed`; metadata addresses, multicast,
-    unspecified and reserved addresses and tunnels never may. An IPv6 address that stands for an IPv4
-    address is judged as that one.
+    Allowed are global unicast addresses and those in `allowed`; never metadata addresses, multicast,
+    unspecified and reserved addresses, and tunnels. An IPv6 address that maps to an IPv4 address is checked
+    as that one.
     """
     if isinstance(address, IPv6Address):
         if address.scope_id is not None:
@@ -185,7 +185,7 @@ def vet_address(address: Address, allowed: Sequence[Network] = ()) -> AddressRef
         if address.ipv4_mapped is not None:
             return _vet_embedded(address, address.ipv4_mapped, allowed)
         if address in IPV6_NAT64:
-            # What is allowed by name is near us, not behind a gateway.
+            # An explicitly allowed network is local, not behind a gateway.
             return _vet_embedded(address, IPv4Address(int(address) & 0xFFFF_FFFF), ())
     number = int(address)
     for first, last, special in _BOUNDS[address.version]:
@@ -219,11 +219,11 @@ def is_public(url: str, allowed: Sequence[Network] = ()) -> bool:
 
 
 def vet_url(url: str, allowed: Sequence[Network] = ()) -> TargetUrl | AddressRefused:  # noqa: PLR0911 - one per reason
-    """Say whom a URL leads to, or why that is not contacted.
+    """Return the destination of a URL, or why it is not contacted.
 
-    http and https, no credentials, a host, a port from 1 to 65535, at most `MAX_URL_CHARACTERS`.
-    A literal address is judged at once, and is taken in its usual spelling alone: four decimal
-    numbers, or IPv6 in brackets without a zone. `localhost` and its kin need an allowed loopback.
+    http and https, no credentials, a host, a port from 1 to 65535, at most `MAX_URL_CHARACTERS`. A literal
+    address is checked at once, and accepted only in its usual spelling: four decimal numbers, or IPv6 in
+    brackets without a zone. `localhost` and its aliases need an allowed loopback.
     """
     if len(url) > MAX_URL_CHARACTERS:
         return _invalid(f"the URL is longer than {MAX_URL_CHARACTERS} characters")
@@ -268,9 +268,9 @@ def without_passwords(text: str) -> str:
 
 
 def _without_passwords(word: str) -> str:
-    """Do the same with a text without white space, in one pass.
+    """Same for a text without white space, in one pass.
 
-    A regular expression would look for the last @ anew at each `://`.
+    A regular expression would search the last @ again at each `://`.
     """
     last = word.rfind("@")
     kept: list[str] = []

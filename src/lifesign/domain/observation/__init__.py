@@ -1,1 +1,1 @@
-"""What a probe measured, what it means, and how old evidence may be."""
+"""Results of probes, their meaning, and the age of evidence."""

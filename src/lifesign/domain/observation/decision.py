@@ -25,7 +25,7 @@ MAX_RETRY_AFTER_SECONDS = 86_400
 STALE_AFTER_SECONDS = 900
 """A document up to this age is fresh, whatever its max-age: three polling intervals."""
 MAX_COUNTED_MAX_AGE_SECONDS = 3600
-"""A longer max-age counts as this much: nobody stays fresh by declaring so."""
+"""Upper bound of a counted max-age: a document cannot stay current by a longer one."""
 
 
 class Action(StrEnum):
@@ -51,7 +51,7 @@ ACTIONS: Mapping[HealthStatus, Action] = MappingProxyType({
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do about an agent, and why."""
+    """Advice about an agent, with its reasons."""
 
     action: Action
     status: HealthStatus
@@ -63,10 +63,10 @@ class Decision:
 
 
 def age_seconds(document: HealthDocument, now: datetime) -> float:
-    """Seconds since the state was computed; negative if the document comes from the future.
+    """Return the seconds since the state was computed; negative if the document comes from the future.
 
-    `now` is when the answer was served by the clock of whoever served it (its `Date`), so that a
-    difference between the clocks does not count; our own time if it does not say.
+    `now` is the time of the answer by the server's clock (its `Date`), so that a difference between the
+    clocks does not count; the local time if it has none.
     """
     return (now - document.timestamp).total_seconds()
 
@@ -78,7 +78,7 @@ def stale_after_seconds(max_age_seconds: float | None) -> float:
 
 
 def is_stale(age_seconds: float, max_age_seconds: float | None = None) -> bool:
-    """Whether a document of this age, served with this `Cache-Control: max-age`, says nothing any more."""
+    """Return whether a document of this age, with this `Cache-Control: max-age`, is stale."""
     return age_seconds > stale_after_seconds(max_age_seconds) or age_seconds < -MAX_AHEAD_SECONDS
 
 
@@ -113,7 +113,7 @@ def decide(
 
 
 def _reported(document: HealthDocument, now: datetime) -> Iterator[str]:
-    """Tell the facts of a fresh document that bear on its status."""
+    """Return the facts of a fresh document that concern its status."""
     status, calibration = document.health.status, document.calibration
     yield f"the agent calls itself {status}"
     if calibration is not None and calibration.response_ratio is not None:

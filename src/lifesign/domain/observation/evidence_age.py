@@ -84,7 +84,7 @@ class Receipt:
     at_s: float
     """When the probe ended."""
     max_gap_s: float
-    """By how much this result can lengthen an observed silence, in seconds."""
+    """How much this result can extend an observed outage, in seconds."""
     evidence_until_s: float
     """Until when the result counts, if it measured something."""
     results_until_s: float
@@ -93,7 +93,7 @@ class Receipt:
 
 @fast_dataclass(kw_only=True)
 class Evidence:
-    """What is stored of the evidence about one agent or one target; `Evidence()`: it is not probed."""
+    """Stored evidence about one agent or one target; `Evidence()`: it is not probed."""
 
     at_s: float | None = None
     """When the last measured result was observed; None if none ever was."""
@@ -101,7 +101,7 @@ class Evidence:
     """Until when it counts; at that very moment it still does. If nothing was measured: no later than now,
     or until when a first result is expected."""
     results_until_s: float | None = None
-    """When the next result of any kind was due at the latest; later, no prober is at work."""
+    """When the next result of any kind was due at the latest; later than that, no prober is running."""
     inconclusive_reason: str | None = None
     """Why the last result measured nothing (`InconclusiveReason`); None if it measured."""
     health_until_s: float | None = None
@@ -138,7 +138,7 @@ def shown_health(
 
 
 def is_evidence_old(reason: UnknownReason | None) -> bool:
-    """Whether nothing is known now of what a prober would see; a health document may end before that."""
+    """Return whether the results of probes are too old; a health document may expire earlier."""
     return reason not in {None, UnknownReason.DOCUMENT_ENDED}
 
 

@@ -1,8 +1,7 @@
-"""Does an interface that was asked by a mere GET answer as one?
+"""Classification of an interface's answer to a GET.
 
-An A2A interface takes POST (JSON-RPC, HTTP+JSON); the prober sends no message unless it is told to, so it
-asks for what no interface has to offer, and reads from the refusal whether somebody refuses. Statuses
-are those of RFC 9110.
+An A2A interface accepts POST (JSON-RPC, HTTP+JSON). By default the prober sends no message. It sends a GET,
+which no interface supports, and recognises an interface by its refusal. Statuses are those of RFC 9110.
 """
 
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from lifesign.domain.observation.results import ResultClass
 
 _OK, _GATED = ResultClass.OK, ResultClass.GATED
 
-# What an interface may say to a GET. A status that is absent here is judged by its hundreds.
+# Possible answers of an interface to a GET. A status that is absent here is classified by its hundreds.
 ANSWERS: Final[Mapping[int, tuple[ResultClass, str]]] = MappingProxyType({
     304: (ResultClass.HTTP_ERROR, "unchanged, though nothing was known"),
     400: (_OK, "it misses the message in a GET"),
@@ -52,14 +51,14 @@ def classify_interface(status: int) -> tuple[ResultClass, str]:
 
 
 def may_take_post(status: int | None) -> bool:
-    """Whether OPTIONS is worth a request: some frameworks call a place that takes POST alone `not found`."""
+    """Return whether to try OPTIONS: some frameworks answer `not found` for a path that only accepts POST."""
     return status in {404, 410}
 
 
 def takes_post(status: int | None, allow: str) -> bool:
-    """Whether the answer to OPTIONS names POST in its `Allow` (RFC 9110 10.2.1).
+    """Return whether the answer to OPTIONS names POST in its `Allow` (RFC 9110 10.2.1).
 
-    What it allows to other origins (CORS) does not count: servers say that of every path.
+    CORS headers do not count: servers send them for every path.
     """
     methods = {method.strip().upper() for method in allow.split(",")}
     return status is not None and 200 <= status < 300 and "POST" in methods

@@ -1,8 +1,8 @@
-"""What did the answer to a message say about the agent?
+"""Classification of the answer to a message.
 
-The agent works if it answers, whatever it answers: also who asks back, is still at it, or declines what
-we sent is there and speaks A2A. It has failed if it says so, by a task that FAILED or an internal error.
-A failure that is our spelling's fault is told apart, so that another spelling can be tried.
+An agent that answers works, whatever it answers: also if it asks back, is still working, or declines the
+message in A2A terms. It has failed if it reports so, by a task that FAILED or an internal error. A failure
+that may come from the spelling is distinguished, so that another spelling can be tried.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from lifesign.domain.observation.results import ResultClass
 
 EVENT_STREAM: Final = "text/event-stream"
 MAX_SHOWN_CHARS: Final = 120
-"""Of a peer's words in a reason."""
+"""Maximum length of a peer's text in a reason."""
 MAX_CODE: Final = 10**9
 
 _OK, _FAILED = ResultClass.OK, ResultClass.HTTP_ERROR
@@ -32,8 +32,8 @@ _STATES: Final[Mapping[str, tuple[ResultClass, str]]] = MappingProxyType({
     "auth-required":  (ResultClass.GATED, "the task waits for credentials"),
 })  # fmt: skip
 
-# What an outcome (protocol section 2) says about an agent that got a message from us, the stranger.
-# Whom we have sent what it does not take has not failed.
+# Meaning of an outcome (protocol section 2) for a message from the prober, a stranger: an agent that refuses
+# unsupported input has not failed.
 _CLASSES: Final[Mapping[Outcome, tuple[ResultClass, str]]] = MappingProxyType({
     Outcome.ANSWERED:     (_OK, ""),
     Outcome.NOT_INSPECTED: (_OK, "the answer could not be inspected"),
@@ -47,11 +47,11 @@ _CLASSES: Final[Mapping[Outcome, tuple[ResultClass, str]]] = MappingProxyType({
 
 # Parse error and invalid request (our JSON is neither), method not found, invalid params, version.
 _MISSPELT_CODES: Final = frozenset({-32700, -32600, -32601, -32602, -32009})
-# Where the operation is a path (HTTP+JSON), an unknown one has no place or takes no POST.
+# If the operation is a path (HTTP+JSON), an unknown one does not exist or does not accept POST.
 _MISSPELT_PATHS: Final = frozenset({404, 405, 410})
 _MISSPELT_BODIES: Final = frozenset({400, 415, 422, 501})
 _DECLINES: Final = frozenset({400, 409, 413, 415, 422})
-# By one of these a result is known as A2A's, of any generation.
+# Members of a result that identify A2A, of any generation.
 _RESULT_MEMBERS: Final[tuple[tuple[str, type], ...]] = (
     ("task", dict), ("message", dict), ("statusUpdate", dict), ("status", dict), ("parts", list),
     ("artifacts", list),
@@ -60,11 +60,11 @@ _RESULT_MEMBERS: Final[tuple[tuple[str, type], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class MessageAnswer:
-    """What an answer comes to."""
+    """Classified answer."""
 
     result: ResultClass
     reason: str = ""
-    """What was seen, for people; empty if the class says it all. May quote the peer."""
+    """What was found, for people; empty if the class is sufficient. May quote the peer."""
     is_misspelt: bool = False
     """Whether another spelling may fare better."""
 
@@ -86,9 +86,9 @@ def classify_answer(status: int, content_type: str, body: bytes, *, is_rpc: bool
 
 
 def best_of(answers: list[MessageAnswer]) -> MessageAnswer:
-    """Return which of the answers to one message tells most, if no spelling was taken.
+    """Return the most informative of the answers to one message, if no spelling was accepted.
 
-    The first from somebody who knows the operation and declines; else the first. `answers` is not empty.
+    The first one of an agent that knows the operation and declines; else the first. `answers` is not empty.
     """
     return next((one for one in answers if one.result is not ResultClass.NOT_AN_AGENT), answers[0])
 
@@ -136,7 +136,7 @@ def _classify_result(message: object, content_type: str, *, is_rpc: bool) -> Mes
 
 
 def _classify_stream(body: bytes) -> MessageAnswer:
-    """Judge an answer in events, which nobody asked for and some agents give."""
+    """Classify an event stream, which some agents send without a request for one."""
     end = read_event_stream(body)
     if not end.has_events:
         return MessageAnswer(ResultClass.INVALID_DOCUMENT, "the answer is a stream without any event")

@@ -1,12 +1,11 @@
-"""What is remembered of a target from one probe to the next.
+"""Memory of a target from one probe to the next.
 
-It travels with the target, from worker to worker, and holds what `probe_cadence` decides by and what
-spares a request: where the card, the interface and the document were found. It holds no history.
-Times are seconds since the epoch, by the clock of the registry: a prober whose clock is wrong plans the same
-ticks.
+It travels with the target, from worker to worker. It contains the facts on which `cadence` decides, and those
+that save requests: the URLs of the card, the interface and the document. It contains no history. Times are
+seconds since the epoch, by the clock of the registry: a prober whose clock is wrong plans the same ticks.
 
-Another prober may have written it, with a key that was stolen. A moment or a URL that no probe can leave
-behind is dropped when a memory is read, and the rest is kept: the next probe learns it anew.
+Another prober may have written it, with a stolen key. A moment or a URL that no probe can produce is dropped
+when a memory is read, and the rest is kept: the next probe finds it again.
 """
 
 import re
@@ -59,14 +58,14 @@ _Url = Annotated[Annotated[str, Field(max_length=MAX_URL_CHARS)] | None, AfterVa
 
 
 class ProbeMemory(BaseModel):
-    """What the last probes of one target left behind; `ProbeMemory()` is a target never probed."""
+    """Facts from the last probes of one target; `ProbeMemory()` is a target that was never probed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     probed_at_s: _Moment = None
     """When the last probe began, whatever came of it."""
     result: Annotated[ResultClass, Field(strict=False)] | None = None
-    """What the last measured probe came to (`Observation.result`)."""
+    """Result of the last measured probe (`Observation.result`)."""
     failures_in_row: Annotated[int, Field(ge=0, le=MAX_IN_ROW)] = 0
     """Measured failures since the last sign of life."""
     confirm_at_s: _Moment = None
@@ -84,9 +83,9 @@ class ProbeMemory(BaseModel):
     card_read_at_s: _Moment = None
     """When a card was read, or found unchanged."""
     card_url: _Url = None
-    """Where."""
+    """URL of the card."""
     card_redirect: _Url = None
-    """Where a redirect led from there; None if it did not."""
+    """Destination of a redirect from there; None without one."""
     card_etag: Annotated[str, Field(max_length=MAX_ETAG_CHARS)] | None = None
     card_digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
     """SHA-256 of its bytes."""
@@ -94,11 +93,11 @@ class ProbeMemory(BaseModel):
     """The card's first interface that we can ask."""
     interface_binding: Annotated[str, Field(max_length=64)] | None = None
     interface_tenant: Annotated[str, Field(max_length=128)] | None = None
-    """Whom it is asked for, where it serves several."""
+    """Tenant in requests, for an interface with several."""
     protocol_version: Annotated[str, Field(max_length=64)] | None = None
     """As the interface says; where it does not, the generation of the card."""
     health_url: _Url = None
-    """Where a health document was read last; before the first one, where the card announces it."""
+    """URL of the last health document; before the first one, the URL in the card."""
 
     link_registry: Annotated[str, Field(max_length=MAX_URL_CHARS)] | None = None
     """Registry that the card's health extension names; goes with `link_agent_id`."""
@@ -111,7 +110,7 @@ class ProbeMemory(BaseModel):
 
     @property
     def is_excluded(self) -> bool:
-        """Whether nobody looks at it, since its host or a list does not want that."""
+        """Whether it is not probed because of its robots.txt or an opt-out."""
         return self.is_disallowed_by_robots or self.is_opted_out
 
     def to_json(self) -> str:

@@ -1,7 +1,7 @@
-"""What did a probe see of a target, in one line for people?
+"""Summary of a probe in one line for people.
 
-A result class says how a probe ended. Of who lives this says by what: a card alone is no proof that anybody
-works behind it. Of the others it says what was found where an agent should be.
+A result class says how a probe ended. For a living target the summary adds by what it is alive: a card alone
+does not prove that an agent works behind it. For the others it adds what was found instead of an agent.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,10 +18,10 @@ LAYER_WORDS: Final[Mapping[str, str]] = MappingProxyType({
     Layer.READINESS: "health document",
     Layer.MESSAGE: "message",
 })  # fmt: skip
-"""What people read of a layer: the thing that it asks for. Programs read the layer's own name."""
+"""Names of layers for people: the requested thing. Programs read the layer's own name."""
 CARD: Final = "a card"
 CARD_ONLY: Final = "a card only"
-# What is absent here is no sign of life (`Observation.is_liveness_signal`).
+# Results that are absent here are no liveness signals (`Observation.is_liveness_signal`).
 _SIGNS: Final[Mapping[tuple[Layer, ResultClass], str]] = MappingProxyType({
     (Layer.DISCOVERY, ResultClass.OK): CARD,
     (Layer.TRANSPORT, ResultClass.OK): "an interface that answers",
@@ -57,10 +57,11 @@ def liveness_signals(layers: Sequence[tuple[Layer, LayerResult]]) -> str:
 def combine_with_card(
     layers: Sequence[tuple[Layer, LayerResult]], card: ResultClass | None
 ) -> Sequence[tuple[Layer, LayerResult]]:
-    """Return what still stands after a probe: what it saw, and the card that is known; None: no card.
+    """Return the valid facts after a probe: its results, and the known card; None: no card.
 
-    A card is read once a day, and counts until it is read again. All else is asked for each time: where it
-    was not, nothing is known of it any more. Who shows no life has what was seen last alone.
+    A card is read once a day, and is valid until it is read again. The other layers are probed each time:
+    without a result nothing is known about them. For a target without liveness signals only the last results
+    count.
     """
     has_card = card is ResultClass.OK and all(layer is not Layer.DISCOVERY for layer, _ in layers)
     if not has_card or not liveness_signals(layers):
@@ -69,7 +70,7 @@ def combine_with_card(
 
 
 def has_lost_interface(layers: Sequence[tuple[Layer, LayerResult]]) -> bool:
-    """Whether an agent lives without the card that named its interface, so that this was not asked."""
+    """Return whether an agent is alive without its card, so that the interface was not probed."""
     seen = dict(layers)
     card, interface = seen.get(Layer.DISCOVERY), seen.get(Layer.TRANSPORT)
     is_nameless = card is not None and card.has_failed and (interface is None or not interface.is_measured)

@@ -1,8 +1,8 @@
-"""How are the results of many probes summed up, and how long did answers take?
+"""Sums of the results of many probes, with latencies.
 
-Sums are kept per hour, layer and result class; how long answers took is counted in buckets, each 19 %
-wider than the one before, so that sums of any hours add up and a percentile is within 10 % of what was
-measured. A percentile's bucket is by nearest rank, its value the bucket's middle.
+Sums are kept per hour, layer and result class. Latencies are counted in buckets, each 19 % wider than the
+previous one, so that sums of any hours add up and a percentile is within 10 % of the measured value. A
+percentile's bucket is by nearest rank, its value the bucket's middle.
 """
 
 import math
@@ -16,7 +16,7 @@ from lifesign.errors import InvalidValue
 
 BUCKETS_PER_OCTAVE: Final = 4
 LAST_BUCKET: Final = 72
-"""What takes longer than 2^(71/4) ms, 220 s, is counted here: no probe is that patient."""
+"""Bucket of latencies above 2^(71/4) ms, 220 s: no probe waits that long."""
 NO_LATENCY: Final = -1
 """The bucket of what ended without an answer, and of what is no single request."""
 
@@ -25,7 +25,7 @@ _SILENT: Final[frozenset[str]] = frozenset({ResultClass.NOT_MEASURED, ResultClas
 
 
 class Layer(StrEnum):
-    """What results are counted of: a layer of the observation, or the probe as a whole."""
+    """Subject of counted results: a layer of the observation, or the probe as a whole."""
 
     OVERALL = "overall"
     """The probe's one result (`Observation.result`)."""
@@ -36,7 +36,7 @@ class Layer(StrEnum):
 
 
 class Layered(Protocol):
-    """What was seen layer by layer, None where it was not asked: an observation, or what is kept of one."""
+    """Results by layer, None if a layer was not probed: an observation, or its stored part."""
 
     @property
     def discovery(self) -> LayerResult | None:
@@ -72,7 +72,7 @@ def middle_ms(bucket: int) -> float:
 def percentile_ms(counts: Mapping[int, int], percentile: float) -> float | None:
     """Return a percentile, above 0 up to 100, of latencies that were counted by bucket.
 
-    None where there is none: no answer is no fast answer. What has NO_LATENCY does not count.
+    None without latencies: no answer is not a fast answer. NO_LATENCY does not count.
     """
     if not 0 < percentile <= 100:
         raise InvalidValue("percentile", percentile, "above 0 up to 100")
@@ -97,19 +97,19 @@ def layers_of(observation: Layered) -> Iterator[tuple[Layer, LayerResult]]:
 
 
 def is_informative(result: ResultClass) -> bool:
-    """Whether a result says something about the target: not if nobody looked, or the fault is ours.
+    """Return whether a result says something about the target: it was probed, without a fault of the prober.
 
-    Whoever is refused by our own rules has been looked at, as far as it goes.
+    A target that the prober's own rules refuse counts as probed.
     """
     return result not in _SILENT
 
 
 def supersedes(result: ResultClass, known: str | None, *, is_excluded: bool = False) -> bool:
-    """Whether a result takes the place of the class that is known; None: nobody has looked yet.
+    """Return whether a result replaces the known class; None: never probed.
 
-    What tells nothing takes the place of nothing that was measured, yet says why nothing is known. Where
-    robots.txt or a list keeps us out (`is_excluded`) nobody looks again: what was known before would stay
-    for ever.
+    An inconclusive result replaces no measured one, but its reason is kept. If robots.txt or an opt-out
+    excludes the target (`is_excluded`), the result replaces the known class, which would otherwise stay
+    forever.
     """
     if result not in _SILENT or known is None or known in _SILENT:
         return True

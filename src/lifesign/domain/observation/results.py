@@ -1,8 +1,8 @@
-"""What one probe saw of an agent.
+"""Observation: the results of one probe of an agent.
 
-Three layers, three facts, never mixed: is a card served (discovery), does the declared interface
-answer (transport), does the agent say or show that it works (readiness, message)? An observation
-is what a prober sends to the registry; what many of them add up to stands in `observed`.
+Three layers give three separate facts: whether a card is served (discovery), whether the declared interface
+answers (transport), and whether the agent reports or shows that it works (readiness, message). A prober sends
+observations to the registry; `observed` sums them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -43,16 +43,16 @@ EVIDENCE_PATTERN: Final = "^[0-9a-f]{64}$"
 
 
 class ResultClass(StrEnum):
-    """How one request to an agent ended, seen from outside.
+    """Result of one request to an agent.
 
-    Only `ok` says something about the agent's health, and then it is the document that says it:
-    a failed request means unknown, not unhealthy (draft, appendix A).
+    Only `ok` says something about the agent's health, and then the document decides: a failed request means
+    unknown, not unhealthy (draft, appendix A).
     """
 
     OK = "ok"
     """It was read, and it is what was expected."""
     GATED = "gated"
-    """401, 402, 403 or 407: somebody is there and asks for credentials or money first."""
+    """401, 402, 403 or 407: the server answers and requires credentials or payment first."""
     NOT_AN_AGENT = "not_an_agent"
     """404, 410, a page for people, an empty answer, or JSON of another kind."""
     INVALID_DOCUMENT = "invalid_document"
@@ -103,7 +103,7 @@ class InconclusiveReason(StrEnum):
 
 
 ANSWERED: Final = frozenset({ResultClass.OK, ResultClass.GATED})
-"""Somebody is there."""
+"""Results of a server that answered."""
 # A member that is looked up through its Enum takes 75 ns, and this one is met in every probe.
 _OK: Final = ResultClass.OK
 INCONCLUSIVE: Final = frozenset({
@@ -140,13 +140,13 @@ _Milliseconds = Annotated[float, Field(strict=True, ge=0, le=MAX_NUMBER, allow_i
 
 
 class _Wire(BaseModel):
-    """What travels from prober to registry: immutable, nothing unknown, no lenient conversions."""
+    """Wire format from prober to registry: immutable, without unknown members or lenient conversions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Phases(_Wire):
-    """Where the time of the last request of a layer went, in ms, 0 or more; None: that did not happen."""
+    """Phases of the last request of a layer in ms, 0 or more; None: the phase did not happen."""
 
     dns_ms: _Milliseconds | None = None
     """Until the name had an address; None also where the address was known or given."""
@@ -161,12 +161,12 @@ class Phases(_Wire):
 
 
 class LayerResult(_Wire):
-    """How one layer answered, and by what this is known."""
+    """Result of one layer, with the evidence."""
 
     result: Annotated[ResultClass, Field(strict=False)]
-    """By its name, also where JSON was read before."""
+    """By its name, also if JSON was parsed before."""
     reason: Annotated[str, Field(max_length=MAX_REASON_CHARS), _QUOTED] = ""
-    """What was seen, for people, up to 500 characters; empty if the class says it all."""
+    """What was found, for people, up to 500 characters; empty if the class is sufficient."""
     status_code: Annotated[int, Field(ge=100, le=599)] | None = None
     """The HTTP status; None if none came."""
     latency_ms: _Milliseconds | None = None
@@ -177,25 +177,25 @@ class LayerResult(_Wire):
 
     @property
     def is_measured(self) -> bool:
-        """Whether it tells anything about the agent."""
+        """Whether it says anything about the agent."""
         return self.result not in INCONCLUSIVE
 
     @property
     def has_answered(self) -> bool:
-        """Whether somebody was there, be it to ask for credentials or money."""
+        """Whether a server answered, possibly with a request for credentials or payment."""
         return self.result in ANSWERED
 
     @property
     def has_failed(self) -> bool:
-        """Whether it was measured, and nobody was there who answers as an agent does.
+        """Whether it was measured, and no agent answered.
 
-        A stale document is no failure: it makes the health unknown, and nothing else.
+        A stale document is no failure: it only makes the health unknown.
         """
         return self.is_measured and not self.has_answered and self.result is not ResultClass.STALE_DOCUMENT
 
 
 class ProbedDocument(_Wire):
-    """What is kept of a valid health document."""
+    """Stored part of a valid health document."""
 
     status: Annotated[HealthStatus, Field(strict=False)]
     timestamp: Time
@@ -203,9 +203,9 @@ class ProbedDocument(_Wire):
     is_stale: bool = False
     """Whether it was too old, or too far in the future, when it was seen (`decision.is_stale`)."""
     age_s: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """Its age when it was served, by the clock of whoever served it (the answer's `Date`).
+    """Its age when it was served, by the server's clock (the answer's `Date`).
 
-    None if the answer does not say; the prober's clock decides then.
+    None if the answer has no `Date`; the prober's clock decides then.
     """
     max_age_s: Quantity | None = None
     """The answer's `Cache-Control: max-age` in seconds, 0 or more."""
@@ -226,7 +226,7 @@ _LAYERS: Final = ("discovery", "transport", "readiness", "message")
 
 
 class Observation(_Wire):
-    """What one probe of one agent saw; a layer that was not asked is None."""
+    """Results of one probe of one agent; a layer that was not probed is None."""
 
     agent_id: Annotated[str, Field(pattern=AGENT_ID_PATTERN)] | None = None
     """The agent's record; None for a target that has none yet."""
@@ -235,9 +235,9 @@ class Observation(_Wire):
     observed_at: Time
     """When the probe ended, by the prober's clock."""
     discovery: LayerResult | None = None
-    """Is the card served, and does it read as a card?"""
+    """Whether a card is served and readable."""
     transport: LayerResult | None = None
-    """Does the declared interface answer at all?"""
+    """Whether the declared interface answers at all."""
     readiness: LayerResult | None = None
     """The health document: a document comes with `ok` and `stale_document`, and only with these."""
     message: LayerResult | None = None
@@ -246,13 +246,13 @@ class Observation(_Wire):
     reported_agent_id: Annotated[str, Field(min_length=1, max_length=MAX_AGENT_ID_CHARS), _QUOTED] | None = (
         None
     )
-    """What the agent calls itself in its document; a claim, never a key."""
+    """Name that the agent reports in its document; a claim, never a key."""
     card_etag: Annotated[str, Field(max_length=MAX_ETAG_CHARS), _QUOTED] | None = None
     """The card's entity tag, as it was sent; None if there was none."""
     certificate_expires_at: Time | None = None
     """When the certificate that was shown ends."""
     paths: Annotated[dict[_Path, LayerResult], Field(max_length=MAX_PATHS)] | None = None
-    """By path, what else the definition asks for answered, such as /ping: shown, it decides nothing."""
+    """Results of further requests of the definition by path, such as /ping: shown, without effect."""
     inconclusive_reason: Annotated[InconclusiveReason, Field(strict=False)] | None = None
     """Why nothing was measured, if `result` is inconclusive; absent: `result` alone decides the reason."""
     network_class: NetworkClassName | None = None
@@ -297,10 +297,10 @@ class Observation(_Wire):
 
     @property
     def result(self) -> ResultClass:
-        """What the probe came to, as one class, for counting.
+        """The result of the probe as one class, for counting.
 
-        `ok` or `gated` with a sign of life; else what the `decisive` layer ended with; `not_measured` if none
-        was asked.
+        `ok` or `gated` with a liveness signal; else the result of the `decisive` layer; `not_measured` if no
+        layer was probed.
         """
         if self._identifies_agent:
             return _OK
@@ -312,10 +312,12 @@ class Observation(_Wire):
         return ResultClass.NOT_MEASURED if last is None else last.result
 
     def result_with_card(self, card: ResultClass | None) -> ResultClass:
-        """Return what the probe came to, beside a card that is known and was not asked for; None: no card.
+        """Return the result of the probe, taking into account a known card that was not requested.
 
-        A card is read once a day, and counts until it is read again: nobody's class changes from one probe to
-        the next only because the one asked for the card and the other did not.
+        None: no card.
+
+        A card is read once a day, and is valid until it is read again: the class must not change between
+        probes only because one of them requested the card.
         """
         result = self.result
         has_card = self.discovery is None and card is _OK
@@ -382,10 +384,10 @@ def deciding(layers: Mapping[str, LayerResult | None]) -> LayerResult | None:
 
 
 def _is_uninformative(name: str, layer: LayerResult, layers: Mapping[str, LayerResult]) -> bool:
-    """Whether a failure is none of the agent's: card and document stand for one another where one is not had.
+    """Return whether a failure is not the agent's: a card or document may be missing beside the other.
 
-    Nobody has to have a health document: that there is none tells nothing of an agent whose card could not be
-    asked, or is behind a gate. Nor does it that there is no card, while the document could not be asked.
+    A health document is optional: without one, nothing is known about an agent whose card could not be
+    requested, or needs credentials. The same holds for a missing card if the document could not be requested.
     """
     if not layer.has_failed:
         return False
@@ -408,7 +410,7 @@ def _discounted_layer(layer: LayerResult, why: str) -> LayerResult:
 
 
 def reason_of_inconclusive(result: ResultClass) -> InconclusiveReason | None:
-    """Return why a result measured nothing, as far as its class tells; None if it measured anything."""
+    """Return why a result is inconclusive, as far as its class shows; None if it is measured."""
     return _UNMEASURED.get(result)
 
 

@@ -1,7 +1,7 @@
-"""Is what was served what was looked for: a card, or a health document?
+"""Classification of a body: a card, a health document, or neither.
 
-Whoever asks judges by the same rules, the client that wants to call an agent and the prober that watches
-it: what is broken is told from what never was one, and that from an answer that is there and is no use.
+The client that wants to call an agent and the prober use the same rules. They distinguish a broken card or
+document, other content, and an answer without useful content.
 """
 
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ EMPTY_ANSWER: Final = "an empty answer"
 
 _ALWAYS_PRESENT: Final = frozenset({"/schema_version", "/agent_id", "/timestamp", "/health"})
 _MIN_DOCUMENT_EVIDENCE: Final = 2
-"""So many of the four members that are always present make JSON a health document, if a broken one."""
+"""Number of the four required members that make JSON a health document, possibly a broken one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedCard:
-    """What a body is that stood where a card was expected."""
+    """Classification of a body at a card's URL."""
 
     result: ResultClass
     """`ok`, `not_an_agent` or `invalid_document`."""
@@ -36,7 +36,7 @@ class ServedCard:
 
 @fast_dataclass()
 class ServedDocument:
-    """What a body is that stood where a health document was expected."""
+    """Classification of a body at a health document's URL."""
 
     result: ResultClass
     """`ok`, `not_an_agent` or `invalid_document`; whether it is stale depends on when it was served."""
@@ -45,7 +45,7 @@ class ServedDocument:
     document: HealthDocument | None = None
     """Given with `ok`, and only then."""
     findings: tuple[Finding, ...] = ()
-    """What is odd about the document, or its faults."""
+    """Findings about the document, or its faults."""
 
 
 def classify_card(body: bytes, *, is_json: bool) -> ServedCard:
@@ -61,7 +61,7 @@ def classify_card(body: bytes, *, is_json: bool) -> ServedCard:
 
 
 def classify_document(body: bytes, *, content_type: str, is_json: bool) -> ServedDocument:
-    """Read a health document, and tell one that is broken from what never was one."""
+    """Read a health document, and distinguish a broken one from other content."""
     if not body.strip():
         return ServedDocument(ResultClass.NOT_AN_AGENT, EMPTY_ANSWER)
     if not is_json:
@@ -79,7 +79,7 @@ def classify_document(body: bytes, *, content_type: str, is_json: bool) -> Serve
 
 
 def is_absent(result: ResultClass, status: int | None) -> bool:
-    """Whether a place holds nothing that could be meant, so that the next one is worth a look."""
+    """Return whether a place has no such document, so that the next one is worth a request."""
     if result is ResultClass.HTTP_ERROR:
         return status is not None and 400 <= status < 500
     return result is ResultClass.NOT_AN_AGENT

@@ -17,9 +17,9 @@ from lifesign.errors import InvalidValue
 MAX_ASKED_TARGETS: Final = 3
 """Targets that are asked as witnesses in one round, those that answered last first."""
 MIN_CANARY_RATIO: Final = 0.5
-"""Of the canaries configured for a network class, that must answer to be a witness."""
+"""Share of the canaries configured for a network class that must answer."""
 MIN_PUBLIC_CANARY_HOSTS: Final = 5
-"""Of a public network class: fewer could all be down by chance."""
+"""Minimum for a public network class: fewer could all be down by chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Canary:
 
 
 class Ruling(StrEnum):
-    """What follows from a failure."""
+    """Consequence of a failure."""
 
     COUNTS = "counts"
     """It counts as it is."""
@@ -74,10 +74,10 @@ class Ruling(StrEnum):
 
 @fast_dataclass(kw_only=True)
 class FailureFacts:
-    """What decides whether a failure needs a witness."""
+    """Facts that decide whether a failure needs a witness."""
 
     network_class: str
-    """Of the target's address."""
+    """Network class of the target's address."""
     alive_at_s: float | None
     """When the target last gave a liveness signal, by the registry's clock; None if it never did."""
     has_answered_itself: bool

@@ -1,6 +1,6 @@
-"""How deep and how large may a JSON object be whose members the sender chooses?
+"""Bounds of depth and size for JSON objects with members that the sender chooses.
 
-For pydantic's validators: what is refused is a PydanticCustomError, which shows nothing of the value.
+For pydantic's validators: a refusal is a PydanticCustomError, which shows nothing of the value.
 """
 
 import re
@@ -52,15 +52,15 @@ def _inside(value: dict[str, Any] | list[Any]) -> list[Any]:
 
 
 def _is_number_to_all(number: float) -> bool:
-    """Whether it is one of the doubles, or an integer between them; NaN is beyond any."""
+    """Return whether it is a double, or an integer in their range; NaN is not."""
     return -MAX_NUMBER <= number <= MAX_NUMBER
 
 
 def is_finite(value: Any) -> bool:
-    """Whether all its numbers are such as JSON's readers have, however deep they stand.
+    """Return whether all its numbers are valid for every JSON parser, at any depth.
 
-    To most of them, an integer that is beyond the doubles is an infinity, or an error. The writer of JSON
-    looks: it takes a fifth of the time of a loop of ours, and who sends the value chooses how large it is.
+    For most parsers, an integer beyond the doubles is an infinity, or an error. The check uses the JSON
+    encoder, which takes a fifth of the time of a loop in Python: the sender chooses the size of the value.
     """
     written = to_json(value, inf_nan_mode="constants")
     if written != to_json(value, inf_nan_mode="null"):
@@ -74,9 +74,9 @@ def is_finite(value: Any) -> bool:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value that was read from JSON can be written as JSON again.
+    """Return whether a parsed JSON value can be encoded as JSON again.
 
-    NaN cannot, nor half a surrogate pair, nor what is nested too deep for the writer.
+    NaN cannot, nor half a surrogate pair, nor values that are nested too deep for the encoder.
     """
     try:
         return is_finite(value)

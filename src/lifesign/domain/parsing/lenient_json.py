@@ -1,6 +1,6 @@
-"""How is a member of somebody else's JSON read without guessing?
+"""Lenient access to the members of a peer's JSON object.
 
-What cannot be taken counts as absent and leaves a finding; nothing raises, and everything is bounded.
+An invalid value counts as absent and leaves a finding; nothing raises, and everything is bounded.
 """
 
 import re
@@ -13,7 +13,7 @@ from lifesign.domain.base.finding import Finding, json_pointer
 
 MAX_TEXT_CHARS: Final = 4096
 MAX_SHOWN_CHARS: Final = 80
-"""Of a peer's value in a message."""
+"""Maximum length of a peer's value in a message."""
 MAX_FINDINGS: Final = 100
 
 MemberFinding = Literal[
@@ -42,7 +42,10 @@ class LenientObject:
     way: tuple[str | int, ...]
     """From the root of the document to here."""
     findings: list[Finding]
-    """Of the whole document, in the order of reading, at most MAX_FINDINGS: all its objects share it."""
+    """Findings about the whole document, in the order of reading, at most MAX_FINDINGS.
+
+    Shared by all its objects.
+    """
 
     def note(self, name: str, *inner: str | int, message: str) -> None:
         """Name what is odd at `inner`, the way from here."""
@@ -67,7 +70,7 @@ class LenientObject:
         if value is not None:
             self.note("wrong_type", key, message=f"expected {_KIND_NAMES[kind]}, got {shown(value)}; ignored")
         elif key in self.members:
-            self.note("null_for_absent", key, message="null; what does not exist is left out")
+            self.note("null_for_absent", key, message="null; omit absent values")
         return None
 
     def text(self, key: str) -> str | None:
@@ -87,7 +90,7 @@ class LenientObject:
         return cleaned
 
     def flag(self, key: str) -> bool:
-        """Whether the member is true."""
+        """Return whether the member is true."""
         return self.take(key, bool) or False
 
     def items(self, key: str, limit: int) -> list[Any]:

@@ -30,13 +30,13 @@ MAX_COUNTED_INTERVALS: Final = 2
 """The registry counts a gap between two measured results as silence for at most this many intervals."""
 MAX_DOUBLINGS: Final = 30
 MAX_ROUNDED_TURNS: Final = 2
-"""By so many turns a tick is late at most, because numbers are rounded."""
+"""Maximum of turns by which a tick is late because of rounding."""
 ROBOTS_EVERY_S: Final = 82_800.0
 """A robots.txt is not used for more than 24 h (RFC 9309 2.4); a look may come an interval late."""
 MAX_CONFIRMATION_RATIO: Final = 0.25
-"""Of the interval: no confirmation comes later, so that it stands well apart from the next tick."""
+"""Share of the interval: no confirmation comes later, so that it stays clear of the next tick."""
 MIN_GAP_RATIO: Final = 0.5
-"""Of the interval: a tick sooner after the last probe is left out. That one was late, or a recheck."""
+"""Share of the interval: a tick sooner after the last probe is skipped. That probe was late, or a recheck."""
 
 _SLOW_DOWN: Final = frozenset({402, 429})
 _OF_A_RESULT: Final = (
@@ -59,7 +59,7 @@ class Cadence:
     max_backoff_s: float = 86_400.0
     """However long a target fails or asks us to slow down, its ticks are no further apart."""
     recheck_every_s: float = 60.0
-    """How soon after somebody asked for a look at a target somebody may again; whoever is asked keeps it."""
+    """Minimum time between two rechecks of a target; the caller that accepts rechecks enforces it."""
     unhealthy_after_s: float = PROBE_THRESHOLDS.unhealthy_after_s
     """Silence after which the target is unhealthy, without flap damping."""
     dead_after_s: float = PROBE_THRESHOLDS.dead_after_s
@@ -122,7 +122,7 @@ def _with_thresholds(cadence: Cadence, unhealthy_after_s: float, dead_after_s: f
 
 @dataclass(frozen=True, slots=True)
 class MissedTicks:
-    """How many ticks passed without a probe; however many, they are told by one entry."""
+    """Ticks without a probe; one report covers all of them."""
 
     count: int
     """0 or more."""
@@ -135,10 +135,10 @@ def next_probe_at_s(
 ) -> float:
     """Return when a target is due next: a tick after now, or a confirmation or recheck from now on.
 
-    What was missed is not caught up, neither a tick nor a confirmation: after a restart nothing is due
-    at once but what somebody asked for. A recheck (`recheck_at_s` is when it was asked for, None or
-    before the last probe if nobody did) overrides our own caution, not the peer's `Retry-After`: it is done
-    at once however soon after a tick, for whoever takes such wishes takes one in `recheck_every_s`.
+    Missed ticks and confirmations are not caught up: after a restart nothing is due at once except rechecks.
+    A recheck (`recheck_at_s` is the time of its request, None or before the last probe if there is none)
+    overrides the prober's own back-off, not the peer's `Retry-After`: it is due at once however soon after a
+    tick, since rechecks are limited by `recheck_every_s`.
     """
     asked_s = _not_before_s(memory, now_s)
     due_s = _tick_after(subject_id, memory, cadence, max(now_s, asked_s, _rested_s(memory, cadence, now_s)))
@@ -157,11 +157,11 @@ def retry_after_until_s(memory: ProbeMemory, now_s: float) -> float | None:
 
 
 def believed(memory: ProbeMemory, now_s: float) -> ProbeMemory:
-    """Return what is remembered without times that lie in a future of which no clock can tell.
+    """Return the memory without times that lie too far in the future.
 
-    They were written before a clock was set back, or by a prober with a stolen key. Who was probed then
-    counts as not probed since, and its card and its robots.txt as not read; how long it asked us to stay away
-    still counts, from now on. Who gave a liveness signal then gave it now: it has something to lose.
+    They were stored before a clock was set back, or by a prober with a stolen key. A probe in the future
+    counts as none, and its card and robots.txt as not read; a requested wait still counts, from now on. A
+    liveness signal in the future counts as now: the agent has been alive.
     """
     changed: dict[str, float | None] = {}
     probed_at_s, not_before_s, alive_at_s = memory.probed_at_s, memory.not_before_s, last_alive_s(memory)
@@ -254,14 +254,14 @@ def without_result(before: ProbeMemory, after: ProbeMemory) -> ProbeMemory:
 
 
 def without_failures(memory: ProbeMemory) -> ProbeMemory:
-    """Return a memory without what delays the next probe: its agent registered anew."""
+    """Return a memory without facts that delay the next probe: its agent registered again."""
     return memory.model_copy(
         update={"failures_in_row": 0, "confirm_at_s": None, "not_before_s": None, "slowdowns": 0}
     )
 
 
 def backs_off(memory: ProbeMemory, cadence: Cadence) -> bool:
-    """Whether a target is left out at some of its ticks, since it keeps failing or asked us to slow down."""
+    """Return whether a target is skipped at some ticks, since it keeps failing or asked to slow down."""
     return _doublings(memory, cadence) > 0 or min(memory.slowdowns, cadence.max_doublings) > 0
 
 
@@ -276,12 +276,12 @@ def slowdown(memory: ProbeMemory, cadence: Cadence) -> int:
 
 
 def wants_card(memory: ProbeMemory, cadence: Cadence, now_s: float, *, asks_else: Collection[str]) -> bool:
-    """Whether a probe asks for the card, conditionally where there is an ETag.
+    """Return whether a probe requests the card, conditionally if there is an ETag.
 
-    It does if none is known, if the target did not answer as it should, since the card may tell that
-    it moved, if no other place is asked (`asks_else`) or one on another origin, which speaks for this target
-    only beside its card, and once in `card_every_s`: at a moment of its own, for cards that were first read
-    together are not read together for ever.
+    It does if no card is known; if the target did not answer as expected, since a new card may name another
+    URL; if no other place is probed (`asks_else`) or one on another origin, which counts only beside the
+    card; and once in `card_every_s`, at a time of its own, so that cards that were first read together do not
+    stay together.
     """
     card_url = memory.card_url
     if not asks_else or memory.card_read_at_s is None or card_url is None:
@@ -294,7 +294,7 @@ def wants_card(memory: ProbeMemory, cadence: Cadence, now_s: float, *, asks_else
 
 
 def wants_robots(subject_id: str, memory: ProbeMemory, now_s: float) -> bool:
-    """Whether a probe asks for its host's robots.txt: if it never did, and about once a day."""
+    """Return whether a probe requests its host's robots.txt: if it never did, and about once a day."""
     if memory.robots_read_at_s is None:
         return True
     return _has_come_round(subject_id, memory.robots_read_at_s, ROBOTS_EVERY_S, now_s)
@@ -303,10 +303,10 @@ def wants_robots(subject_id: str, memory: ProbeMemory, now_s: float) -> bool:
 def missed_ticks(
     subject_id: str, memory: ProbeMemory, cadence: Cadence, since_s: float, until_s: float
 ) -> MissedTicks:
-    """Return which ticks of a target lay after `since_s`, up to `until_s`, by what was known then.
+    """Return the ticks of a target after `since_s`, up to `until_s`, by what was known then.
 
-    To be asked for time in which nobody probed it. Those that back-off or the peer's wish would have
-    left out are none; nor is a confirmation.
+    For time in which no worker probed it. Ticks in back-off or in a requested wait are not counted, nor are
+    confirmations.
     """
     asked_s = max(_not_before_s(memory, since_s), _rested_s(memory, cadence, since_s))
     first_s = _tick_after(subject_id, memory, cadence, max(since_s, asked_s))
@@ -340,7 +340,7 @@ def _doublings(memory: ProbeMemory, cadence: Cadence) -> int:
 
 
 def _is_patient(memory: ProbeMemory, cadence: Cadence) -> bool:
-    """Whether a target is registered, or ever showed that it is an agent."""
+    """Return whether a target is registered, or ever was recognised as an agent."""
     return cadence.is_registered or last_alive_s(memory) is not None or memory.health_url is not None
 
 
@@ -357,9 +357,9 @@ def _last_s(memory: ProbeMemory, now_s: float) -> float:
 
 
 def _rested_s(memory: ProbeMemory, cadence: Cadence, now_s: float) -> float:
-    """Return from when on we ourselves would look again, for the sake of the peer.
+    """Return the earliest time at which the prober itself would probe again, to spare the peer.
 
-    Half an interval stands for the lateness of the last probe: its own next tick is not left out.
+    Half an interval covers the delay of the last probe: its own next tick is not skipped.
     """
     doublings = min(memory.slowdowns, cadence.max_doublings)
     wait_s = cadence.interval_s * ((1 << doublings) - MIN_GAP_RATIO)
@@ -376,7 +376,7 @@ def _requests_slowdown(layer: LayerResult) -> bool:
 
 
 def _has_come_round(key: str, last_s: float, period_s: float, now_s: float) -> bool:
-    """Whether a moment of this key's own that returns once in a period lies after `last_s`, up to now.
+    """Return whether this key's own moment in each period lies after `last_s`, up to now.
 
     True also if the last time lies in the future: some clock was wrong.
     """

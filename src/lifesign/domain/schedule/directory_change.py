@@ -1,8 +1,8 @@
-"""May what left a directory be let go?
+"""Retirement of targets that left a directory.
 
-A list that suddenly is a fraction of itself is more often broken than true: a page that failed, an API
-that was changed, a file cut short. What it still lists, and what is new on it, is probed at once; what it
-lists no more is kept until somebody confirms. Time alone confirms nothing: a broken list stays broken.
+A list that suddenly shrinks to a fraction is more often broken than true: a page that failed, a changed API,
+a truncated file. Its remaining and new entries are probed at once; missing ones are kept until an operator
+confirms. Time alone confirms nothing: a broken list stays broken.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ SMALL_DIRECTORY: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class DirectoryChange:
-    """What follows from a directory's new list; what is new on it is applied in any case."""
+    """Consequence of a directory's new list; its new entries are applied in any case."""
 
     is_suspended: bool
     """Whether what left stays until an operator confirms."""
@@ -28,10 +28,10 @@ class DirectoryChange:
 
 
 def assess_change(*, size_before: int, removed: int) -> DirectoryChange:
-    """Judge a new list by how many of a directory's targets are not on it any more.
+    """Assess a new list by the number of a directory's targets that it lacks.
 
-    What was added does not count: a list of other targets altogether has lost all of its own, and is
-    as suspicious as an empty one. InvalidValue for counts that cannot be: a caller's defect.
+    Added entries do not count: a list of entirely different targets lacks all earlier ones, and is as
+    suspicious as an empty list. Raise InvalidValue for impossible counts, which are a defect of the caller.
     """
     if size_before < 0:
         raise InvalidValue("size_before", size_before, "0 or more")

@@ -1,8 +1,8 @@
-"""What is whoever asks for a probe told where nobody is there who could look?"""
+"""Hint for a request for a probe while no prober is running."""
 
 from typing import Final
 
-NO_PROBER: Final = "nobody probes for this registry"
+NO_PROBER: Final = "no prober is running for this registry"
 NO_CRAWL: Final = "no crawl works on this database"
 
 

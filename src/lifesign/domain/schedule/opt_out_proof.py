@@ -1,10 +1,10 @@
-"""How does the owner of an origin prove that nobody is to probe it?
+"""Proof that the owner of an origin opts out of probes.
 
-Whoever asks gets a token for one origin, and puts it into a file there, under `/.well-known/`; only its
-owner can. A token's prefix names what it proves: the same file proves that a target is an agent's.
-One GET that follows no redirect to another origin reads the file: if the token stands in it,
-the origin's targets are left alone from then on. The request does not hold the token, so that a server that
-repeats what it is asked proves nothing; and no account is needed on either side.
+A caller gets a token for one origin, and puts it into a file there, under `/.well-known/`, which only the
+owner can do. The prefix of a token names what it proves: the same file proves that a target belongs to an
+agent. The registry reads the file with one GET that follows no redirect to another origin. If the file
+contains the token, the origin's targets are not probed any more. The request does not contain the token, so
+that a server that repeats requests proves nothing. Neither side needs an account.
 """
 
 import base64
@@ -17,13 +17,13 @@ from lifesign.domain.net.target_address import AddressRefused
 from lifesign.errors import InvalidValue
 
 PROOF_PATH: Final = "/.well-known/lifesign-proof"
-"""Where the file stands: text, with the token in a line of its own."""
+"""Path of the file: text, with the token on a line of its own."""
 MAX_PROOF_BYTES: Final = 4096
-"""Of that file; a longer one proves nothing."""
+"""Maximum size of that file; a longer one proves nothing."""
 TOKEN_PREFIX: Final = "aho_"  # noqa: S105 - what all of them begin with
 LINK_TOKEN_PREFIX: Final = "ahl_"  # noqa: S105 - what those begin with that link an agent and a target
 TOKEN_BYTES: Final = 32
-"""Of chance."""
+"""Random bytes."""
 TOKEN_TTL_SECONDS: Final = 7 * 86_400.0
 """How long an owner may take to serve a token; then it takes a new one."""
 
@@ -40,22 +40,22 @@ def origin_of(url: str) -> str | AddressRefused:
 
 
 def token_of(random_bytes: bytes, prefix: str = TOKEN_PREFIX) -> str:
-    """Make a token of `TOKEN_BYTES` bytes that nobody can guess; InvalidValue for more or fewer."""
+    """Make a token of `TOKEN_BYTES` random bytes; InvalidValue for more or fewer."""
     if len(random_bytes) != TOKEN_BYTES:
         raise InvalidValue("random_bytes", f"{len(random_bytes)} bytes", f"{TOKEN_BYTES} bytes")
     return prefix + base64.urlsafe_b64encode(random_bytes).decode("ascii").rstrip("=")
 
 
 def is_open(requested_at_s: float, now_s: float) -> bool:
-    """Whether a token that was given out at `requested_at_s` can still be proven."""
+    """Return whether a token that was issued at `requested_at_s` can still be proven."""
     return now_s - requested_at_s < TOKEN_TTL_SECONDS
 
 
 def is_proven(token: str, body: bytes) -> bool:
-    """Whether what an origin serves at PROOF_PATH holds the token in a line of its own.
+    """Return whether the content of PROOF_PATH contains the token on a line of its own.
 
-    To be asked of an answer with status 200 that came from the origin itself. Spaces around the token
-    and other lines do not matter; False for what is no token of ours.
+    For answers with status 200 from the origin itself. Spaces around the token and other lines do not matter;
+    False for an invalid token.
     """
     if len(body) > MAX_PROOF_BYTES or _TOKEN.fullmatch(token) is None:
         return False
@@ -64,10 +64,10 @@ def is_proven(token: str, body: bytes) -> bool:
 
 
 def is_covered(url: str, origin: str) -> bool:
-    """Whether a target, as `read_target` spells it, is left alone because of a proof for `origin`.
+    """Return whether a target, in `read_target`'s form, is opted out by a proof for `origin`.
 
-    It is if it lies on the origin. Who proved https also speaks for plain http on the same host, both
-    on their own ports; other ports may be somebody else's, and plain http proves nothing about https.
+    It is if it lies on the origin. A proof over https also covers plain http on the same host, both on their
+    default ports; other ports may belong to others, and plain http proves nothing about https.
     """
     if url.startswith(f"{origin}/"):
         return True

@@ -15,8 +15,8 @@ def receipt_of(at_s: float, interval_s: float, memory: ProbeMemory | None) -> Re
     """Return the receipt of a result that was observed at `at_s` by a crawl with this interval.
 
     A target that keeps failing is probed less often: its evidence counts for as many of the longer intervals.
-    What the target asked for (`Retry-After`, 402, 429, robots.txt) lengthens only the wait for a further
-    result. `memory` is what the probe left; None: it says nothing about either.
+    A requested wait (`Retry-After`, 402, 429, robots.txt) only extends the wait for a further result.
+    `memory` is the memory after the probe; None: unknown.
     """
     memory = memory or _NO_MEMORY
     cadence = _cadence_of(interval_s)

@@ -19,7 +19,7 @@ NO_PROGRESS_INTERVALS = 2
 MAX_BAR_S = 86_400.0
 """No worker is kept from shards for longer than this, as long as it claims them."""
 DEFAULT_INTERVAL_S = PROBE_THRESHOLDS.interval_s
-"""Of a worker that does not say how often it probes."""
+"""Interval of a worker that does not report one."""
 MAX_INTERVAL_S = 3_600.0
 """A worker that says that it probes less often is measured by this interval."""
 MAX_IDLE_S = 4_500.0
@@ -65,7 +65,7 @@ class Idleness:
     """How long the last bar lasts, 0 since the last result: each is twice as long as the one before."""
     barred_until_s: float = -inf
     granted: float = 0.0
-    """Of a key, the shards that it was granted lately: one less each GRANT_EVERY_S."""
+    """Recent grants of a key: one less each GRANT_EVERY_S."""
 
     @property
     def grants_left(self) -> int:
@@ -101,7 +101,7 @@ class LivingWorker:
     """A living worker, as it said with its last claim, and what it reported since."""
 
     holder: str
-    """Of its leases."""
+    """Holder of its leases."""
     interval_s: float = DEFAULT_INTERVAL_S
     reached: frozenset[str] | None = None
     """Network classes in which a witness answered it within its last interval; None before it knows."""
@@ -111,7 +111,7 @@ class LivingWorker:
     """It or its key made no progress, and gets no shard before."""
 
     def has_reported_lately(self, now_s: float) -> bool:
-        """Whether it reported a result within its last interval."""
+        """Return whether it reported a result within its last interval."""
         return now_s - self.reported_at_s <= min(self.interval_s, MAX_INTERVAL_S)
 
 
@@ -131,8 +131,8 @@ def within_known(reached: Iterable[str] | None, known: Collection[str]) -> froze
 def withheld(worker: LivingWorker, others: Collection[LivingWorker], now_s: float) -> WithheldReason | None:
     """Return why a worker keeps no shard beside these others; None if it may.
 
-    What a worker says that it reaches counts among the workers of its key only: a hostile key must not get
-    the shards of another key by what it says.
+    The classes that a worker claims to reach are compared only within its key: a hostile key must not get the
+    shards of another key by false claims.
     """
     key = key_of(worker.holder)
     # A worker that only says that it reaches more takes no shard away.
@@ -149,9 +149,11 @@ def withheld(worker: LivingWorker, others: Collection[LivingWorker], now_s: floa
 
 
 def most_lack_results(due_s: Collection[float], now_s: float) -> bool:
-    """Whether results of most living agents are overdue; `due_s` says until when each was due.
+    """Return whether results of most living agents are overdue.
 
-    A key that reports a result now and then, and none of most of its agents, makes no progress.
+    `due_s` contains the time at which each was due.
+
+    A key that reports results of only a few of its agents makes no progress.
     """
     return 2 * sum(until_s < now_s for until_s in due_s) > len(due_s)
 
@@ -159,10 +161,10 @@ def most_lack_results(due_s: Collection[float], now_s: float) -> bool:
 def makes_no_progress(
     idle_s: float, interval_s: float, others: Collection[LivingWorker], now_s: float
 ) -> bool:
-    """Whether shards with living agents that were held for so long without a result go to another worker.
+    """Return whether shards with living agents that had no result for so long go to another worker.
 
-    How often the other one probes does not matter: a hostile key that says that it probes every 10 s would
-    bar all workers that probe less often.
+    The interval of the other worker does not matter: otherwise a hostile key that claims an interval of 10 s
+    would bar all workers with longer ones.
     """
     limit_s = min(NO_PROGRESS_INTERVALS * interval_s, MAX_IDLE_S)
     return idle_s > limit_s and _does_another_report(others, now_s)
@@ -174,10 +176,10 @@ def count_sharers(workers: Collection[LivingWorker], now_s: float) -> Counter[st
 
 
 def has_turn(target: int, key: str, keys: Collection[str], now_s: float, turn_s: float) -> bool:
-    """Whether a target may be handed out as a witness to a worker of this key now.
+    """Return whether a target may be given as a witness to a worker of this key now.
 
-    At any time each target goes to one of the keys whose workers live, and to the next one after `turn_s`: no
-    key can take all witnesses.
+    At any time each target belongs to one of the keys with living workers, and to the next one after
+    `turn_s`: no key can take all witnesses.
     """
     of_turn = sorted(keys)[(target + int(now_s // turn_s)) % len(keys)]
     return of_turn == key

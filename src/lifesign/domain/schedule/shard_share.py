@@ -1,8 +1,8 @@
-"""Which shards does a prober keep, give up and get? (protocol 8)
+"""Distribution of shards among workers (protocol 8).
 
-Whoever comes gets what others give up, whoever leaves leaves it to them: nobody assigns anything. A
-worker has its fair share, never more, and keeps what it holds as long as that is not too much: what
-moves has to be read anew.
+A new worker gets shards that others release, and a worker that stops leaves its shards to the others: there
+is no coordinator. A worker has its fair share, never more, and keeps its shards within it: a moved shard has
+to be read again.
 """
 
 from collections.abc import Iterable
@@ -21,17 +21,17 @@ A worker that stops counts for a share until then, and its shards are probed by 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """What becomes of shards at one worker's claim; each in ascending order."""
+    """Result of one worker's claim; each list in ascending order."""
 
     kept: tuple[int, ...]
     given_up: tuple[int, ...]
     """Held until now, and more than its share."""
     granted: tuple[int, ...]
-    """Nobody's until now."""
+    """Shards that were free."""
 
 
 NO_DIVISION = Division((), (), ())
-"""Of a worker that keeps no shard."""
+"""Division for a worker that keeps no shard."""
 
 
 def fair_share(workers: int, keys: int = 1) -> int:
@@ -51,8 +51,8 @@ def fair_share(workers: int, keys: int = 1) -> int:
 def divide(held: Iterable[int], free: Iterable[int], share: int) -> Division:
     """Decide on a claim of a worker that may have so many shards at most.
 
-    `held` are the shards that it really holds, `free` those that nobody does. Both are answered from
-    their lowest numbers on, so that the same facts give the same division.
+    `held` are the shards that it holds by the registry's records, `free` those without a holder. Both are
+    used from their lowest numbers on, so that the same facts give the same division.
     """
     held = sorted(set(held))
     kept = held[:share]

@@ -1,8 +1,8 @@
-"""May this call still be paid for? (lease protocol, "Tool calls that cost money"; protocol 6.9)
+"""Budget of a task (lease protocol, "Tool calls that cost money"; protocol 6.9).
 
-Whole numbers inside, tokens and micro-dollars: sums are exact. A call reserves what it may cost at most,
-is carried out, and settles what it did cost; what it did not goes back. Nothing is ever promised twice:
-what is settled, reserved and carved out for children never exceeds the envelope.
+Amounts are whole numbers, tokens and micro-dollars: sums are exact. A call reserves its maximum cost, is
+made, and settles its actual cost; the rest is returned. Nothing is promised twice: settled, reserved and
+delegated amounts never exceed the budget.
 """
 
 from dataclasses import dataclass, replace
@@ -19,9 +19,9 @@ from lifesign.domain.health.document import INTEGRAL_FLOAT
 MICRO_USD = 1_000_000
 """In one dollar."""
 MAX_TOKENS = 10**12
-"""Of one envelope."""
+"""Maximum of one budget."""
 MAX_USD = 10**8
-"""Of one envelope: with six decimals still exact as a JSON number."""
+"""Maximum of one budget: with six decimals still exact as a JSON number."""
 _DECIMALS = 6
 
 
@@ -39,7 +39,7 @@ class Amount:
         return Amount(self.tokens - other.tokens, self.micro_usd - other.micro_usd)
 
     def fits(self, room: "Amount") -> bool:
-        """Whether there is room for it, in tokens and in money."""
+        """Return whether there is room for it, in tokens and in money."""
         return self.tokens <= room.tokens and self.micro_usd <= room.micro_usd
 
     def at_most(self, most: "Amount") -> "Amount":
@@ -53,7 +53,7 @@ LARGEST = Amount(MAX_TOKENS, MAX_USD * MICRO_USD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a task may spend, and what has become of it."""
+    """Limits of a task, and their use."""
 
     envelope: Amount = NO_AMOUNT
     settled: Amount = NO_AMOUNT
@@ -63,12 +63,14 @@ class Budget:
     delegated: Amount = NO_AMOUNT
     """Carved out for children that have not ended."""
     overrun: Amount = NO_AMOUNT
-    """What calls did cost beyond what they had reserved and what was left. Not in `settled`: nobody may
-    hide it, and it buys nothing."""
+    """Costs beyond the reservation and the remaining budget.
+
+    Not in `settled`: they must be visible, and buy nothing.
+    """
 
     @property
     def room(self) -> Amount:
-        """What is left to be promised; never below zero."""
+        """Amount that is left to be promised; never below zero."""
         return self.envelope - self.settled - self.reserved - self.delegated
 
     def reserve(self, amount: Amount) -> "Budget":
@@ -77,9 +79,9 @@ class Budget:
         return replace(self, reserved=self.reserved + amount)
 
     def settle(self, reserved: Amount, cost: Amount) -> "Budget":
-        """Take in what a call did cost in place of what it had reserved.
+        """Replace a call's reservation by its actual cost.
 
-        It has been spent, so it is never refused; what does not fit any more is `overrun`.
+        The cost was already spent, so that it is never refused; the part that does not fit is `overrun`.
         """
         freed = self.release(reserved)
         paid = cost.at_most(freed.room)
@@ -115,7 +117,7 @@ class Budget:
 
 
 def _take_six_decimals(usd: float) -> float:
-    # Decimal of the text: what was meant by 0.1, not the double next to it.
+    # Decimal of the text: the intended 0.1, not the nearest double.
     if Decimal(repr(usd)) % Decimal(1).scaleb(-_DECIMALS):
         raise PydanticCustomError("too_fine", "expected at most {most} decimals", {"most": _DECIMALS})
     return usd
@@ -158,7 +160,7 @@ class BudgetRecord(BaseModel):
     delegated: AmountRecord
     """Carved out for children that have not ended."""
     overrun: AmountRecord
-    """What calls did cost beyond what was left; not in `settled`."""
+    """Costs beyond the remaining budget; not in `settled`."""
     available: AmountRecord
 
 

@@ -1,7 +1,7 @@
-"""How long is a claim good, and which late write is refused?
+"""Leases: duration of a claim, and refusal of late writes.
 
-A worker that was believed dead may still write. A clock cannot stop it, since it may have slept through
-its own deadline; the fencing token can: whoever holds the resource now holds a higher one.
+A worker that was believed dead may still write. A clock cannot prevent it, since the worker may have slept
+through its own deadline; the fencing token can: the present holder has a higher one.
 """
 
 import re
@@ -20,7 +20,7 @@ TTL_SECONDS = 300
 MIN_TTL_SECONDS = 1
 MAX_TTL_SECONDS = 86_400
 TTL_TOLERANCE_SECONDS = 0.002
-"""By so much two times with milliseconds may tell of a lease more or less than it has."""
+"""Rounding error of a lease's duration between two times with milliseconds."""
 
 COUNTERS_PER_EPOCH = 2**32
 MAX_EPOCH = 2**31 - 1
@@ -30,9 +30,9 @@ _EPOCH_SECONDS = 600
 _EPOCHS_BEGAN_AT_S = 1_767_225_600
 """2026-01-01."""
 _LAST_EPOCH_BY_TIME = 2**21 - 2**16
-"""Leaves room below what events can tell (`event.MAX_LOGGED_EPOCH`)."""
+"""Leaves room below the largest epoch in events (`event.MAX_LOGGED_EPOCH`)."""
 COUNTERS_PER_MS = 2**9
-"""By which a raised epoch begins higher for each millisecond of its 10 minutes."""
+"""Increase of the first counter of a raised epoch per millisecond of its 10 minutes."""
 _COUNTERS_BEFORE_SPAN = 2**29
 """More than 10 minutes have: room for epochs that were raised before their own time has come."""
 
@@ -40,7 +40,7 @@ MAX_RESOURCE_CHARACTERS = 512
 
 
 class ResourceKind(StrEnum):
-    """What a resource is: it decides who may ask for it."""
+    """Kind of a resource: it decides which callers may lease it."""
 
     INTENT_SCOPE = "intent"
     """`intent:{id}/{scope}`; the id holds no slash, the scope may."""
@@ -74,15 +74,15 @@ class EndReason(StrEnum):
     """Why a lease ended: the closed list that events name."""
 
     RELEASED = "released"
-    """By its holder."""
+    """Ended by its holder."""
     REVOKED = "revoked"
-    """By a coordinator or an operator."""
+    """Ended by a coordinator or an operator."""
     EXPIRED = "expired"
     """Its time was over; says nothing about the agent (RFC-0016 9.1)."""
     AGENT_DEAD = "agent_dead"
     AGENT_DEREGISTERED = "agent_deregistered"
     EPOCH_RAISED = "epoch_raised"
-    """The store was restored or failed over: what was granted before is void."""
+    """The database was restored or failed over: earlier grants are void."""
 
 
 @fast_dataclass(kw_only=True)
@@ -104,7 +104,7 @@ class Claim:
     expires_at_s: float = 0.0
     ended_at_s: float | None = None
     end_reason: EndReason | None = None
-    """None also for a lease whose time is over but that nobody has ended yet."""
+    """None also for an overdue lease that was not ended yet."""
     id_secret: str | None = field(default=None, repr=False)
     """From which the ids of this resource's leases follow; never shown. None before the first of them."""
 
@@ -113,14 +113,14 @@ class RefusalCode(StrEnum):
     """Why a lease request or a guarded write is refused."""
 
     LEASE_HELD = "lease_held"
-    """Somebody holds the resource, perhaps the asker itself: a lease is not re-entrant."""
+    """The resource is leased, perhaps to the caller itself: a lease is not re-entrant."""
     AGENT_DRAINING = "agent_draining"
     """It finishes what it has and gets nothing new (RFC-0016 9.3)."""
     AGENT_GONE = "agent_gone"
     """It is dead or deregistered, and must register first."""
     LEASE_NOT_FOUND = "lease_not_found"
     LEASE_ENDED = "lease_ended"
-    """It was the asker's; it expired or was ended, and perhaps somebody else has the resource now."""
+    """It was the caller's; it expired or was ended, and another holder may have the resource now."""
     STALE_TOKEN = "stale_token"  # noqa: S105 - the name of a code
     """The resource was granted again since."""
     TOKEN_NOT_ISSUED = "token_not_issued"  # noqa: S105 - the name of a code
@@ -133,11 +133,11 @@ class RefusalCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why not, and what stands in the way. Nothing was changed."""
+    """Refusal with its reason. Nothing was changed."""
 
     code: RefusalCode
     claim: Claim | None = None
-    """The resource's row as it was judged; None where there is none."""
+    """Row of the resource at the decision; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ def read_resource(text: str) -> ResourceKind:
     if not _CHARACTERS.fullmatch(text):
         expected = f"1 to {MAX_RESOURCE_CHARACTERS} printable ASCII characters without spaces and quotes"
         raise InvalidResource(text, expected)
-    # INTENT:a/b too: whoever reads it takes it for intent:a/b, which is another resource.
+    # INTENT:a/b too: readers take it for intent:a/b, which is another resource.
     kind = kind_of(text.casefold())
     if kind in _FORMS and not _FORMS[kind].fullmatch(text):
         raise InvalidResource(text, "intent:{id}/{scope}, task:{id} or shard:{n}, in lower case")
@@ -263,13 +263,16 @@ def next_token(last_token: int, floor: int) -> int:
 
 
 def read_window_s(told_s: float) -> float | None:
-    """Return how long a lease is good that was told to be good for so long; None for what nobody grants."""
+    """Return the usable duration of a lease with the stated duration; None for an impossible one."""
     window_s = min(max(told_s, MIN_TTL_SECONDS), MAX_TTL_SECONDS)
     return window_s if abs(told_s - window_s) <= TTL_TOLERANCE_SECONDS else None
 
 
 def is_unexpired(claim: Claim, now_s: float) -> bool:
-    """Whether the claim is good: not ended, and its deadline lies ahead; at the deadline it is over."""
+    """Return whether the claim is current: not ended, and before its deadline.
+
+    At the deadline it has expired.
+    """
     return claim.lease_id is not None and claim.ended_at_s is None and claim.expires_at_s > now_s
 
 
@@ -306,9 +309,9 @@ def decide_renew(
     now_s: float,
     ttl_seconds: float = TTL_SECONDS,
 ) -> Renewal | Refusal:
-    """Decide on a renewal: a lease that is over is not brought back, even if nobody took the resource.
+    """Decide on a renewal: an expired lease is not renewed, even if the resource is free.
 
-    `claim` is the row of the resource that the lease was granted on; None if there never was one.
+    `claim` is the row of the leased resource; None if there never was one.
     """
     if claim is None:
         return Refusal(RefusalCode.LEASE_NOT_FOUND)
@@ -320,10 +323,10 @@ def decide_renew(
 def decide_release(
     claim: Claim | None, lease_id: str, *, holder: str, now_s: float, is_for_another: bool = False
 ) -> Release | Refusal:
-    """Decide on the end of a lease; `is_for_another`: asked by who may end the leases of others.
+    """Decide on the end of a lease; `is_for_another`: the caller may end the leases of others.
 
-    Who releases for another revokes, whoever asks for its own lease releases. Asked again, it is granted
-    as a repeat; a lease that ended in another way was not the asker's to release any more.
+    The end of another holder's lease is a revocation, that of an own lease a release. A repeated request is
+    granted as a repeat; a lease that ended in another way could not be released any more.
     """
     if claim is None:
         return Refusal(RefusalCode.LEASE_NOT_FOUND)

@@ -1,8 +1,8 @@
-"""Lease ids: where a lease is stored, which grant it was, and a proof that only its holder can know.
+"""Lease ids: the position of a lease, its grant, and a proof that only its holder can know.
 
 `lease_<number>_<token>_<proof>`: the number of the resource's row, the fencing token of the grant, and 128
-bits that follow from both, the holder and a secret of the row. Nobody can guess an id, and a former holder's
-id is recognized although the row holds a later grant.
+bits derived from both, the holder and a secret of the row. An id cannot be guessed, and a former holder's id
+is recognised although the row has a later grant.
 """
 
 import hmac
@@ -11,7 +11,7 @@ from base64 import b32encode
 from typing import Final
 
 SECRET_BYTES: Final = 16
-"""Of a row's secret, which is stored in hexadecimal."""
+"""Size of a row's secret, which is stored in hexadecimal."""
 PROOF_BYTES: Final = 16
 
 _ID = re.compile(r"lease_([1-9][0-9]{0,17})_([1-9][0-9]{0,18})_[a-z2-7]{26}")
@@ -37,9 +37,9 @@ def token_in(lease_id: str) -> int | None:
 
 
 def was_granted_to(holder: str, lease_id: str, secret: str | None) -> bool:
-    """Whether the registry gave this id to this holder, at any time; compared in constant time.
+    """Return whether the registry ever gave this id to this holder; compared in constant time.
 
-    `secret` is that of the row which the id leads to; None: the row was never granted.
+    `secret` is that of the row in the id; None: the row was never granted.
     """
     parts = _ID.fullmatch(lease_id)
     if parts is None or secret is None:

@@ -8,18 +8,18 @@ from math import isfinite
 from typing import Final
 
 RENEW_RATIO: Final = 0.6
-"""Of the window: what is left of it is for trying again."""
+"""Share of the window after which a lease is renewed: the rest is for further tries."""
 SPREAD_RATIO: Final = 0.05
-"""Of the window: by up to so much a renewal comes earlier or later."""
+"""Share of the window by which a renewal comes earlier or later."""
 NOTICE_RATIO: Final = 0.2
-"""Of the window, at the most: so long before the deadline is work asked to end, that has gone by it."""
+"""Maximum share of the window before the deadline in which unfinished work is asked to end."""
 TRY_RATIO: Final = 0.5
-"""Of the time that is left: so long may one try take, so that one that hangs leaves room for another."""
+"""Share of the remaining time for one try, so that one that hangs leaves room for another."""
 MIN_TRY_S: Final = 0.25
 FIRST_WAIT_S: Final = 0.5
 """The most that is waited after the first try in vain; doubled with each further one."""
 MAX_WAIT_S: Final = 30.0
-"""So late at most is it noticed that the registry is back."""
+"""Maximum wait until a client notices that the registry is reachable again."""
 MIN_WAIT_S: Final = 0.05
 MAX_DOUBLINGS: Final = 10
 
@@ -30,9 +30,10 @@ def renewal_due_s(requested_at_s: float, window_s: float, chance: float) -> floa
 
 
 def notice_at_s(deadline_s: float, window_s: float, grace_s: float) -> float:
-    """Return when to ask work to end that nobody has renewed, and that has ended its grace by the deadline.
+    """Return when to ask work without a renewed lease to end, so that its grace period ends by the deadline.
 
-    The next holder may begin at the deadline. It is asked never so early that there was no time to renew.
+    The next holder may begin at the deadline. The request never comes so early that there was no time to
+    renew.
     """
     return deadline_s - min(max(grace_s, 0.0), max(window_s, 0.0) * NOTICE_RATIO)
 
@@ -50,10 +51,10 @@ def try_ends_s(now_s: float, deadline_s: float) -> float:
 def next_try_s(
     now_s: float, deadline_s: float, failures: int, chance: float, retry_after_s: float | None = None
 ) -> float:
-    """Return when to try again after so many tries in vain, 1 or more: back-off with full jitter.
+    """Return when to try again after so many failures, 1 or more: back-off with full jitter.
 
-    What the registry asked for itself (`retry_after_s`, None if nothing) comes on top of chance, as long
-    as that leaves time for one more try before the deadline.
+    A wait that the registry requested (`retry_after_s`, None if none) is added, as long as it leaves time for
+    one more try before the deadline.
     """
     doubled_s = FIRST_WAIT_S * 2.0 ** min(max(failures - 1, 0), MAX_DOUBLINGS)
     wait_s = chance * min(doubled_s, MAX_WAIT_S)

@@ -11,7 +11,7 @@ AUTH_EXIT_CODE: Final = 77
 
 
 class Stop(StrEnum):
-    """Why whoever runs an agent's process has ended it."""
+    """Why the adapter ended an agent's process."""
 
     LOST = "lost"
     """The registry says that the lease is over: by its time, by an operator, with the agent's life."""
@@ -23,7 +23,7 @@ class Stop(StrEnum):
     NO_PROGRESS = "no_progress"
     """The agent's process showed no sign of progress for too long: it counts as hung."""
     BUDGET = "budget"
-    """What its calls may cost is used up."""
+    """The budget for its calls is used up."""
     DRAIN = "drain"
     """The holder leaves, and the time for that is up."""
     OVER = "over"
@@ -31,7 +31,7 @@ class Stop(StrEnum):
 
 
 class RunReport(StrEnum):
-    """What is written in the run's name when its process is gone."""
+    """Write in the name of a run after its process has ended."""
 
     COMPLETE = "complete"
     HELP = "help"
@@ -42,7 +42,7 @@ class RunReport(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How a run ended."""
+    """End of a run."""
 
     exit_reason: ExitReason
     report: RunReport
@@ -56,14 +56,14 @@ class RunEnd:
 
     @property
     def has_result(self) -> bool:
-        """Whether a result was handed in; if not, its workspace is kept for whoever looks into it."""
+        """Whether a result was submitted; if not, its workspace is kept for inspection."""
         return self.is_done and not self.needs_help
 
 
 _STOPPED: Final = {
     Stop.LOST:         RunEnd(ExitReason.LEASE_EXPIRED, RunReport.NOTHING),
     Stop.EXPIRED:      RunEnd(ExitReason.LEASE_EXPIRED, RunReport.NOTHING),
-    # Of an end that nobody has written: the lease is kept no longer, and may be somebody else's.
+    # After an unknown end the lease is not kept, and may have another holder.
     Stop.OVER:         RunEnd(ExitReason.LEASE_EXPIRED, RunReport.NOTHING),
     Stop.UNAUTHORIZED: RunEnd(ExitReason.AUTH, RunReport.NOTHING),
     Stop.TIMEOUT:      RunEnd(ExitReason.TIMEOUT, RunReport.RELEASE),
@@ -92,7 +92,7 @@ def decide_end(
     an output file.
     """
     if written is not None:
-        # What it did afterwards, and how it ended, changes nothing of a finished task.
+        # Later actions of the process, and its exit, do not change a finished task.
         return RunEnd(ExitReason.COMPLETED, RunReport.NOTHING, needs_help=written is RunReport.HELP)
     if stopped is not None and _STOPPED[stopped].report is RunReport.NOTHING:
         return _STOPPED[stopped]

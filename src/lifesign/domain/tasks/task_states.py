@@ -1,7 +1,7 @@
-"""How does a task move from queue to review? (lease protocol; protocol 6.7)
+"""States of tasks, from queue to review (lease protocol; protocol 6.7).
 
-A task is worked at in runs. Each grant of its lease is a run; the lease's end is the run's end, whatever
-brought it about. A finished task is never changed: a fix is a new task.
+A task is worked on in runs. Each grant of its lease is a run; the end of the lease is the end of the run, for
+any reason. A finished task never changes: a fix is a new task.
 """
 
 import re
@@ -15,11 +15,15 @@ from lifesign.domain.tasks.lease import EndReason, ResourceKind
 from lifesign.errors import InvalidValue
 
 MAX_ATTEMPTS = 3
-"""How often a task is tried before it is handed to people, unless whoever creates it says otherwise."""
+"""Default number of attempts before a task is handed to people."""
 MOST_ATTEMPTS = 100
 MAX_LOST_RUNS = 10
-"""How many runs of a task may be lost, which are no attempts, before it is handed to people; `max_attempts`
-if that is more. A task that is the death of its holders would go round for ever otherwise."""
+"""Maximum of lost runs, which are no attempts, before a task is handed to people.
+
+`max_attempts` if that is more.
+
+A task that kills its holders would otherwise be retried forever.
+"""
 BACKOFF_SECONDS = 10.0
 """Before the second attempt after a crash; each one after that waits twice as long."""
 MAX_BACKOFF_SECONDS = 3_600.0
@@ -29,10 +33,10 @@ _TASK_ID = re.compile(r"task_[0-9a-hjkmnp-tv-z]{26}")
 
 
 class TaskStatus(StrEnum):
-    """Where a task is."""
+    """Status of a task."""
 
     QUEUED = "queued"
-    """Whoever can may claim it; perhaps not before a time. It may wait for ever."""
+    """Any matching agent may claim it, perhaps not before a time. It may wait forever."""
     ASSIGNED = "assigned"
     """Leased to an agent that has not reported yet."""
     RUNNING = "running"
@@ -42,7 +46,7 @@ class TaskStatus(StrEnum):
     HANDOFF = "handoff"
     """Parked until a human says how it goes on."""
     REVIEW = "review"
-    """Its agent thinks that it is done; somebody has to say whether it is."""
+    """Its agent has submitted a result; a reviewer has to accept it."""
     DONE = "done"
     CANCELLED = "cancelled"
 
@@ -53,11 +57,11 @@ FINISHED = frozenset({TaskStatus.DONE, TaskStatus.CANCELLED})
 
 
 class TaskSignal(StrEnum):
-    """What happened to a task."""
+    """Event in a task's life."""
 
     GRANTED = "granted"
     REPORTED = "reported"
-    """Its holder has told of progress."""
+    """Its holder reported progress."""
     COMPLETED = "completed"
     HELP_REQUESTED = "help_asked"
     """Its holder wants a human to take over."""
@@ -70,7 +74,7 @@ class TaskSignal(StrEnum):
     REJECTED = "rejected"
     """The reviewer wants it otherwise: this one is done, a new task is for the fix."""
     REQUEUED = "requeued"
-    """A human has helped: an agent may go on; attempts count anew."""
+    """A person has helped: an agent may continue; attempts start at 0."""
     RESOLVED = "resolved"
     """A human has done it, or says that nothing is left to do."""
 
@@ -117,9 +121,9 @@ class ExitReason(StrEnum):
     NO_PROGRESS = "no_progress"
     """The adapter gave it up: the agent's process showed no sign of progress for too long."""
     LEASE_EXPIRED = "lease_expired"
-    """Nobody renewed, or the holder is dead."""
+    """The lease was not renewed, or the holder is dead."""
     KILLED = "killed"
-    """Somebody ended it: the holder gave the lease back, an operator took it, the agent was deregistered."""
+    """It was ended from outside: the lease was released or revoked, or the agent was deregistered."""
     AUTH = "auth"
     """The agent was refused what it needs: a key is wrong, and stays so however often it is tried."""
 
@@ -143,7 +147,7 @@ class RetryPolicy:
     """How often a task is tried, and how long it waits between."""
 
     max_attempts: int = MAX_ATTEMPTS
-    """1 to 100; counted anew when a human puts the task back into the queue. A run that was lost is none."""
+    """1 to 100; counted from 0 when a person queues the task again. A lost run does not count."""
     backoff_seconds: float = BACKOFF_SECONDS
     """0 to 3600, before the second attempt."""
 
@@ -156,12 +160,12 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class AfterFailure:
-    """What follows when a run has failed."""
+    """Consequence of a failed run."""
 
     signal: TaskSignal
     """RETRIED or ESCALATED."""
     wait_s: float = 0.0
-    """How long nobody may claim it."""
+    """How long it cannot be claimed."""
 
 
 def status_after(status: TaskStatus, signal: TaskSignal) -> TaskStatus:
@@ -173,7 +177,7 @@ def status_after(status: TaskStatus, signal: TaskSignal) -> TaskStatus:
 
 
 def is_never_queued_again(status: TaskStatus) -> bool:
-    """Whether no way leads from here back into the queue: whoever waits for this task waits in vain."""
+    """Return whether no transition leads back into the queue: waiting for this task is useless."""
     seen, ways = {status}, [status]
     while ways:
         before = ways.pop()
@@ -198,7 +202,7 @@ def end_text(signal: str, exit_reason: str | None) -> str:
 
 
 def is_lost(exit_reason: ExitReason | None) -> bool:
-    """Whether a run that ended like this is no attempt: its holder was lost, or somebody ended it."""
+    """Return whether a run with this end is no attempt: its holder was lost, or it was ended from outside."""
     return exit_reason in _LOST
 
 
@@ -232,14 +236,14 @@ def task_resource(task_id: str) -> str:
 
 
 def is_task_id(text: str) -> bool:
-    """Whether this is the form of the ids that the registry gives: `task_` and a ULID in lower case."""
+    """Return whether this has the form of the registry's ids: `task_` and a ULID in lower case."""
     return _TASK_ID.fullmatch(text) is not None
 
 
 def task_in(resource: str) -> str | None:
-    """Return which of the registry's tasks a resource belongs to; None for any other.
+    """Return the registry's task to which a resource belongs; None for any other.
 
-    `task:anything` is a resource like all others, of somebody who keeps tasks elsewhere.
+    `task:anything` is an ordinary resource of a client with tasks of its own.
     """
     kind, _, task_id = resource.partition(":")
     return task_id if kind == ResourceKind.TASK and is_task_id(task_id) else None

@@ -33,10 +33,10 @@ def precise_text(seconds: float) -> str:
 
 
 def excess_text(seconds: float, limit_s: float) -> str:
-    """Return that a duration is beyond its limit: `1 min 31 s, more than 1 min 30 s`.
+    """Return a text that a duration exceeds its limit: `1 min 31 s, more than 1 min 30 s`.
 
-    The one is rounded up in the last unit that is told and the other down, for 90.02 s, which is more than
-    90 s, must not look like it; below a minute both have a tenth of a second where they need it.
+    The duration is rounded up in its last unit and the limit down: 90.02 s, which is more than 90 s, must not
+    look equal. Below a minute both have a tenth of a second if needed.
     """
     return f"{_rounded_up(seconds)}, more than {precise_text(limit_s)}"
 
@@ -45,7 +45,7 @@ def _rounded_up(seconds: float) -> str:
     tenths_s = math.ceil(round(seconds, 3) * 10) / 10
     if tenths_s < 60:
         return f"{tenths_s:g} s"
-    # Of days it tells hours, of hours minutes.
+    # Days are shown with hours, hours with minutes.
     told_s = 1 if tenths_s < 3600 else 60 if tenths_s < 86_400 else 3600
     return duration_text(math.ceil(round(seconds, 3) / told_s) * told_s)
 

@@ -1,13 +1,12 @@
-"""Which characters of what others say may people be shown?
+"""Characters of foreign text that may be shown.
 
-Whatever is visible. Control characters move cursors, overrides and isolates of direction turn a line around,
-half surrogate pairs break whoever reads them: U+FFFD stands for each. Marks of direction (U+200E, U+200F,
-U+061C) are left out: nobody sees them, and one of them makes `100 200` stand there as `200 100`; people who
-write from right to left put them into names, which stand there as they are without. Joiners (U+200C, U+200D)
-turn nothing around, and stay between the letters and signs that need them, not in ASCII, where they would
-but make two texts look like one.
+Visible characters are shown. U+FFFD replaces control characters, which move cursors, overrides and isolates
+of direction, which reverse a line, and half surrogate pairs, which break decoders. Marks of direction
+(U+200E, U+200F, U+061C) are removed: they are invisible, and one of them shows `100 200` as `200 100`;
+right-to-left names are readable without them. Joiners (U+200C, U+200D) reverse nothing, and stay between
+letters and signs that need them, not in ASCII, where they would only make two texts look alike.
 
-A model also reads what no person sees. So it is shown less than people are: `visible` leaves nothing else.
+A model also reads invisible characters. `visible` removes all of them for models.
 """
 
 import re
@@ -36,8 +35,8 @@ def harmless(text: str, *, keep: str = "") -> str:
     )
 
 
-# The code points that Unicode calls default-ignorable, the line and paragraph separators, and the blank of
-# Braille. Some count as letters or marks, so that `isprintable` does not tell them.
+# Code points that Unicode calls default-ignorable, line and paragraph separators, and the Braille blank. Some
+# count as letters or marks, so that `isprintable` does not exclude them.
 _INVISIBLE: Final = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800"
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
@@ -49,9 +48,9 @@ _BREAKS: Final = "\n\t"
 
 
 def visible(text: str) -> str:
-    """Return a text as a model may read it: it says nothing that people would not see.
+    """Return a text for a model, without invisible characters.
 
-    What belongs to words and emoji is left out; each other run of invisible characters becomes one U+FFFD.
+    Those that belong to words and emoji are removed; each other run becomes one U+FFFD.
     """
     if text.isascii() and text.isprintable():
         return text

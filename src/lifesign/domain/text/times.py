@@ -1,4 +1,4 @@
-"""How is a point in time written, for programs and on a command's lines?"""
+"""Text of times, for programs and for the command line."""
 
 from datetime import UTC, datetime
 from typing import Literal

@@ -1,4 +1,4 @@
-"""How does an agent leave, or lose its place? (RFC-0016 5; `PATCH …/status`, `DELETE`)"""
+"""Draining and deregistration of an agent (RFC-0016 5; `PATCH …/status`, `DELETE`)."""
 
 from dataclasses import replace
 from typing import Annotated
@@ -19,7 +19,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 
 class Departure(BaseModel):
-    """How an agent is taken off the list."""
+    """Body of a deregistration."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -54,9 +54,9 @@ def set_status(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def delete_agent(transaction: Transaction, call: Call) -> OperationReply:
-    """Take an agent off the list at once; its record stays for audit.
+    """Deregister an agent at once; its record stays for audit.
 
-    An agent as which nobody comes back may end its own key with it.
+    An agent that will not return may revoke its own key with the same request.
     """
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     call.check_version(agent.incarnation, agent.version, etag(agent), is_required=False)

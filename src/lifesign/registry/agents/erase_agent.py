@@ -1,10 +1,10 @@
-"""How is an agent forgotten? (`DELETE /api/v1/agents/{agent_id}/record`)
+"""Erasure of an agent (`DELETE /api/v1/agents/{agent_id}/record`).
 
-Deregistering keeps the record for audit; erasing keeps nothing of it. The log stays whole: each payload
-of the agent's events gives way to its hash, and the id stays as their subject and actor, which the chain
-covers. What belongs to others stays without the name: tasks, and states of intents. What was archived
-before is in files: whichever server process has them does the same there (`erase_archives`), and an event
-says when no file tells of it.
+Deregistering keeps the record for audit; erasing removes it. The event log stays complete: the payload of
+each event of the agent is replaced by its hash. The id remains as subject and actor of events, since the hash
+chain covers it. Tasks and intent states of others stay, without the agent's name. Archived events are in
+files: each server process with such files erases the payloads there (`erase_archives`), and an event reports
+when no file contains them any more.
 """
 
 from lifesign.domain.access.permissions import Permission
@@ -29,10 +29,10 @@ from lifesign.storage.targets import directories, target_rows
 
 
 def erase_agent(transaction: Transaction, call: Call) -> OperationReply:
-    """End an agent's life if it has one; remove its record, keys and target, and what its events tell.
+    """End an agent's incarnation; remove its record, keys and target, and the payloads of its events.
 
-    What stays: its id in the log, as who did something and whom it was about, since the chain of hashes
-    covers it; tasks and states of intents that it worked on, without its name.
+    The id stays in the log as actor and subject, since the hash chain covers it. Tasks and intent states on
+    which it worked stay, without its name.
     """
     # Locked before the agent, as an import does it.
     directories.unlist(transaction, call.agent_id)
@@ -54,11 +54,11 @@ def erase_agent(transaction: Transaction, call: Call) -> OperationReply:
     stored_states.forget_holder(transaction, agent_id)
     fenced_state.forget_holder(transaction, agent_id)
     stored_states.remove_agent(transaction, agent_id)
-    # A directory that still lists it is read anew, and makes it a target of which nothing is known.
+    # If a directory still lists the agent, the next import makes it a new target without history.
     target_rows.remove(transaction, agent_id)
     events = event_log.erase_of(transaction, agent_id)
     head = event_log.lock(transaction)
-    # What others appended about it meanwhile, and the keys of which that told.
+    # Events that others appended about the agent meanwhile, and the keys in them.
     stored_states.remove_keys(transaction, agent_id)
     events += event_log.erase_of(transaction, agent_id)
     if head.archived_states is not None and agent_id in head.archived_states:

@@ -1,4 +1,4 @@
-"""Which agents are there, and which can do this work? (RFC-0016 6, 7)"""
+"""List of agents, and search by capability (RFC-0016 6, 7)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class AgentPage:
     agents: Sequence[ListedAgent]
     total: int
     cursor: str | None
-    """Where the next page begins; None on the last one."""
+    """Cursor of the next page; None on the last one."""
     pool: Pool | None
 
 

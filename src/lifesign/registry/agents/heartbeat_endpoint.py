@@ -1,7 +1,7 @@
-"""How is a heartbeat read and answered, thousands of times per second?
+"""Endpoint of heartbeats, for thousands of requests per second.
 
-It stands before all routes and speaks ASGI itself: what a framework does for a request costs more than
-what is to be done for a heartbeat.
+It comes before all routes and uses ASGI directly: a framework's work per request costs more than the
+heartbeat itself.
 """
 
 import logging
@@ -24,7 +24,7 @@ from lifesign.serving.error_body import problem
 
 HEARTBEAT_PATH = "/api/v1/agents/{agent_id}/heartbeat"
 MAX_GROUP = 500
-"""Of heartbeats in one transaction: about 10 ms of work."""
+"""Maximum of heartbeats per transaction: about 10 ms of work."""
 MAX_BODY_BYTES = 262_144
 """A thousand tasks of 256 characters."""
 
@@ -44,7 +44,7 @@ class HeartbeatEndpoint:
         self._dispatcher = dispatcher
 
     def takes(self, scope: Scope) -> bool:
-        """Whether this request is a heartbeat."""
+        """Return whether this request is a heartbeat."""
         path: str = scope["path"]
         return path.endswith(_AFTER) and path.startswith(_BEFORE) and scope["method"] == "POST"
 

@@ -1,7 +1,7 @@
-"""What does an operator decide about an agent? Maintenance, and a verdict in place of ours.
+"""Overrides by an operator: maintenance, and a status in place of the computed one.
 
-Each is over by itself at its time, and no registration ends it before. The agent is judged anew in the
-same transaction; what silence has brought about meanwhile is left to the next sweep.
+Each override ends at its time; a registration does not end it earlier. The agent is assessed again in the
+same transaction. Missed heartbeats meanwhile are left to the next sweep.
 """
 
 import re
@@ -39,7 +39,7 @@ from lifesign.storage.events import event_log
 MAX_OVERRIDE_SECONDS = 2_592_000
 """30 days: nothing that is forgotten stays in force for longer."""
 MAX_MEMBERS = 5_000
-"""Of a pool whose maintenance begins or ends at once: a few seconds of work."""
+"""Maximum members of a pool whose maintenance begins or ends at once: a few seconds of work."""
 
 _MAINTENANCE = "/api/v1/agents/{agent_id}/maintenance"
 _POOL_MAINTENANCE = "/api/v1/pools/{role_id}/maintenance"
@@ -82,9 +82,11 @@ class PoolMaintenance(BaseModel):
 
     role_id: str
     agents: list[str]
-    """Whose maintenance it is: all members that are alive now. Who joins or returns later is not in it.
+    """Return the members of a maintenance: all that are alive now.
 
-    If it is ended: all who were in one, and none else.
+    Agents that join or return later are not in it.
+
+    At the end of a maintenance: all agents that were in it, and no others.
     """
     until: Time | None = None
     """Absent: it is ended."""
@@ -140,7 +142,7 @@ def override(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def take_override_back(transaction: Transaction, call: Call) -> OperationReply:
-    """Judge an agent by what is known of it again, be it gone; nothing happens without an override."""
+    """Compute the status of an agent again, also after it left; do nothing without an override."""
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     if agent.override_status is None:
         return _shown(transaction, agent)
@@ -230,7 +232,7 @@ def _overridden(
 
 def _without_earlier_failures(transaction: Transaction, changed: Sequence[StoredAgent]) -> list[StoredAgent]:
     """Let no failure up to now count against these agents; have those probed whose decision is over."""
-    # What was read with the lock may be older than the lock.
+    # Facts that were read with the lock may be older than the lock.
     known = {
         agent.id: Observed.from_json(agent.observed)
         for agent in agent_rows.find_many(transaction, [agent.id for agent in changed])
@@ -251,7 +253,7 @@ def _without_earlier_failures(transaction: Transaction, changed: Sequence[Stored
 def _apply_verdicts(
     transaction: Transaction, changed: Sequence[StoredAgent], drafts: Sequence[EventDraft], actor: str
 ) -> list[StoredAgent]:
-    """Tell what was decided, and carry out what follows from it."""
+    """Log the decisions, and apply their consequences."""
     transaction = transaction.after_waiting()
     changes = judge_agents(transaction, changed, verdict_context(transaction))
     event_log.append(transaction, drafts)

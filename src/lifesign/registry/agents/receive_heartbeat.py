@@ -1,8 +1,8 @@
-"""What happens when a heartbeat arrives? (RFC-0016 4)
+"""Processing of heartbeats (RFC-0016 4).
 
-Heartbeats that wait are taken together: one statement fetches what is known of all who beat, each is
-judged, one statement stores those that count, and all are answered once that is committed. A heartbeat
-that changes more than the time and the load is followed up by itself, in the same transaction.
+Waiting heartbeats are processed together. One statement fetches the facts about all their agents, each agent
+is assessed, one statement stores the heartbeats that count, and all are answered after the commit. A
+heartbeat that changes more than time and load is processed further by itself, in the same transaction.
 """
 
 import time
@@ -43,7 +43,7 @@ from lifesign.storage.tasks import leases
 MAX_TASKS_NAMED = 100
 """In one warning, on either side."""
 MAX_TASKS_LISTED = 5
-"""To the agent, in a reply: it asks for all that it holds."""
+"""Maximum of tasks in a reply to the agent: the agent requests the full list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Arrival:
 
     agent_id: str
     digest: bytes
-    """Of the key that came with it."""
+    """Digest of the key of the request."""
     incarnation: int | None
     """The life it says it is in; None if it does not say."""
     heartbeat: Heartbeat
@@ -149,7 +149,7 @@ def _merged(earlier: StoredHeartbeat | None, later: StoredHeartbeat) -> StoredHe
 
 
 def _is_eventful(heartbeat: Heartbeat, facts: HeartbeatFacts, send_heartbeat: StoredHeartbeat) -> bool:
-    """Whether the heartbeat changes more than the time and the load, or its reply says more than usual."""
+    """Return whether the heartbeat changes more than time and load, or needs a longer reply."""
     return (
         facts.status != Status.ACTIVE
         or heartbeat.status != "active"
@@ -162,7 +162,7 @@ def _is_eventful(heartbeat: Heartbeat, facts: HeartbeatFacts, send_heartbeat: St
 def _follow_up(
     transaction: Transaction, arrival: Arrival, facts: HeartbeatFacts, send_heartbeat: StoredHeartbeat
 ) -> bytes:
-    """Judge the agent anew, note what it says that was not expected, and tell what waits for it."""
+    """Assess the agent, log unexpected values, and add pending commands to the reply."""
     heartbeat, now_s = arrival.heartbeat, transaction.now_s
     agent = agent_rows.find(transaction, arrival.agent_id, to_change=True)
     assert agent is not None  # noqa: S101 - it is locked since its facts were fetched
@@ -252,10 +252,10 @@ def _mismatch(
 
 
 def _renewal(transaction: Transaction, mismatch: TasksMismatch | None) -> Iterator[PendingCommand]:
-    """Ask an agent that works at what is not its own any more to see to its leases.
+    """Ask an agent that reports tasks whose lease it has lost to check its leases.
 
-    Told once: who does not hear of it is refused when it renews. Of tasks that were never leased to
-    anybody, as agents have that need no leases, nothing is told.
+    This is sent once: an agent that misses it is refused when it renews. Tasks that never had a lease are
+    ignored: some agents use none.
     """
     over = leases.tasks_ever_leased(transaction, mismatch.without_lease) if mismatch is not None else []
     if over:

@@ -69,7 +69,7 @@ def register_agent(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def _may_register(caller: Principal, agent_id: str, existing: StoredAgent | None) -> None:
-    """Refuse whoever may not: an enrolling key adds agents, and takes over none."""
+    """Refuse a caller without permission: an enrolling key adds agents and replaces none."""
     if existing is None and caller.role is not Role.AGENT:
         require(caller, Permission.REGISTER, agent_id)
     else:
@@ -128,9 +128,9 @@ def begin_incarnation(
     *,
     supersede: bool = False,
 ) -> StoredAgent:
-    """Store what an agent says now as its next life; AlreadyRegistered if it lives and does not supersede.
+    """Store an agent's next incarnation; AlreadyRegistered if it is alive and does not supersede.
 
-    What an operator decreed about it stays in force.
+    Overrides by an operator stay in force.
     """
     if existing.status in ALIVE:
         if not supersede:
@@ -146,7 +146,7 @@ def begin_incarnation(
     agent = _step(transaction, agent, Signal.RE_REGISTERED, "registered again", actor)
     change = change_of(agent, assess_agent(agent, 0, now_s, VerdictContext()))
     if change.is_visible:
-        # What an operator declared holds from the first moment on.
+        # Overrides by an operator apply from the start of the incarnation.
         return change_status(transaction, [change], MONITOR)[0]
     agent_rows.set_verdict_due(transaction, {agent.id: change.assess_at_s})
     return replace(agent, assess_at_s=change.assess_at_s)
@@ -171,7 +171,7 @@ def _expect_results(transaction: Transaction, bodies: Mapping[int, DeclaredAgent
 
 
 def _in_force(agent: StoredAgent, now_s: float) -> dict[str, Any]:
-    """Return what an operator decreed, as columns: until its time it stays, whatever the agent does."""
+    """Return the operator's overrides as columns: they stay until their time, whatever the agent does."""
     is_maintained = is_in_force(agent.maintenance_until_s, now_s)
     is_declared = is_in_force(agent.override_until_s, now_s)
     return {

@@ -1,4 +1,4 @@
-"""How does a directive reach an agent? It rides home in the reply to its next heartbeat (RFC-0016 5.3)"""
+"""Commands to an agent: they are delivered in the reply to its next heartbeat (RFC-0016 5.3)."""
 
 from pydantic import BaseModel
 from ulid import ULID
@@ -19,7 +19,7 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 
 MAX_WAITING = 16
-"""Of commands for one agent."""
+"""Maximum of pending commands per agent."""
 
 
 class CommandList(BaseModel):
@@ -29,7 +29,7 @@ class CommandList(BaseModel):
 
 
 def send_command(transaction: Transaction, call: Call) -> OperationReply:
-    """Let a command wait for an agent; it is told at every heartbeat until it is honoured or expires."""
+    """Queue a command for an agent; each heartbeat's reply repeats it until it is followed or expires."""
     body = call.body_as(CommandRequest)
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     if agent.status not in ALIVE:

@@ -1,4 +1,4 @@
-"""How did an agent do over the last day and month? (`GET /api/v1/agents/{agent_id}/history`)"""
+"""History of an agent over the last day and month (`GET /api/v1/agents/{agent_id}/history`)."""
 
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.lifecycle.agent_history import KeptHistory, shown

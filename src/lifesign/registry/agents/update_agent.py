@@ -1,4 +1,4 @@
-"""How does an agent's record change while it lives? (`PATCH /api/v1/agents/{agent_id}`)"""
+"""Changes of an agent's record while it is alive (`PATCH /api/v1/agents/{agent_id}`)."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from lifesign.storage.targets import target_links
 
 
 def update_agent(transaction: Transaction, call: Call) -> OperationReply:
-    """Change what the body names; the version rises, and the verdict is asked anew at the next sweep."""
+    """Change the members that the body names. The version rises, and the next sweep assesses the agent."""
     body = call.body_as(AgentUpdate)
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     call.check_version(agent.incarnation, agent.version, etag(agent), is_required=True)

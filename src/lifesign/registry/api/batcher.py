@@ -1,8 +1,8 @@
-"""How do requests that wait become one transaction?
+"""Batching of requests into transactions.
 
-While one group is being carried out the next one gathers, and a moment longer, until those who were
-answered just now have asked again: the busier the server, the larger the groups and the less each request
-costs. Whoever asks alone is not kept waiting.
+While one batch is processed, the next one collects requests. It waits a moment longer for callers that were
+answered just now: the busier the server, the larger the batches and the lower the cost per request. A single
+request does not wait.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
 
 MAX_WAITING = 20_000
-"""Of requests that wait for their group; more are told to come again."""
+"""Maximum of waiting requests; further ones are refused with a retry time."""
 
 GATHER_SECONDS = 0.005
 """How long a server that is asked by several waits at most between two groups."""
@@ -44,9 +44,10 @@ class Batcher(Generic[Asked, Answer]):
         self._is_gathered = asyncio.Event()
 
     async def ask(self, asked: Asked) -> Answer:
-        """Return the function's answer to one request once it is committed.
+        """Return the function's answer to one request after the commit.
 
-        StoreUnavailable if the database is away, or too many wait. A caller who leaves undoes nothing.
+        Raise StoreUnavailable if the database is unreachable, or too many requests wait. A caller that
+        disconnects undoes nothing.
         """
         if len(self._waiting) >= MAX_WAITING:
             raise StoreUnavailable("too many requests wait for the database")
@@ -90,7 +91,7 @@ class Batcher(Generic[Asked, Answer]):
         except Exception as error:  # noqa: BLE001 - it is handed to all who wait, and the next group goes on
             refused = group
             if isinstance(error, StoreUnavailable):
-                # Who came meanwhile has waited too: none waits for two groups to fail.
+                # Requests that came meanwhile have waited too: they do not wait for a second batch to fail.
                 refused, self._waiting = [*group, *self._waiting], []
             for _, waiting in refused:
                 if not waiting.done():

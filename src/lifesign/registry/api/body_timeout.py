@@ -1,7 +1,6 @@
-"""How long may a request's body take, when thousands come per second?
+"""Time limit for request bodies, for thousands of requests per second.
 
-One timer looks after all bodies that are being read: a timeout of its own for each would cost a tenth
-of what a heartbeat costs.
+One timer serves all bodies that are being read: a timeout for each would cost a tenth of a heartbeat.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ CHECK_SECONDS = 1.0
 
 
 class BodyTime:
-    """Ends whoever reads a body for too long; one object per event loop."""
+    """Aborts requests whose body takes too long; one object per event loop."""
 
     def __init__(self) -> None:
         self._reading: dict[asyncio.Task[object], float] = {}
@@ -38,7 +37,7 @@ class BodyTime:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        """It is done; BodyTooSlow if it was ended here, and by nobody else besides."""
+        """End the wait for a body; raise BodyTooSlow if this timer aborted it, and only then."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - as above
         self._reading.pop(task, None)
@@ -56,5 +55,5 @@ class BodyTime:
             del self._reading[task]
             self._expired.add(task)
             task.cancel()
-        # While nobody reads there is no timer: an idle server sleeps.
+        # Without a body that is being read there is no timer: an idle server sleeps.
         self._timer = loop.call_later(CHECK_SECONDS, self._check) if self._reading else None

@@ -1,4 +1,4 @@
-"""How does a request become a function in one transaction, and its outcome a response?"""
+"""From a request to a function in one transaction, and from its result to a response."""
 
 import logging
 import math
@@ -42,7 +42,7 @@ from lifesign.storage.engine.transaction import Clock, Transaction
 from lifesign.storage.keys import key_rows
 
 MAX_FAULTS = 20
-"""Of those that an answer names."""
+"""Maximum of faults in an answer."""
 MAX_INCARNATION_DIGITS = 18
 MAX_LENGTH_DIGITS = 18
 
@@ -158,10 +158,10 @@ class OperationDispatcher:
     async def refusal(
         self, digest: bytes, fault: LifesignError, check: Callable[[Principal], None]
     ) -> LifesignError:
-        """Return what to tell a caller whose request is faulty: whom we do not let in, nothing of the fault.
+        """Return the error for a faulty request; unauthorised callers learn nothing about the fault.
 
-        `check` raises NotAllowed for who may not ask for this at all. A request without a fault is not
-        looked up here, but in its function's own transaction.
+        `check` raises NotAllowed for callers without the permission. Valid requests are not checked here, but
+        in their function's own transaction.
         """
         try:
             await self.database.read(lambda transaction: check(authenticate(transaction, digest)))
@@ -222,7 +222,7 @@ class OperationDispatcher:
 
 
 def authenticate(transaction: Transaction, digest: bytes) -> Principal:
-    """Return whose key it is; UnknownKey if it is nobody's, revoked, or past its time."""
+    """Return the owner of a key; UnknownKey if it does not exist, is revoked, or has expired."""
     stored = key_rows.find(transaction, digest)
     if stored is None or not is_valid(stored, digest, transaction.now_s):
         raise UnknownKey
@@ -294,7 +294,7 @@ def incarnation_in(headers: Mapping[str, str]) -> int | None:
 
 
 def _has_infinity(parsed: object) -> bool:
-    """Whether a number was too large for a float: what would be stored is not what was sent."""
+    """Return whether a number was too large for a float: the stored value would differ from the sent one."""
     rest = [parsed]
     while rest:
         value = rest.pop()
@@ -341,7 +341,7 @@ def _words_of(fault: ErrorDetails) -> str:
 
 
 def query_of(request: Request) -> dict[str, Any]:
-    """Return the query's members; a name that stands there twice gives a list, which no model takes."""
+    """Return the members of the query; a repeated name gives a list, which every model refuses."""
     members: dict[str, Any] = {}
     for name, value in request.query_params.multi_items():
         members[name] = [members[name], value] if name in members else value

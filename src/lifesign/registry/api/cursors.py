@@ -1,6 +1,6 @@
-"""Where does the next page of a list begin?
+"""Cursors of paged lists.
 
-A cursor is what stands at the end of a page, packed so that nobody takes it for a number to count with.
+A cursor is the position of the last item of a page, encoded so that clients do not compute with it.
 """
 
 import base64
@@ -20,7 +20,7 @@ Cursor = Annotated[str, Field(max_length=MAX_CURSOR_CHARACTERS)]
 
 
 def cursor_at(listed: str, *place: int | str) -> str:
-    """Return the cursor behind a place; `listed` names the list and its order, so that no other takes it."""
+    """Return the cursor after a position. `listed` names the list and its order: other lists refuse it."""
     return base64.urlsafe_b64encode(json.dumps([listed, *place]).encode()).decode().rstrip("=")
 
 

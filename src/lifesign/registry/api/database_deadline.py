@@ -1,8 +1,8 @@
-"""How long is a caller kept waiting for the database?
+"""Deadline for database work on behalf of a caller.
 
-One that is frozen, or behind a network that swallows everything, refuses nothing: a transaction would wait
-for as long as a statement may take, and whoever comes next for its connection besides. What runs beside
-the requests, such as sweeps and archives, has that time; callers are told sooner.
+A frozen database, or one behind a network that drops packets, refuses nothing: a transaction would wait for
+the whole statement timeout, and so would the next user of its connection. Background work such as sweeps and
+archives has that time; callers get an earlier answer.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class DeadlineDatabase:
-    """A database that gives an answer within `most_s`, if only that there is none yet.
+    """A database that answers within `most_s`, if necessary with an error.
 
-    A function that has begun by then goes on: a long one would never come to its end otherwise. There are no
-    more of these than the database has connections; whoever still waits for one is given up.
+    A function that has begun by then continues: a long one would otherwise never finish. At most as many of
+    them run as the database has connections; a function that still waits for a connection is cancelled.
     """
 
     def __init__(self, database: Database, most_s: float) -> None:
@@ -35,16 +35,16 @@ class DeadlineDatabase:
         self._database = database
         self._most_s = most_s
         self._going_on: set[asyncio.Future[Any]] = set()
-        """Deeds whose callers were told. The event loop alone would not keep them."""
+        """Running transactions whose callers already got an answer. The event loop would not keep them."""
 
     async def read(self, function: Callable[[Transaction], T]) -> T:
         """Run a function that changes nothing, in one snapshot. StoreUnavailable after `most_s`."""
         return await self._in_time(self._database.read, function)
 
     async def write(self, function: Callable[[Transaction], T]) -> T:
-        """Run a function and return once it is committed; whatever it raises undoes it.
+        """Run a function and return after the commit; any exception rolls it back.
 
-        StoreUnavailable after `most_s`, or if the database is away, full or locked for too long.
+        Raise StoreUnavailable after `most_s`, or if the database is unreachable, full or locked for too long.
         """
         try:
             return await self._in_time(self._database.write, function)
@@ -69,7 +69,7 @@ class DeadlineDatabase:
             nonlocal has_begun
             # Once begun, it may be tried again.
             if not (has_begun or turn.acquire(blocking=False)):
-                raise StoreUnavailable("whoever asked was told that nothing was changed")
+                raise StoreUnavailable("the caller was told that nothing was changed")
             has_begun = True
             return function(transaction)
 
@@ -90,7 +90,7 @@ class DeadlineDatabase:
         raise StoreUnavailable(f"the database has not answered within {self._most_s:g} s: {consequence}")
 
     def _forget(self, ended: asyncio.Future[Any]) -> None:
-        """Take note of the end of a function whose caller was told before."""
+        """Handle the end of a function whose caller was answered before."""
         self._going_on.discard(ended)
         failure = None if ended.cancelled() else ended.exception()
         if not isinstance(failure, LifesignError | None):

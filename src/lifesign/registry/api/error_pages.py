@@ -1,6 +1,6 @@
-"""How is a request refused that nobody takes: in which form, for programs and for people?
+"""Error responses for requests without a matching operation: JSON for programs, HTML for people.
 
-Programs get the form of all other errors. Whoever asks for HTML where the API has nothing gets a page, if
+Programs get the same form as for all other errors. A browser that requests an unknown path gets a page, if
 the server has any, with the same status and headers.
 """
 
@@ -26,11 +26,11 @@ _WORDS: Final[Mapping[int, str]] = {
     404: "There is no page at this address.",
     405: "This address does something else: it is not one to be opened in this way.",
 }
-"""What people are told in place of the name of a status."""
+"""Texts for people in place of reason phrases."""
 
 
 class Pages(Protocol):
-    """Whoever has pages."""
+    """Renders pages for people."""
 
     def error_page(
         self, request: Request, status: int, why: str, headers: Mapping[str, str] | None = None
@@ -72,7 +72,7 @@ class ErrorPages:
         code = "internal" if status == 500 else _CODES.get(status, "http_error")
         if self._pages is None or not self._wants_page(request):
             return problem(status, code, why, headers=headers)
-        # For whoever logs the request: see `error_responses.Refusal`.
+        # Used by the access log: see `error_responses.Refusal`.
         request.scope[REFUSAL_MEMBER] = code
         return self._pages.error_page(request, status, _WORDS.get(status, why), headers)
 

@@ -1,4 +1,4 @@
-"""Which error gives which HTTP status?"""
+"""HTTP statuses and codes of errors."""
 
 import logging
 import math
@@ -18,7 +18,7 @@ INTERNAL_ERROR_TEXT = "an error of ours; it was logged"
 
 _log = logging.getLogger("lifesign.registry")
 
-# An error that is absent from this table is a fault of ours: 500, and nothing of it is told.
+# An error that is absent from this table is a defect: the answer is 500 without details.
 STATUS_AND_CODE: Mapping[type[LifesignError], tuple[int, str]] = MappingProxyType({
     errors.BodyNotJson:       (400, "not_json"),
     errors.UnknownKey:        (401, "unknown_key"),
@@ -78,7 +78,7 @@ STATUS_AND_CODE: Mapping[type[LifesignError], tuple[int, str]] = MappingProxyTyp
 
 
 def error_response(error: LifesignError) -> Response:
-    """Return what a caller is told."""
+    """Return the response for an error."""
     found = STATUS_AND_CODE.get(type(error))
     if found is None:
         _log.error("an error that no caller can cause: %s", error, exc_info=error)
@@ -96,7 +96,7 @@ def error_response(error: LifesignError) -> Response:
 
 
 def headers_of(error: LifesignError) -> dict[str, str]:
-    """Return which headers say more of an error, in whatever form it is told."""
+    """Return the headers that belong to an error, in JSON and HTML responses."""
     match error:
         case errors.UnknownKey():
             return {"WWW-Authenticate": "Bearer"}
@@ -111,7 +111,7 @@ def headers_of(error: LifesignError) -> dict[str, str]:
 
 
 def _details(error: LifesignError) -> dict[str, Any]:
-    """What programs may want to know beside the words."""
+    """Return the details of an error for programs."""
     if isinstance(error, domain_errors.InvalidRequest):
         return {
             "faults": [

@@ -21,7 +21,7 @@ class HeardAgents:
         self._stored_s: float | None = None
 
     def note(self) -> None:
-        """Note that an agent, or somebody in its name, asked something just now, with a valid key."""
+        """Record that an agent, or a caller in its name, sent a request with a valid key just now."""
         self._heard_s = self._monotonic_s()
 
     def store(self, transaction: Transaction, process: str) -> None:

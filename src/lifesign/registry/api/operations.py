@@ -1,7 +1,6 @@
-"""Which operations does the API have, what do they take, and what do they answer?
+"""Operations of the API: their inputs and answers.
 
-The routes, the checks of bodies and queries, the permissions and the OpenAPI document are all made
-from `Operation`s; what is not said here is not there.
+Routes, checks of bodies and queries, permissions and the OpenAPI document are all derived from `Operation`s.
 """
 
 import re
@@ -27,7 +26,7 @@ _STRONG_TAG = re.compile(r'"[^"]*"')
 """RFC 9110 8.8.3; a weak one never matches (13.1.1)."""
 
 MAX_BODY_BYTES = 65_536
-"""Of a request, unless its operation says otherwise."""
+"""Maximum size of a request, unless its operation has another limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +40,17 @@ class Call:
     headers: Mapping[str, str]
     """By their names in lower case; see `headers_in`."""
     digest: bytes = field(repr=False)
-    """Of the caller's key."""
+    """Digest of the caller's key."""
     prefetched: Any = None
-    """What the operation's `prefetch` has returned; None if it has none."""
+    """Result of the operation's `prefetch`; None without one."""
     webhook_networks: Sequence[Network] = ()
     """Private networks that webhooks may lead to, by the server's settings."""
     sent_after_s: float | None = None
     """When it was sent at the earliest, by `time.monotonic`; see `pauses`."""
     totals: RecentTotals = field(default_factory=RecentTotals, repr=False)
-    """What the server has counted a moment ago; where there is no server, nothing."""
+    """Totals that the server counted recently; empty without a server."""
     policies: Policies = DEFAULT_POLICIES
-    """By which the server judges and suspends."""
+    """Policies of the server's decisions."""
 
     @property
     def agent_id(self) -> str:
@@ -60,7 +59,7 @@ class Call:
 
     @property
     def actor(self) -> str:
-        """Who did it, as events name it: an agent by its id, anybody else by the id of the key."""
+        """Actor in events: the agent's id, or the id of the key."""
         return self.caller.agent_id or f"{KEY_ACTOR_PREFIX}{self.caller.key_id}"
 
     def body_as(self, model: type[T]) -> T:
@@ -88,7 +87,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationReply:
-    """What a function answers."""
+    """Answer of a function."""
 
     content: BaseModel | Mapping[str, Any] | Sequence[Any] | None = None
     status: int = 200
@@ -110,29 +109,31 @@ class Operation:
     summary: str
     """For people, in the OpenAPI document."""
     action: Permission | None
-    """What the caller must be allowed to do: to the agent of the path, or to any one at all, in which case
-    the function asks again once it knows to which. None: what `one_of` says."""
+    """Permission that the caller needs: for the agent of the path, or for any agent.
+
+    For any agent, the function checks again once it knows the agent. None: see `one_of`.
+    """
     function: TransactionFunction
     one_of: tuple[Permission, ...] = ()
-    """Where several actions lead here: one of them the caller must be allowed to do, to any one at all; the
-    function asks again."""
+    """Alternative permissions: the caller needs one of them for any agent; the function checks again."""
     is_write: bool = True
     prefetch: Prefetch | None = None
-    """Reads, before the transaction begins, what takes so long that no other change must wait for it.
+    """Slow reads that run before the transaction begins, so that no other change waits for them.
 
-    The function finds it as `Call.prefetched`, and what it tells may have changed since."""
+    The function gets the result as `Call.prefetched`. The facts in it may have changed since.
+    """
     body: type[BaseModel] | None = None
     query: type[BaseModel] | None = None
     answer: type[BaseModel] | None = None
     status: int = 200
-    """Of the answer when all went well."""
+    """Status of a successful answer."""
     errors: tuple[int, ...] = ()
-    """Which may be answered besides those that every operation has."""
+    """Possible error statuses besides those that every operation has."""
     max_body_bytes: int = MAX_BODY_BYTES
     needs_version: bool = False
     """Whether If-Match is required."""
     headers: tuple[str, ...] = ()
-    """Which else the function looks at, for the OpenAPI document."""
+    """Further headers that the function reads, for the OpenAPI document."""
 
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})

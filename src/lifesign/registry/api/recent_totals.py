@@ -1,8 +1,8 @@
-"""How many agents matched a moment ago?
+"""Totals of agents that matched a filter recently.
 
-To count ten thousand takes ten times as long as to find and to write a page of a hundred, and those who
-look for somebody free ask the same again and again. What has been counted is good for five seconds. Then one
-who asks counts anew, and nobody else waits for that: they are told the old total once more.
+Counting ten thousand agents takes ten times as long as finding and writing a page of a hundred, and clients
+that look for a free agent repeat the same query. A total is used for five seconds. After that, one caller
+counts again while the others get the old total once more.
 """
 
 import threading
@@ -16,13 +16,13 @@ EXACT_UP_TO = 1_000
 """No more than these are counted whenever they are asked for: no page ever holds more than its total."""
 CACHE_SECONDS = 5.0
 USABLE_SECONDS = 10.0
-"""How old a total may be that is told while somebody counts it anew; beyond, everybody counts."""
+"""Maximum age of a total that is used while it is counted again; beyond it, every caller counts."""
 MAX_TOTALS = 256
-"""That are remembered, each of another filter; the one that was counted first gives way."""
+"""Maximum of cached totals, one per filter; the oldest one is dropped."""
 
 
 class RecentTotals:
-    """What one server process has counted; its threads may ask at once."""
+    """Totals of one server process, for all its threads."""
 
     def __init__(self) -> None:
         self._counted: OrderedDict[AgentFilter, tuple[int, float]] = OrderedDict()
@@ -30,7 +30,7 @@ class RecentTotals:
         self._lock = threading.Lock()
 
     def total(self, wanted: AgentFilter, now_s: float, count: Callable[[], int]) -> int:
-        """Return how many match: what was counted a moment ago, or what `count` says now."""
+        """Return the number of matches: a cached total, or the result of `count`."""
         with self._lock:
             total, at_s = self._counted.get(wanted, (0, -inf))
             may_be_s = USABLE_SECONDS if wanted in self._being_counted else CACHE_SECONDS

@@ -1,7 +1,7 @@
-"""When, at the earliest, was sent what arrives now?
+"""Earliest possible time at which a request was sent that arrives now.
 
-A process that stood still, or was kept from its work, reads late what waited for it meanwhile, and for a
-while after that nobody knows what is old and what is new. It notices by a beat of its own that comes late.
+A process that was stopped, or got no processor time, reads requests late, and for a while afterwards it
+cannot distinguish old ones from new ones. It detects this by a tick of its own that comes late.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ MIN_PAUSE_SECONDS: Final = 0.75
 SETTLE_SECONDS: Final = 10.0
 """After a pause, in which what waited is read."""
 MAX_STALLS: Final = 16
-"""That are remembered: no more fit into the time in which they matter."""
+"""Maximum of remembered stalls: no more fit into the time in which they matter."""
 
 
 class StallDetector:
-    """Those of one server process; `run` it beside what it serves."""
+    """Stalls of one server process; run `run` beside the server."""
 
     def __init__(self) -> None:
         self._beat_at_s: float | None = None
@@ -34,7 +34,7 @@ class StallDetector:
             await asyncio.sleep(INTERVAL_SECONDS)
 
     def tick(self, now_s: float) -> None:
-        """Take note that this process is at work; times are those of `time.monotonic`."""
+        """Record that this process is running; times are those of `time.monotonic`."""
         if self._beat_at_s is not None and now_s - self._beat_at_s > MIN_PAUSE_SECONDS:
             self._pauses.append((self._beat_at_s, now_s + SETTLE_SECONDS))
         self._beat_at_s = now_s

@@ -1,8 +1,8 @@
-"""What has this server done since it was started, all its processes together?
+"""Counters of all processes of a server since its start.
 
-Counts of a process lie in a row of their own, of memory that all processes of one server share: each writes
-to its row alone, whoever is asked adds them all up. A row outlives its process, and the next one counts on
-from there: no sum ever goes down while the server runs.
+The processes of a server share memory with one row per process. Each process writes only its own row, and a
+reader adds all rows. A row outlives its process, and the next process continues with it: no sum decreases
+while the server runs.
 """
 
 import logging
@@ -22,14 +22,14 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.domain.lifecycle.status_table import Reason, Status
 
 ROW_CELLS: Final = 8_192
-"""Of 8 bytes, in one row: what is counted must fit."""
+"""Number of cells of 8 bytes in a row; all counters must fit."""
 ROWS_PER_PROCESS: Final = 2
 """While a process is replaced, its successor has a row already."""
 DURATION_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Upper bounds, included; slower requests are in one more bucket."""
 STATUS_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
 COUNTED_FROM_ZERO: Final = frozenset({"2xx", "4xx", "5xx"})
-"""Of these classes it is told as well that there were none: every operation may have them."""
+"""Classes that are also reported as 0: every operation may have them."""
 
 _BUCKETS: Final = len(DURATION_BUCKETS_S) + 1
 _OF_A_PATH: Final = len(STATUS_CLASSES) + _BUCKETS + 1
@@ -38,7 +38,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class WorkKind(StrEnum):
-    """What is counted one by one."""
+    """Events that are counted one by one."""
 
     RATE_LIMITED = "rate_limited"
     """Requests that were refused because their key asks too often."""
@@ -53,7 +53,7 @@ class WorkKind(StrEnum):
 
 
 class _Level(StrEnum):
-    """What is not counted, but stands somewhere."""
+    """Values that are not counters."""
 
     LOG_CHECKED_MS = "log_checked_ms"
     LOG_IS_SOUND = "log_is_sound"
@@ -91,7 +91,7 @@ def shared_counts(processes: int) -> SharedCounts:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What the last look through the whole event log has found."""
+    """Result of the last check of the whole event log."""
 
     checked_at_s: float
     """When it ended, in seconds since the epoch."""
@@ -103,14 +103,14 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class PathCounts:
-    """What became of the requests of one method at one path."""
+    """Results of the requests of one method at one path."""
 
     method: str
     path: str
     by_status: Mapping[str, int]
-    """Those of STATUS_CLASSES that there were, and those that are counted from zero on."""
+    """Those of STATUS_CLASSES that occurred, and those that are reported as 0."""
     buckets: Sequence[int]
-    """By DURATION_BUCKETS_S, and those that took longer; none is counted twice."""
+    """Counts by DURATION_BUCKETS_S, with those that took longer; not cumulative."""
     seconds: float
     """All durations together."""
 
@@ -199,37 +199,37 @@ class WorkCounts:
                 if not _is_alive(row[0]):
                     row[0] = os.getpid()
                     return row
-        _log.warning("all rows of the shared counts are taken: this process counts for nobody")
+        _log.warning("all rows of the shared counters are in use: requests of this process are not counted")
         return _own_row()
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What all processes of a server have counted since it was started."""
+    """Sums over all processes of a server since its start."""
 
     log: LogState | None
     """None before the first look is through."""
     marked_at_s: float | None
     """When the database's marker was last up to date, in seconds since the epoch; None if it never was."""
     processes: int
-    """That live."""
+    """Number of living processes."""
     _cells: Sequence[int]
     _paths: Sequence[tuple[str, str]]
 
     def work(self, work: WorkKind) -> int:
-        """How much of it was done."""
+        """Return how often this work was done."""
         return self._cells[_WORK_AT[work]]
 
     def events(self) -> dict[EventType, int]:
-        """How many events were committed, by type; also 0, or the first ones would be no increase."""
+        """Return the number of committed events by type; also 0, so that the first one is an increase."""
         return {kind: self._cells[at] for kind, at in _EVENTS_AT.items()}
 
     def transitions(self) -> dict[tuple[Status, Reason], int]:
-        """How many agents came to a status for a reason; also 0, or the first ones would be no increase."""
+        """Return the number of transitions by status and reason, also 0: the first one is an increase."""
         return {pair: self._cells[at] for pair, at in _TRANSITIONS_AT.items()}
 
     def paths(self) -> Iterator[PathCounts]:
-        """What became of requests, path by path; also of those that nobody has asked for yet."""
+        """Return the request counts of each path, including paths without requests."""
         for place, (method, path) in enumerate(self._paths):
             at = _PATHS_AT + place * _OF_A_PATH
             cells = self._cells[at : at + _OF_A_PATH]
@@ -244,7 +244,7 @@ class Sums:
 
 
 def _own_row() -> memoryview:
-    """Return a row that is shared with nobody."""
+    """Return a row that is not shared with other processes."""
     row = memoryview(bytearray(8 * ROW_CELLS)).cast("Q")
     row[0] = os.getpid()
     return row

@@ -1,8 +1,8 @@
-"""What was withdrawn since a backup, and must not come back with it?
+"""Revocations since a backup, which a restore must keep.
 
-Whatever grants access, or has somebody contacted: keys, webhooks, and origins whose owners do not want to
-be probed. The database that is replaced is asked, and what it does not know is named, for people to judge.
-All else is as it was then: that is what a backup is for.
+These are grants of access and permissions to contact a host: keys, webhooks, and opted-out origins. The
+replaced database is read; what it does not know is listed, for an operator to decide. Everything else returns
+to the state of the backup.
 """
 
 import json
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from lifesign.domain.events.event import EventDraft
 
 MAX_WEBHOOKS = 10_000
-"""That are compared; a registry has 100."""
+"""Maximum of compared webhooks; a registry has 100."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevokedCredentials:
-    """What did not come back, and of what nobody knows whether it should have."""
+    """Revocations that were kept, and items whose state is unknown."""
 
     keys: tuple[StoredKey, ...]
     """Good in the backup; ended again as they were before the restore."""
     successors: tuple[StoredKey, ...]
-    """Of rotated keys: kept, since the backup does not hold them."""
+    """Successors of rotated keys: they are kept, since the backup does not contain them."""
     webhooks: tuple[str, ...]
     """The ids of those that were deleted or disabled since."""
     opt_outs: tuple[str, ...]
@@ -48,7 +48,7 @@ class RevokedCredentials:
     """Good again, and the database that was replaced did not know them; those of agents are only counted."""
     unknown_agent_keys: int
     unknown_webhooks: tuple[StoredWebhook, ...]
-    """Told of events again, and the database that was replaced did not know them."""
+    """Webhooks that receive events again although the replaced database did not contain them."""
 
 
 def keep_withdrawn(transaction: Transaction, actor: str) -> RevokedCredentials:
@@ -101,7 +101,7 @@ def _end_event(key: StoredKey) -> EventType:
 
 
 def _successors(transaction: Transaction, rotated: Iterable[StoredKey]) -> list[StoredKey]:
-    """Return what rotated keys were replaced by: whoever has only that would else be locked out."""
+    """Return the successors of rotated keys: a client that has only the successor would lose access."""
     found = {
         newer.key_id: newer
         for key in rotated

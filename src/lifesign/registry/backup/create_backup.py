@@ -1,7 +1,7 @@
-"""How is all that the registry knows kept in a file, and what must happen when it comes back?
+"""Backup of a registry into a file, and its restore.
 
-A restored database is one that has slept: nobody may die of the time in between, and nothing that was
-granted before, or since the backup, may be taken for granted.
+A restored database has missed all time since the backup. No agent may die because of that time, and nothing
+that was granted before or since the backup may be assumed to be valid.
 """
 
 from dataclasses import dataclass, replace
@@ -19,12 +19,12 @@ from lifesign.storage.maintenance.backup_file import BackupHeader
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What became of a restore."""
+    """Result of a restore."""
 
     header: BackupHeader
     agents: int
     epoch: int
-    """Of the fencing tokens from now on."""
+    """Epoch of the fencing tokens from now on."""
     withdrawn: RevokedCredentials
 
 
@@ -50,10 +50,10 @@ def write_as_of(transaction: Transaction, file: Path, created_at_s: float) -> di
 
 
 def restore(transaction: Transaction, file: Path, *, is_forced: bool, actor: str) -> Restored:
-    """Put back what a backup holds, into an empty database or, if forced, in place of what is there.
+    """Restore a backup into an empty database or, if forced, in place of the present content.
 
-    All leases are over then and all new fencing tokens are above all old ones, those granted since the
-    backup too. Nobody is logged in, and what was withdrawn since is withdrawn again. InvalidBackup;
+    All leases end, and all new fencing tokens are higher than all old ones, including those granted since the
+    backup. All sessions end, and revocations since the backup are applied again. Raise InvalidBackup or
     DatabaseNotEmpty.
     """
     header = backup_file.check(file)
@@ -102,7 +102,7 @@ def _keep_installation(transaction: Transaction, found: RegistryRow | None) -> N
 
 
 def _note_sleep(transaction: Transaction, header: BackupHeader) -> None:
-    """Let the next sweep find that nobody has looked since the backup at the latest: it excuses that time."""
+    """Mark the time since the backup as time without a sweep, which the next sweep excludes."""
     row = registry_row.lock(transaction)
     swept_at_s = header.created_at_s if row.swept_at_s is None else row.swept_at_s
     registry_row.store(transaction, replace(row, swept_at_s=swept_at_s, sweeper=None, sweeper_until_s=None))

@@ -1,9 +1,8 @@
-"""What is finished, and what is forgotten, while nobody asks?
+"""Background work on old data: unfinished imports and expired history.
 
-An import whose sender was killed goes on, as does one that somebody has confirmed. What probes found long
-ago is forgotten: sums, changes, lists that are over, targets that left, numbers of agents that did; and
-tasks that were finished long ago. Everything in transactions of bounded size, and in as many server
-processes as there are.
+An import whose client was killed is continued, as is one that an operator confirmed. Old probe sums, changes,
+finished imports, retired targets, histories of former agents and finished tasks are deleted. All of it runs
+in transactions of bounded size, in any number of server processes.
 """
 
 import asyncio
@@ -28,32 +27,32 @@ from lifesign.storage.tasks import finished_tasks
 ROUND_SECONDS = 30.0
 """Between two rounds."""
 IDLE_SECONDS = 30.0
-"""An import that nobody has driven for so long is driven from here."""
+"""An import without progress for so long is continued here."""
 PRUNE_SECONDS = 3_600.0
 DAY_SECONDS = 86_400.0
 KEEP_SUMS_DAYS = 90
 KEEP_CHANGES_DAYS = 400
 KEEP_CHANGES = 100
-"""Of one target, the latest."""
+"""Number of the latest changes that are kept per target."""
 KEEP_LEFT_DAYS = 90
 """Targets that no directory lists any more; their records as agents stay."""
 KEEP_NUMBERS_DAYS = DAYS_KEPT + 1
-"""Those over time of agents that are off the list: by then nothing of them would be shown."""
+"""Retention of the history of deregistered agents: by then all of it has expired."""
 KEEP_TASKS_DAYS = 90
-"""Those that are finished, unless the server's settings say otherwise."""
+"""Retention of finished tasks; a setting of the server may change it."""
 KEEP_IMPORTS_DAYS = 30
-"""Those that are over."""
+"""Retention of finished imports."""
 UPLOAD_DAYS = 1
 """How long the next page of a list may take to come."""
 
 CHUNK = 2_000
-"""Of rows that one transaction forgets."""
+"""Number of rows that one transaction deletes."""
 HOURS_AT_ONCE = 24
-"""Of sums, too."""
+"""Number of hours of sums that one transaction deletes."""
 TASKS_AT_ONCE = 200
 """Each with up to 1,000 reports and 10,000 writes."""
 TARGETS_AT_ONCE = 10_000
-"""Whose changes are trimmed in one transaction."""
+"""Number of targets whose changes one transaction prunes."""
 MAX_STEPS = 10_000
 """In one go; the next one goes on."""
 
@@ -80,7 +79,7 @@ class HistoryPruner:
             await asyncio.sleep(ROUND_SECONDS)
 
     async def tidy_up(self) -> None:
-        """Finish imports that nobody drives, and prune if the last time is long ago. StoreUnavailable."""
+        """Finish abandoned imports, and prune if the last time is long ago. Raise StoreUnavailable."""
         await finish_imports(self._database)
         now_s = await self._database.read(lambda transaction: transaction.now_s)
         # Also when the clock was set back.
@@ -90,7 +89,7 @@ class HistoryPruner:
 
 
 async def finish_imports(database: Database) -> None:
-    """Go on with imports that nobody has driven for a while. StoreUnavailable."""
+    """Continue imports that made no progress for a while. Raise StoreUnavailable."""
     states = (ImportState.ADDING, ImportState.REMOVING)
     idle = await database.read(
         lambda transaction: directories.unfinished(transaction, states, transaction.now_s - IDLE_SECONDS)

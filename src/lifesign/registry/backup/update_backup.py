@@ -1,7 +1,7 @@
-"""How does a backup of an older version become one of this version?
+"""Upgrade of a backup of an older version.
 
-Its rows go into an empty SQLite file with the tables of that time, which is then brought up to date as any
-database is, and backed up. Whatever a restore does then, it does with a backup of this version.
+Its rows are loaded into an empty SQLite file with the tables of that version. That file is migrated like any
+database, and backed up again.
 """
 
 from functools import partial

@@ -1,8 +1,8 @@
-"""When do old events leave the database, and where do they go?
+"""Archiving of old events in files.
 
-A closed prefix of the log becomes a file; then, in one transaction, it leaves the database, its last
-hash stays as a checkpoint, and an event says so. Whoever is killed between the two leaves a file that
-is written anew: nothing is ever in neither place.
+A closed prefix of the log is written to a file. Then one transaction deletes it from the database, keeps its
+last hash as a checkpoint, and appends an event. A process that is killed between the two steps leaves a file
+that is written again: every event is always in at least one place.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ from lifesign.storage.events.event_archive import Archived, ArchiveFile, alone_i
 from lifesign.storage.events.event_log import PAGE, LogHead
 
 MAX_EVENTS = 50_000
-"""Of one file: about 30 MB."""
+"""Maximum of events per file: about 30 MB."""
 MAX_TRIES = 3
 """When others archive or erase the same events."""
 ARCHIVE_SECONDS = 3_600.0
-"""Between two looks whether events have become old enough, or somebody was erased of whom files tell."""
+"""Interval of checks for old events, and for archived events of erased agents."""
 
 _log = logging.getLogger("lifesign.registry")
 
@@ -69,11 +69,11 @@ class Archivist:
             await erase_archives(self._database, self._directory)
             left = await self._database.read(archive_erasures.count)
         except (LifesignError, OSError):
-            _log.exception("what archives tell of erased agents could not be erased")
+            _log.exception("events of erased agents could not be erased from the archives")
         else:
             if left:
                 _log.warning(
-                    "%d erased agents may still be told of by archived files that are damaged, in use, "
+                    "events of %d erased agents may still be in archived files that are damaged, in use, "
                     "or not in %s", left, self._directory.absolute(),
                 )  # fmt: skip
 

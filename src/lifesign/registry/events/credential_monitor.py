@@ -1,8 +1,8 @@
-"""Who of those that follow what happens may still do so?
+"""Credentials of clients that follow events.
 
-Whoever follows was let in once, and stays for hours. One look a second asks for all of them together
-whether their keys or sessions are still good, so that a thousand cost as little as one; before each
-delivery everybody is asked what that has found. While nobody follows, nothing is looked at.
+A client is authenticated once and may stay for hours. One query a second checks the keys and sessions of all
+clients together, so that a thousand cost as little as one. The result is consulted before each delivery.
+Without clients there is no query.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
 
 CHECK_SECONDS: Final = 1.0
-"""Between two looks: who is not to follow any more is out about a second later."""
+"""Interval of checks: a client with a revoked credential is disconnected about a second later."""
 MAX_UNKNOWN_SECONDS: Final = 5.0
-"""How long what was found holds while the database is away; then all are let go, and may come back."""
+"""How long a result is valid while the database is unreachable; then all clients are disconnected."""
 
 _log = logging.getLogger("lifesign.registry")
 
@@ -35,10 +35,10 @@ class StillValid(Protocol):
 
 
 class CredentialMonitor:
-    """What is known of all who follow, in one server process."""
+    """Validity of all clients' credentials, in one server process."""
 
     def __init__(self, database: Database, still_valid: StillValid, wake: Callable[[], None]) -> None:
-        """`wake` lets all look around who wait for something to be told."""
+        """`wake` wakes all clients that wait for events."""
         self._database = database
         self._still_valid = still_valid
         self._wake = wake
@@ -49,7 +49,7 @@ class CredentialMonitor:
 
     @contextmanager
     def following(self, who: str) -> Iterator[None]:
-        """Keep an eye on somebody who was let in just now, while it lasts."""
+        """Monitor a client that was just authenticated, until the block ends."""
         self._following[who] += 1
         if self._looking is None:
             self._known_at_s = time.monotonic()
@@ -66,7 +66,7 @@ class CredentialMonitor:
                 self._looking = None
 
     def is_good(self, who: str) -> bool:
-        """Whether somebody may go on, as far as is known."""
+        """Return whether a client's credential is valid, as far as known."""
         is_known = time.monotonic() - self._known_at_s <= MAX_UNKNOWN_SECONDS
         return is_known and who not in self._ended
 
@@ -87,7 +87,7 @@ class CredentialMonitor:
                 continue
             self._known_at_s = begun_at_s
             ended = asked.difference(good)
-            # Whoever left and came back meanwhile was let in anew.
+            # A client that reconnected meanwhile was authenticated again.
             self._ended |= ended.intersection(self._following)
             if ended:
                 self._wake()

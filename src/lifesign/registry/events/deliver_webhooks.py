@@ -32,9 +32,9 @@ from lifesign.storage.events import event_log, webhooks
 from lifesign.storage.events.webhooks import StoredWebhook
 
 MAX_EVENTS = 100
-"""Of one batch."""
+"""Maximum of events per batch."""
 MAX_BATCH_BYTES = 1_048_576
-"""Of one batch of more than one event."""
+"""Maximum size of a batch of more than one event."""
 MAX_DELIVERIES = 16
 """At once, per server process: one endpoint that hangs holds up none of the others."""
 CLAIM_SECONDS = 60.0
@@ -44,7 +44,7 @@ POLL_SECONDS = 0.5
 MIN_WAIT_SECONDS = 0.05
 MAX_ERROR_CHARACTERS = 256
 COURIER = OwnActor.COURIER.value
-"""Who acts when a webhook is given up."""
+"""Actor of the event that disables a webhook."""
 
 _log = logging.getLogger("lifesign.registry")
 
@@ -66,14 +66,14 @@ class WebhookCourier:
         self._deliveries: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Deliver until cancelled; what is on its way then is delivered again later."""
+        """Deliver until cancelled; unfinished deliveries are repeated later."""
         position: int | None = 0
         try:
             while True:
                 try:
                     position = await self._begin_deliveries()
                 except StoreUnavailable:
-                    _log.debug("no webhooks while the database is away")
+                    _log.debug("webhooks are paused: the database is unreachable")
                 except Exception:  # noqa: BLE001 - it is logged
                     _log.exception("webhooks could not be looked for")
                 if position is None:
@@ -87,7 +87,7 @@ class WebhookCourier:
             await asyncio.gather(*self._deliveries, return_exceptions=True)
 
     async def _begin_deliveries(self) -> int | None:
-        """Claim webhooks and deliver to each; return how far the log went, None if nobody wants any of it."""
+        """Claim webhooks and deliver to each; return the end of the log, None if there is no webhook."""
         is_due, position = await self._database.read(_find_due)
         free = MAX_DELIVERIES - len(self._deliveries)
         if is_due and free > 0:
@@ -150,7 +150,7 @@ class _Message:
     sequence: int
     """Up to here the webhook has got everything once this is taken."""
     now_s: float
-    """Of this attempt."""
+    """Time of this attempt."""
 
     @property
     def secrets(self) -> list[str]:

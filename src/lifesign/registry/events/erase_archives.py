@@ -1,8 +1,8 @@
-"""How do archived files forget an agent that was erased?
+"""Erasure of agents in archived files.
 
-Erasing reaches the database alone. Which archived events may still tell of the agent is stored there, and
-every server process looks through the files that it has: what somebody was killed over is done again, and
-what is in files that are elsewhere waits until they are back.
+An erasure changes only the database. The database lists the files that may still contain events of the agent,
+and every server process checks its own files. A check that was interrupted is repeated; events in files on
+other machines wait until those files are available.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ from lifesign.storage.events.archive_erasures import ArchiveErasure, Range
 from lifesign.storage.events.event_archive import Archived, erase_in, files_in
 
 PAGE = 2_000
-"""Of erased agents that a file is looked through for at once."""
+"""Number of erased agents for which a file is searched in one pass."""
 ARCHIVIST = OwnActor.ARCHIVIST.value
-"""Who acts on files of events."""
+"""Actor of events about archived files."""
 
 _log = logging.getLogger("lifesign.registry")
 
 
 async def erase_archives(database: Database, directory: Path) -> None:
-    """Let the files in a directory forget who was erased, as far as they are there and nobody is at them."""
+    """Erase agents from the files in a directory, as far as the files exist and are not in use."""
     last = 0
     while page := await database.read(partial(archive_erasures.after, sequence=last, limit=PAGE)):
         archived_sequence = await database.read(event_log.archived_sequence)
@@ -49,14 +49,14 @@ async def erase_archives(database: Database, directory: Path) -> None:
 
 
 async def _erase_in(file: Archived, erasures: Sequence[ArchiveErasure]) -> bool:
-    """Return whether a file tells of none of these agents any more."""
-    # Of an id that was erased twice, the later one: nothing before it is to be left.
+    """Return whether a file contains no event of these agents any more."""
+    # For an id that was erased twice, the later erasure counts: it covers everything before it.
     agents = {erasure.agent_id: erasure.sequence for erasure in erasures}
     try:
         erased = await asyncio.to_thread(erase_in, file, agents)
     except (InvalidEvent, OSError) as error:
         # The other files are no worse for it.
-        _log.warning("%s may still tell of agents that were erased: %s", file.path, error)
+        _log.warning("%s may still contain events of erased agents: %s", file.path, error)
         return False
     if erased:
         _log.info("%d events of erased agents were erased in %s", erased, file.path)
@@ -64,7 +64,7 @@ async def _erase_in(file: Archived, erasures: Sequence[ArchiveErasure]) -> bool:
 
 
 def _note(transaction: Transaction, file: Archived, sequences: Sequence[int]) -> None:
-    """Store that a file was looked through, and tell of whoever is in none any more."""
+    """Record that a file was checked, and log agents that no file contains any more."""
     left = [
         replace(erasure, remaining=without(erasure.remaining, (file.first_sequence, file.last_sequence)))
         for erasure in archive_erasures.lock(transaction, sequences)

@@ -1,8 +1,7 @@
-"""How do all who follow the event log in one server process share one look at it?
+"""Shared reading of the event log for all clients of one server process.
 
-The feed reads what is new once and keeps the latest events; whoever follows reads them from there at
-its own pace, and from the database if it lags behind. Nothing is queued for anybody, and nothing is read
-while nobody follows.
+The feed reads new events once and keeps the latest ones. Each client reads them at its own speed, and from
+the database if it falls behind. There are no queues per client, and without clients nothing is read.
 """
 
 import asyncio
@@ -19,27 +18,27 @@ from lifesign.storage.events import event_log
 from lifesign.storage.events.event_news import EventNews, event_news
 
 MAX_RECENT = 1_000
-"""Of events that are kept in memory for all who follow."""
+"""Number of events that are kept in memory for all clients."""
 MAX_PAGE = 100
-"""Of events that one follower holds at once."""
+"""Maximum of events that one client holds at once."""
 RETRY_SECONDS = 1.0
-"""Between two looks when the database is away."""
+"""Interval of attempts while the database is unreachable."""
 LINGER_SECONDS = 5.0
-"""How long new events are still read once nobody waits for any."""
+"""How long new events are read after the last client has left."""
 
 _log = logging.getLogger("lifesign.registry")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events somebody wants; empty or None means any."""
+    """Filter of events; empty or None matches any."""
 
     types: frozenset[EventType] = frozenset()
     agent_id: str | None = None
     intent_id: str | None = None
 
     def takes(self, event: Event, agent_id: str | None) -> bool:
-        """Whether an event is wanted; `agent_id` says whose it is."""
+        """Return whether an event matches; `agent_id` is the agent of the event."""
         return (
             (not self.types or event.type in self.types)
             and (self.agent_id is None or agent_id == self.agent_id)
@@ -56,19 +55,19 @@ class EventBatch:
 
 
 class EventFeed:
-    """One per server process; `run` it while anybody follows."""
+    """Feed of one server process; `run` it while there are clients."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._news: EventNews = event_news(database)
         self._recent: list[tuple[Event, str | None]] = []
         self._begin = 0
-        """Where `_recent` begins: the sequence before its first event."""
+        """Sequence before the first event of `_recent`."""
         self._end: Checkpoint | None = None
         """Up to where the log was read, None before the first look; another hash there means that another
         past was restored."""
         self.past = 0
-        """How often the log was found to be another one; who began before it changed must begin anew."""
+        """Number of times that the log was replaced by another one; clients from before must start again."""
         self._changed = asyncio.Event()
         self._waiting = 0
         """How many wait for events."""
@@ -82,7 +81,7 @@ class EventFeed:
         self.is_closed = False
 
     async def run(self) -> None:
-        """Look for new events until cancelled, while anybody waits for some; then let all go who follow."""
+        """Read new events until cancelled, while there are clients; then disconnect them."""
         is_unreachable = False
         try:
             while True:
@@ -96,7 +95,7 @@ class EventFeed:
                     is_unreachable = True
                     await asyncio.sleep(RETRY_SECONDS)
                 except Exception:  # noqa: BLE001 - it is logged
-                    # Those who follow must not wait for ever on account of one bad look.
+                    # One failed read must not block the clients forever.
                     _log.exception("new events could not be read")
                     await asyncio.sleep(RETRY_SECONDS)
                 await self._news.wait()
@@ -106,7 +105,7 @@ class EventFeed:
             await self._news.close()
 
     def close(self) -> None:
-        """Let all go who follow; nobody is told anything any more."""
+        """Disconnect all clients."""
         self.is_closed = True
         self._changed.set()
 
@@ -145,10 +144,10 @@ class EventFeed:
     async def wait_beyond(
         self, position: int, most_s: float, is_over: Callable[[], bool] = lambda: False
     ) -> None:
-        """Return once there are events behind `position`, or after `most_s`.
+        """Return once there are events after `position`, or after `most_s`.
 
-        Also when the feed is closed, the log has become another one, or it `is_over` for who waits; whoever
-        changes that calls `wake`.
+        Also return when the feed is closed, the log was replaced, or `is_over` is true for the client. A
+        change of `is_over` needs a call of `wake`.
         """
         past = self.past
         self._waiting += 1
@@ -173,7 +172,7 @@ class EventFeed:
         if not self._waiting and idle_s >= LINGER_SECONDS:
             self._is_wanted.clear()
             self._has_rested = True
-            # What is erased from now on must not be told from memory.
+            # Erased payloads must not be sent from memory.
             self._forget()
 
     async def _poll(self) -> None:
@@ -188,7 +187,7 @@ class EventFeed:
             if not new:
                 return
             if any(event.type == EventType.AGENT_ERASED for event, _ in new):
-                # What was kept may hold what is erased now.
+                # The cache may contain a payload that is erased now.
                 self._forget()
             self._recent += new
             surplus = max(0, len(self._recent) - MAX_RECENT)
@@ -200,7 +199,7 @@ class EventFeed:
                 return
 
     async def _skip_to_end(self) -> None:
-        """Begin where the log ends, unless that is near; whoever wants what lies between reads it there."""
+        """Start at the end of the log, unless that is near; clients read older events from the database."""
         seen = self._end or GENESIS
         leads_over_seen, last = await self._database.read(
             lambda transaction: (event_log.leads_over(transaction, seen), event_log.head(transaction).last)
@@ -218,7 +217,7 @@ class EventFeed:
 
     def _restart(self) -> None:
         """Forget a past that was replaced, and let those go who follow it."""
-        _log.warning("the event log is another one than before: a backup was restored; streams begin anew")
+        _log.warning("the event log was replaced (a backup was restored): streams start again")
         self._recent, self._end = [], None
         self.past += 1
         self.wake()

@@ -1,8 +1,8 @@
-"""Is the event log still as it was written?
+"""Continuous check of the hash chain of the event log.
 
-Round after round the whole chain is read again, a page at a time and slowly: whoever changes what has
-happened is found within a round, not when somebody thinks of `lifesign events verify`. One process of a
-server does so for all of them. Whether stored states follow from the log is for that command to say.
+The whole chain is read again in each round, slowly and page by page: a manipulation is found within a round,
+without a call of `lifesign events verify`. One process of a server does this for all. Only that command
+checks whether stored states follow from the log.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from lifesign.storage.events import event_log
 ROUND_SECONDS = 3_600.0
 """Between two rounds."""
 RETRY_SECONDS = 60.0
-"""Until the next round if the database is away, or another process of this server does it."""
+"""Wait until the next round if the database is unreachable, or another process of this server runs one."""
 PAUSE_RATIO = 20.0
 """After a page nothing is read for so many times as long as it took: a round takes a twentieth of a core."""
 MIN_PAUSE_SECONDS = 0.01
@@ -30,7 +30,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class LogWatch:
-    """Checks the chain; what came of the last round stands in the server's counts."""
+    """Checks the chain; the server's counters contain the result of the last round."""
 
     def __init__(self, database: Database, counts: WorkCounts) -> None:
         self._database = database

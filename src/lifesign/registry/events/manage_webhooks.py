@@ -27,7 +27,7 @@ from lifesign.storage.events.webhooks import StoredWebhook
 
 MAX_WEBHOOKS = 100
 SECRET_BYTES = 32
-"""Of a new secret."""
+"""Size of a new secret."""
 OVERLAP_SECONDS = 86_400
 """How long a rotated secret signs beside its successor, unless the caller says otherwise."""
 MAX_OVERLAP_SECONDS = 7 * 86_400
@@ -39,13 +39,13 @@ class NewWebhook(Body):
     url: Url
     """Takes POST; private networks need the server's setting `webhook_networks`."""
     types: Annotated[tuple[EventType, ...], Field(max_length=len(EventType))] = ()
-    """Which events; empty: all."""
+    """Types of events; empty: all."""
     agent_id: AgentId | None = None
-    """Whose events; absent: everybody's."""
+    """Agent of the events; absent: any."""
 
 
 class SecretRotation(Body):
-    """How a webhook's secret is replaced."""
+    """Body of a rotation of a webhook's secret."""
 
     overlap_seconds: Annotated[float, Field(ge=0, le=MAX_OVERLAP_SECONDS, strict=True)] = OVERLAP_SECONDS
     """How long deliveries are signed with both secrets; 0 if the old one is known to others."""
@@ -69,7 +69,7 @@ class WebhookRecord(BaseModel):
     next_try_at: Time | None
     """Absent unless it is failing."""
     is_disabled: bool
-    """It failed for three days, or its receiver answered 410; delete it and create it anew."""
+    """Deliveries failed for three days, or the receiver answered 410. Create the webhook again."""
     previous_secret_expires_at: Time | None
     """Until then deliveries are signed with the secret from before the rotation too; absent otherwise."""
 
@@ -106,10 +106,10 @@ class WebhookDelivery(BaseModel):
 
 
 def create_webhook(transaction: Transaction, call: Call) -> OperationReply:
-    """Store a webhook that is told of what happens from now on.
+    """Create a webhook for events from now on.
 
-    A literal address, or localhost, is judged at once by the server's own setting; what a name leads to
-    is judged at each delivery.
+    A literal address, or localhost, is checked at once against the server's setting; the addresses of a name
+    are checked at each delivery.
     """
     body = call.body_as(NewWebhook)
     refused = vet_url(body.url, call.webhook_networks)

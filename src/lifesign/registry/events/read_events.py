@@ -1,4 +1,4 @@
-"""Which events have happened? (RFC-0016 2.3; `GET /api/v1/events`)"""
+"""List of events (RFC-0016 2.3; `GET /api/v1/events`)."""
 
 from typing import Annotated
 
@@ -23,14 +23,14 @@ _Position = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 
 
 class EventQueryFilter(Body):
-    """Which events are wanted; what is absent matches any."""
+    """Filter of events; an absent member matches any."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Annotated[tuple[EventType, ...], SEPARATED_BY_COMMAS] = ()
     """Separated by commas."""
     agent_id: AgentId | None = None
-    """Whose events; an agent's own key sees its own alone."""
+    """Agent of the events; an agent's own key sees only its own events."""
     intent_id: Label | None = None
 
 
@@ -48,14 +48,16 @@ class EventList(BaseModel):
     events: list[Event]
     """In the order of their sequence."""
     next_after: int
-    """Where the next page begins: with the same query, nothing up to here is missing."""
+    """Sequence for the next page of the same query: nothing up to here is missing."""
     last_sequence: int
-    """Of the whole log."""
+    """Last sequence of the whole log."""
     archived_sequence: int
     """Events up to here have left the database; 0 if none has."""
     names: dict[str, str]
-    """Of the keys that act in these events, and of the agents whose ids are those of targets, for callers who
-    may read all of them."""
+    """Names of the keys that act in these events, and URLs of the targets behind agent ids.
+
+    Only for callers that may read all of them.
+    """
 
 
 def read_events(transaction: Transaction, call: Call) -> OperationReply:

@@ -1,7 +1,7 @@
-"""How does a client follow the event log as it grows? (`GET /api/v1/events/stream`)
+"""Stream of the event log (`GET /api/v1/events/stream`).
 
-Server-Sent Events: `id:` is the sequence, so that a client that comes back with `Last-Event-ID`
-misses nothing and gets nothing twice, from whichever server process.
+Server-Sent Events: `id:` is the sequence. A client that reconnects with `Last-Event-ID` misses nothing and
+gets nothing twice, from any server process.
 """
 
 import logging
@@ -48,7 +48,7 @@ END_SECONDS = 2.0
 WAIT_SECONDS = 10.0
 """After which a key with too many streams may ask again."""
 MAX_DIGITS = 20
-"""Of a `Last-Event-ID`."""
+"""Maximum of digits of a `Last-Event-ID`."""
 
 _log = logging.getLogger("lifesign.registry")
 
@@ -146,7 +146,7 @@ class EventStreams:
 
 
 class _ServerStops:
-    """Is told when the server is asked to stop, which is before it asks the app."""
+    """Notified when the server is asked to stop, which is before the server notifies the app."""
 
     def __init__(self, feed: EventFeed) -> None:
         self._feed = feed
@@ -165,7 +165,7 @@ class _CountingStream(EventSourceResponse):
             ping=0,
             sep="\n",
             send_timeout=SEND_SECONDS,
-            # Of an event, it is set and nothing else that is asked of this.
+            # The server only needs `set` of an event.
             shutdown_event=_ServerStops(streams.feed),  # type: ignore[arg-type]
             shutdown_grace_period=END_SECONDS,
         )
@@ -219,5 +219,5 @@ def _sent(event: Event) -> ServerSentEvent:
 
 
 def _liveness_signal(position: int) -> ServerSentEvent:
-    """Nothing happened up to here: a client takes note of the place and tells nobody."""
+    """Return an event without content for this position: the client stores the position and emits nothing."""
     return ServerSentEvent(comment="nothing new", id=str(position), sep="\n")

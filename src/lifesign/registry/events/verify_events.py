@@ -1,4 +1,4 @@
-"""Is the event log as it was written, and do the stored states follow from it?"""
+"""Verification of the event log and of the stored states."""
 
 from dataclasses import dataclass
 
@@ -12,14 +12,14 @@ from lifesign.storage.maintenance import stored_states
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReport:
-    """What a look through the whole log has found."""
+    """Result of a check of the whole log."""
 
     events: int
     """How many are in the database."""
     erased: int
     """How many events have lost their payload, in the database or before they were archived."""
     archive_erasures: int
-    """Of how many erased agents archived files may still tell."""
+    """Number of erased agents of which archived files may still contain events."""
     agents: int
     """How many the log knows of."""
     leases: int
@@ -28,9 +28,12 @@ class LogReport:
     keys: int
     """How many the log knows of."""
     archived: Checkpoint
-    """Where the archived files end and the database begins."""
+    """End of the archived files and start of the database."""
     last: Checkpoint
-    """Up to here the chain holds. Kept elsewhere, it tells of a log that was cut off or written anew."""
+    """The chain is valid up to here.
+
+    A copy of this checkpoint elsewhere proves later that the log was truncated or rewritten.
+    """
     fault: str | None
     """Why the rest was not looked at; None if all was."""
     differences: tuple[str, ...]
@@ -70,7 +73,7 @@ def verify_log(transaction: Transaction) -> LogReport:
                 stored_states.link_states(transaction),
             )
         except (TypeError, ValueError) as error:
-            # Somebody else has written what we never write.
+            # The content was not written by this software.
             differences = [f"what is stored cannot be read: {error}"]
     return LogReport(
         events=checkpoint.sequence - head.archived.sequence,

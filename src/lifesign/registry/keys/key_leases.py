@@ -32,7 +32,7 @@ def keys_with_leases(transaction: Transaction) -> list[str]:
 
 def end_leases_of(transaction: Transaction, key_ids: Collection[str], actor: str) -> None:
     """End all leases that these keys and their workers hold, at once; a held task goes on elsewhere."""
-    # In the order in which workers claim shards: nobody joins meanwhile.
+    # Workers claim shards in the same order, so that no deadlock is possible.
     probers.lock_all(transaction)
     holders = _holders(transaction, key_ids)
     over = leases.end_all_of(transaction, dict.fromkeys(holders, EndReason.REVOKED))

@@ -1,7 +1,7 @@
-"""Who gets a key, for how long, and how does it end?
+"""Creation, rotation and revocation of keys.
 
-The functions without a `Call` serve the command line too: the first admin key cannot be asked for over
-HTTP. A key is shown once, to whoever creates it; only its digest is stored.
+The functions without a `Call` also serve the command line: the first admin key cannot be created over HTTP. A
+key is shown once, to the caller that creates it; only its digest is stored.
 """
 
 import secrets
@@ -41,15 +41,15 @@ from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
 
 MAX_LIFETIME_SECONDS = 3_660 * 86_400
-"""Ten years: whoever means longer means for ever."""
+"""Ten years; for longer, create a key without an end."""
 MAX_OVERLAP_SECONDS = 30 * 86_400
 OVERLAP_SECONDS = 3_600
-"""How long a rotated key is good beside its successor, unless somebody says otherwise."""
+"""Default time for which a rotated key is valid beside its successor."""
 MAX_PAGE = 1_000
 
 _LISTED = "keys"
 
-# Whose keys may, or must, belong to an agent.
+# Roles whose keys may, or must, belong to an agent.
 _OF_AN_AGENT = frozenset({Role.AGENT, Role.COORDINATOR})
 
 MaxWorkers = Annotated[int, Field(ge=1, le=SHARDS, strict=True), INTEGRAL_FLOAT]
@@ -61,9 +61,9 @@ class NewKey(Body):
 
     role: Role
     name: Name
-    """For people: who has it, and what for."""
+    """Name for people: owner and purpose."""
     agent_id: OwnAgentId | None = None
-    """Whose own it is; required for `agent`, possible for `coordinator`."""
+    """Agent that the key belongs to; required for `agent`, possible for `coordinator`."""
     expires_in_seconds: Lifetime | None = None
     """None: it is good until it is revoked."""
     max_workers: MaxWorkers | None = None
@@ -85,19 +85,19 @@ class NewKey(Body):
 
 
 class KeyLimits(Body):
-    """What a key may do from now on."""
+    """New limits of a key."""
 
     max_workers: MaxWorkers | None
     """As of a new key. Workers that probe with it already go on."""
 
 
 class KeyRotation(Body):
-    """How a key is replaced."""
+    """Body of a key rotation."""
 
     overlap_seconds: Annotated[float, Field(ge=0, le=MAX_OVERLAP_SECONDS, strict=True)] = OVERLAP_SECONDS
     """How long the old key is good beside the new one, if its own time is not over before."""
     expires_in_seconds: Lifetime | None = None
-    """Of the new key; None: as long as the old one was made for."""
+    """Lifetime of the new key; None: the lifetime of the old one."""
 
 
 class KeyListing(Body):
@@ -185,11 +185,10 @@ def rotate_key(
 def revoke_key(
     transaction: Transaction, key_id: str, actor: str, *, may_leave_no_admin: bool = False
 ) -> None:
-    """Refuse a key from now on, and end the leases of the key and its workers. KeyNotFound.
+    """Revoke a key, and end the leases of the key and its workers. KeyNotFound.
 
-    Asked again, nothing happens.
-
-    LastAdminKey if nobody could manage keys then, unless that may be.
+    A repeated request changes nothing. LastAdminKey if no caller could manage keys then, unless that is
+    allowed.
     """
     key = _existing(transaction, key_id)
     if key.revoked_at_s is not None:
@@ -222,7 +221,7 @@ def limit_key(transaction: Transaction, key_id: str, limits: KeyLimits, actor: s
 
 
 def key_record(key: StoredKey, now_s: float) -> KeyRecord:
-    """Return what may be told of a key."""
+    """Return the public facts about a key."""
     return KeyRecord(
         key_id=key.key_id,
         name=key.name,

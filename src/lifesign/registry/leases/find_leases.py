@@ -1,4 +1,4 @@
-"""Who holds what now, and who held it last?"""
+"""Current and last holders of leases."""
 
 from typing import Annotated
 
@@ -38,7 +38,7 @@ class LeaseListing(Body):
     """Leases of this intent's scopes."""
     holder: HolderName | None = None
     include_ended: bool = False
-    """Also the last lease of each resource that nobody holds now."""
+    """Also the last lease of each resource that is free now."""
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
     cursor: Cursor | None = None
     """As the page before gave it, with the same query."""

@@ -1,7 +1,7 @@
-"""What happens when somebody asks for a lease, renews it, or gives it back? (protocol 6, RFC-0016 9)
+"""Acquisition, renewal and release of leases (protocol 6, RFC-0016 9).
 
-Requests that wait are taken together: a few statements fetch and lock all that they concern, they are
-judged one after another in the order in which they came, one statement stores what became of the leases.
+Waiting requests are processed together. A few statements fetch and lock the rows of all of them, the requests
+are decided one after another in the order of their arrival, and one statement stores the leases.
 """
 
 import hmac
@@ -52,10 +52,10 @@ from lifesign.storage.tasks.lease_requesters import Holder, LeaseRequesters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acquire:
-    """Somebody wants to have a resource for a while."""
+    """Request for a lease."""
 
     digest: bytes
-    """Of the key that came with the request."""
+    """Digest of the key of the request."""
     incarnation: int | None = None
     """The life the agent says it is in; None if it does not say."""
     resource: str
@@ -91,16 +91,16 @@ Answer = Claim | LifesignError
 
 @dataclass(slots=True)
 class _Facts:
-    """What is known when requests are judged, and what comes of them."""
+    """Facts for the decisions of a batch, and their results."""
 
     now_s: float
     token_floor: int
     holders: Mapping[str, Holder]
     rows: dict[int, Claim]
     numbers: dict[str, int]
-    """Of the rows, by resource."""
+    """Row numbers by resource."""
     lease_s: Mapping[int, float]
-    """Of those to be renewed that are of tasks: the most that the task allows, by number."""
+    """Maximum lifetime of task leases that are to be renewed, by row number."""
     changed: dict[int, Claim] = field(default_factory=dict)
     drafts: list[EventDraft] = field(default_factory=list)
     drained: set[str] = field(default_factory=set)
@@ -109,7 +109,7 @@ class _Facts:
     """Leases that were ended, by who did it."""
 
     def put(self, number: int, claim: Claim) -> None:
-        """Have a claim stored; whoever comes next in the group finds it so."""
+        """Store a claim; the next request of the batch sees it."""
         self.rows[number] = self.changed[number] = claim
 
 
@@ -263,7 +263,8 @@ def _renew(one: Renew, caller: Principal, agent: Holder | None, facts: _Facts) -
     if isinstance(decision, Refusal):
         raise refused(decision, one.lease_id, now_s=facts.now_s, token=one.token, agent=agent)
     if one.ttl_s is not None and most_s is not None and one.ttl_s > most_s + TTL_TOLERANCE_SECONDS:
-        # Whoever asks counts its own deadline by what it asked for: less, without a word, would be too late.
+        # The holder computes its own deadline from the requested time: a shorter lease without notice would
+        # be unsafe.
         expected = f"expected at most {most_s:g}, the lease_seconds of the task"
         raise InvalidRequest([Finding("longer_than_its_task", "/ttl_seconds", expected)])
     claim = replace(claim, expires_at_s=decision.expires_at_s)

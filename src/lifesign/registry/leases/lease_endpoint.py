@@ -1,6 +1,6 @@
-"""How are requests for leases read and answered, thousands of times per second?
+"""Endpoint of lease requests, for thousands of requests per second.
 
-Like heartbeats they stand before all routes; those that arrive together become one transaction.
+Like heartbeats, they come before all routes; concurrent requests become one transaction.
 """
 
 import logging
@@ -32,7 +32,7 @@ LEASE_PATH = "/api/v1/leases/{lease_id}"
 RENEW_PATH = "/api/v1/leases/{lease_id}/renew"
 
 MAX_GROUP = 200
-"""Of requests in one transaction: about 30 ms of work."""
+"""Maximum of requests per transaction: about 30 ms of work."""
 MAX_BODY_BYTES = 4_096
 
 _BEFORE, _, _AFTER = RENEW_PATH.partition("{lease_id}")
@@ -50,7 +50,7 @@ class LeaseEndpoint:
         self._dispatcher = dispatcher
 
     def takes(self, scope: Scope) -> bool:
-        """Whether this request acquires, renews or releases a lease."""
+        """Return whether this request acquires, renews or releases a lease."""
         path: str = scope["path"]
         if not path.startswith(LEASES_PATH):
             return False

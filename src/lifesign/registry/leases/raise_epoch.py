@@ -1,4 +1,4 @@
-"""What must be done so that no fencing token from before is ever taken for a current one?"""
+"""Raising the epoch of fencing tokens, so that all older tokens are invalid."""
 
 import secrets
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from lifesign.storage.events import event_log
 from lifesign.storage.tasks import leases
 
 CHUNK = 2_000
-"""Of leases that are in memory at once."""
+"""Number of leases in memory at once."""
 
 
 def raise_epoch(transaction: Transaction, actor: str, reason: str, *, above: Iterable[int] = ()) -> int:
@@ -33,7 +33,7 @@ def raise_epoch(transaction: Transaction, actor: str, reason: str, *, above: Ite
     if epoch > MAX_LOGGED_EPOCH:
         raise TokensExhausted(previous_epoch)
     registry_row.store(transaction, replace(row, token_floor=floor))
-    # Nobody can take a lease now, since the row is locked: in the end there is none.
+    # No lease can be acquired now, since the row is locked: at the end there is none.
     while running := leases.expired(transaction, inf, CHUNK):
         over = [ended(claim, EndReason.EPOCH_RAISED, transaction.now_s) for claim in running]
         leases.store(transaction, over)

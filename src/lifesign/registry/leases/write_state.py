@@ -30,7 +30,7 @@ from lifesign.storage.tasks import leases
 TOKEN_HEADER = "X-Fencing-Token"  # noqa: S105 - the name of a header
 MAX_TOKEN_DIGITS = len(str(MAX_NUMBER))
 MAX_STATE_BYTES = 65_536
-"""Of a state as it is sent."""
+"""Maximum size of a state in a request."""
 MAX_STATE_DEPTH = 32
 PATH = "/api/v1/intents/{intent_id}/state/{scope:path}"
 

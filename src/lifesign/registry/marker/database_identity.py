@@ -1,4 +1,4 @@
-"""Recognizing the database by its marker: at the start of a server, and when somebody adopts another one."""
+"""Identification of the database by its marker: at the start of a server, and when a database is adopted."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ ADOPTED = "adopted"
 
 @dataclass(frozen=True, slots=True)
 class KnownIdentity:
-    """What a host knows about a database. Read it before the transaction that compares it begins.
+    """Facts that a host knows about a database. Read them before the transaction that compares them.
 
     Other processes write markers too: one that is read later may name events that the transaction cannot see.
     """

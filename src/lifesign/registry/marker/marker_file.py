@@ -32,7 +32,7 @@ from lifesign.serving.state_home import state_home
 FORMAT: Final = 1
 MAX_BYTES: Final = 4_096
 DEFAULT_PORT: Final = 5432
-"""Of PostgreSQL."""
+"""Default port of PostgreSQL."""
 NAME_DIGITS: Final = 32
 """Hexadecimal digits of a marker's file name."""
 PROBE_BYTES: Final = 4_096
@@ -178,7 +178,7 @@ def _unusable(place: Path, error: OSError) -> InvalidValue:
 
 
 def _give_to_owner_of(directory: Path, path: Path) -> None:
-    """What root creates in the directory of a service belongs to the service, which has to read it."""
+    """Give a file that root creates to the owner of its directory: the service has to read it."""
     if os.geteuid() == 0:
         owner = directory.stat()
         os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)

@@ -1,7 +1,7 @@
-"""Which numbers does the registry tell Prometheus, and how are they called?
+"""Prometheus metrics of the registry.
 
-Names and units after Prometheus' conventions. What the database knows is the same whichever server process
-is asked; what processes count is the sum over all processes of one server. docs/monitoring.md lists them all.
+Names and units follow Prometheus' conventions. Values from the database are the same in every server process;
+counters are sums over all processes of one server. docs/monitoring.md lists all metrics.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,7 +38,7 @@ NEVER_MEASURED = "never_measured"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What is known of the machine and of this process."""
+    """Facts about the machine and this process."""
 
     database_is_up: bool
     changes_fail: bool
@@ -46,7 +46,7 @@ class Surroundings:
     """Free bytes, by what lies there."""
     database_bytes: int | None
     certificate_ends_s: float | None
-    """None without TLS, or if it cannot be told."""
+    """None without TLS, or if unknown."""
     policies: Policies
 
 
@@ -121,7 +121,7 @@ def _of_the_database(totals: Totals, policies: Policies) -> Iterator[Metric]:
     yield _number("event_log_archived_sequence", "Up to where they were archived.", totals.archived_sequence)
     yield _number(
         "archive_erasures_pending",
-        "Erased agents of whom archived files may still tell.",
+        "Erased agents whose events may still be in archived files.",
         totals.archive_erasures,
     )
     yield _gauge(
@@ -136,7 +136,7 @@ def _of_the_database(totals: Totals, policies: Policies) -> Iterator[Metric]:
     yield _number("webhook_lag_events", "Events that the slowest webhook has not got yet.", behind)
     yield _gauge(
         "targets",
-        "What probers look at, by the last result.",
+        "Targets of probes by their last result.",
         {(("result", result or NEVER_MEASURED),): count for result, count in totals.targets.items()},
         ("result",),
     )
@@ -171,7 +171,7 @@ def _key_id(holder: str) -> str:
 
 def _of_the_sweep(totals: Totals, policy: MonitorPolicy) -> Iterator[Metric]:
     lag_s = 0.0 if totals.due_at_s is None else max(0.0, totals.at_s - totals.due_at_s)
-    yield _number("sweep_lag_seconds", "How long the first agent waits that is to be judged.", lag_s)
+    yield _number("sweep_lag_seconds", "Waiting time of the agent whose assessment is most overdue.", lag_s)
     swept_at_s = None if totals.row is None else totals.row.swept_at_s
     yield _number("swept_timestamp_seconds", "When a sweep last ran; absent before the first.", swept_at_s)
     if totals.row is None:
@@ -325,7 +325,7 @@ def _names(values: Mapping[Labels, float], labels: Iterable[str]) -> list[str]:
 
 
 def _number(name: str, text: str, value: float | None) -> Metric:
-    """Return one number; what does not exist is left out, and never zero."""
+    """Return one metric; a value of None is omitted, and never zero."""
     return _gauge(name, text, {} if value is None else {(): value})
 
 

@@ -1,8 +1,7 @@
-"""How does Prometheus ask the registry? (`GET /metrics`)
+"""Metrics endpoint (`GET /metrics`).
 
-Whoever asks, the database is counted at most every few seconds, and the longer it takes the more seldom:
-scraping cannot slow the registry down. While the database is away there are numbers all the same, one of
-which says so.
+The database is counted at most every few seconds, and less often the longer that takes: scraping cannot slow
+down the registry. While the database is unreachable, the other metrics remain, and one reports that fact.
 """
 
 import asyncio
@@ -36,12 +35,12 @@ if TYPE_CHECKING:
 
 METRICS_PATH: Final = "/metrics"
 COUNT_AGAIN_SECONDS: Final = 5.0
-"""How old what is told of the database may be, at least."""
+"""Minimum age at which values of the database are counted again."""
 PAUSE_RATIO: Final = 30.0
 """For so many times as long as counting took it is not counted again: a thirtieth of one reader's time."""
 MAX_ACCEPT_CHARACTERS: Final = 1_024
 REMEMBER_SECONDS: Final = 300.0
-"""While the database is away, whoever was let in so shortly before is let in again."""
+"""While the database is unreachable, a client that was authenticated so recently is accepted."""
 MAX_REMEMBERED: Final = 16
 NOT_INSTALLED: Final = "prometheus-client is not installed: pip install 'lifesign[metrics]'"
 
@@ -92,9 +91,10 @@ class MetricsEndpoint:
         return Response(content, 200, {"Cache-Control": "no-store"}, media_type)
 
     async def _let_in(self, request: Request) -> None:
-        """Raise UnknownKey, NotAllowed or TooManyRequests for who may not see them.
+        """Raise UnknownKey, NotAllowed or TooManyRequests if the caller may not see the metrics.
 
-        While the database is away nobody's key can be looked up, and that is just what is to be told.
+        While the database is unreachable no key can be looked up, and that is what the metrics have to
+        report.
         """
         if self._settings.open_metrics:
             with suppress(StoreUnavailable):
@@ -126,7 +126,7 @@ class MetricsEndpoint:
             raise
 
     async def _count(self) -> None:
-        """Have the database counted, unless it was just now; who comes meanwhile waits for the same count."""
+        """Count the database, unless that was done just now; concurrent requests share one count."""
         if self._counting is None and time.monotonic() >= self._count_again_s:
             self._counting = asyncio.create_task(self._counted())
         if self._counting is not None:
@@ -179,7 +179,7 @@ class MetricsEndpoint:
 
 
 class _RegistryMetrics:
-    """What prometheus-client's encoders take: something that collects."""
+    """Collector for prometheus-client's encoders."""
 
     def __init__(self, found: "Iterable[Metric]") -> None:
         self._found = found

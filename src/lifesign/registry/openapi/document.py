@@ -1,7 +1,7 @@
-"""What does the API look like to programs? (OpenAPI 3.1; `GET /openapi.json`)
+"""OpenAPI 3.1 document of the API (`GET /openapi.json`).
 
-Everything is taken from what the server itself goes by: operations, models, permissions, the table of
-errors. `python -m lifesign.registry.openapi.document` writes the document; `make schemas` stores it.
+It is derived from what the server itself uses: operations, models, permissions, the table of errors. `python
+-m lifesign.registry.openapi.document` prints the document; `make schemas` stores it.
 """
 
 import json
@@ -36,21 +36,19 @@ if TYPE_CHECKING:
 
 SCHEMAS_PREFIX = "#/components/schemas/"
 ROLES_MEMBER = "x-lifesign-roles"
-"""Of an operation: which keys may do it, and to whose record."""
+"""Extension member of an operation: the roles that may call it, and for which records."""
 
 DESCRIPTION = """\
-The registry of agents: who is there, who is well, who holds what, and everything that happened.
+Registry of agents: their records, their health, leases, tasks, probe targets and the event log.
 
-* Send a key as `X-API-Key`, or as `Authorization: Bearer`. Each role's keys may do what `Keys` says.
-* Bodies are JSON in UTF-8. A member that is not described is refused, so that a misspelt one is not
-  ignored, and so is a name that one object holds twice. Answers differ: a newer server may add members, and
-  what does not exist is left out, never null.
-* A value of a query is never empty, nor is one between two commas: leave out the names that you do not need.
+* Send a key as `X-API-Key`, or as `Authorization: Bearer`. Each operation lists the roles that may call it.
+* Bodies are JSON in UTF-8. Unknown members are refused, so that a misspelt one is not ignored, and so are
+  repeated names in one object. A newer server may add members to answers. Absent values are omitted.
+* Values in a query are never empty, nor are items between two commas: omit the names that you do not need.
 * Lists come in pages: send the `cursor` of one page with the same query for the next one.
-* A refusal changes nothing. Its `error.code` is for programs and never changes its meaning, `message` is
-  for people. 408, 429 and 503 may be tried again, after `Retry-After` if it is there.
-* A path that is not described is answered by 404 `not_found`, a method that is not, by 405
-  `method_not_allowed`."""
+* A refused request changes nothing. Its `error.code` is for programs and keeps its meaning; `message` is
+  for people. After 408, 429 and 503 you may try again, after `Retry-After` if it is present.
+* Unknown paths are answered by 404 `not_found`, unknown methods by 405 `method_not_allowed`."""
 
 ERROR_SCHEMA: Mapping[str, Any] = MappingProxyType({
     "type": "object",
@@ -97,7 +95,7 @@ WORDS_OF_STATUS: Mapping[int, str] = MappingProxyType({
     408: "The body did not arrive in time",
     409: "The state of things is against it",
     410: "The agent is dead or deregistered, or this life of it is over",
-    412: "What the request builds upon is not so any more",
+    412: "A precondition of the request does not hold any more",
     413: "The body is too large",
     415: "The body is no plain JSON",
     422: "The request says what it must not",

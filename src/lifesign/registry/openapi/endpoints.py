@@ -1,6 +1,6 @@
-"""Which ways into the server does the document of its API tell of, and what does it know of each?
+"""Endpoints in the OpenAPI document.
 
-Operations are such ways by themselves; what is answered without being one is listed here.
+Operations are endpoints; endpoints without an operation are listed here.
 """
 
 import inspect
@@ -31,17 +31,17 @@ ROOT_LINKS: Mapping[str, str] = MappingProxyType(
         "metrics": "/metrics",
     }
 )
-"""What stands at the root: paths of this server, by what they lead to."""
+"""Links at the root: paths of this server by their purpose."""
 ALWAYS_REQUIRED = frozenset({"X-Fencing-Token"})
 
-# What a docstring calls by the name of our exception is a code to those who call from outside.
+# Docstrings name exceptions; clients of the API know their codes.
 _CODES = {error.__name__: f"{status} `{code}`" for error, (status, code) in STATUS_AND_CODE.items()}
 _ERROR_NAME = re.compile(rf"\b({'|'.join(_CODES)})\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointDoc:
-    """One method at one path, as the document tells of it."""
+    """One method at one path in the document."""
 
     method: str
     path: str
@@ -59,12 +59,12 @@ class EndpointDoc:
     status: int = 200
     errors: tuple[int, ...] = ()
     headers: tuple[str, ...] = ()
-    """Which the request may or must have besides its key."""
+    """Further optional or required headers of the request."""
     required_headers: frozenset[str] = field(default=ALWAYS_REQUIRED)
 
     @property
     def statuses(self) -> list[int]:
-        """Which it may be refused with."""
+        """Possible statuses of refusals."""
         statuses = set(self.errors)
         if self.needs_key:
             statuses |= {401, 403, 429, 503}
@@ -76,7 +76,7 @@ class EndpointDoc:
 
     @property
     def roles(self) -> dict[str, str]:
-        """Which keys may do it, and to whose record."""
+        """Roles that may call it, and for which records."""
         if self.action is None:
             return {}
         return {
@@ -86,7 +86,7 @@ class EndpointDoc:
         }
 
 
-# What is answered without being an `Operation`.
+# Endpoints without an `Operation`.
 EXTRA_ENDPOINTS = (
     EndpointDoc(
         method="GET",
@@ -106,9 +106,9 @@ EXTRA_ENDPOINTS = (
         method="POST",
         path="/api/v1/agents/{agent_id}/heartbeat",
         name="send_heartbeat",
-        summary="Say that an agent lives (RFC-0016 4)",
-        description="Stored before it is answered. The answer tells the status as the registry sees it, and "
-        "what waits for the agent. An agent that is dead or deregistered has to register again: 410.",
+        summary="Send a heartbeat (RFC-0016 4)",
+        description="Stored before it is answered. The answer contains the status in the registry and "
+        "pending commands for the agent. An agent that is dead or deregistered has to register again: 410.",
         action=Permission.HEARTBEAT,
         body=Heartbeat,
         answer=HeartbeatReply,
@@ -134,7 +134,7 @@ EXTRA_ENDPOINTS = (
         path="/api/v1/leases/{lease_id}/renew",
         name="renew_lease",
         summary="Keep a lease for longer",
-        description="A lease that is over is not brought back, even if nobody took the resource: 412.",
+        description="A lease that has expired cannot be renewed, even if the resource is still free: 412.",
         action=Permission.LEASE,
         body=LeaseRenewal,
         answer=LeaseRecord,
@@ -216,7 +216,7 @@ EXTRA_ENDPOINTS = (
 
 
 def described(operation: Operation) -> EndpointDoc:
-    """Return an operation as the document tells of it."""
+    """Return the documentation of an operation."""
     function = operation.function
     return EndpointDoc(
         method=operation.method,

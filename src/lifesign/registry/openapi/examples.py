@@ -1,4 +1,4 @@
-"""What may a request look like, and what may stand in its path, for instance?"""
+"""Examples of request bodies and path parameters."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

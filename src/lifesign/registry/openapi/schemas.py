@@ -1,4 +1,4 @@
-"""What is the schema of a model, as the wire has it?"""
+"""JSON schemas of models as they are on the wire."""
 
 import ast
 import inspect
@@ -23,7 +23,7 @@ class WireSchemas(GenerateJsonSchema):
         return _with_docstrings(super().dataclass_schema(schema), schema["cls"])
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
-        """Leave null out of answers: what does not exist is left out."""
+        """Remove null from answers: absent values are omitted."""
         if self.mode == "serialization":
             return self.generate_inner(schema["schema"])
         return super().nullable_schema(schema)
@@ -39,7 +39,7 @@ class WireSchemas(GenerateJsonSchema):
         field: core_schema.ModelField | core_schema.DataclassField | core_schema.TypedDictField,
         total: bool,  # noqa: FBT001 - pydantic's own signature
     ) -> bool:
-        """Of answers, all members are there that cannot be None."""
+        """Require all members of answers that cannot be None."""
         if self.mode == "serialization":
             return not _may_be_none(field["schema"])
         return super().field_is_required(field, total)
@@ -97,9 +97,9 @@ def _with_docstrings(schema: JsonSchemaValue, of: type) -> JsonSchemaValue:
 
 
 def docstrings_of(of: type) -> dict[str, str]:
-    """Return the docstrings of a class's attributes, its bases' included.
+    """Return the docstrings of a class's attributes, including those of its bases.
 
-    Each module is read once. Pydantic's own way reads it anew for every class, at every start.
+    Each module is read once. Pydantic's own way reads it again for every class, at every start.
     """
     found: dict[str, str] = {}
     for one in reversed(of.__mro__):

@@ -74,14 +74,14 @@ _ALIVE = frozenset({Status.ACTIVE, Status.UNHEALTHY})
 
 @dataclass(frozen=True, slots=True)
 class _BatchShards:
-    """Which shards a batch names, and why which of them are not the caller's."""
+    """Shards of a batch, and why some of them do not belong to the caller."""
 
     tokens: Mapping[int, int]
     claims: Mapping[int, Claim]
-    """Of each shard that is the caller's: no result of it is older than the grant."""
+    """Claims of the caller's shards: a result from before the grant does not count."""
     refusals: dict[int, LifesignError]
     drafts: list[EventDraft]
-    """What is logged of the refusals."""
+    """Events about the refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +92,19 @@ class _Taken:
     observation: Observation
     receipt: Receipt
     holder: str
-    """Of its shard."""
+    """Holder of its shard."""
     memory: ProbeMemory | None
 
 
 @dataclass(frozen=True, slots=True)
 class _LockedSubjects:
-    """What is known of those whom a batch concerns; their agents are locked."""
+    """Facts about the subjects of a batch; their agents are locked."""
 
     subjects: dict[str, Subject]
     agents: dict[str, StoredAgent]
-    """By the ids of those whom a batch concerns; those that are found are added.
+    """Subjects of a batch by id; found ones are added.
 
-    Of a linked target it is the registered agent.
+    For a linked target this is the registered agent.
     """
 
 
@@ -145,7 +145,7 @@ def accept_observations(transaction: Transaction, call: Call) -> OperationReply 
     reported = _reported(taken, known)
     row = registry_row.find(transaction)
     cards = _cards(named, memories, outcomes)
-    # Before anything is logged: whoever decides links locks claims first, then the log.
+    # Before any event is appended: link decisions lock claims first, then the log.
     note_cards(transaction, _card_claims(taken, known))
     _note_doubles(transaction, taken, known)
     _find_agents(transaction, taken, known, cards)
@@ -188,7 +188,7 @@ def _vet_batch(transaction: Transaction, call: Call, batch: ObservationBatch) ->
     for shard, token in sorted(tokens.items()):
         resource = shard_resource(shard)
         claim = claims.get(resource)
-        # A row without a lease is that of a shard that nobody has held.
+        # A row without a lease belongs to a shard that was never held.
         claim = None if claim is None or claim.lease_id is None else claim
         writer = writer_name(call.caller, None if claim is None else claim.holder)
         refusal = check_write(claim, writer, token, now_s)
@@ -218,7 +218,7 @@ def _receipt(
 
 
 def _is_of_before(batch: ObservationBatch, place: int, subject: Subject, now_s: float) -> bool:
-    """Whether a probe began before its target's URL changed, or its agent registered anew."""
+    """Return whether a probe began before its target's URL changed, or its agent registered again."""
     if subject.entered_at_s is None or subject.entered_at_s > now_s:
         # A time ahead is from before the clock was set back.
         return False
@@ -272,9 +272,9 @@ def _refused(subject: Subject, shards: _BatchShards) -> ReportOutcome | None:
 def _cards(
     named: Sequence[str], memories: Sequence[ProbeMemory | None], outcomes: Sequence[ReportOutcome | None]
 ) -> dict[str, str | None]:
-    """Return where the cards of targets that a directory listed were seen last; None: nowhere.
+    """Return the last known URLs of the cards of targets that a directory listed; None: none.
 
-    Whoever reported no memory says nothing about it.
+    Reports without a memory say nothing about them.
     """
     return {
         subject_id: _shown(memory.card_url)
@@ -354,7 +354,7 @@ def _find_agents(
     known: _LockedSubjects,
     cards: Mapping[str, str | None],
 ) -> None:
-    """Give each target a record that shows its first sign of life, be it the first of its next life."""
+    """Create a record for each target with its first liveness signal in an incarnation."""
     alive: dict[str, Observation] = {}
     for each in taken:
         agent = known.agents.get(each.subject_id)
@@ -367,7 +367,7 @@ def _find_agents(
     if not alive:
         return
     numbers = {subject_id: known.subjects[subject_id].target for subject_id in alive}
-    # Some may have left since they were looked at; nobody lets the others go before they have their records.
+    # Some may have left since they were read; the others cannot leave before they have records.
     living = target_rows.lock_living(
         transaction, [number for number in numbers.values() if number is not None]
     )

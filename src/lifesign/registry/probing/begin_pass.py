@@ -1,7 +1,7 @@
-"""Does a pass over all targets begin, or is one under way that is gone on with?
+"""Start of a pass over all targets, or continuation of a running one.
 
-Whoever begins one while another of the same name is under way joins it: two that begin at the same moment
-ask each target once between them.
+A caller that starts a pass while one of the same name is running joins it: two crawls that start at the same
+moment probe each target once between them.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ MAX_RUNS: Final = 100
 def begin_or_join(
     transaction: Transaction, run_id: str, name: str, deadlines: Deadlines | None
 ) -> StoredPass:
-    """Return the pass of this name that is under way, else a new one; its id tells which it is."""
+    """Return the running pass of this name, else a new one; its id distinguishes them."""
     census_counts.lock_runs(transaction)
     transaction = transaction.after_waiting()
     known = census_counts.runs(transaction, name, MAX_RUNS)
@@ -49,5 +49,5 @@ def add_not_read(transaction: Transaction, run: StoredPass, names: Iterable[str]
 
 
 def may_go_on(began_at_s: float, ended_at_s: float | None, now_s: float) -> bool:
-    """Whether a pass was broken off, and not too long ago; one that lies ahead of now is of another clock."""
+    """Return whether a pass was interrupted, and not too long ago. A start in the future does not count."""
     return ended_at_s is None and now_s - began_at_s <= RESUMED_SECONDS and not lies_ahead(began_at_s, now_s)

@@ -70,12 +70,12 @@ from lifesign.storage.tasks import lease_requesters, leases
 
 PATH = "/api/v1/shards"
 MAX_PROBERS = SHARDS
-"""That live at a time: more would have nothing to do."""
+"""Maximum of living workers: more would have no shard."""
 MAX_SHOWN = MAX_PROBERS
 COMPANIONS_S = 60.0
 """After a worker joined, for which its companions count: those that begin with it have joined by then."""
 MAX_CLAIM_BYTES = 131_072
-"""Of a body that names all shards."""
+"""Maximum size of a body that names all shards."""
 
 MAX_SAMPLED_TARGETS = 2_000
 """Targets of one holder of which one claim reads whether results are overdue."""
@@ -94,7 +94,7 @@ class ShardChanges(Body):
     """The query of `GET /api/v1/shards`."""
 
     changed_after: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    """A version that an earlier answer gave; absent: no changes are told."""
+    """Version from an earlier answer; absent: no changes are returned."""
     unprobed_since: Time | None = None
     """Count the targets that were not probed since then."""
 
@@ -112,7 +112,7 @@ class _ShardLeases:
         self.claims[shard] = self.changed[shard] = claim
 
     def end(self, shard: int, reason: EndReason, now_s: float) -> None:
-        """End a shard's lease if it has one that nobody has ended yet."""
+        """End a shard's lease if it has one that has not ended."""
         claim = self.claims[shard]
         if claim.lease_id is not None and claim.ended_at_s is None:
             claim = ended(claim, reason, now_s)
@@ -121,7 +121,7 @@ class _ShardLeases:
 
 
 def worker_holder(caller: Principal, worker: str) -> str:
-    """Return by which name a worker holds shards; a slash stands in no id of a key."""
+    """Return the holder name of a worker; ids of keys contain no slash."""
     return f"{prober_key(caller)}/{worker}"
 
 
@@ -131,13 +131,13 @@ def prober_key(caller: Principal) -> str:
 
 
 def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
-    """Keep what the worker holds, take what is too much, and give it what is free, up to its fair share.
+    """Keep the worker's shards, take back what is too much, and grant free ones up to its fair share.
 
-    A shard that the worker holds by our books and does not name, or with another token, is one that it
-    has lost track of: it is ended, and may be granted anew. Companions that are still to come count as if
-    they lived: else the first would have all, and each of them wait for its part. They count for a minute,
-    and at most as many of them as workers of the key live. TooMany if too many workers live, of all keys or
-    of this one.
+    A shard that the worker holds by the registry's records and does not name, or names with another token, is
+    one that it has lost: its lease ends, and the shard may be granted again. Companions that have not joined
+    yet count as if they were alive: otherwise the first worker would get all shards, and the others would
+    have to wait. They count for a minute, and at most as many as living workers of the key. TooMany if too
+    many workers are alive, of all keys or of this one.
     """
     body = call.body_as(ShardClaimRequest)
     holder = worker_holder(call.caller, body.worker)
@@ -210,7 +210,7 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def leave_shards(transaction: Transaction, call: Call) -> OperationReply:
-    """Give back all that a worker holds, so that others get it at once; again, nothing happens."""
+    """Release all shards of a worker, so that others get them at once; repeating it changes nothing."""
     holder = worker_holder(call.caller, call.query_as(LeavingWorker).worker)
     probers.lock_all(transaction)
     _count_idle(transaction, _locked(transaction), holder)
@@ -298,7 +298,7 @@ def _check_room(transaction: Transaction, call: Call, others: Sequence[StoredPro
 
 
 def _offset_s(request: ShardClaimRequest, now_s: float) -> float | None:
-    """Return by how much a worker's wall clock is ahead of the database's, as far as it tells."""
+    """Return how far a worker's wall clock is ahead of the database's, as far as known."""
     return None if request.sent_at is None else round(request.sent_at.timestamp() - now_s, 3)
 
 
@@ -427,9 +427,9 @@ def _shown(prober: StoredProber, standing: LivingWorker, now_s: float) -> Living
 
 
 def writer_name(caller: Principal, holder: str | None) -> str:
-    """Return by which name a caller writes to what `holder` holds: a worker's, if that shows the same key.
+    """Return the holder name for a write under `holder`'s lease: a worker's name if it is of the same key.
 
-    Which of the key's workers it is, the fencing token tells: no two grants have the same one.
+    The fencing token identifies the worker: no two grants have the same one.
     """
     is_own_worker = holder is not None and holder.startswith(worker_holder(caller, ""))
     return holder if holder is not None and is_own_worker else holder_of(caller)
@@ -460,7 +460,7 @@ OPERATIONS = (
     Operation(
         method="DELETE",
         path=PATH,
-        summary="Give back all shards of a worker that leaves",
+        summary="Release all shards of a worker that stops",
         action=Permission.LEASE_SHARDS,
         function=leave_shards,
         status=204,

@@ -44,13 +44,13 @@ _WATCHED: TypeAdapter[EvidenceWatchState] = TypeAdapter(EvidenceWatchState)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceTally:
-    """What one count found."""
+    """Result of one count."""
 
     classes: Mapping[str, Mapping[str, ClassCounts]]
-    """By the prober key that reported of their targets."""
+    """Counts of targets by the prober key that reported them, and by class."""
     old_evidence: Mapping[UnknownReason, int]
     key_sums: Mapping[str, tuple[int, int]]
-    """What the workers of each prober's key reported of living agents since ever: answered, failed."""
+    """Total of reports about living agents by prober key: answered, failed."""
     unreached: Sequence[UnreachedTargets]
     ended_keys: Sequence[str]
     """Keys that ended, and that still hold leases."""
@@ -62,7 +62,7 @@ def watched_in(row: RegistryRow) -> EvidenceWatchState:
 
 
 def is_watch_due(row: RegistryRow, now_s: float, policies: Policies) -> bool:
-    """Whether it is time to count again."""
+    """Return whether the next count is due."""
     return is_due(watched_in(row).counted_at_s, now_s, policies.watch_seconds)
 
 

@@ -22,7 +22,7 @@ from lifesign.storage.probing import liveness
 from lifesign.storage.probing.liveness import Candidate
 
 MAX_CLASSES_SERVED = 16
-"""Of those that one claim wants witnesses of."""
+"""Maximum of network classes for which one claim gets witnesses."""
 CANDIDATES = 48
 """Targets of one class, and of one prober key, of which it is looked whether they may be handed out."""
 MAX_OTHER_KEYS = 4
@@ -37,7 +37,7 @@ _MASS_SILENCE: TypeAdapter[MassSilence] = TypeAdapter(MassSilence)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What every answer to a prober tells of network classes."""
+    """Facts about network classes in every answer to a prober."""
 
     silent_classes: list[str] = field(default_factory=list)
     confirmed_classes: dict[str, datetime] = field(default_factory=dict)
@@ -74,9 +74,9 @@ class Recipient:
 
     key: str
     keys: Collection[str]
-    """Those whose workers live."""
+    """Keys with living workers."""
     shards: Collection[int]
-    """That it holds."""
+    """Shards that it holds."""
 
 
 def hand_out(
@@ -132,13 +132,13 @@ def _candidates(
         limit=CANDIDATES,
     )
     found = [wanted(of_key=key) for key in in_turn]
-    # What keys without a living worker reported before they left.
+    # Reports of keys without living workers.
     found.append(wanted(not_of_keys=[recipient.key, *others]))
     return [one for turn in zip_longest(*found) for one in turn if one is not None]
 
 
 def accepts_witness_requests(memory: ProbeMemory | None, now_s: float) -> bool:
-    """Whether a target neither asked to wait nor is refused by robots.txt or an opt-out."""
+    """Return whether a target neither asked to wait nor is excluded by robots.txt or an opt-out."""
     if memory is None:
         return True
     is_waiting = memory.not_before_s is not None and now_s < memory.not_before_s

@@ -55,7 +55,7 @@ from lifesign.storage.targets import target_rows
 
 PATH = "/api/v1/monitor"
 MAX_CONFIRMED_CLASSES = 100
-"""That are kept, those confirmed last: every answer to a prober names them."""
+"""Number of the latest confirmed classes that are kept: every answer to a prober contains them."""
 _WORST_FIRST = (MonitorState.SUSPENDED, MonitorState.RESUMING, MonitorState.NORMAL)
 
 

@@ -38,10 +38,10 @@ from lifesign.storage.targets.census_counts import StoredPass
 
 PATH = "/api/v1/census"
 PERIOD_SECONDS = 86_400.0
-"""Over which probes are counted, unless somebody asks otherwise."""
+"""Default period for the counts of probes."""
 MAX_RUNS = 100
 SHARDS_AT_ONCE = 64
-"""Whose hosts make one page."""
+"""Number of shards per page of hosts."""
 
 _LISTED = "census_hosts"
 
@@ -57,7 +57,7 @@ class CensusQuery(Body):
     until: Time | None = None
     """Absent: now."""
     name: RunName | None = None
-    """Whose runs are told: those of one probe definition; absent: of all."""
+    """Name of a probe definition, whose runs are returned; absent: all."""
 
 
 class HostQuery(Body):
@@ -136,12 +136,11 @@ def list_hosts(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def put_run(transaction: Transaction, call: Call) -> OperationReply:
-    """Note that a pass over all targets has begun, or is over; again, nothing happens.
+    """Record that a pass over all targets has begun, or has ended; repeating it changes nothing.
 
-    It ends once every target was probed since it began, whoever says that it is over: no prober key can cut
-    off the pass of another one.
-    While one of the same name is under way none begins: the answer tells of that one, by its own id. Whoever
-    takes part with other deadlines than those before leaves it without any to name.
+    A pass ends once every target was probed since its start, regardless of the caller: a prober key cannot
+    end the pass of another one. While a pass of the same name is running no other begins: the answer has the
+    id of the running one. A caller with other deadlines than those before leaves the pass without deadlines.
     """
     body, run_id = call.body_as(RunRequest), _run_id(call)
     run = census_counts.find_run(transaction, run_id)

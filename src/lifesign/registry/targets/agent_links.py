@@ -62,7 +62,7 @@ def _shown(claim: StoredClaim, allowed: Sequence[Network], linked_at_s: float | 
 
 
 def _refusal(url: str, allowed: Sequence[Network]) -> str | None:
-    """Return why the registry does not ask a target's host; of names only their addresses could tell."""
+    """Return why the registry does not contact a target's host; the addresses of names are checked later."""
     refused = vet_url(url, allowed)
     if not isinstance(refused, AddressRefused):
         return None

@@ -30,12 +30,12 @@ from lifesign.storage.targets.opt_outs import StoredOptOut
 ROUND_SECONDS = 5.0
 """Between two rounds: a request that has just arrived does not wait for long."""
 CHECK_SECONDS = 600.0
-"""Between two looks at one origin, unless somebody asks again."""
+"""Interval of checks of one origin, unless a new request comes."""
 GET_SECONDS = 10.0
 MAX_CHECKS = 10
 """At once, per server process."""
 ACTOR = OwnActor.SERVER.value
-"""Who acts when a proof is found."""
+"""Actor of events about found proofs."""
 
 _ABSENT = frozenset({404, 410})
 
@@ -113,7 +113,7 @@ def _are_due(transaction: Transaction) -> bool:
 
 
 def _claim(transaction: Transaction) -> list[StoredOptOut]:
-    """Return origins that nobody else looks at now."""
+    """Return origins that no other process checks now."""
     due = _due(transaction, to_change=True)
     for one in due:
         opt_outs.set_checked(transaction, one.origin, transaction.now_s)

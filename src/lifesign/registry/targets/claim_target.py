@@ -34,7 +34,7 @@ MAX_AGENT_TOKENS = 8
 MAX_TOKENS = 10_000
 """Tokens of all agents."""
 RETRY_SECONDS = 60.0
-"""A repeated request has the token looked for at once, unless somebody looked this recently."""
+"""A repeated request checks for the token at once, unless a check was so recent."""
 
 
 def issue_token(transaction: Transaction, call: Call) -> OperationReply:

@@ -1,7 +1,7 @@
-"""What has a prober to know of its shard? (protocol 8; `GET /api/v1/shards/{shard}/targets`)
+"""Targets of a shard for its prober (protocol 8; `GET /api/v1/shards/{shard}/targets`).
 
-All that it holds, or only what changed since it asked last. A list that is read in several pages is that
-of the first one's version: what changes meanwhile is told when changes are asked for.
+The answer contains all targets, or only the changes since the last request. A list of several pages has the
+version of the first one: later changes come with the next request for changes.
 """
 
 import logging
@@ -116,9 +116,10 @@ def remembered(row: FeedRow) -> ProbeMemory:
 
 
 def recalled(subject_id: str, memory: str | None) -> ProbeMemory | None:
-    """Return what is remembered of a target; None for nothing, and for what cannot be read, which is told.
+    """Return the memory of a target; None without one, and for an unreadable one, which is reported.
 
-    That one target begins anew, and the next probe of it writes what can be read: no other has to wait.
+    Such a target starts again without history, and its next probe stores a readable memory: no other target
+    waits.
     """
     if memory is None:
         return None
@@ -126,7 +127,7 @@ def recalled(subject_id: str, memory: str | None) -> ProbeMemory | None:
         return ProbeMemory.from_json(memory)
     except ValidationError as error:
         why = error.errors(include_url=False, include_context=False, include_input=False)[0]["msg"]
-        _log.warning("what was remembered of %s cannot be read, and it begins anew: %s", subject_id, why)
+        _log.warning("the stored memory of %s cannot be read, and is discarded: %s", subject_id, why)
         return None
 
 

@@ -1,9 +1,9 @@
-"""What does a directory list from now on? (`/api/v1/directories`)
+"""Import of a directory's list (`/api/v1/directories`).
 
-A list comes in pages under an id that its sender chooses; sent again, a page changes nothing. Once the
-sender says how many there are, each request to apply does a bounded part of the work and tells how far it
-is: others get their turn in between, and whoever comes later goes on where somebody was killed. A list
-from which too much is missing is held until somebody confirms it; what it adds counts at once.
+A list comes in pages under an id that its client chooses; a repeated page changes nothing. After the client
+has stated the total, each request to apply does a bounded part of the work and returns the progress. Other
+work runs in between, and any client may continue where another was killed. A list with too many missing
+entries waits for an operator's confirmation; its new entries count at once.
 """
 
 import re
@@ -39,10 +39,10 @@ from lifesign.storage.targets.directories import Counts, StoredDirectory, Stored
 PATH = "/api/v1/directories"
 MAX_DIRECTORIES = 1_000
 MAX_OPEN_IMPORTS = 20
-"""Of one directory, neither applied nor dropped."""
+"""Maximum of imports of one directory that are neither applied nor dropped."""
 MAX_PAGE_DIGITS = 9
 MAX_REASONS = 50
-"""By which refused entries are counted; others are counted together."""
+"""Maximum of reasons by which refused entries are counted; others are counted together."""
 OTHER_REASONS = "other"
 
 
@@ -131,7 +131,7 @@ def _page_in(call: Call) -> int:
 
 
 def _check_names(call: Call) -> None:
-    """Refuse names that nobody could ask for again."""
+    """Refuse names that could not be used in a URL again."""
     wanted = (("directory", DIRECTORY_PATTERN), ("import_id", IMPORT_PATTERN))
     faults = [
         Finding(f"invalid_{name}", "", f"expected a {name} like {pattern}")

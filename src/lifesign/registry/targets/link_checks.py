@@ -63,7 +63,7 @@ def _are_checks_due(transaction: Transaction) -> bool:
 
 
 def _claim_checks(transaction: Transaction) -> list[tuple[int, str]]:
-    """Return targets whose origins nobody else asks now; tokens that were not found in time end."""
+    """Return targets whose origins no other process checks now; tokens that were not found in time expire."""
     target_links.forget_tokens(transaction, transaction.now_s - TOKEN_TTL_SECONDS)
     return target_links.claim_checks(
         transaction,

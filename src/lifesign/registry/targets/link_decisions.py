@@ -1,8 +1,8 @@
 """Links between registered agents and crawled targets: how they begin and end.
 
-`target_claim` decides from what is stored of the claims. A link ends the target's own record. The agent's own
-target, if it has one, is not probed any more: the crawled target is, and its results go into the agent's
-record. The end of a link restores both. The target's record begins anew with its next liveness signal.
+`target_claim` decides from the stored claims. A link ends the target's own record. The agent's own target, if
+it has one, is not probed any more: the crawled target is, and its results go into the agent's record. The end
+of a link restores both. The target's record begins again with its next liveness signal.
 """
 
 from collections.abc import Sequence
@@ -93,7 +93,7 @@ def _can_prove(claimant: CardClaimant, url: str, card_url: str | None) -> bool:
 
 
 def settle(transaction: Transaction, number: int, public_url: str | None) -> None:
-    """Decide anew which agent a target is linked to, and carry it out."""
+    """Decide again which agent a target is linked to, and apply the decision."""
     found = target_rows.find_many(transaction, [number])
     if not found:
         return

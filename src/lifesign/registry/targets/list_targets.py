@@ -1,4 +1,4 @@
-"""Which targets are there, and what came of their probes? (`GET /api/v1/targets`)"""
+"""List of targets with the results of their probes (`GET /api/v1/targets`)."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -42,7 +42,7 @@ MAX_PAGE = 1_000
 MAX_AGE_SECONDS = 31_622_400.0
 """A year."""
 MAX_CHANGES = 50
-"""Of one target that are shown."""
+"""Maximum of changes per target in an answer."""
 
 COMMON = 20_000
 """From how many on it is quicker to walk along the order of hosts than to sort those who match."""
@@ -52,10 +52,10 @@ _LISTED_BY_HOST = "targets_by_host"
 
 
 class TargetOrder(StrEnum):
-    """In which order targets are told."""
+    """Order of the listed targets."""
 
     ADDED = "added"
-    """As they were added, and so in the same order for ever."""
+    """Order of creation, which never changes."""
     HOST = "host"
     """By host, then by URL."""
 
@@ -89,7 +89,7 @@ class TargetListing(Body):
     """true: also targets whose last measured result is too old, whatever it was; without `result`, those
     alone. false: none of those. Absent: by the last result, whatever its age."""
     directory: Annotated[str, StringConstraints(pattern=DIRECTORY_PATTERN)] | None = None
-    """Those that this directory lists."""
+    """Targets of this directory."""
     host: Host | None = None
     """In any alphabet; its targets at all ports."""
     include_gone: bool = False
@@ -219,15 +219,15 @@ def _summary(row: Row[Any], now_s: float) -> dict[str, Any]:
 
 
 def observed_at_of(seen: Mapping[str, Any] | None) -> float | None:
-    """Return when the probe ended that told last what is known; None: nobody has looked yet.
+    """Return the end of the last probe with a result; None: there was none.
 
-    One that asked nobody, since it was not to or could not, is none.
+    A probe that sent nothing does not count.
     """
     return None if seen is None else float(seen["observed_at_s"])
 
 
 def observed_reason(seen: Mapping[str, Any], known: str | None) -> str | None:
-    """Tell what was seen; of who lives also a card of today that the last probe did not ask for."""
+    """Return the observed reason; for a living target, also about a card that was read earlier today."""
     # As it was stored it was checked; checking it again would take most of a page's time.
     layers = [
         (

@@ -1,8 +1,8 @@
-"""How does an owner get an origin out of all probing? (protocol 3; `/api/v1/opt-outs`)
+"""Opt-out of an origin from all probes (protocol 3; `/api/v1/opt-outs`).
 
-Whoever asks gets a token, the same for all who ask while it is good: only the origin's owner can serve
-it. `check_opt_outs` looks whether it is served; from then on the origin's targets are gone, whichever
-directories list them, and stay so until somebody takes the opt-out back.
+A request returns a token, the same for all callers while it is valid: only the origin's owner can serve it.
+`check_opt_outs` looks for it. Once it is found, the origin's targets are removed from all directories, until
+the opt-out is withdrawn.
 """
 
 import secrets
@@ -95,7 +95,7 @@ def list_opt_outs(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def withdraw_opt_out(transaction: Transaction, call: Call) -> OperationReply:
-    """Let an origin be probed again, as far as anybody lists it; OptOutNotFound if it never opted out."""
+    """Let an origin be probed again if a directory lists it; OptOutNotFound if it has not opted out."""
     origin = _origin(call.query_as(OptOutQuery).url, "/url")
     version = target_rows.next_version(transaction)
     known = opt_outs.find(transaction, origin, to_change=True)
@@ -155,10 +155,10 @@ def leave_out(transaction: Transaction, urls: Mapping[str, str], version: int) -
 
 
 def has_opted_out(transaction: Transaction, url: str) -> bool:
-    """Whether the owner of a URL, as `read_target` spells it, does not want it to be probed."""
+    """Return whether the owner of a URL, in `read_target`'s spelling, has opted out."""
     origin = origin_of(url)
     assert isinstance(origin, str)  # noqa: S101 - it is a target's
-    # Who proved https also speaks for plain http on the same host.
+    # A proof over https also covers plain http on the same host.
     near = {origin, "https://" + origin.partition("://")[2]}
     return any(is_covered(url, one) for one in opt_outs.proven_among(transaction, near))
 
@@ -202,7 +202,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path=PATH,
-        summary="Get the token by which an owner proves that nobody is to probe an origin",
+        summary="Get the token with which an owner proves that an origin must not be probed",
         action=Permission.MANAGE_OPT_OUTS,
         function=request_opt_out,
         body=OptOutRequest,

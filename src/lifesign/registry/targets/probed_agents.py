@@ -1,7 +1,7 @@
-"""When is a registered agent itself a target of probes?
+"""Registered agents as targets of probes.
 
-If it wants to be watched by them: then it is probed at its card's URL, whoever else lists that. It ceases
-to be one when it is off the list (`change_status`), or registers anew without that wish. A target that a
+An agent that requests it is probed at its card's URL, whether or not directories list that. It stops being a
+target when it is deregistered (`change_status`), or registers again without the request. A target that a
 directory listed keeps its own URL, whatever its record says later.
 """
 
@@ -102,6 +102,6 @@ def request_rechecks(transaction: Transaction, agent_ids: Sequence[str]) -> None
 
 
 def has_registered_itself(transaction: Transaction, agent_id: str) -> bool:
-    """Whether an agent is a target since it wants to be one."""
+    """Return whether an agent is a target by its own request."""
     known = target_rows.find(transaction, agent_id)
     return known is not None and known.is_registered

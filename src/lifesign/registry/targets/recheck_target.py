@@ -1,7 +1,7 @@
-"""How is a target probed now? (`POST /api/v1/targets/{target_id}/probe`)
+"""Recheck of a target (`POST /api/v1/targets/{target_id}/probe`).
 
-Nobody here probes: its prober is told that somebody wants to know, and looks within seconds, or as soon as
-the target has asked to be looked at again.
+The registry itself does not probe: it notifies the target's prober, which probes within seconds, or after the
+wait that the target asked for.
 """
 
 from lifesign.domain.access.permissions import Permission
@@ -34,7 +34,7 @@ def recheck_target(transaction: Transaction, call: Call) -> OperationReply:
         raise TargetNotFound(subject_id)
     if target.gone_reason is not None:
         raise TargetGone(subject_id, target.gone_reason)
-    # Whoever has waited for the count, or the row, asks when that was over.
+    # A caller that waited for the count or the row checks the time after that.
     transaction = transaction.after_waiting()
     if target.recheck_at_s is not None:
         wait_s = target.recheck_at_s + RECHECK_SECONDS - transaction.now_s

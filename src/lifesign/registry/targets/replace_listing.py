@@ -1,7 +1,7 @@
-"""How does what a directory lists now take the place of what it listed, a part at a time?
+"""Replacement of a directory's list, part by part.
 
-First what is listed is added, page by page, and marked with the number of its import; then what bears an
-older mark is removed, some at a time. Each part is one transaction, short enough for all others to wait for.
+First the listed targets are added, page by page, and marked with the number of the import. Then targets with
+an older mark are removed, some at a time. Each part is one short transaction.
 """
 
 from dataclasses import replace
@@ -72,7 +72,7 @@ def advance(
 
 
 def finish_one(transaction: Transaction, name: str, import_id: str) -> bool:
-    """Go on with an import that nobody drives; whether there is more to do."""
+    """Continue an import that no client drives; return whether there is more to do."""
     directory = directories.find(transaction, name, to_change=True)
     found = None
     if directory is not None:
@@ -122,7 +122,7 @@ def _remove_some(
     transaction: Transaction, directory: StoredDirectory, found: StoredImport, actor: str
 ) -> tuple[StoredImport, list[EventDraft]]:
     looked_at = {"after": found.place, "limit": REMOVED_AT_ONCE}
-    # Agents are locked before the count of versions; what is listed elsewhere is certain only behind it.
+    # Agents are locked before the version counter; other lists are certain only after it.
     may_leave = directories.next_to_leave(transaction, directory.id, found.id, **looked_at)
     lock_agents(transaction, may_leave.orphans)
     version = target_rows.next_version(transaction)

@@ -1,7 +1,7 @@
-"""What becomes of targets that are probed no more, and of their records as agents?
+"""End of targets that are probed no more, and of their agent records.
 
-The record of a target that a directory listed ends with it: it was there because it was probed. Agents are
-locked before targets; one that showed its first sign of life at the very same time is found afterwards.
+The record of a target that a directory listed ends with it: it existed because the target was probed. Agents
+are locked before targets; a record that was created at the same time is found afterwards.
 """
 
 from collections.abc import Callable, Iterable, Mapping

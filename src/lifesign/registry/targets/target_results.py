@@ -30,7 +30,7 @@ from lifesign.storage.probing.probe_results import ProbeResultRow, Subject
 from lifesign.storage.probing.result_history import ALL_TARGETS, ResultChange, SumKey, hour_of
 
 _NOT_STORED = {"agent_id", "target_url", "observed_at"}
-# Of each layer one part, in this order; empty where nothing is known of it.
+# One part for each layer, in this order; empty without a result.
 STORED_LAYERS = tuple(layer for layer in Layer if layer is not Layer.OVERALL)
 _SEPARATOR = ","
 _NO_RESULTS = _SEPARATOR * (len(STORED_LAYERS) - 1)
@@ -40,16 +40,16 @@ Layers = Sequence[tuple[Layer, LayerResult]]
 
 @dataclass(slots=True)
 class Results:
-    """What a batch of observations changes, before it is stored."""
+    """Changes by a batch of observations before they are stored."""
 
     prober_key: str
-    """Whose prober reports them."""
+    """Key of the prober that reports them."""
     left: dict[int, ProbeResultRow] = field(default_factory=dict)
     """By the target's number."""
     changes: list[ResultChange] = field(default_factory=list)
     sums: Counter[SumKey] = field(default_factory=Counter)
     answered: dict[int, LiveTarget] = field(default_factory=dict)
-    """By the target's number, of its last result that answered or failed."""
+    """By the target's number: the last result that answered or failed."""
     silent: dict[int, SilentTarget] = field(default_factory=dict)
 
     def take(
@@ -83,7 +83,7 @@ class Results:
             left.evidence_at_s, left.evidence_until_s = at_s, receipt.evidence_until_s
         self._note_liveness(subject, observation, inconclusive_reason, at_s)
         self._count(subject, result, layers, at_s)
-        # Without a layer it tells nothing, not even why.
+        # Without a layer there is no fact and no reason.
         is_excluded = memory is not None and memory.is_excluded
         if layers and supersedes(result, subject.result, is_excluded=is_excluded):
             self._remember(subject, left, result, layers, at_s)
@@ -136,7 +136,7 @@ class Results:
     ) -> None:
         """Note the result, and what has changed since the one before, if that told anything."""
         if subject.result != result:
-            # Nobody's agent has changed since we could not look before.
+            # No agent has changed since the last failed attempt.
             if subject.result is not None and is_informative(ResultClass(subject.result)):
                 evidence = next((said.evidence for _, said in layers if said.evidence is not None), None)
                 overall = Layer.OVERALL.value, subject.result, result.value, evidence

@@ -1,7 +1,7 @@
-"""May a task's holder make this call, and what did it cost? (protocol 6.9)
+"""Reservation and settlement of metered calls (protocol 6.9).
 
-Reserve, carry out, settle. What is reserved is freed when the call fails, or when its run ends before it
-was settled: a holder that is gone pays for nothing any more, and its last cost is not known.
+Costs are reserved, the call is made, and the costs are settled. A reservation is freed when the call fails,
+or when its run ends first: a holder that is gone pays nothing more, and its last cost is unknown.
 """
 
 from collections.abc import Callable
@@ -20,9 +20,9 @@ from lifesign.storage.tasks import task_budgets, task_runs
 from lifesign.storage.tasks.task_budgets import StoredCall
 
 MAX_OPEN_CALLS = 1_000
-"""Of one run at a time."""
+"""Maximum of open calls per run."""
 MAX_CALLS = 100_000
-"""Of one run."""
+"""Maximum of calls per run."""
 
 
 def reserve_call(transaction: Transaction, call: Call) -> OperationReply | LifesignError:

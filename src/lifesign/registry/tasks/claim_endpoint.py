@@ -1,7 +1,7 @@
-"""How does an agent wait for work, at no cost to anybody?
+"""Long polling of agents for tasks.
 
-A claim looks without a lock, and is carried out only if there is something for it. While it waits it is
-one entry in a list: no transaction, no polling but a rare look in case the news were missed.
+A claim first checks without a lock whether there is a matching task. While it waits it is one entry in a
+list: there is no transaction, and polling only at long intervals in case a notification was missed.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ from lifesign.storage.engine.transaction import Transaction
 CLAIM_PATH = "/api/v1/tasks/claim"
 MAX_BODY_BYTES = 8_192
 MAX_WAITING = 10_000
-"""Of claims in one server process."""
+"""Maximum of waiting claims in one server process."""
 PARALLEL_SEARCHES = 4
-"""Of those who wait, when there is news: the database has other work too."""
+"""Maximum of concurrent searches after a notification: the database has other work too."""
 RETRY_SECONDS = 10.0
-"""Whoever waits looks this often without any news: an agent's record may have changed meanwhile."""
+"""Interval of searches without a notification: an agent's record may have changed meanwhile."""
 LEAST_WAIT_SECONDS = 0.05
-"""Before a look for a task that is due any moment, or that somebody else took."""
+"""Minimum wait before a search for a task that is due at any moment, or that another agent took."""
 
 _log = logging.getLogger("lifesign.registry")
 
@@ -54,7 +54,7 @@ class ClaimEndpoint:
         self._dispatcher = dispatcher
         self._news = news
         self.stops = asyncio.Event()
-        """Set when the server is asked to end: nobody waits any longer, and nobody is granted anything."""
+        """Set when the server stops: no claim waits any longer, and none is granted."""
         self._looks = asyncio.Semaphore(PARALLEL_SEARCHES)
         self._waiting = 0
 
@@ -90,7 +90,7 @@ class ClaimEndpoint:
         give_up_s = loop.time() + claim.wanted.wait_seconds
         is_noted = False
         while True:
-            # Read before the look: what is queued during it is news.
+            # Read before the search: tasks that are queued during it are news.
             number = self._news.number
             due_in_s = await self._seconds_until_task(claim)
             if not is_noted:
@@ -115,9 +115,9 @@ class ClaimEndpoint:
             )
 
     async def _wait(self, number: int, most_s: float, receive: Receive) -> None:
-        """Wait for news, or for our own end; ClientDisconnect if the caller leaves.
+        """Wait for a notification or the end of the server; ClientDisconnect if the caller leaves.
 
-        Nobody is granted what nobody waits for.
+        No task is granted to a caller that has left.
         """
         if self._waiting >= MAX_WAITING:
             raise TooManyClaims(MAX_WAITING)

@@ -1,7 +1,8 @@
-"""Which task does an agent get that asks for work?
+"""Choice of a task for an agent that claims one.
 
-The longest queued one that it fits: by its name, its pool, what it can do, and while it has room. It says
-what it wants; what it is, its record says. Each grant is a lease like any other, and a run.
+The agent gets the longest queued task that fits its name, its pool and its capabilities, while it has
+capacity. The claim states what it wants; its record states what it is. Each grant is a lease like any other,
+and a run.
 """
 
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from lifesign.storage.tasks.task_rows import Claimant, StoredTask
 from lifesign.storage.tasks.task_runs import StoredTaskRun
 
 MAX_ATTEMPTS = 5
-"""For a task that nobody else takes at the same time; whoever finds none then looks again soon."""
+"""Maximum of attempts if other agents take the same tasks; after that the claim waits for the next search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ class TaskClaimant:
 
     caller: Principal
     digest: bytes
-    """Of its key."""
+    """Digest of its key."""
     incarnation: int | None
     """The life it says it is in; None if it does not say."""
     wanted: TaskClaim
@@ -97,7 +98,7 @@ def _agent(transaction: Transaction, seeker: TaskClaimant) -> StoredAgent:
     agent_id = seeker.caller.agent_id
     require(seeker.caller, Permission.WORK_TASKS, agent_id)
     if agent_id is None:
-        # Whoever is no agent has no record that could say what it fits.
+        # A caller that is not an agent has no record, and fits no task.
         raise NotAllowed(seeker.caller.role, Permission.WORK_TASKS, None)
     agent = agent_rows.find(transaction, agent_id)
     if agent is None:
@@ -173,7 +174,7 @@ def _claimed(
         Status(agent.status),
         token_floor=askers.token_floor,
         now_s=transaction.now_s,
-        # Which task it would be nobody knew: more than it allows is cut, as the grant shows.
+        # The task is not known before the grant: a longer request is cut to its limit, as the grant shows.
         ttl_seconds=min(task.lease_s, task.lease_s if wanted.ttl_seconds is None else wanted.ttl_seconds),
     )
     if isinstance(decision, Refusal):

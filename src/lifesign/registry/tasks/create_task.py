@@ -1,4 +1,4 @@
-"""How does a task come to be?"""
+"""Creation of tasks."""
 
 import json
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ from lifesign.storage.tasks.task_rows import StoredTask
 
 PATH = "/api/v1/tasks"
 MAX_TASK_BYTES = 131_072
-"""Of a body that describes a task: its input, and the rest."""
+"""Maximum size of a body that describes a task, including its input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOrigin:
-    """Where a new task comes from."""
+    """Origin of a new task."""
 
     actor: str
     parent: StoredTask | None = None
@@ -40,7 +40,7 @@ class TaskOrigin:
 
 
 def create_task(transaction: Transaction, call: Call) -> OperationReply:
-    """Put a new task into the queue; who says so again by the same key gets the same task."""
+    """Queue a new task; a repeated request with the same idempotency key returns the same task."""
     wanted = call.body_as(TaskCreation)
     creation = None
     if wanted.idempotency_key is not None:

@@ -1,4 +1,4 @@
-"""Which tasks are there, how far are they, and what was reported?"""
+"""Lists of tasks, their progress and their reports."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ from lifesign.storage.tasks.task_rows import StoredTask, TaskFilter
 
 MAX_PAGE = 1_000
 MAX_REPORTS_PAGE = 100
-"""Of reports, each of which may have 64 KiB."""
+"""Maximum of reports per page, each of up to 64 KiB."""
 
 _LISTED, _REPORTED = "tasks", "task_reports"
 

@@ -1,4 +1,4 @@
-"""What people decide about a task that its agent handed to them (protocol 6.7)."""
+"""Decisions of people about a task that its agent handed off (protocol 6.7)."""
 
 from dataclasses import replace
 

@@ -33,7 +33,7 @@ def review_task(transaction: Transaction, call: Call) -> OperationReply | Lifesi
     try:
         locked = lock_task(transaction, call, with_parent=True)
     except TaskNotFound:
-        # As of a task that is nobody's child.
+        # Same as for a task without a parent.
         require(call.caller, Permission.CREATE_TASKS)
         raise
     refusal = _parent_refusal(locked, call)
@@ -93,7 +93,7 @@ def _fixed(
         envelope,
         TaskOrigin(actor=call.actor, parent=parent, fix_of=task),
     )
-    # Whoever gets the fix has to know what was said of the work that it repairs.
+    # The holder of the fix has to know the comments on the work that it repairs.
     said = task_comments.of_task(transaction, task.number)[::-1]
     told = [replace(comment, task=fix.number) for comment in said]
     task_comments.add(transaction, told, MAX_COMMENTS)
@@ -101,7 +101,7 @@ def _fixed(
 
 
 def _carved(transaction: Transaction, parent: StoredTask, envelope: Amount, *, is_asked_for: bool) -> Amount:
-    """Carve the envelope of a fix out of its parent's; what nobody asked for is as much as there is."""
+    """Take the budget of a fix out of its parent's; an absent limit means all that is left."""
     stored = task_budgets.find(transaction, parent.number, to_change=True)
     envelope = envelope if is_asked_for else envelope.at_most(stored.budget.room)
     task_budgets.store(transaction, replace(stored, budget=stored.budget.carve(envelope)))
@@ -109,8 +109,8 @@ def _carved(transaction: Transaction, parent: StoredTask, envelope: Amount, *, i
 
 
 def _same_again(task: StoredTask) -> TaskRequest:
-    """Return a task like the one whose result was rejected; why, its comments tell."""
-    # What is stored was read when it came, maybe by rules that were wider then.
+    """Return a task like the one whose result was rejected; its comments contain the reason."""
+    # Stored values were checked when they came, perhaps by wider rules.
     return TaskRequest.model_construct(
         title=task.title,
         input=from_json(task.input),

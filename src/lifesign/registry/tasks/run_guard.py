@@ -1,8 +1,7 @@
-"""May this write be made in the name of this run? (protocol 6.4, 6.8)
+"""Authorization of writes in the name of a run (protocol 6.4, 6.8).
 
-The lease is locked and judged in the transaction that carries the write out. Whoever holds it is the only
-one who writes to its task. A write that was carried out before gets its first answer, though the lease has
-ended since.
+The lease is locked and checked in the transaction of the write. Only its holder may write to the task. A
+repeated write gets its first answer, even if the lease has ended since.
 """
 
 from collections.abc import Mapping
@@ -34,7 +33,7 @@ from lifesign.storage.tasks.task_rows import StoredTask
 from lifesign.storage.tasks.task_runs import StoredTaskRun, StoredWrite
 
 MAX_WRITES = 10_000
-"""Of one task, whose answers are kept; those that end a run are taken beyond that."""
+"""Maximum of writes per task whose answers are kept; writes that end a run are accepted beyond it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,7 @@ class RunGuard:
     task: StoredTask
     claim: Claim
     holders: Mapping[str, Holder]
-    """Agents that are locked too: whoever asks, and whoever holds the task."""
+    """Agents that are locked too: the caller and the holder of the task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +113,7 @@ def authorize_run(
 def rejected(
     transaction: Transaction, refusal: Refusal, task: StoredTask, call: Call, *, token: int, run_id: str
 ) -> LifesignError:
-    """Log that a write was refused, and return the error to tell."""
+    """Log that a write was refused, and return the error."""
     resource, writer = task_resource(task.task_id), holder_of(call.caller)
     event = lease_events.write_rejected(
         refusal, resource, writer=writer, token=token, agent_id=call.caller.agent_id
@@ -129,7 +128,7 @@ def rejected(
 def answer_once(
     entered: AuthorizedRun, call: Call, answer: BaseModel, *, status: int = 200
 ) -> OperationReply:
-    """Keep the answer to a write for whoever asks again, and return it."""
+    """Store the answer to a write for repeated requests, and return it."""
     written = call.body_as(FencedWrite)
     kept = StoredWrite(
         task=entered.task.number,
@@ -145,7 +144,7 @@ def answer_once(
 def end_lease(locked: RunGuard, reason: EndReason, actor: str) -> list[EventDraft]:
     """End the lease of a task, if one runs; return the events.
 
-    A holder that is draining and has given back all that it held is judged by the next sweep.
+    A draining holder that has released everything is assessed by the next sweep.
     """
     transaction, claim = locked.transaction, locked.claim
     if claim.lease_id is None or claim.ended_at_s is not None:

@@ -1,7 +1,8 @@
-"""What may the holder of a task write? (lease protocol; protocol 6.8)
+"""Writes of a task's holder (lease protocol; protocol 6.8).
 
-Progress, the result, a call for help, a child, the end without a result. Each is guarded by the fencing
-token, carried out once however often it is sent, and whole: what ends the work ends the lease with it.
+These are progress, the result, a request for help, a child task, and the end without a result. Each write is
+guarded by the fencing token, executed once even if it is repeated, and atomic: a write that ends the work
+also ends the lease.
 """
 
 from dataclasses import replace
@@ -41,11 +42,11 @@ from lifesign.storage.tasks.task_rows import StoredTask
 from lifesign.storage.tasks.task_runs import StoredReport
 
 MAX_REPORTS = 1_000
-"""Of one task that are kept, the latest."""
+"""Number of the latest reports that are kept per task."""
 MAX_CHILDREN = 1_000
-"""Of one task."""
+"""Maximum of children per task."""
 MAX_WRITE_BYTES = 262_144
-"""Of a body with a report and an output."""
+"""Maximum size of a body with a report and an output."""
 
 
 def report_progress(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
@@ -66,7 +67,7 @@ def report_progress(transaction: Transaction, call: Call) -> OperationReply | Li
 
 
 def mark_complete(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
-    """Take the result; somebody has to review it."""
+    """Accept the result; it waits for a review."""
     entered = enter_run(transaction, call, is_end=True)
     if not isinstance(entered, AuthorizedRun):
         return entered
@@ -194,7 +195,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path=f"{PATH}/{{task_id}}/complete",
-        summary="Hand in the result of a task; its lease ends, and somebody reviews it",
+        summary="Submit the result of a task; its lease ends, and the result waits for a review",
         action=Permission.WORK_TASKS,
         function=mark_complete,
         body=CompletionWrite,

@@ -1,7 +1,7 @@
-"""How does whoever waits for a task learn that one was queued, without asking for it all the time?
+"""Notification of waiting claims about queued tasks.
 
-One look at the event feed serves all who wait in a server process, and nothing is done while there is
-nothing new. Tasks that other server processes queue are in the same log.
+One reader of the event feed serves all waiting claims of a server process, and does nothing without new
+events. Tasks that other server processes queue are in the same log.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log
 
 RETRY_SECONDS = 1.0
-"""Between two looks when the database is away."""
+"""Interval of attempts while the database is unreachable."""
 PATIENCE_SECONDS = 60.0
 """How long one wait for events lasts."""
 
@@ -25,7 +25,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class TaskNotifier:
-    """One per server process; `run` it. Nothing is read while nobody waits."""
+    """Notifier of one server process; `run` it. Without waiting claims nothing is read."""
 
     def __init__(self, database: Database, feed: EventFeed) -> None:
         self.number = 0
@@ -37,7 +37,7 @@ class TaskNotifier:
         self._is_wanted = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow the log while anybody waits, until cancelled, or until the feed is closed."""
+        """Follow the log while claims wait, until cancelled, or until the feed is closed."""
         while not self._feed.is_closed:
             await self._is_wanted.wait()
             try:
@@ -60,10 +60,10 @@ class TaskNotifier:
             self._waiting -= 1
 
     async def _follow(self) -> None:
-        """Tell what is new while anybody waits, and the log is not another one as after a restored backup."""
+        """Notify claims of new tasks while claims wait and the log is the same one."""
         past = self._feed.past
         position = await self._database.read(event_log.last_sequence)
-        # Of what was queued until now.
+        # Tasks that were queued until now.
         self._notify()
         while self._feed.past == past and not self._feed.is_closed:
             if not self._waiting:

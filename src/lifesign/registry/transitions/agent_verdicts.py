@@ -22,13 +22,13 @@ _TIMEOUT_SIGNALS = frozenset({Signal.HEARTBEAT_TIMEOUT, Signal.PROBE_FAILURES})
 
 @fast_dataclass(kw_only=True)
 class Change:
-    """What is to become of one agent: signals, in their order, and what else its record shows."""
+    """Change of one agent: signals in their order, and further changes of its record."""
 
     agent: StoredAgent
     """As it is stored."""
     signals: tuple[Signal, ...]
     explanation: str
-    """Of the last signal; as it was if there is none."""
+    """Explanation of the last signal; unchanged if there is none."""
     health: HealthStatus
     assess_at_s: float | None
     drain_deadline_s: float | None = None
@@ -50,10 +50,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictContext:
-    """What holds for all agents alike: is the monitor held back, and which time counts for nobody?"""
+    """Facts for the verdicts on all agents: whether the monitor is suspended, and which time is excluded."""
 
     is_suspended: bool = False
-    """Silence takes nobody down."""
+    """Missed heartbeats and failed probes take no agent down."""
     excluded_downtime: tuple[ExcludedSpan, ...] = ()
     holds: tuple[ExcludedDowntime, ...] = ()
     """Time that is excused for those alone whom it held back."""

@@ -1,6 +1,6 @@
-"""What is kept of an agent's numbers when a half hour is over?
+"""History of an agent, recorded at the end of each half hour.
 
-Once in half an hour and agent: what probes add up to until then stands with what the last one saw.
+Once per half hour and agent, the sums of its probes are stored with the last result.
 """
 
 from collections.abc import Mapping, Sequence

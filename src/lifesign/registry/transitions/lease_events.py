@@ -1,7 +1,7 @@
-"""What does the event log tell of leases? (RFC-0016 9.1)
+"""Events about leases (RFC-0016 9.1).
 
-Acquired, released, expired, and a write that was refused; renewals are not logged. Of shards, which
-change hands by the hundred, one event tells of many.
+There are events for acquisition, release, expiry and a refused write; renewals are not logged. Shards change
+hands by the hundred: one event covers many of them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ from lifesign.domain.models.base import moment
 from lifesign.domain.tasks.lease import Claim, EndReason, Refusal, ResourceKind, kind_of
 
 MAX_INTENT_ID_CHARACTERS = 128
-"""Of those that events name: their members that hold ids are no longer."""
+"""Maximum length of ids in events: their id members are no longer."""
 
 _PREFIX = f"{ResourceKind.INTENT_SCOPE}:"
 _SHARD_PREFIX = f"{ResourceKind.SHARD}:"
@@ -57,7 +57,7 @@ def over(claim: Claim, actor: str) -> EventDraft:
 
 
 def all_over(claims: Iterable[Claim], actor: str) -> Iterator[EventDraft]:
-    """Return the events of leases that are over; those of one prober's shards are told together."""
+    """Return the events about ended leases; the shards of one prober share an event."""
     shards: dict[tuple[str, EndReason], list[Claim]] = {}
     for claim in claims:
         if kind_of(claim.resource) is ResourceKind.SHARD and not claim.holder_incarnation:

@@ -1,9 +1,9 @@
-"""What happens to leases whose time is over, though nobody asks?
+"""Expiry of leases.
 
-They end, their tasks go on, and draining holders are looked at. The reaper runs beside the sweep, which does
-the same: it needs neither the sweep, nor its claim on the registry's row, nor that anybody claims tasks.
-Any number of server processes may reap at once: each lease is ended by one of them. Only leases end here;
-a queued task has none.
+Leases end at their time, their tasks continue, and draining holders are assessed. The reaper runs beside the
+sweep, which does the same: it depends neither on the sweep, nor on its claim of the registry's row, nor on
+claims of tasks. Any number of server processes may reap: each lease is ended by one of them. Queued tasks
+have no lease.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from lifesign.storage.events import event_log
 from lifesign.storage.tasks import leases
 
 CHUNK = 2_000
-"""Of leases that one transaction ends: about 0.1 s of work."""
+"""Number of leases that one transaction ends: about 0.1 s of work."""
 MAX_CHUNKS = 1_000
 """In one go; the next one goes on."""
 MEND_SECONDS = 10.0
@@ -87,7 +87,7 @@ async def reap(database: Database, until_s: float = inf) -> None:
 
 
 def _is_any_over(transaction: Transaction, until_s: float) -> bool:
-    """Whether there is anything to end; a look keeps nobody from writing."""
+    """Return whether there is a lease to end; the query blocks no writer."""
     return leases.is_any_expired(transaction, min(until_s, transaction.now_s))
 
 

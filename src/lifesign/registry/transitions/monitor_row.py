@@ -24,12 +24,12 @@ from lifesign.storage.engine.transaction import Transaction
 EXCLUDED_FOR_SECONDS = MAX_DURATION_SECONDS * MAX_DAMPING
 """How long excused time is remembered: no silence that is waited for is longer."""
 MAX_SUSPENSIONS = 32
-"""Of holds that are remembered, the latest; at most two concern one silence of everyday length."""
+"""Number of the latest suspensions that are kept; at most two matter for one heartbeat timeout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExcludedTime:
-    """Time that is nobody's silence."""
+    """Time that does not count as missed heartbeats."""
 
     spans: tuple[ExcludedSpan, ...] = ()
     """For all: our own downtime, jumps of the clock."""

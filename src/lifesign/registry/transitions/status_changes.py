@@ -1,7 +1,7 @@
 """Changes of status: the record, the leases and the events that follow.
 
-The record, the index of capabilities, the leases and tasks of whoever is gone, and one event for each
-step: all in the transaction of whoever found out. Nothing else changes a status.
+The record, the index of capabilities, the leases and tasks of an agent that left, and one event for each step
+change in the same transaction. No other module changes a status.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,9 +45,9 @@ from lifesign.storage.tasks import leases
 COORDINATOR = "coordinator"
 """The capability that makes an agent a coordinator (RFC-0016 10.2)."""
 MAX_RECOVERIES = 8
-"""Of the latest recoveries that are remembered, for flap damping."""
+"""Number of the latest recoveries that are kept, for flap damping."""
 MONITOR = OwnActor.MONITOR.value
-"""Who acts when nobody asked: the sweep, and judgement of what probes saw."""
+"""Actor of changes by the sweep and by probe results."""
 
 _ENDED = {Status.DEAD: EndReason.AGENT_DEAD, Status.DEREGISTERED: EndReason.AGENT_DEREGISTERED}
 _STILL_PROBED = frozenset({Signal.SUPERSEDED, Signal.LINKED})
@@ -69,9 +69,8 @@ def change_status(transaction: Transaction, changes: Sequence[Change], actor: st
     }
     lost = leases.end_all_of(transaction, ended) if ended else {}
     tasks = lose_tasks(transaction, [claim for several in lost.values() for claim in several], actor)
-    # Whoever is off the list is not probed any more; the dead are, since they may be found again. Whether who
-    # is superseded is probed, its next life says, which begins at once. A linked target is probed for its
-    # agent.
+    # A deregistered agent is not probed any more; a dead one is, since it may return. For a superseded one
+    # the next incarnation decides, which begins at once. A linked target is probed for its agent.
     liveness.forget_agents(
         transaction, [agent_id for agent_id, reason in ended.items() if reason is EndReason.AGENT_DEAD]
     )
@@ -165,7 +164,7 @@ def lifecycle_event(
 
 
 def _kept_overrides(agent: StoredAgent) -> dict[str, Any]:
-    """Return what was decreed about an agent that begins its next life with it, for the log to tell."""
+    """Return the overrides with which an agent begins its next incarnation, for the log."""
     stays: dict[str, Any] = {}
     if agent.maintenance_until_s is not None:
         stays["maintenance_until"] = moment(agent.maintenance_until_s)

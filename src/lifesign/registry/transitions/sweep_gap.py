@@ -1,6 +1,6 @@
-"""In which time has nobody looked, and has the clock jumped?
+"""Time without a sweep, and jumps of the clock.
 
-What lies between two sweeps and is not the agents' fault is excused; what was to end in it ends later.
+Time between two sweeps beyond the cadence is not the agents' fault and is excluded; deadlines in it move.
 """
 
 from dataclasses import dataclass, replace
@@ -27,16 +27,16 @@ from lifesign.storage.probing import prober_reports
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What two clocks showed at one moment."""
+    """Values of two clocks at one moment."""
 
     wall_s: float
     """The database's."""
     monotonic_s: float
-    """This process's, which nobody sets."""
+    """This process's monotonic clock, which cannot be set."""
 
 
 def gap_jump_s(gap_s: float, before: Reference | None, now: Reference) -> float:
-    """Return how far the clock jumped in the time since anybody's last sweep, `gap_s` ago by the clock."""
+    """Return how far the clock jumped since the last sweep of any process, `gap_s` ago by the clock."""
     if before is None:
         return clock_jump_since_s(gap_s)
     return clock_jump_since_s(
@@ -47,12 +47,12 @@ def gap_jump_s(gap_s: float, before: Reference | None, now: Reference) -> float:
 def note_gap(
     transaction: Transaction, row: RegistryRow, last_s: float, jump_s: float, period_s: float
 ) -> tuple[RegistryRow, list[EventDraft]]:
-    """Excuse what nobody saw since the last sweep, and return the row with it, and its events.
+    """Exclude the time without a sweep; return the changed row and its events.
 
-    A short stall is excused like a long one, but has no event of its own: `GET /api/v1/monitor` tells of it.
+    A short stall is excluded like a long one, but has no event of its own: `GET /api/v1/monitor` shows it.
 
-    What drains gets that time back. Leases get back a jump of the clock alone: while we were down their
-    holders' own clocks went on, and they have stopped by now (protocol 6, 12).
+    Draining agents get that time back. Leases get back only a jump of the clock: during an outage their
+    holders' own clocks continued, and the holders have stopped (protocol 6, 12).
     """
     now_s = transaction.now_s
     drafts = []

@@ -1,8 +1,8 @@
-"""What does the event log tell of tasks?
+"""Events about tasks.
 
-That there is one, how it went on, that something was reported, and how large its envelope is. What is to
-be done, what was found out and what it did cost are told to who asks for the task. None of these events
-names an agent: they stay when one is erased.
+They contain creation, transitions, reports and the size of the budget. Input, results and costs are only
+returned to callers that read the task. None of these events names an agent: they stay when an agent is
+erased.
 """
 
 from lifesign.domain.events.event import EventDraft

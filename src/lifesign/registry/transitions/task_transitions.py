@@ -1,7 +1,7 @@
-"""What happens when a task goes on: its run, its budget, its place in the queue?
+"""Transitions of tasks: run, budget and place in the queue.
 
-All in the transaction of whoever found out, who has locked its lease's row and ended the lease if one ran.
-Nothing else changes a task's status.
+All changes belong to the caller's transaction, which has locked the row of the lease and ended the lease if
+one ran. No other module changes a task's status.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,24 +33,24 @@ from lifesign.storage.tasks.task_rows import StoredTask
 from lifesign.storage.tasks.task_runs import StoredRunEnd
 
 MAX_COMMENTS = 20
-"""Of one task that are kept, the latest."""
+"""Number of the latest comments that are kept per task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """What happened to one task."""
+    """Transition of one task."""
 
     task: StoredTask
     """As it is stored."""
     signal: TaskSignal
     run_id: str | None = None
-    """Of the run that ends with it."""
+    """Run that ends with it."""
     exit_reason: ExitReason | None = None
     exit_code: int | None = None
     detail: str | None = None
-    """What went wrong in that run, as its holder says."""
+    """Failure of that run, as its holder reported it."""
     explanation: str | None = None
-    """What whoever decided it said with it; kept among the task's comments."""
+    """Comment of the person or agent that decided it; kept among the task's comments."""
 
 
 def move(transaction: Transaction, moved: Move, actor: str) -> tuple[StoredTask, list[EventDraft]]:
@@ -193,7 +193,7 @@ def _comment(moved: Move, now_s: float, actor: str) -> StoredComment:
 
 
 def _settle_with_parent(transaction: Transaction, task: StoredTask) -> None:
-    """Give back to the parent what a finished child has left over; the child's budget is locked first."""
+    """Return the remaining budget of a finished child to its parent; the child's budget is locked first."""
     if task.parent is None:
         return
     child = task_budgets.find(transaction, task.number, to_change=True)

@@ -38,9 +38,9 @@ def summary(agent: StoredAgent | ListedAgent, now_s: float) -> AgentSummary:
 
 
 def summary_members(agent: StoredAgent | ListedAgent, now_s: float) -> dict[str, Any]:
-    """Return the members of a summary as they are written; what is not known is left out.
+    """Return the members of a summary; unknown ones are omitted.
 
-    A page of a hundred is written from these: as models they would cost more than to find them.
+    A page of a hundred is written from these: models would cost more than the query.
     """
     beat_at_s, evidence = _heartbeat_at_s(agent), agent.evidence
     health, reason = shown_health(HealthStatus(agent.health), evidence, now_s)
@@ -67,10 +67,10 @@ def summary_members(agent: StoredAgent | ListedAgent, now_s: float) -> dict[str,
 
 
 def record(agent: StoredAgent, now_s: float, verdict: Verdict | None = None) -> AgentRecord:
-    """Return all that is known of an agent: what it says beside what was seen.
+    """Return the whole record of an agent: reported values beside observed ones.
 
-    What an operator decreed is told until its time. `verdict` is today's; without it nothing is said about
-    how the agent stands now.
+    Overrides are shown until they end. `verdict` is the current one; without it the current health is
+    omitted.
     """
     return AgentRecord(
         **summary_members(agent, now_s),
@@ -157,7 +157,7 @@ def _time(at_s: float | None) -> datetime | None:
 
 
 def _heartbeat_at_s(agent: StoredAgent | ListedAgent) -> float | None:
-    """Return when an agent beat last; None where probes alone watch: what is stored is its registration."""
+    """Return the time of an agent's last heartbeat; None for an agent monitored only by probes."""
     return None if agent.monitoring == Monitoring.PROBE else agent.last_heartbeat_at_s
 
 

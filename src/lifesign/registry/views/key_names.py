@@ -1,4 +1,4 @@
-"""What are the keys called that act, and who is told?"""
+"""Names of the keys in events, and the callers that may see them."""
 
 from collections.abc import Iterable
 
@@ -24,5 +24,5 @@ def names_of_keys(transaction: Transaction, actors: Iterable[str | None]) -> dic
 
 
 def keys_in(events: Iterable[Event]) -> set[str]:
-    """Return how the keys act that some events tell of."""
+    """Return the holder names of keys that some events contain."""
     return {key for event in events for key in keys_acting(event.actor, event.payload)}

@@ -1,4 +1,4 @@
-"""How is a lease shown, and how is a refusal told?"""
+"""Leases and lease refusals in answers."""
 
 from typing import Annotated
 
@@ -65,7 +65,7 @@ class LeaseRenewal(Body):
 
 
 def lease_record(claim: Claim, now_s: float) -> LeaseRecord:
-    """Return a claim as it is shown; one whose time is over shows as expired, though nobody ended it yet."""
+    """Return a claim for an answer; an overdue one is shown as expired even before it is ended."""
     claim = ended(claim, EndReason.EXPIRED, now_s) if claim.expires_at_s <= now_s else claim
     return LeaseRecord(
         lease_id=claim.lease_id or "",
@@ -96,10 +96,9 @@ def lease_json(claim: Claim) -> bytes:
 def refused(
     refusal: Refusal, named: str, *, now_s: float, token: int = 0, agent: Holder | None = None
 ) -> LifesignError:
-    """Return a refusal as the error that the caller is told.
+    """Return a refusal as the error for the caller.
 
-    `named` is the lease or the resource that was asked for, `token` what came with the request, `agent`
-    who asks.
+    `named` is the requested lease or resource, `token` the token of the request, `agent` the caller.
     """
     claim = refusal.claim or Claim(resource=named)
     error: LifesignError

@@ -1,4 +1,4 @@
-"""Where are the targets of which events tell?"""
+"""URLs of the targets in events."""
 
 from collections.abc import Iterable
 
@@ -17,7 +17,7 @@ def visible_target_names(
 
 
 def places_in(transaction: Transaction, events: Iterable[Event]) -> dict[str, str]:
-    """Return what those are called whose ids tell nobody who they are, by their ids."""
+    """Return the URLs of targets by those ids that do not show them."""
     ids = {agent_id for event in events if (agent_id := agent_of(event)) and not has_readable_id(agent_id)}
     found = agent_rows.names_of(transaction, sorted(ids)) if ids else []
     return {agent_id: called(agent_id, name, target_url) for agent_id, name, target_url in found}

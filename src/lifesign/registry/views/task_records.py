@@ -1,4 +1,4 @@
-"""How is a task shown?"""
+"""Tasks in answers."""
 
 from typing import Any
 
@@ -20,14 +20,14 @@ MAX_SHOWN = 100
 
 
 def summaries(transaction: Transaction, shown: list[StoredTask]) -> list[TaskSummary]:
-    """Return tasks as they stand in a listing."""
+    """Return tasks for a list."""
     kin = {number for task in shown for number in (task.parent, task.fix_of) if number is not None}
     ids = task_rows.ids_of(transaction, sorted(kin))
     return [TaskSummary(**_members(task, ids, transaction.now_s)) for task in shown]
 
 
 def summary(transaction: Transaction, task: StoredTask) -> TaskSummary:
-    """Return one task as it stands in a listing."""
+    """Return one task for a list."""
     return summaries(transaction, [task])[0]
 
 
@@ -50,7 +50,7 @@ def record(transaction: Transaction, task: StoredTask) -> TaskRecord:
 
 
 def record_for(transaction: Transaction, task: StoredTask, caller: Principal) -> TaskRecord:
-    """Return the same as a caller is told it: with what the keys are called that act, if they may know."""
+    """Return a task for a caller, with the names of the acting keys if the caller may know them."""
     return with_names(transaction, record(transaction, task), caller)
 
 

@@ -1,4 +1,4 @@
-"""Agents: what is stored of each, and how it is found by its id or number."""
+"""Rows of agents, found by id or number."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -115,7 +115,7 @@ _COLUMNS = (
     *(observed.c[name] for name in EVIDENCE_COLUMNS),
 )
 _CAPACITY = "max_concurrent_tasks"
-"""Stands in `heartbeats`, beside the load: a search for free capacity reads narrow rows only."""
+"""Stored in `heartbeats`, beside the load: a search for free capacity then reads narrow rows only."""
 _NAMES = tuple(member.name for member in fields(StoredAgent))
 _ALL = select(*_COLUMNS).select_from(
     agents.join(heartbeats, heartbeats.c.agent == agents.c.id).outerjoin(
@@ -169,7 +169,7 @@ def find_many(
 def find_named(
     transaction: Transaction, agent_ids: Sequence[str], *, to_change: bool = False
 ) -> list[StoredAgent]:
-    """Return agents by their ids, in the order of our numbers; whoever is not there is left out."""
+    """Return agents by their ids, in the order of their numbers; unknown ids are omitted."""
     wanted = _ALL_NAMED[transaction.is_postgresql]
     if to_change:
         wanted = wanted.with_for_update(of=(agents, heartbeats))
@@ -288,7 +288,7 @@ def reset_agent(
     transaction.connection.execute(delete(observed).where(observed.c.agent == number))
 
 
-# What a verdict changes; one statement for any number of agents.
+# Columns that a verdict changes; one statement for any number of agents.
 VERDICT_COLUMNS = (
     "status", "reason", "status_since_s", "explanation", "health", "incarnation", "version", "assess_at_s",
     "drain_deadline_s", "recoveries_s",
@@ -341,7 +341,7 @@ _SET_VERDICT_DUE_POSTGRESQL = text("""
     FROM unnest(CAST(:id AS bigint[]), CAST(:assess_at_s AS float8[])) AS given (id, assess_at_s)
     WHERE agents.id = given.id
 """)
-# An agent that was judged or changed by somebody else meanwhile keeps what that has led to.
+# A verdict is dropped if another transaction assessed or changed the agent meanwhile.
 _PUT_OFF_POSTGRESQL = text("""
     UPDATE agents SET assess_at_s = given.assess_at_s
     FROM unnest(CAST(:id AS bigint[]), CAST(:assess_at_s AS float8[])) AS given (id, assess_at_s),
@@ -370,7 +370,7 @@ def set_verdicts(transaction: Transaction, changed: Sequence[StoredAgent]) -> No
 
 
 def set_verdict_due(transaction: Transaction, deadlines: Mapping[int, float | None]) -> None:
-    """Store when these agents are to be judged next."""
+    """Store the due times of the next assessments of these agents."""
     if not deadlines:
         return
     if transaction.is_postgresql:
@@ -381,9 +381,9 @@ def set_verdict_due(transaction: Transaction, deadlines: Mapping[int, float | No
 
 
 def put_off(transaction: Transaction, deadlines: Mapping[int, float | None], due_at_s: float) -> None:
-    """Store when these agents, which were due, are to be judged next; whoever is not due any more is left."""
+    """Store the next due times of these agents if they are still due."""
     if not transaction.is_postgresql:
-        # Nobody else writes between the reading and this.
+        # No other transaction writes between the read and this.
         set_verdict_due(transaction, deadlines)
     elif deadlines:
         columns = {**_as_columns(deadlines), "due_at_s": due_at_s}
@@ -421,7 +421,7 @@ def _as_columns(deadlines: Mapping[int, float | None]) -> dict[str, Any]:
 
 
 ObservedRow = tuple[int, str, float | None, float | None, float | None, float | None, str | None]
-"""What probes of one agent add up to, as it is stored; `observed_row` makes it."""
+"""Sums of the probes of one agent, as stored; `observed_row` creates it."""
 
 
 def observed_row(number: int, seen: Observed) -> ObservedRow:

@@ -1,4 +1,4 @@
-"""Which commands wait for an agent's next heartbeat?"""
+"""Commands that wait for an agent's next heartbeat."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

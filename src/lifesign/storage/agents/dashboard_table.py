@@ -1,7 +1,7 @@
-"""Which agents stand on this page of the dashboard's table?
+"""Pages of the dashboard's table of agents.
 
-The API's searches are `agent_search`; here people look for a part of a name, and choose an order. Found by
-indexes first; the records of one page are fetched only then.
+The API's searches are `agent_search`. The dashboard searches for a part of a name, and offers several orders.
+Indexes are searched first; only the records of one page are fetched.
 """
 
 from collections import Counter
@@ -21,37 +21,39 @@ from lifesign.storage.engine.transaction import Transaction
 
 
 class Order(StrEnum):
-    """What stands first."""
+    """Order of the table."""
 
     NEWEST = "newest"
     """Registered last."""
     OLDEST = "oldest"
     NAME = "name"
-    """By the id, as the database sorts texts."""
+    """By id, in the database's order of texts."""
     CHANGED = "changed"
-    """Whose status changed last."""
+    """Latest change of status first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFilter:
-    """Which agents are looked for; empty or None means any."""
+    """Filter of agents; empty or None matches any."""
 
     text: str = ""
     """A part of the id or of the name, whatever its case in ASCII; or a host, or a URL, that is probed."""
     status: str | None = None
     health: str | None = None
-    """As it is shown now: what is stored is `unknown` once its evidence does not count any more."""
+    """Health as shown now: a stored one is `unknown` once its evidence is too old."""
     role_id: str | None = None
     capability: str | None = None
     host: str | None = None
-    """Where probes ask it: its platform."""
+    """Host of its probes: its platform."""
     max_evidence_age_s: float | None = None
     """Agents whose last measured probe is no older; one without any never matches."""
 
 
 Place = tuple[int] | tuple[str] | tuple[float, int]
-"""Where an agent stands in an order: our number for it, its id, or since when it has its status and our
-number."""
+"""Position of an agent in an order.
+
+Its number; its id; or the time of its status and its number.
+"""
 
 
 def place_of(agent: StoredAgent, order: Order) -> Place:
@@ -74,8 +76,8 @@ def listing(
 
     `is_common`: so many match that it is quicker to walk along the order than to sort those that match.
     """
-    # Within one status the indexes give every order but that of names; one page of each makes the page.
-    # For a part of a name, or a host, SQLite would look in each of them anew.
+    # Within one status the indexes give every order except that of names; the page is merged from one page of
+    # each status. With a part of a name, or a host, SQLite would search each index again.
     is_looked_up = bool(wanted.text) or wanted.host is not None
     is_split = (
         wanted.status is None
@@ -190,14 +192,14 @@ def _conditions(transaction: Transaction, wanted: TableFilter, *, is_walk: bool)
 
 
 def _has_health(transaction: Transaction, health: str, *, is_walk: bool) -> ColumnElement[bool]:
-    """Whether the health that is shown now is this one (`evidence_age.shown_health`)."""
+    """Return whether the health as shown now is this one (`evidence_age.shown_health`)."""
     is_stored = (agents.c.health.concat("") if is_walk else agents.c.health) == health
     is_old = select(observed.c.agent).where(observed.c.agent == agents.c.id, _is_over(transaction)).exists()
     return or_(is_stored, is_old) if health == HealthStatus.UNKNOWN else and_(is_stored, ~is_old)
 
 
 def _is_over(transaction: Transaction) -> ColumnElement[bool]:
-    """Whether the health that an agent reported does not count any more."""
+    """Return whether the health that an agent reported is too old."""
     return or_(observed.c.evidence_until_s < transaction.now_s, observed.c.health_until_s < transaction.now_s)
 
 
@@ -214,7 +216,7 @@ def _targets_at(text: str) -> Select[tuple[str]] | None:
 
 
 def _holds(transaction: Transaction, column: ColumnElement[str], part: str) -> ColumnElement[bool]:
-    """Whether a text holds a part, whatever its case."""
+    """Return whether a text contains a part, ignoring case."""
     if transaction.is_postgresql:
         return column.icontains(part, autoescape=True)
     # SQLite's LIKE takes no notice of case in ASCII; lower() besides would double the time.

@@ -1,4 +1,4 @@
-"""Which state did the holder of a resource write last?"""
+"""States that the holders of resources wrote last."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -11,12 +11,12 @@ from lifesign.storage.engine.tables import fenced_states
 from lifesign.storage.engine.transaction import Transaction
 
 _ERASED = ""
-"""In place of a holder; nobody is called so."""
+"""Replaces the name of an erased holder; no holder has this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredState:
-    """What was written, by whom, and with which fencing token."""
+    """A state with its writer and fencing token."""
 
     resource: str
     state: Mapping[str, Any]
@@ -24,12 +24,12 @@ class StoredState:
     """From 1; rises by one with each write."""
     token: int
     holder: str | None
-    """None once whoever wrote it was erased: the state is the intent's and stays."""
+    """None once the writer was erased: the state belongs to the intent and stays."""
     written_at_s: float
 
 
 def find(transaction: Transaction, resource: str) -> StoredState | None:
-    """Return the state of a resource; None if nobody has written it."""
+    """Return the state of a resource; None if there is none."""
     row = transaction.connection.execute(
         select(fenced_states).where(fenced_states.c.resource == resource)
     ).mappings()
@@ -38,12 +38,12 @@ def find(transaction: Transaction, resource: str) -> StoredState | None:
 
 
 def write(transaction: Transaction, state: StoredState) -> None:
-    """Store a state in place of the one before; whoever writes has locked the resource's lease."""
+    """Store a state in place of the previous one; the caller has locked the resource's lease."""
     transaction.connection.execute(insert_or_replace(transaction, fenced_states, "resource"), asdict(state))
 
 
 def forget_holder(transaction: Transaction, holder: str) -> None:
-    """Take somebody's name off all states that they wrote last."""
+    """Remove a holder's name from all states that it wrote last."""
     transaction.connection.execute(
         update(fenced_states).where(fenced_states.c.holder == holder).values(holder=_ERASED)
     )

@@ -1,8 +1,8 @@
-"""Heartbeats, as they are stored, many at once.
+"""Rows of heartbeats, many at once.
 
-One statement fetches what must be known of all of them, one writes them all. On SQLite both exchange
-JSON: a statement of many rows would take and give back the interpreter's lock for each row, and wait
-for it each time while the server is busy.
+One statement fetches the facts for a batch, and one writes the batch. On SQLite both exchange JSON: a
+statement with many rows would release and acquire the interpreter's lock for each row, and wait for it each
+time while the server is busy.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ class HeartbeatCaller(NamedTuple):
 
     agent_id: str
     digest: str
-    """Of the key, hexadecimal."""
+    """Digest of the key, hexadecimal."""
 
 
 class HeartbeatFacts(NamedTuple):
-    """What is known of an agent that beats, and of the key that it showed."""
+    """Facts about an agent that sent a heartbeat, and about its key."""
 
     position: int
     """In what was asked."""
@@ -128,9 +128,9 @@ def latest_due(transaction: Transaction, proven_s: float, limit: int) -> list[tu
 
 
 def facts_of(transaction: Transaction, callers: Sequence[HeartbeatCaller]) -> dict[int, HeartbeatFacts]:
-    """Return what is known, by the position in `asked`; whoever is not registered is absent.
+    """Return the facts by position in `asked`; unregistered agents are absent.
 
-    Until the transaction ends, nobody else changes these agents.
+    Until the transaction ends, no other one changes these agents.
     """
     rows: Any
     if transaction.is_postgresql:

@@ -1,4 +1,4 @@
-"""What is kept of agents' numbers over time? One row of each, packed; `agent_history` reads it."""
+"""Histories of agents, one packed row each; `agent_history` reads them."""
 
 from collections.abc import Mapping, Sequence
 

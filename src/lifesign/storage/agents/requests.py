@@ -7,7 +7,7 @@ from lifesign.storage.engine.tables import agent_requests
 from lifesign.storage.engine.transaction import Transaction
 
 FORGOTTEN_AFTER_S = 86_400.0
-"""Of a process that ended: no heartbeat is waited for that long."""
+"""Retention for a process that ended: no heartbeat timeout is that long."""
 MAX_STEP_S = 1.0
 """A moment further ahead was stored before the clock was set back, and does not count."""
 

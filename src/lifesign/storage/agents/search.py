@@ -1,7 +1,7 @@
-"""Which agents match, in which order, and how many are there?
+"""Search of agents: filters, order and totals.
 
-Found by the narrow tables first; the records of one page are fetched only then. Every search begins
-with a status, so that it costs nothing how many are dead.
+Narrow tables are searched first; only the records of one page are fetched. Every search begins with a status,
+so that the number of dead agents does not matter.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,12 +32,12 @@ from lifesign.storage.engine.tables import agents, capabilities, heartbeats, obs
 from lifesign.storage.engine.transaction import Transaction
 
 MAX_STATEMENTS = 256
-"""That are kept: one for each set of things that were asked about together, whatever their values."""
+"""Maximum of cached statements: one for each combination of filters, whatever their values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentFilter:
-    """Which agents are looked for; empty or None means any."""
+    """Filter of agents; empty or None matches any."""
 
     agent_id: str | None = None
     statuses: tuple[str, ...] = ()
@@ -45,15 +45,15 @@ class AgentFilter:
     """Any of them."""
     role_id: str | None = None
     health: tuple[str, ...] = ()
-    """As it is shown now: what is stored is `unknown` once its evidence does not count any more."""
+    """Health as shown now: a stored one is `unknown` once its evidence is too old."""
     min_available_capacity: int | None = None
-    """Who does not say how much it can do never matches."""
+    """Agents that do not report their capacity never match."""
     max_evidence_age_s: float | None = None
     """Agents whose last measured result is no older; one without any never matches."""
 
 
 class ListedAgent(NamedTuple):
-    """What a listing shows of an agent; the members are columns of `agents`, `heartbeats` and `observed`."""
+    """An agent in a list; the members are columns of `agents`, `heartbeats` and `observed`."""
 
     id: int
     agent_id: str
@@ -91,7 +91,7 @@ class ListedAgent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolTotals:
-    """What the members of a pool add up to."""
+    """Totals of the members of a pool."""
 
     members: Mapping[str, int]
     """How many there are, per status."""
@@ -101,7 +101,7 @@ class PoolTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outline:
-    """What a search asks about, without the values: what its statement is made from."""
+    """Filters of a search without their values, from which its statement is made."""
 
     statuses: int
     """None, one, or several, which is 2; so the two below."""
@@ -118,7 +118,7 @@ class _Outline:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What a search reads: tables, conditions, and the column that holds our number for an agent."""
+    """Source of a search: tables, conditions, and the column with the agent's number."""
 
     tables: FromClause
     number: ColumnElement[int]
@@ -152,7 +152,7 @@ def listing(
 
 
 def place_of(agent: ListedAgent, *, by_load: bool) -> list[int]:
-    """Return where an agent stands in a listing, for `after`."""
+    """Return the position of an agent in a list, for `after`."""
     return [agent.current_load, agent.id] if by_load else [agent.id]
 
 
@@ -169,7 +169,7 @@ class MaintainedTogether(NamedTuple):
     until_s: float
     agents: int
     agent_id: str
-    """Of one of them."""
+    """Agents with one of these ids."""
 
 
 def members_of(transaction: Transaction, role_id: str) -> dict[str, int]:
@@ -212,9 +212,9 @@ def maintained_together(
 
 
 def pool(transaction: Transaction, role_id: str, status: str) -> PoolTotals:
-    """Return how many members a pool has per status, and the capacity of those of one status.
+    """Return the number of members of a pool per status, and the capacity of those of one status.
 
-    Who does not say how much it can do adds no load either: the difference would lie.
+    The load of agents that do not report their capacity is not counted either: the difference would be wrong.
     """
     counted = select(agents.c.id).where(agents.c.role_id == role_id, agents.c.status == status)
     capacity = transaction.connection.execute(
@@ -301,7 +301,7 @@ def _is_behind(place: Sequence[ColumnElement[Any]]) -> ColumnElement[bool]:
 
 
 def _source(outline: _Outline, *, with_load: bool, is_by_set: bool) -> _Source:
-    """Return the fewest tables that can tell who matches; `is_by_set`: see `_is_found`."""
+    """Return the fewest tables that decide which agents match; `is_by_set`: see `_is_found`."""
     conditions: list[ColumnElement[bool]] = []
     needs_load = with_load or outline.has_capacity
     needs_record = outline.has_role or outline.health or outline.has_agent
@@ -343,7 +343,7 @@ def _conditions(outline: _Outline) -> Iterator[ColumnElement[bool]]:
 
 
 def _has_health(outline: _Outline) -> ColumnElement[bool]:
-    """Whether the health that is shown now is one of those wanted (`evidence_age.shown_health`)."""
+    """Return whether the health as shown now is a wanted one (`evidence_age.shown_health`)."""
     is_stored = _among(agents.c.health, "health", outline.health)
     now_s: BindParameter[float] = bindparam("now_s")
     is_old = func.coalesce(observed.c.evidence_until_s < now_s, false()) | func.coalesce(
@@ -365,10 +365,10 @@ def _able(outline: _Outline) -> Select[tuple[int]]:
 def _is_found(
     number: ColumnElement[int], found: Select[tuple[int]], *, is_postgresql: bool
 ) -> ColumnElement[bool]:
-    """Whether a number is among those found, which are put in order and looked up one after another.
+    """Return whether a number is among those found, which are sorted and looked up one after another.
 
-    For a join PostgreSQL would read all beats there are, which takes three times as long for one agent in 20.
-    Of several capabilities SQLite would sort out who has two of them, and sort all once more.
+    For a join PostgreSQL would read all heartbeats, which takes three times as long for one agent in 20. For
+    several capabilities SQLite would remove agents with two of them, and sort all again.
     """
     return number == any_(func.array(found.scalar_subquery())) if is_postgresql else number.in_(found)
 

@@ -1,7 +1,7 @@
-"""How is a statement told many values at once?
+"""Parameters with many values.
 
-As one: an array on PostgreSQL, JSON on SQLite. With a parameter for each, its text would be put together anew
-for every number of them.
+They are passed as one: an array on PostgreSQL, JSON on SQLite. With a parameter for each value, there would
+be another statement for every number of values.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 
 def is_given(wanted: ColumnElement[Any], *, is_postgresql: bool) -> ColumnElement[bool]:
-    """Whether a column has one of the values that `given` hands over when the statement is executed."""
+    """Return whether a column has one of the values that `given` passes at execution."""
     if is_postgresql:
         return wanted == any_(bindparam("given", type_=ARRAY(wanted.type)))
     return wanted.in_(select(column("value")).select_from(func.json_each(bindparam("given"))))

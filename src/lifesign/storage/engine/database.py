@@ -21,7 +21,7 @@ from lifesign.storage.engine.write_watch import WriteWatch
 
 
 class Database(Protocol):
-    """Where the registry keeps what it knows."""
+    """The registry's database."""
 
     url: URL
     writes: WriteWatch
@@ -31,9 +31,9 @@ class Database(Protocol):
         """Run a function that changes nothing; it sees one state throughout."""
 
     async def write(self, function: Callable[[Transaction], T]) -> T:
-        """Run a function and return once it is committed; whatever it raises undoes it.
+        """Run a function and return after the commit; any exception rolls it back.
 
-        StoreUnavailable if the database is away, full or locked for too long.
+        Raise StoreUnavailable if the database is unreachable, full or locked for too long.
         """
 
     def check_files(self) -> None:
@@ -79,7 +79,7 @@ def read_url(url: str) -> URL:
 _DRIVERS = frozenset({"sqlite", "postgresql", "postgres"})
 _EXPECTED = "sqlite:///FILE or postgresql://USER@HOST/NAME"
 MAX_SHOWN_CHARACTERS = 80
-"""Of what was given for a URL and is none."""
+"""Maximum length of an invalid URL in a message."""
 
 
 def _shown(url: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Is it the database that fails, or a statement that is wrong, and does trying again help?"""
+"""Classification of database errors: unreachable or a defect, and whether a retry helps."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from lifesign.storage.errors import StoreUnavailable
 PRIMARY_CODE = 0xFF
 """The bits of an error code of SQLite that say of which kind it is."""
 
-# PostgreSQL: serialization_failure, deadlock_detected, and unique_violation: somebody else has just added
-# what was not there when the function looked.
+# PostgreSQL: serialization_failure, deadlock_detected, and unique_violation, which means that another
+# transaction added the row first.
 _TRY_AGAIN = frozenset({"40001", "40P01", "23505"})
 # Classes: connection exception, insufficient resources, operator intervention, system error.
 _POSTGRESQL_UNAVAILABLE = frozenset({"08", "53", "57", "58"})
@@ -34,7 +34,7 @@ class Retry(Exception):
 
 @contextmanager
 def translated(*, is_last: bool = True) -> Iterator[None]:
-    """Turn what a driver raises because the database is away into StoreUnavailable."""
+    """Turn a driver's exception about an unreachable database into StoreUnavailable."""
     try:
         yield
     except (OSError, TimeoutError, PoolTimeout) as error:
@@ -50,7 +50,7 @@ def translated(*, is_last: bool = True) -> Iterator[None]:
 
 
 def _is_unreachable(error: DBAPIError) -> bool:
-    """Whether it is the database that fails, not the statement that is wrong."""
+    """Return whether the database failed, not the statement."""
     if isinstance(error.orig, sqlite3.Error):
         code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
         return code & PRIMARY_CODE in _SQLITE_UNAVAILABLE
@@ -64,7 +64,7 @@ def _is_unreachable(error: DBAPIError) -> bool:
 
 def _unreachable_reason(error: DBAPIError) -> str:
     if not isinstance(error.orig, sqlite3.Error):
-        # What PostgreSQL says may name hosts and users.
+        # PostgreSQL's message may contain hosts and users.
         return f"the database does not answer ({type(error.orig).__name__})"
     if error.orig.sqlite_errorcode & PRIMARY_CODE in _SQLITE_IS_DAMAGED:
         return DAMAGED

@@ -1,7 +1,7 @@
-"""Does anybody have an SQLite file open, or hold up all who would change it?
+"""Use of an SQLite file by other processes.
 
-Whoever has opened a file with a write-ahead log holds a lock for as long as the connection is there, and
-the log cannot be given up meanwhile: SQLite itself knows, also of processes that were killed.
+A process that has opened a file with a write-ahead log holds a lock as long as its connection is open, and
+the log cannot be removed meanwhile: SQLite itself knows this, also of killed processes.
 """
 
 import errno
@@ -20,15 +20,15 @@ WAIT_SECONDS = 1.0
 """For a command that is just at its end: it has the file open for a moment only."""
 RETRY_SECONDS = 0.05
 WRITE_LOCK_BYTE = 120
-"""Of the index beside a write-ahead log: who writes holds a lock on it (sqlite.org/walformat.html)."""
+"""Byte of the index of a write-ahead log that a writer locks (sqlite.org/walformat.html)."""
 
 _IN_USE = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
 def check_unused(file: Path) -> None:
-    """Return if nobody else has the file open; DatabaseInUse else, StoreUnavailable if it is no database.
+    """Return if no other process has the file open; else DatabaseInUse, or StoreUnavailable if it is damaged.
 
-    Takes up to WAIT_SECONDS. Nobody is kept from opening it afterwards.
+    Takes up to WAIT_SECONDS. Other processes may open the file afterwards.
     """
     give_up_s = time.monotonic() + WAIT_SECONDS
     while _is_used(file):
@@ -50,15 +50,15 @@ def _is_used(file: Path) -> bool:
 
 
 def check_unlocked(file: Path) -> None:
-    """Return once nobody is just writing to a file of ours, StoreUnavailable if somebody is for too long.
+    """Return once no process is writing to the file; StoreUnavailable if one is for too long.
 
-    Nothing is opened by SQLite, which might change something. This process must not have the file open.
+    SQLite does not open the file, which might change it. This process must not have the file open.
     """
     index = file.resolve().with_name(f"{file.resolve().name}-shm")
     try:
         opened = os.open(index, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        # Nobody is at work on it.
+        # No process uses it.
         return
     try:
         give_up_s = time.monotonic() + BUSY_SECONDS
@@ -67,7 +67,7 @@ def check_unlocked(file: Path) -> None:
                 raise StoreUnavailable("the database does not answer (another process holds it locked)")
             time.sleep(RETRY_SECONDS)
     finally:
-        # Which lets go of the lock.
+        # This releases the lock.
         os.close(opened)
 
 

@@ -1,4 +1,4 @@
-"""Whose tables are in a database: ours, somebody else's, or nobody's?"""
+"""Owner of the tables in a database."""
 
 from sqlalchemy import Connection, text
 
@@ -20,14 +20,14 @@ TABLES_OF_POSTGRESQL = """
 
 
 def table_names(connection: Connection) -> frozenset[str]:
-    """Return the names of all tables that somebody has made where ours are, or would be."""
+    """Return the names of all user tables in the schema of the registry's tables."""
     is_postgresql = connection.dialect.name == "postgresql"
     return frozenset(connection.scalars(text(TABLES_OF_POSTGRESQL if is_postgresql else TABLES_OF_SQLITE)))
 
 
 def is_foreign(names: frozenset[str]) -> bool:
-    """Whether tables of these names are another program's: there are some, and no revision of ours.
+    """Return whether tables of these names belong to another program: there are some, and no revision.
 
-    What others have put beside our tables later does not make them theirs.
+    Tables that another program adds later beside the registry's are ignored.
     """
     return bool(names) and REVISION_TABLE not in names

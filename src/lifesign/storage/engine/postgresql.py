@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from lifesign.domain.events.event import EventDraft
 
 POOL_CONNECTIONS = 10
-"""To PostgreSQL, per server process."""
+"""Maximum of connections to PostgreSQL per server process."""
 POOL_WAIT_SECONDS = 10.0
 STATEMENT_SECONDS = 30.0
 """How long PostgreSQL may take over one statement."""
 MAX_TRIES = 5
-"""Of a function whose transaction PostgreSQL gave up because of another one."""
+"""Maximum of tries of a transaction that PostgreSQL aborts because of another one."""
 
 
 class PostgresqlDatabase:

@@ -1,4 +1,4 @@
-"""How is each connection to PostgreSQL set up, and replaced when it has died?"""
+"""Set-up and replacement of connections to PostgreSQL."""
 
 import time
 
@@ -10,10 +10,10 @@ from sqlalchemy.pool import ConnectionPoolEntry
 PING_AFTER_SECONDS = 1.0
 """How long a connection must have been idle before it is asked whether it is still alive."""
 
-# To compile what takes milliseconds takes longer than that.
+# Compiling a statement that takes milliseconds takes longer than that.
 SETTINGS = {"application_name": "lifesign", "jit": "off"}
-# What is asked for lies in memory or on flash: as for disks that turn, whole tables would be read to find
-# thirty rows among thousands. Whoever has set it for this server, database or user knows better.
+# The data is in memory or on flash. With the defaults for spinning disks, whole tables would be read to find
+# thirty rows among thousands. A setting of the server, database or user takes precedence.
 _ASSUME_FLASH = """
     SELECT set_config('random_page_cost', '1.1', false) FROM pg_settings
     WHERE name = 'random_page_cost' AND source = 'default'
@@ -21,10 +21,10 @@ _ASSUME_FLASH = """
 
 
 def configure(engine: Engine) -> None:
-    """Set up all connections that an engine makes, and replace unseen those that died while they were idle.
+    """Set up all connections of an engine, and replace those that died while they were idle.
 
-    One that dies at work is not tried again: its transaction may have been committed. One that was at
-    work just now is not asked: that would be three ways to the server and back for each transaction.
+    If a connection dies in use, its transaction is not repeated: it may have been committed. A connection
+    that was just in use is not checked: that would cost three round trips per transaction.
     """
 
     @event.listens_for(engine, "connect")
@@ -32,7 +32,7 @@ def configure(engine: Engine) -> None:
         cursor = connection.cursor()
         cursor.execute(_ASSUME_FLASH)
         cursor.close()
-        # What is set in a transaction that is undone is undone with it.
+        # A setting in a transaction is undone with it.
         connection.commit()
 
     @event.listens_for(engine, "checkin")

@@ -1,6 +1,6 @@
-"""What do all server processes know together? One row.
+"""The row that all server processes share.
 
-Whoever changes it has locked it first. The lock comes before those of agents, leases and the log.
+It must be locked before a change, and before agents, leases and the log.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +14,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryRow:
-    """The row; texts are empty as long as nobody has written them."""
+    """The row; texts are empty until they are first written."""
 
     token_floor: int
     """Above which all new fencing tokens are; 0 until the epoch is raised for the first time."""
@@ -25,10 +25,10 @@ class RegistryRow:
     excluded_downtime: str
     """JSON."""
     sweeper: str | None
-    """Which server process sweeps, or swept last."""
+    """Server process that sweeps, or swept last."""
     sweeper_until_s: float | None
     installation_id: str | None = None
-    """By which a server recognises its database; None until one has started on it."""
+    """Id by which a server recognises its database; None until a server has started on it."""
     mass_silence: str | None = None
     """JSON; None, like the next two, as long as nothing was written."""
     confirmed: str | None = None
@@ -46,15 +46,15 @@ _BEGIN = text("""
 
 
 def find(transaction: Transaction) -> RegistryRow | None:
-    """Return the row as it is; None as long as nobody has needed it."""
+    """Return the row as it is; None until it is first needed."""
     row = transaction.connection.execute(_ROW).mappings().one_or_none()
     return None if row is None else RegistryRow(**row)
 
 
 def lock(transaction: Transaction, *, to_raise_epoch: bool = False) -> RegistryRow:
-    """Return the row, created if it is absent; nobody else changes it until the transaction ends.
+    """Return the row, created if absent; no other transaction changes it until this one ends.
 
-    `to_raise_epoch` waits for those who just grant leases by the old epoch, and keeps others from it.
+    `to_raise_epoch` waits for transactions that grant leases with the old epoch, and blocks further ones.
     """
     row = _locked(transaction, skip_locked=False, key_share=not to_raise_epoch)
     if row is None:

@@ -1,7 +1,7 @@
-"""Is a database of the version that this program needs, and how does it become so?
+"""Version of a database, and its upgrade.
 
-The steps stand in `migrations/versions`, the newest revision among them is ours. Which one a database
-is at stands in a table of its own. Where other tables are and this one is not, nothing is set up.
+The steps are in `migrations/versions`; the newest revision among them is the program's. A table contains the
+revision of the database. If there are other tables and this one is missing, nothing is created.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown
 
 LOCK_NUMBER = 0x61675F68
-"""Of the advisory lock that PostgreSQL gives to one transaction at a time; ours by convention."""
+"""Number of PostgreSQL's advisory lock for upgrades."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def check(transaction: Transaction) -> None:
 
 
 def is_behind(transaction: Transaction) -> bool:
-    """Whether a database that is not empty is of an older revision, or of one that is not known."""
+    """Return whether a database that is not empty has an older revision, or an unknown one."""
     return revision(transaction) not in {None, newest_revision()}
 
 

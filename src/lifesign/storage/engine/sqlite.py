@@ -31,12 +31,12 @@ from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
 _log = logging.getLogger("lifesign.registry")
 
 MAX_WAITING = 20_000
-"""Of functions that wait for the SQLite writer; more are refused at once."""
+"""Maximum of functions that wait for the SQLite writer; more are refused at once."""
 MAX_GROUP = 1_000
-"""Of functions that one SQLite transaction commits together."""
+"""Maximum of functions that one SQLite transaction commits together."""
 READER_THREADS = 2
 ROOM_BYTES = 262_144
-"""That the disk must have left before changes to SQLite count as stored again: more than one change takes."""
+"""Free space on the disk from which changes to SQLite count as possible again: more than one change takes."""
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -50,7 +50,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a function returned or raised."""
+    """Result or exception of a function."""
 
     value: Any = None
     error: BaseException | None = None
@@ -82,7 +82,7 @@ class SqliteDatabase:
                 # It may vanish before SQLite opens it, which would create an empty one.
                 existing = {**url.query, "uri": "true", "mode": "rw"}
                 self._opened_url = url.set(database=file.absolute().as_uri(), query=existing)
-            # Where SQLite keeps its log, also of a file that is a link.
+            # SQLite's own path of the log, also for a symbolic link.
             self._directory = Path(str(url.database)).resolve().parent
             self._files = OpenFiles(Path(str(url.database)))
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="registry-writer")
@@ -138,7 +138,7 @@ class SqliteDatabase:
                     and self.writes.failure is not None
                     and await loop.run_in_executor(self._writer, self._has_room)
                 ):
-                    # What changes nothing succeeds on a full disk too, and so does what still fits.
+                    # An empty transaction succeeds on a full disk too, and so does one that still fits.
                     self.writes.succeeded()
                 for waiting, outcome in zip(group, outcomes, strict=True):
                     if outcome.appended:
@@ -156,7 +156,7 @@ class SqliteDatabase:
                 # Before anything is written: another database may have taken over the log's path.
                 self._files.check()
             outcomes, has_changed = self._commit_group(functions)
-            # Before the answer, a refusal too: what was committed to a file without a path is lost.
+            # Before any answer, a refusal too: a commit to a file without a path is lost.
             self._files.note_companions()
             self._files.check()
         except DatabaseReplaced as error:
@@ -166,15 +166,15 @@ class SqliteDatabase:
         return outcomes, has_changed
 
     def _commit_group(self, functions: list[Callable[[Transaction], Any]]) -> tuple[list[_Outcome], bool]:
-        """Commit several functions at once; what one of them raises undoes that one alone.
+        """Commit several functions at once; an exception of one of them rolls back only that one.
 
-        Tells besides whether any row was written.
+        Also return whether any row was written.
         """
         try:
             with translated(), self._write_engine.begin() as connection:
                 driver: Any = connection.connection.dbapi_connection
                 changes = driver.total_changes
-                # Who is alone fails with all of it: for a savepoint SQLite keeps a copy of each page.
+                # A single function needs no savepoint, for which SQLite would keep a copy of each page.
                 run = self._run_in_savepoint if len(functions) > 1 else self._run_plainly
                 outcomes = [run(connection, function) for function in functions]
                 has_changed = driver.total_changes > changes
@@ -199,9 +199,9 @@ class SqliteDatabase:
                 connection.close()
 
     def _has_room(self) -> bool:
-        """Whether the disk can hold ROOM_BYTES more: the log may have kept some room that it reuses.
+        """Return whether the disk has ROOM_BYTES left: the log may have some space that it reuses.
 
-        They are taken and given back at once, since no count of free blocks knows of quotas.
+        The space is allocated and freed at once, since no count of free blocks takes quotas into account.
         """
         if self._directory is None:
             return True
@@ -209,7 +209,7 @@ class SqliteDatabase:
             with TemporaryFile(buffering=0, dir=self._directory) as file:
                 return file.write(bytes(ROOM_BYTES)) == ROOM_BYTES
         except OSError as error:
-            # Anything else tells nothing about the disk.
+            # Other errors say nothing about the disk.
             return error.errno not in _NO_ROOM
 
     def _run_plainly(self, connection: Connection, function: Callable[[Transaction], Any]) -> _Outcome:
@@ -247,7 +247,7 @@ class SqliteDatabase:
         engine = create_sync_engine(
             self._opened_url,
             connect_args={"check_same_thread": False, "timeout": BUSY_SECONDS, "isolation_level": None},
-            # What is bound may be a secret, and an error's text ends in a log.
+            # A parameter may be a secret, and the text of an error is logged.
             hide_parameters=True,
             # An agent's record has three columns of JSON, and Python's own reader takes six times as long.
             json_deserializer=from_json,
@@ -281,7 +281,7 @@ class SqliteDatabase:
 
 def _resolve(done: asyncio.Future[Any], outcome: _Outcome) -> None:
     if done.done():
-        # Whoever asked has left; it is committed all the same.
+        # The caller has left; the transaction is committed all the same.
         return
     if outcome.error is not None:
         done.set_exception(outcome.error)

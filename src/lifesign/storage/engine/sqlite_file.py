@@ -23,12 +23,12 @@ BUSY_RETRY_SECONDS = 0.01
 
 
 def sealed_url(url: URL, *, is_excluded: bool = False) -> URL | None:
-    """Return how an SQLite file is read of which nothing is changed; None if it may be changed.
+    """Return the URI options for reading an SQLite file without changes; None if it may be changed.
 
-    It may not if `is_excluded`, or if this user may read it and not write. Where no log lies beside it
-    nobody is at work on it: it is read as it is, for SQLite could not make there the files by which readers
-    and writers know of each other. InvalidValue if it may not be read, or its log may not, which holds the
-    latest changes; if it is no file and may not be made either.
+    It may not if `is_excluded`, or if this user may read it and not write. Without a log beside it no process
+    uses it, and it is read as it is: SQLite could not create the files through which readers and writers
+    cooperate. Raise InvalidValue if it cannot be read, or its log, which contains the latest changes, cannot;
+    also if it does not exist and cannot be created.
     """
     file = Path(str(url.database or "")).absolute()
     if not file.is_file():
@@ -53,7 +53,7 @@ def sealed_url(url: URL, *, is_excluded: bool = False) -> URL | None:
 
 
 def is_foreign_file(connection: sqlite3.Connection) -> bool:
-    """Whether another program made the tables of this file."""
+    """Return whether another program created the tables of this file."""
     return is_foreign(frozenset(name for (name,) in connection.execute(TABLES_OF_SQLITE)))
 
 

@@ -1,7 +1,7 @@
-"""Which tables are there?
+"""The tables.
 
-Times are seconds since the epoch by the database's clock. What grows with the number of agents and
-changes with every heartbeat stands apart in `heartbeats`: narrow rows, no index but the key.
+Times are seconds since the epoch by the database's clock. Columns that grow with the number of agents and
+change with every heartbeat are separate in `heartbeats`: narrow rows, no index but the key.
 """
 
 from sqlalchemy import (
@@ -111,7 +111,7 @@ observed = Table(
     Index(None, "evidence_until_s"),
 )
 
-# Written once in half an hour: the running one stands in `observed`.
+# Written once per half hour: the current one is in `observed`.
 agent_history = Table(
     "agent_history",
     metadata,
@@ -140,7 +140,7 @@ leases = Table(
     Column("lease_id", String(64), comment="of the last grant; see lease_id.py"),
     Column("holder", String(128)),
     Column("holder_incarnation", BigInteger),
-    Column("token", BigInteger, nullable=False, comment="the last one granted; rises for ever"),
+    Column("token", BigInteger, nullable=False, comment="last granted token; never decreases"),
     Column("acquired_at_s", Double),
     Column("expires_at_s", Double),
     Column("ended_at_s", Double),
@@ -201,7 +201,7 @@ archive_erasures = Table(
         "remaining",
         Text,
         nullable=False,
-        comment="from and to which sequence archives may tell of it, as JSON",
+        comment="ranges of sequences in archives that may contain its events, as JSON",
     ),
 )
 
@@ -236,7 +236,12 @@ registry = Table(
     Column("token_floor", BigInteger, nullable=False),
     Column("swept_at_s", Double, comment="when a sweep last ran"),
     Column("monitor", Text, nullable=False, comment="monitor_health.Monitor as JSON"),
-    Column("excluded_downtime", Text, nullable=False, comment="time that is nobody's silence, as JSON"),
+    Column(
+        "excluded_downtime",
+        Text,
+        nullable=False,
+        comment="time that does not count as missed heartbeats, as JSON",
+    ),
     Column("sweeper", String(64), comment="which server process sweeps"),
     Column("sweeper_until_s", Double, comment="then another one may"),
     Column("installation_id", String(64), comment="ins_...; null: no server yet"),
@@ -275,8 +280,8 @@ webhooks = Table(
     Column("message_sequence", BigInteger, comment="of the last event of that delivery"),
 )
 
-# What is probed. What changes with every probe stands apart in `probe_results`; ids ascend with the
-# shard within a page of an import, so that the results of one shard lie in few pages of the file.
+# Targets of probes. Columns that change with every probe are separate in `probe_results`. Ids ascend with the
+# shard within a page of an import, so that the results of one shard are in few pages of the file.
 targets = Table(
     "targets",
     metadata,
@@ -286,11 +291,11 @@ targets = Table(
     Column("host", String(255), nullable=False),
     Column("shard", Integer, nullable=False, comment="of the host"),
     Column("left_shard", Integer, comment="where it lay before its host became another one"),
-    Column("version", BigInteger, nullable=False, comment="rises with what its prober has to be told"),
+    Column("version", BigInteger, nullable=False, comment="rises with each change that its prober needs"),
     Column("is_registered", Boolean, nullable=False, comment="no directory has to list it"),
     Column("added_at_s", Double, nullable=False),
-    Column("entered_at_s", Double, comment="when its URL changed, or its agent registered anew"),
-    Column("recheck_at_s", Double, comment="when somebody last asked for a look"),
+    Column("entered_at_s", Double, comment="when its URL changed, or its agent registered again"),
+    Column("recheck_at_s", Double, comment="when a recheck was last requested"),
     Column("gone_at_s", Double, comment="since when it is no target any more"),
     Column("gone_reason", String(16)),
     Column("confirmed_at_s", Double, comment="when an operator last said that it may be down"),
@@ -317,7 +322,7 @@ target_claims = Table(
     Column("token_at_s", Double, comment="when it was last found; null: it is not served"),
     Column("unlinked_at_s", Double, comment="when the last link of the two ended"),
     Column("proof", String(8), comment="what proves it, as of the last decision"),
-    Column("due_at_s", Double, nullable=False, comment="when the link is to be decided anew"),
+    Column("due_at_s", Double, nullable=False, comment="when the link is to be decided again"),
     Index(None, "agent"),
     Index(None, "due_at_s"),
 )
@@ -453,7 +458,7 @@ result_sums = Table(
 census_runs = Table(
     "census_runs",
     metadata,
-    Column("run_id", String(64), primary_key=True, comment="as whoever runs it calls it"),
+    Column("run_id", String(64), primary_key=True, comment="name of the definition"),
     Column("name", String(128), nullable=False, comment="of the probe definition"),
     Column("began_at_s", Double, nullable=False),
     Column("ended_at_s", Double),
@@ -498,12 +503,12 @@ opt_outs = Table(
     Column("origin", String(512), primary_key=True),
     Column("token", String(128), nullable=False, comment="to be served by the origin as a proof"),
     Column("requested_at_s", Double, nullable=False),
-    Column("checked_at_s", Double, comment="when somebody last looked whether it is served"),
+    Column("checked_at_s", Double, comment="time of the last check for the token"),
     Column("proven_at_s", Double, comment="since when it is probed no more"),
 )
 
-# What is to be done. A task's number is that of its lease's row: whoever changes the task has locked that
-# row, so the others need no locks of their own, but for budgets, which a child's end changes too.
+# Tasks. A task's number is that of its lease's row. A transaction that changes the task has locked that row,
+# so that the other rows need no locks; the exception are budgets, which the end of a child changes too.
 tasks = Table(
     "tasks",
     metadata,
@@ -512,7 +517,7 @@ tasks = Table(
     Column("title", String(256), nullable=False),
     Column("status", String(16), nullable=False),
     Column("status_since_s", Double, nullable=False),
-    Column("explanation", Text, comment="why it has this status, where somebody said so"),
+    Column("explanation", Text, comment="why it has this status, if a reason was given"),
     Column("agent_id", String(128), comment="who alone may have it"),
     Column("role_id", String(128), comment="whose members alone may have it"),
     Column("capabilities", JSON, nullable=False, comment="as in task_needs"),
@@ -524,7 +529,7 @@ tasks = Table(
     Column("attempts", Integer, nullable=False, comment="runs since people last queued it"),
     Column("runs", Integer, nullable=False, comment="the number of the last one"),
     Column("reports", Integer, nullable=False, comment="the number of the last one"),
-    Column("writes", Integer, nullable=False, comment="how many stand in task_writes"),
+    Column("writes", Integer, nullable=False, comment="number of rows in task_writes"),
     Column("not_before_s", Double, comment="while it is queued"),
     Column("progress_at_s", Double, comment="when the last run began, or last reported"),
     Column("parent", RowNumber, ForeignKey("tasks.number")),

@@ -11,7 +11,7 @@ from lifesign.domain.events.event import EventDraft
 T = TypeVar("T")
 Clock = Callable[[], float]
 Listener = Callable[[Sequence[EventDraft]], None]
-"""Is told which events one transaction has appended to the log; it must not raise."""
+"""Receives the events that one transaction has appended to the log; it must not raise."""
 EPOCH = func.extract("epoch", func.clock_timestamp())
 """PostgreSQL's time."""
 SELECT_EPOCH = select(EPOCH)
@@ -25,7 +25,7 @@ class Transaction:
     _clock: Clock | None
     _now_s: float | None = field(default=None)
     appended: list[EventDraft] = field(default_factory=list)
-    """To the event log; whoever listens is told of them once they are committed."""
+    """Events for the log; listeners receive them after the commit."""
 
     @property
     def now_s(self) -> float:
@@ -43,7 +43,7 @@ class Transaction:
             self._now_s = at_s
 
     def after_waiting(self) -> "Transaction":
-        """The same transaction at the time that it is now: whoever has waited for a lock judges by that."""
+        """Return the same transaction at the present time: decisions after a wait for a lock use that."""
         return Transaction(self.connection, self._clock, appended=self.appended)
 
     @property

@@ -19,18 +19,17 @@ WARN_AGAIN_SECONDS = 60.0
 
 
 def ignore_events(_appended: Sequence[EventDraft]) -> None:
-    """Nobody listens."""
+    """Ignore the events."""
 
 
 class WriteWatch:
-    """Remembers whether changes fail because the database is away, and says so in the log."""
+    """Remembers whether changes fail because of the database, and logs it."""
 
     def __init__(self) -> None:
         self.listener: Listener = ignore_events
         """Hears, in the event loop, of all that this process appends to the event log."""
         self.failure: StoreUnavailable | None = None
-        """Of the last change; None if it was stored with room for others, or failed through no fault of the
-        database."""
+        """Failure of the last change; None if it was stored, or failed for another reason."""
         self.mismatch: str | None = None
         """Why the database is not the one that the server began with; while set, every change is refused."""
         self._warned_at_s = -inf

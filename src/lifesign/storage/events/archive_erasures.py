@@ -1,4 +1,4 @@
-"""Of which erased agents may archived files still tell?"""
+"""Erased agents of which archived files may still contain events."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ class ArchiveErasure:
     """One agent that was erased after some of its events had been archived, perhaps."""
 
     sequence: int
-    """Of the event that says so; what came before it is to be erased."""
+    """Sequence of the event of the erasure; earlier events are to be erased."""
     agent_id: str
     remaining: tuple[Range, ...]
-    """Whose files were not looked at yet; ascending."""
+    """Ranges whose files were not checked yet; ascending."""
 
 
 def add(transaction: Transaction, erasure: ArchiveErasure) -> None:
@@ -49,7 +49,7 @@ def after(transaction: Transaction, sequence: int, *, limit: int) -> list[Archiv
 
 
 def lock(transaction: Transaction, sequences: Sequence[int]) -> list[ArchiveErasure]:
-    """Return those of these that are left; nobody else changes them until the transaction ends."""
+    """Return the remaining ones of these; no other transaction changes them until this one ends."""
     wanted = _ROWS.where(archive_erasures.c.sequence.in_(sequences)).with_for_update()
     return [_read(row) for row in transaction.connection.execute(wanted)]
 

@@ -1,7 +1,7 @@
-"""How does a closed prefix of the event log become a file, and what is erased in it later?
+"""Archive files of a closed prefix of the event log, and erasure in them.
 
-One event per line, as it travels; readable by its owner only. A file is there whole or not at all, also
-while it is written anew.
+One event per line, as in the API; readable for its owner only. A file exists whole or not at all, also while
+it is written again.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ from lifesign.filesystem.file_lock import open_lock_file, try_lock
 from lifesign.filesystem.private_file import create_private, sync_directory
 
 MAX_LINE_BYTES = 1_048_576
-"""Of one event; the longest that the registry writes has about 300 KiB."""
+"""Maximum size of one event; the registry writes up to about 300 KiB."""
 
 LOCK_NAME = ".archive.lock"
-"""Of the file that whoever changes an archive holds; what stands in it does not count."""
+"""Lock file of a process that changes an archive; its content does not matter."""
 
 _NAME = re.compile(r"events-([0-9]{12,19})-([0-9]{12,19})\.jsonl")
 _DRAFT = re.compile(rf"\.{_NAME.pattern}\.[0-9a-f]{{16}}")
-# What may be an agent's id in a line of JSON. A quotation mark that ends one may begin another: rather one
-# too many than one too few.
+# Possible agent ids in a line of JSON. A closing quotation mark may also be an opening one: too many
+# candidates are better than too few.
 _TEXT = re.compile(rf'"({AGENT_ID_CHARACTERS})(?=")'.encode())
 
 
@@ -53,16 +53,16 @@ def files_in(directory: Path) -> list[Archived]:
     """Return the files of an archive in the order of their events; none if there is no such directory."""
     if not directory.is_dir():
         return []
-    # What a link leads to is not here: written anew, it would stay there as it was.
+    # A symbolic link's file is elsewhere: writing it again would leave that file unchanged.
     here = (path for path in directory.iterdir() if not path.is_symlink())
     named = ((_NAME.fullmatch(path.name), path) for path in here)
     return sorted(Archived(int(name[1]), int(name[2]), path) for name, path in named if name is not None)
 
 
 def last_of_unfinished(directory: Path, first: int) -> int | None:
-    """Return where a file that begins at `first` ends; None if there is none.
+    """Return the end of a file that begins at `first`; None if there is none.
 
-    There is one if whoever wrote it was killed before the events left the database.
+    There is one if the writer was killed before the events were deleted from the database.
     """
     ends = (file.last_sequence for file in files_in(directory) if file.first_sequence == first)
     return max(ends, default=None)
@@ -70,9 +70,9 @@ def last_of_unfinished(directory: Path, first: int) -> int | None:
 
 @contextmanager
 def alone_in(directory: Path) -> Iterator[bool]:
-    """Keep others from changing an archive; False if another process, or task, is at it.
+    """Lock an archive for changes; False if another process or task has locked it.
 
-    What others left half-written when they were killed is gone then. Makes the directory.
+    Remove incomplete files of killed processes. Create the directory.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = open_lock_file(directory / LOCK_NAME)
@@ -102,7 +102,7 @@ class ArchiveFile:
         self.write_lines(map(_line, events))
 
     def write_lines(self, lines: Iterable[bytes]) -> None:
-        """Add events as they stand in another file."""
+        """Add events in the form of another file."""
         self._file.writelines(lines)
 
     def finish(self) -> None:
@@ -124,11 +124,11 @@ class ArchiveFile:
 
 
 def erase_in(file: Archived, agents: Mapping[str, int]) -> int | None:
-    """Put its hash in place of the payload of each event of these agents; return how many there were.
+    """Replace the payload of each event of these agents by its hash; return their number.
 
-    Those that came before the sequence that stands beside the agent's name. None if somebody else is at
-    the archive, or has moved the file away. InvalidEvent if it does not hold what its name says; then it
-    stays as it was.
+    Only events before the sequence beside the agent's name are changed. None if another process uses the
+    archive, or has moved the file away. Raise InvalidEvent if the content does not fit its name; the file
+    then stays unchanged.
     """
     with alone_in(file.path.parent) as is_alone:
         if not is_alone or not file.path.is_file():
@@ -151,7 +151,7 @@ def _replaced(file: Archived, agents: Mapping[str, int]) -> dict[int, bytes]:
     names = {agent_id.encode() for agent_id in agents}
     sequence = file.first_sequence - 1
     for sequence, line in enumerate(_lines(file.path), file.first_sequence):
-        # Most tell of none of them, and are not parsed at all.
+        # Most events belong to none of them, and are not parsed.
         is_within = file.first_sequence < sequence < file.last_sequence
         if is_within and names.isdisjoint(_TEXT.findall(line)):
             continue

@@ -1,7 +1,7 @@
-"""How does a fact get its place in the log, and how is the log read?
+"""Append to and read the event log.
 
-One row, the head, says where the chain stands. Whoever appends holds it until the transaction ends:
-events become visible in the order of their sequence, and none is ever missing between two.
+One row, the head, contains the end of the chain. An appending transaction locks it until it ends: events
+become visible in the order of their sequence, without gaps.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from lifesign.storage.engine.transaction import Transaction
 CHANNEL = "lifesign_events"
 """On which PostgreSQL says that there is something new, once it is committed."""
 PAGE = 1_000
-"""Of events that are in memory at once where all are read."""
+"""Number of events in memory at once when all are read."""
 MAX_STATEMENTS = 64
 """For the last events of several types that are kept: one for each number of types."""
 
@@ -31,12 +31,12 @@ _COLUMNS = (
     "hash",
 )  # fmt: skip
 _EVENT = select(*(events.c[name] for name in _COLUMNS if name != "agent_id")).order_by(events.c.sequence)
-# One statement for any number of events; on SQLite it takes and gives back the interpreter's lock once.
+# One statement for any number of events; SQLite then releases and acquires the interpreter's lock once.
 _INSERT_SQLITE = text(f"""
     INSERT INTO events ({", ".join(_COLUMNS)})
     SELECT {", ".join(f"value ->> {place}" for place in range(len(_COLUMNS)))} FROM json_each(:rows)
 """)  # noqa: S608 - constants only
-# While the head is locked nobody else appends: one way to the server, not three.
+# While the head is locked no other transaction appends: one round trip instead of three.
 _INSERT_POSTGRESQL = text(f"""
     WITH added AS (
         INSERT INTO events ({", ".join(_COLUMNS)})
@@ -74,13 +74,13 @@ _ERASE_POSTGRESQL = text("""
 
 @dataclass(frozen=True, slots=True)
 class LogHead:
-    """Where the log begins and ends."""
+    """Start and end of the log."""
 
     last: Checkpoint
     archived: Checkpoint
     """Up to here the events have left the database; `GENESIS` if none has."""
     archived_states: str | None
-    """What a replay knew there, as JSON."""
+    """States that a replay had reached there, as JSON."""
 
 
 def append(transaction: Transaction, drafts: Sequence[EventDraft]) -> None:
@@ -114,7 +114,7 @@ def append(transaction: Transaction, drafts: Sequence[EventDraft]) -> None:
 
 
 def lock(transaction: Transaction) -> LogHead:
-    """Return where the log stands; nobody else appends to it until the transaction ends."""
+    """Return the head of the log; no other transaction appends until this one ends."""
     row = transaction.connection.execute(_LOCKED_HEAD).one_or_none()
     if row is None:
         transaction.connection.execute(_BEGIN, {"sequence": GENESIS.sequence, "hash": GENESIS.hash})
@@ -140,7 +140,7 @@ def archived_sequence(transaction: Transaction) -> int:
 
 
 def leads_over(transaction: Transaction, place: Checkpoint) -> bool:
-    """Whether the log has the event of this place; of what was archived since, it is believed."""
+    """Return whether the log contains the event of this checkpoint; for archived events this is assumed."""
     at_place = transaction.connection.scalar(select(events.c.hash).where(events.c.sequence == place.sequence))
     return _has_archived(transaction, place) if at_place is None else bool(at_place == place.hash)
 
@@ -247,8 +247,8 @@ def between_with_agents(
 def last_before(transaction: Transaction, created_at: str) -> int:
     """Return the sequence of the last event of the closed prefix that was created before; 0 if none.
 
-    Times may go back a little where several servers append: what comes before the first event that is
-    younger is older throughout.
+    Times may decrease a little if several servers append: the prefix ends before the first event that is
+    younger.
     """
     younger = select(events.c.sequence).where(events.c.created_at >= created_at)
     # Walks through what is older and stops there.
@@ -277,9 +277,9 @@ def set_archived(transaction: Transaction, archived: Checkpoint, states: str | N
 
 
 def erase_of(transaction: Transaction, agent_id: str) -> int:
-    """Put its hash in place of the payload of each of an agent's events; return how many there were.
+    """Replace the payload of each of an agent's events by its hash; return their number.
 
-    They are nobody's events from then on.
+    The events have no agent from then on.
     """
     of_agent = select(events.c.sequence, events.c.payload).where(events.c.agent_id == agent_id).limit(PAGE)
     erased = 0
@@ -298,7 +298,7 @@ def erase_of(transaction: Transaction, agent_id: str) -> int:
 
 
 def _has_archived(transaction: Transaction, place: Checkpoint) -> bool:
-    """Whether the log, which has no event at this place, is archived beyond it, or just up to it."""
+    """Return whether the log, which has no event at this position, is archived up to it or beyond."""
     # Without the states of what was archived, which may be long.
     wanted = select(event_log.c.archived_sequence, event_log.c.archived_hash).where(event_log.c.id == 1)
     row = transaction.connection.execute(wanted).one_or_none()

@@ -1,7 +1,7 @@
-"""When is it worth looking whether the event log has grown?
+"""Notification about new events in the log.
 
-PostgreSQL tells every server process that listens; SQLite's file has to be looked at. Both may wake
-without cause, and neither is relied on: whoever waits wakes after `POLL_SECONDS` at the latest.
+PostgreSQL notifies every listening server process; SQLite's file has to be polled. Both may wake a client
+without need, and neither is relied on: a client wakes after `POLL_SECONDS` at the latest.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ MIN_WAIT_SECONDS = 0.05
 """At most 20 looks a second, however busy the log is."""
 
 NAME_OF_LISTENERS = "lifesign-news"
-"""Of the connection that each server process has for as long as it runs."""
+"""Name of the connection that each server process has as long as it runs."""
 
 _log = logging.getLogger("lifesign.registry")
 _ANYBODY = text("""
@@ -50,7 +50,7 @@ class EventNews(Protocol):
 def check_unserved(transaction: Transaction) -> None:
     """Return unless a server process listens to this PostgreSQL database; DatabaseInUse else.
 
-    Those that log in as another user are not seen. Of an SQLite file, file_use.py tells.
+    Sessions of other users are not visible. For an SQLite file, see file_use.py.
     """
     if transaction.is_postgresql and transaction.connection.scalar(_ANYBODY, {"name": NAME_OF_LISTENERS}):
         raise DatabaseInUse("the database")
@@ -109,7 +109,7 @@ class _Listening:
         await self._engine.dispose()
 
     async def _connect(self) -> None:
-        """Try once; what cannot be reached now is tried again after the next poll."""
+        """Try once to connect; the next poll tries again."""
         await self.close()
         try:
             self._connection = await self._engine.connect()
@@ -122,7 +122,7 @@ class _Listening:
             self._is_unreachable = True
             return
         self._driver, self._is_unreachable = driver, False
-        # What was told before we listened is not told again.
+        # Notifications from before the connection are not repeated.
         self._told.set()
 
     def _on_notify(self, *_told: object) -> None:

@@ -23,7 +23,7 @@ class StoredWebhook:
     types: tuple[str, ...]
     """Empty: all."""
     agent_id: str | None
-    """Whose events; None: everybody's."""
+    """Agent of the events; None: any."""
     secret: str
     created_by: str
     created_at_s: float
@@ -39,9 +39,9 @@ class StoredWebhook:
     """Signs beside the new one after a rotation."""
     previous_secret_until_s: float | None = None
     message_id: str | None = None
-    """Of a delivery that was begun and not taken yet: every further attempt has the same id and events."""
+    """Id of an unfinished delivery: every further attempt has the same id and events."""
     message_sequence: int | None = None
-    """Of the last event of that delivery."""
+    """Sequence of the last event of that delivery."""
 
     def secrets_at(self, now_s: float) -> list[str]:
         """Return the secrets that sign now, the current one first."""
@@ -108,7 +108,7 @@ def slowest(transaction: Transaction) -> int | None:
 
 
 def has_due(transaction: Transaction) -> bool:
-    """Whether there may be something to deliver that nobody delivers already."""
+    """Return whether there may be events to deliver that no process delivers already."""
     return bool(transaction.connection.execute(_due(transaction).limit(1)).all())
 
 

@@ -1,4 +1,4 @@
-"""Which keys are there?"""
+"""Rows of keys."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from lifesign.domain.access.permissions import Role, StoredKey
 from lifesign.storage.engine.tables import keys
 from lifesign.storage.engine.transaction import EPOCH, Transaction
 
-# Whether it is valid is asked next, so that PostgreSQL tells the time besides.
+# The validity is checked next, for which PostgreSQL also returns the time.
 _OF_DIGEST = {
     is_postgresql: select(keys, EPOCH if is_postgresql else null()).where(
         keys.c.digest == bindparam("digest")
@@ -70,7 +70,7 @@ def count(transaction: Transaction, role: Role | None = None) -> int:
 
 
 def lock_unrevoked(transaction: Transaction, role: Role) -> list[StoredKey]:
-    """Return the keys of a role that were not revoked; nobody else changes them meanwhile."""
+    """Return the keys of a role that are not revoked; no other transaction changes them meanwhile."""
     wanted = select(keys).where(keys.c.role == role.value, keys.c.revoked_at_s.is_(None))
     rows = transaction.connection.execute(wanted.order_by(keys.c.key_id).with_for_update())
     return [_stored(row) for row in rows]

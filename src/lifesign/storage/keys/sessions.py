@@ -1,6 +1,6 @@
-"""Who is logged in to the dashboard?
+"""Sessions of the dashboard.
 
-Of a session's token nothing is kept but its digest, as of keys: whoever reads the database cannot log in.
+Only the digest of a session's token is stored, as for keys: a reader of the database cannot log in with it.
 """
 
 from collections.abc import Collection

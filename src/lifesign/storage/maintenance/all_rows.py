@@ -1,4 +1,4 @@
-"""How are the rows of all tables read, removed and put back?"""
+"""Reading, deleting and restoring the rows of all tables."""
 
 from collections.abc import Iterator
 
@@ -13,11 +13,11 @@ from lifesign.storage.errors import RowRefused
 from lifesign.storage.maintenance.backup_file import BATCH, Batch
 
 TABLES: tuple[Table, ...] = tuple(metadata.sorted_tables)
-"""Those that others refer to come first."""
+"""Tables with references to them come first."""
 EXCLUDED_TABLE: Table = sessions
-"""Of backups, though older ones hold it: who was logged in has to log in again."""
+"""Excluded from backups, though older ones contain it: users have to log in again."""
 KEPT: tuple[Table, ...] = tuple(table for table in TABLES if table is not EXCLUDED_TABLE)
-"""What a backup holds."""
+"""Tables in a backup."""
 
 
 def lock_all(transaction: Transaction) -> None:

@@ -1,8 +1,8 @@
-"""How is a backup written to a file, and how is it known to be whole?
+"""Backup files: writing them, and checking that they are complete.
 
-Lines of JSON, compressed with gzip: a header, then each table's name and columns, followed by its rows,
-and an end with the number of rows and a SHA-256 of all lines before it. Nothing in it is of one kind
-of database, so that what was kept in SQLite can be restored to PostgreSQL.
+Lines of JSON, compressed with gzip: a header, then each table's name and columns, followed by its rows, and
+an end with the number of rows and a SHA-256 of all lines before it. The format is independent of the kind of
+database, so that a backup of SQLite can be restored to PostgreSQL.
 """
 
 import gzip
@@ -22,24 +22,24 @@ from lifesign.storage.errors import BackupFailed, InvalidBackup
 FORMAT = "lifesign-backup"
 FORMAT_VERSION = 1
 MAX_LINE_BYTES = 64 * 2**20
-"""Of one row; longer ones are never written by the registry."""
+"""Maximum size of one row; the registry never writes longer ones."""
 BATCH = 1_000
-"""Of rows that are in memory at once."""
+"""Number of rows in memory at once."""
 COMPRESSION = 6
 STANDARD_OUTPUT = "-"
-"""What others mean by this name."""
+"""Standard output, by the usual name."""
 SQLITE_COMPANIONS = ("-wal", "-shm", "-journal")
-"""What SQLite puts beside its file, and reads as its own."""
+"""Files that SQLite puts beside its file, and reads as its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupHeader:
-    """What a backup says of itself."""
+    """Header of a backup."""
 
     revision: str
-    """Of the tables."""
+    """Revision of the tables."""
     created_at_s: float
-    """By the clock of the database that it was read from."""
+    """By the clock of the source database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +126,10 @@ def writing(file: Path, header: BackupHeader) -> Iterator[BackupWriter]:
 
 
 def check_destination(file: Path, database: Path | None = None) -> None:
-    """Return if a backup may be put there: nothing is there yet, or an older backup, a damaged one too.
+    """Return if a backup may be written there: nothing exists yet, or an older backup, even a damaged one.
 
-    InvalidValue else: what is there may be the database itself. `database` is an SQLite file, in whose
-    companions' places nothing may be put, whether they are there or not.
+    Raise InvalidValue else: the file may be the database itself. `database` is an SQLite file, whose
+    companion files must not be overwritten, whether they exist or not.
     """
     expected = "a new file, or an older backup that is to be replaced"
     if str(file) == STANDARD_OUTPUT:
@@ -142,13 +142,15 @@ def check_destination(file: Path, database: Path | None = None) -> None:
     if not file.is_symlink() and not file.exists():
         return
     if file.exists() and not file.is_file():
-        # To open a pipe would wait for its writer.
+        # Opening a pipe would block until it has a reader.
         raise InvalidValue("FILE", str(file), f"{expected}; this is a directory or a device")
     try:
         with reading(file):
             pass
     except InvalidBackup as error:
-        raise InvalidValue("FILE", str(file), f"{expected}; what is there is none ({error.why})") from None
+        raise InvalidValue(
+            "FILE", str(file), f"{expected}; the existing file is not one ({error.why})"
+        ) from None
 
 
 def _is_same(one: Path, other: Path) -> bool:
@@ -170,7 +172,7 @@ def check(file: Path) -> BackupHeader:
 def reading(file: Path) -> Iterator[tuple[BackupHeader, Iterator[Batch]]]:
     """Read a backup's header, and its rows a batch at a time.
 
-    InvalidBackup, at the end of the rows too: what was read is good for nothing until they have ended.
+    Raise InvalidBackup, possibly at the end of the rows: the rows are valid only once all were read.
     """
     try:
         with gzip.open(file, "rb") as stream:

@@ -1,7 +1,7 @@
-"""What did a database hold that a backup replaces: which keys, webhooks, opt-outs and erasures?
+"""Keys, webhooks, opt-outs and erasures of a database that a backup replaces.
 
-They are set aside in tables that end with the restore, so that what comes back can be compared with
-them, however many there are.
+They are copied into tables that exist until the restore ends, for a comparison with the restored ones,
+however many there are.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,7 +46,7 @@ _INDEXES = (
 
 @contextmanager
 def set_aside(transaction: Transaction) -> Iterator[None]:
-    """Keep, while it lasts, what is in the database when it begins."""
+    """Keep the present content of the database until the block ends."""
     # PostgreSQL cannot drop by itself what a cursor of the same transaction has read.
     until = "ON COMMIT DROP" if transaction.is_postgresql else ""
     for kept, source in _SOURCES.items():
@@ -127,14 +127,14 @@ def keys_of_erased(transaction: Transaction) -> list[tuple[StoredKey, str]]:
 
 
 def deleted_webhooks(transaction: Transaction) -> Iterator[str]:
-    """Return the payloads, JSON, of the events that tell of deleted webhooks."""
+    """Return the payloads, JSON, of the events about deleted webhooks."""
     wanted = select(_EVENTS.c.payload).where(_EVENTS.c.type == EventType.WEBHOOK_DELETED.value)
     yield from transaction.connection.scalars(wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplacedWebhook:
-    """What a restore takes over of a webhook that was there before."""
+    """Members of an earlier webhook that a restore keeps."""
 
     is_disabled: bool
     secrets: dict[str, Any]

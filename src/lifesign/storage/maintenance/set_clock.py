@@ -1,7 +1,7 @@
-"""Stored times after the clock was set: which of them move.
+"""Shift of stored times after the clock was set.
 
-What is still to come keeps its remaining time, and no past lies ahead of now. Each statement may be
-repeated where it says so, since a repair of many agents takes several transactions.
+Times in the future keep their remaining duration, and no past time lies in the future. Each statement may be
+repeated where its docstring says so, since a repair of many agents takes several transactions.
 """
 
 from sqlalchemy import bindparam, select, text
@@ -43,7 +43,7 @@ _STATUSES_BACK = text("""
     UPDATE agents SET status_since_s = status_since_s + :by_s
     WHERE id > :after AND id <= :last AND status_since_s > :now_s
 """)
-# Sooner than need be does no harm: then the deadline is computed anew.
+# An early deadline does no harm: it is then computed again.
 _DEADLINES_BACK = text("""
     UPDATE agents SET assess_at_s = assess_at_s + :by_s
     WHERE id > :after AND id <= :last AND assess_at_s > :now_s
@@ -72,9 +72,9 @@ _CONFIRMED_BACK = text("""
 
 
 def move_drains(transaction: Transaction, by_s: float, running_at_s: float) -> None:
-    """Move the end of each drain that was not over at `running_at_s`; not to be repeated.
+    """Move the end of each drain that had not ended at `running_at_s`; not to be repeated.
 
-    When it is judged stays: sooner than need be does no harm, and who holds nothing is due at once.
+    The time of its assessment stays: an early one does no harm, and an agent without leases is due at once.
     """
     moved = {"status": "draining", "running_at_s": running_at_s}
     transaction.connection.execute(_DRAINING, moved)

@@ -1,4 +1,4 @@
-"""Which stored states should follow from the event log, and which of them does an erasure remove?"""
+"""Stored states that follow from the event log, and their removal by an erasure."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ from lifesign.storage.tasks import task_comments, task_creations, task_runs
 from lifesign.storage.tasks import task_rows as stored_tasks
 
 PAGE = 1_000
-"""Of rows that are in memory at once."""
+"""Number of rows in memory at once."""
 
 _AGENTS = select(
     agents.c.id,
@@ -83,7 +83,7 @@ def agent_states(transaction: Transaction) -> Iterator[AgentState]:
 
 
 def lease_states(transaction: Transaction) -> Iterator[LeaseState]:
-    """Read what is stored of every resource, also of those that nobody has ever held."""
+    """Return the stored state of every resource, also of those that were never held."""
     last = 0
     while rows := transaction.connection.execute(_LEASES.where(leases.c.number > last).limit(PAGE)).all():
         for row in rows:
@@ -134,13 +134,13 @@ def key_states(transaction: Transaction) -> Iterator[KeyState]:
 
 
 def lock_leases_of(transaction: Transaction, holder: str) -> None:
-    """Keep others from changing what somebody holds or held, in the order in which all lock them."""
+    """Lock all leases that a holder has or had, in the common order."""
     wanted = select(leases.c.number).where(leases.c.holder == holder)
     transaction.connection.execute(wanted.order_by(leases.c.number).with_for_update())
 
 
 def forget_holder(transaction: Transaction, holder: str) -> None:
-    """Take somebody's name off leases, runs, comments and tasks; which tokens were granted stays for ever."""
+    """Remove a holder's name from leases, runs, comments and tasks; the granted tokens stay forever."""
     task_runs.forget_holder(transaction, holder)
     task_comments.forget_author(transaction, holder)
     task_creations.forget_creator(transaction, holder)

@@ -1,7 +1,7 @@
-"""How much is there of everything, and how old is it?
+"""Totals of all tables, with ages.
 
-Counts and times for the one look that `/metrics` takes every few seconds. Counting costs what the index
-costs that it walks through; lists are bounded.
+These are the counts and times of `/metrics`, which are read every few seconds. A count costs a walk through
+its index; lists are bounded.
 """
 
 from collections import Counter
@@ -46,7 +46,7 @@ class DownAgent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What is in the database at one moment, `at_s` by its clock."""
+    """Content of the database at one moment, `at_s` by its clock."""
 
     at_s: float
     agents: Mapping[tuple[str, str], int]
@@ -54,10 +54,10 @@ class Totals:
     down: Sequence[DownAgent]
     """The unhealthy, then the dead, the latest registered first; as many as were asked for."""
     due_at_s: float | None
-    """When the first agent was to be judged again; None if none is."""
+    """Earliest due time of an assessment; None without one."""
     row: RegistryRow | None
     leases: int
-    """That run."""
+    """Number of current leases."""
     tasks: Mapping[str, int]
     """By status."""
     oldest_handoff_s: float | None
@@ -70,17 +70,17 @@ class Totals:
     webhook_sequence: int | None
     """Up to where all webhooks that are not disabled have got everything."""
     targets: Mapping[str | None, int]
-    """By their last result, None for those never measured."""
+    """By last result, None for those never measured."""
     newest_observation_s: float | None
     probers: int
     prober_shards: Mapping[str, int]
-    """That the workers of a key hold, by the holder's name of the key."""
+    """Shards of the workers of a key, by the key's holder name."""
     prober_results: Mapping[str, Reported]
     """About living agents, likewise."""
     keys: int
-    """That are good now."""
+    """Number of valid keys."""
     size_bytes: int | None
-    """Of a PostgreSQL database; of an SQLite file it is for the file system to say."""
+    """Size of a PostgreSQL database; the file system knows that of an SQLite file."""
 
 
 def totals(transaction: Transaction, *, most_down: int) -> Totals:
@@ -136,7 +136,7 @@ def _count(transaction: Transaction) -> Sequence[Any]:
 
 
 def _down(transaction: Transaction, most: int) -> list[DownAgent]:
-    """Return who is down and ought not to be: whoever is in maintenance may."""
+    """Return the agents that are down, except those in maintenance."""
     is_maintained = func.coalesce(agents.c.maintenance_until_s, 0.0) > transaction.now_s
     found: list[DownAgent] = []
     for status in ("unhealthy", "dead"):

@@ -1,4 +1,4 @@
-"""What has changed in tables.py since the last migration? Writes the next one, to be read and corrected."""
+"""Draft of the next migration: the changes in tables.py since the last one, to be read and corrected."""
 
 import sys
 import tempfile

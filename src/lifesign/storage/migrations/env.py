@@ -1,4 +1,4 @@
-"""In which surroundings does Alembic run a migration? It reads this file itself."""
+"""Environment of Alembic's migrations; Alembic reads this file."""
 
 from alembic import context
 

@@ -1,7 +1,7 @@
-"""Liveness of targets: when each last answered, at which address, and whether it has fallen silent since.
+"""Liveness of targets: last answer, its address, and whether probes have failed since.
 
-Only targets that ever answered have a row. Rows of targets that died, or are no targets any more, are
-removed: what is left is what a prober may expect to answer.
+Only targets that once answered have a row. Rows of dead and removed targets are deleted: the remaining
+targets are those that a prober may expect to answer.
 """
 
 from collections.abc import Collection, Sequence
@@ -26,7 +26,7 @@ class LiveTarget(NamedTuple):
     address: str | None
     at_s: float
     prober_key: str = ""
-    """Whose prober reported it."""
+    """Key of the prober that reported it."""
 
 
 class SilentTarget(NamedTuple):
@@ -37,7 +37,7 @@ class SilentTarget(NamedTuple):
     address: str | None
     at_s: float
     prober_key: str = ""
-    """Whose prober reported it."""
+    """Key of the prober that reported it."""
 
 
 class Candidate(NamedTuple):
@@ -47,7 +47,7 @@ class Candidate(NamedTuple):
     url: str
     host: str
     memory: str | None
-    """What its last probe left, as JSON."""
+    """Memory after its last probe, as JSON."""
 
 
 _ANSWERED_TAIL = """
@@ -114,7 +114,7 @@ def note(transaction: Transaction, answered: Sequence[LiveTarget], silent: Seque
 
 
 def is_any_silent(transaction: Transaction, at_least: int) -> bool:
-    """Whether so many targets have fallen silent: with fewer there is nothing to count."""
+    """Return whether at least so many targets have failed: below that nothing needs to be counted."""
     wanted = select(liveness.c.target).where(liveness.c.silent_since_s.is_not(None)).limit(at_least)
     return len(transaction.connection.execute(wanted).all()) == at_least
 

@@ -1,6 +1,6 @@
-"""Results of probes: what the last probe of each target left, in rows that are written with every probe.
+"""Results of the last probe of each target, in rows that are written with every probe.
 
-What is not reported anew stays as it was: nothing is read merely to be written again.
+Members that are not reported stay unchanged: nothing is read only to be written again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 @dataclass(slots=True)
 class Subject:
-    """What must be known of whom an observation concerns, before it is taken in."""
+    """Facts about the subject of an observation."""
 
     subject_id: str
     target: int | None
@@ -26,7 +26,7 @@ class Subject:
     shard: int | None
     is_gone: bool
     directories: tuple[int, ...]
-    """Which list it."""
+    """Directories that list it."""
     agent: int | None
     """Our number of its record; None if it has none. Of a linked target: that of the registered agent."""
     observed_at_s: float | None
@@ -36,11 +36,11 @@ class Subject:
     number: int | None
     """Its number under that token."""
     result: str | None
-    """Of the last that told anything."""
+    """Last measured result."""
     layers: str | None
     """The last result of each layer; as `registry/target_results` writes it."""
     entered_at_s: float | None = None
-    """When its URL changed, or its agent registered anew: results of before do not count."""
+    """When its URL changed, or its agent registered again: earlier results do not count."""
     is_linked: bool = False
     """Whether it is one record with a registered agent."""
     is_first_linked: bool = True
@@ -49,7 +49,7 @@ class Subject:
 
 @dataclass(slots=True)
 class ProbeResultRow:
-    """What probes of one target left, in the order of the columns; None: as it was."""
+    """Results of one target, in the order of the columns; None: unchanged."""
 
     target: int
     observed_at_s: float
@@ -60,7 +60,7 @@ class ProbeResultRow:
     """Goes with `evidence_until_s`: None for a result that measured nothing."""
     evidence_until_s: float | None = None
     inconclusive_reason: str | None = None
-    """Of the last result; None: it measured."""
+    """Reason of the last result; None if it measured."""
     result: str | None = None
     result_since_s: float | None = None
     layers: str | None = None

@@ -104,7 +104,7 @@ def by_key(transaction: Transaction) -> dict[str, Reported]:
 
 
 def fold_left(transaction: Transaction, living: Collection[str]) -> None:
-    """Add the sums of workers that live no more to those of their keys, so that no sum ever goes down."""
+    """Add the sums of former workers to those of their keys, so that no sum decreases."""
     left = [
         each for each in all_of(transaction) if HOLDER_SEPARATOR in each.holder and each.holder not in living
     ]

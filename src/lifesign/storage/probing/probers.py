@@ -18,14 +18,14 @@ class StoredProber:
     """A worker that lives, as it said with its last claim."""
 
     holder: str
-    """Of its leases: its key, a slash, and its own name."""
+    """Holder of its leases: its key, a slash, and its own name."""
     joined_at_s: float
     expires_at_s: float
     interval_s: float | None = None
     reached: tuple[str, ...] | None = None
     """Network classes in which a witness answered it; None before it knows."""
     offset_s: float | None = None
-    """Its wall clock minus the database's; None if it does not tell its time."""
+    """Its wall clock minus the database's; None if it does not report its time."""
 
 
 MAX_STEP_S = 60.0
@@ -41,7 +41,7 @@ def is_living(now_s: float) -> ColumnElement[bool]:
 
 
 def lock_all(transaction: Transaction) -> None:
-    """Let nobody else join or leave until the transaction ends; on SQLite every write does so by itself."""
+    """Block joins and leaves until the transaction ends; on SQLite every write does so by itself."""
     if transaction.is_postgresql:
         transaction.connection.exec_driver_sql("LOCK TABLE probers IN SHARE ROW EXCLUSIVE MODE")
 

@@ -1,7 +1,6 @@
-"""What came of probes over time: which results changed, and how many there were in each hour?
+"""History of probe results: changes per target, and counts per hour.
 
-Changes say what happened to one target, sums what happened to all of them. Both are small, and the old
-ones are forgotten.
+Both are small, and old ones are deleted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from lifesign.storage.engine.tables import result_changes, result_sums, targets
 from lifesign.storage.engine.transaction import Transaction
 
 ALL_TARGETS = 0
-"""In the place of a directory: every target once, whoever lists it."""
+"""Used in place of a directory: every target once."""
 SECONDS_PER_HOUR = 3600
 
 
@@ -94,7 +93,7 @@ def add_sums(transaction: Transaction, sums: Mapping[SumKey, int]) -> None:
     """Add to the sums; last of all that a transaction does, since all batches of an hour meet here."""
     if not sums:
         return
-    # In one order for all: whoever comes at the same time waits, and does not keep the other one waiting.
+    # The same order for all transactions prevents deadlocks.
     rows = [(*key, count) for key, count in sorted(sums.items())]
     statement = _ADD_POSTGRESQL if transaction.is_postgresql else _ADD_SQLITE
     transaction.connection.execute(statement, {"rows": to_json(rows).decode()})

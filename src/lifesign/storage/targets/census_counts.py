@@ -1,10 +1,9 @@
-"""How many targets are there of each kind, and how did each pass over all of them end?
+"""Counts of targets by kind, and results of passes over all of them.
 
-Counts and nothing else: what they say is for `prober/census` to tell. Whoever is no target any more is
-counted with the gone (`targets.count_gone`), and nowhere here.
+`prober/census` interprets the counts. Former targets are counted by `targets.count_gone`, and not here.
 
-A result that is too old says nothing any more, and counts as `not_measured`. `pass_ended_s` excepts a census
-by single passes, which is as old as its pass: a result from before that moment does not age.
+A result that is too old counts as `not_measured`. `pass_ended_s` is for a census by single passes, which is
+as old as its pass: a result up to that moment does not age.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing.result_history import ALL_TARGETS, SumRow, hour_of, sums_between
 
 ROWS_AT_ONCE = 10_000
-"""Of those that are fetched from the database before they are counted on."""
+"""Number of rows that are fetched before they are counted."""
 ROUNDED_S = 1e-3
 """Observations come with whole milliseconds: one of the moment in which a pass began is its own."""
 NEVER_MEASURED = "never_measured"
@@ -41,7 +40,7 @@ class StoredPass:
     ended_at_s: float | None
     """None: it goes on, or was broken off."""
     deadlines: Deadlines | None
-    """Of its requests; None: nobody said, or those who took part had different ones."""
+    """Deadlines of its requests; None: unknown, or different among the participants."""
     not_read: tuple[str, ...] = ()
     """Directories that could not be read for it."""
     counts: Mapping[str | None, int]
@@ -63,7 +62,7 @@ _COUNTS = """gone_at_s IS NULL AND NOT (is_registered AND EXISTS (
     )) AND NOT (counts_as IS NOT NULL AND EXISTS (
         SELECT 1 FROM targets AS other WHERE other.id = targets.counts_as AND other.gone_at_s IS NULL
     ))"""
-# The version of a card is told of the living alone: of the others nobody asks for it.
+# Only living targets have a current card version.
 _HOSTS = """
     SELECT host, shown, CASE WHEN {is_living} THEN version END, count(*) FROM (
         SELECT host, {result} AS shown, protocol_version AS version
@@ -194,7 +193,7 @@ def results(transaction: Transaction, *, pass_ended_s: float = ALWAYS_AGES) -> d
 
 @dataclass(frozen=True, slots=True)
 class EvidenceCounts:
-    """How old what is known of targets is."""
+    """Ages of the results of targets."""
 
     old: Mapping[UnknownReason, int]
     """How many targets have a result that is too old, by the reason."""
@@ -319,9 +318,9 @@ def end_run(transaction: Transaction, run_id: str, counts: Mapping[str | None, i
 
 
 def run_sums(transaction: Transaction, run_id: str) -> list[SumRow] | None:
-    """Return what probes came to that were reported from the beginning of a pass to its end, or until now.
+    """Return the counts of results reported from the start of a pass to its end, or until now.
 
-    None: nobody knows, for there is no such pass, or it began before its sums were kept.
+    None if there is no such pass, or it began before its sums were stored.
     """
     row = transaction.connection.execute(
         select(census_runs.c.began_at_s, census_runs.c.ended_at_s, census_runs.c.sums).where(

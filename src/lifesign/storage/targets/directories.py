@@ -1,8 +1,8 @@
-"""Which targets does each directory list, and how does a new list take the place of the old one?
+"""Lists of directories, and their replacement by new lists.
 
-A list comes in pages, which wait until all have come. Then they are added a page at a time: what is
-listed is marked with the number of its import. At last whatever bears an older mark is removed, some at
-a time. So every transaction is short, and an import that was broken off goes on where it was.
+A list comes in pages, which wait until all have come. Then they are added page by page: listed targets are
+marked with the number of the import. At last, targets with an older mark are removed, some at a time. Every
+transaction is short, and an interrupted import continues at its last position.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ class StoredDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What came in an import's pages."""
+    """Counts of an import's pages."""
 
     received: int = 0
     duplicates: int = 0
@@ -59,7 +59,7 @@ class StoredImport:
     added: int
     """Listed now and not before."""
     removed: int
-    """Of those listed before: while it adds, those that are listed no more, as far as is known."""
+    """Number of targets that are listed no more; while pages are being added, as far as known."""
     counts: Counts
     explanation: str | None
 
@@ -70,7 +70,7 @@ class DelistedTargets:
 
     targets: list[int]
     orphans: dict[str, int]
-    """Those that nobody else lists, and that did not register themselves, by their ids."""
+    """Targets without another list that did not register themselves, by their ids."""
     last: int | None
     """Behind which target to go on; None if that was all."""
 
@@ -78,7 +78,7 @@ class DelistedTargets:
 _DIRECTORY = select(*(directories.c[member.name] for member in fields(StoredDirectory)))
 _IMPORT = select(*(imports.c[member.name] for member in fields(StoredImport)))
 
-# Those that are listed already, and were not yet found in this import.
+# Targets that are listed already, and were not yet found in this import.
 _COUNT_KEPT_SQLITE = text("""
     SELECT count(*) FROM json_each(:subjects) AS given
     JOIN targets ON targets.subject_id = given.value
@@ -235,7 +235,7 @@ def begin_import(transaction: Transaction, added: Mapping[str, Any]) -> StoredIm
 
 
 def store_import(transaction: Transaction, changed: StoredImport) -> None:
-    """Write an import anew; to be locked before."""
+    """Update an import; the caller has locked it."""
     columns = asdict(changed)
     columns["counts"] = to_json(columns["counts"]).decode()
     del columns["id"]
@@ -336,9 +336,9 @@ def take_off(transaction: Transaction, directory: int, numbers: Sequence[int]) -
 
 
 def unlist(transaction: Transaction, subject_id: str) -> None:
-    """Count a target off all lists that name it, and have them read anew, although they are as they were.
+    """Remove a target from the counts of all lists, and let them be read again although they are unchanged.
 
-    Its row and its places on them are the caller's to remove.
+    The caller deletes its row and its list entries.
     """
     naming = select(listings.c.directory).join(targets, targets.c.id == listings.c.target)
     wanted = select(directories.c.id).where(

@@ -1,4 +1,4 @@
-"""Which origins does their owner not want to be probed, and which have yet to prove it?"""
+"""Opted-out origins, and requests that are not proved yet."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -48,7 +48,7 @@ def remove(transaction: Transaction, origin: str) -> None:
 
 
 def set_checked(transaction: Transaction, origin: str, at_s: float | None) -> None:
-    """Note when somebody last looked; None: somebody is to look at once."""
+    """Store the time of the last check; None: check at once."""
     transaction.connection.execute(
         update(opt_outs).where(opt_outs.c.origin == origin).values(checked_at_s=at_s)
     )
@@ -68,9 +68,9 @@ def unproven(
     limit: int,
     to_change: bool = False,
 ) -> list[StoredOptOut]:
-    """Return origins whose token nobody has looked for since a time.
+    """Return origins that were not checked for a token since a time.
 
-    `to_change` leaves out those that somebody else changes now.
+    `to_change` omits those that another transaction changes now.
     """
     wanted = (
         _ALL.where(

@@ -35,25 +35,25 @@ class StoredClaim:
     token_at_s: float | None
     unlinked_at_s: float | None
     proof: str | None
-    """What proved it when links were decided last."""
+    """Proof at the last decision about links."""
 
     @property
     def found_card_url(self) -> str | None:
-        """Where the prober asked for the target's card last."""
+        """URL at which the prober last requested the target's card."""
         url = None if self.memory is None else from_json(self.memory).get("card_url")
         return url if isinstance(url, str) else None
 
 
 @dataclass(frozen=True, slots=True)
 class CardFound:
-    """What the card of one target said when it was read: which agent of which registry it is, if any."""
+    """Claim in the card of a target: the registry and the agent that it names, if any."""
 
     target: int
     at_s: float
     registry: str | None
     agent_id: str | None
     card_url: str | None = None
-    """Where the prober asked for the card."""
+    """URL at which the prober requested the card."""
 
 
 class CardClaimant(NamedTuple):
@@ -172,7 +172,7 @@ def note_cards(transaction: Transaction, cards: Sequence[CardFound]) -> None:
 def make_claims_due(
     transaction: Transaction, *, numbers: Sequence[int] = (), agent_ids: Sequence[str] = ()
 ) -> None:
-    """Have the claims of these targets, and of these agents, decided anew at once."""
+    """Let the claims of these targets, and of these agents, be decided again at once."""
     changed = update(target_claims).values(due_at_s=0.0)
     if numbers:
         transaction.connection.execute(changed.where(target_claims.c.target.in_(numbers)))
@@ -184,7 +184,7 @@ def make_claims_due(
 
 
 def due(transaction: Transaction, limit: int) -> list[int]:
-    """Return targets whose claims are to be decided anew, the one that waits longest first."""
+    """Return targets whose claims are to be decided again, the longest waiting first."""
     first = func.min(target_claims.c.due_at_s)
     wanted = (
         select(target_claims.c.target)
@@ -315,9 +315,9 @@ def count_tokens(transaction: Transaction, agent: int | None = None) -> int:
 def claim_checks(
     transaction: Transaction, *, open_before_s: float, proven_before_s: float, limit: int
 ) -> list[tuple[int, str]]:
-    """Return number and URL of targets whose origins are to be asked for tokens now.
+    """Return number and URL of targets whose origins are to be checked for tokens now.
 
-    Nobody else asks them meanwhile. A token that was found is looked for again if the last look was before
+    No other process checks them meanwhile. A known token is checked again if the last check was before
     `proven_before_s`, any other one if it was before `open_before_s`.
     """
     wanted = _awaited(open_before_s, proven_before_s).distinct().limit(limit)
@@ -331,7 +331,7 @@ def claim_checks(
 
 
 def are_checks_due(transaction: Transaction, *, open_before_s: float, proven_before_s: float) -> bool:
-    """Whether any origin is to be asked for tokens now; without a write."""
+    """Return whether any origin is to be checked for tokens now; without a write."""
     wanted = _awaited(open_before_s, proven_before_s).limit(1)
     return transaction.connection.execute(wanted).first() is not None
 

@@ -1,9 +1,8 @@
-"""What is to be probed, and what must a prober be told that it does not know?
+"""Targets, and the changes that a prober needs.
 
-A target is listed by directories, or it is an agent that registered itself to be probed. Its version
-rises with every change that did not come from its prober, by one count for all targets: whoever asks for
-what came after a version misses nothing. The count is taken before any target's row is locked, and after
-those of agents.
+A target is listed by directories, or is an agent that registered itself to be probed. Its version rises with
+every change that does not come from its prober, by one counter for all targets: a prober that asks for
+changes since a version misses none. The counter is locked before any target's row, and after those of agents.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +45,7 @@ class GoneReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTarget:
-    """What is stored of one target; the members are columns of `targets`."""
+    """A stored target; the members are columns of `targets`."""
 
     id: int
     subject_id: str
@@ -63,7 +62,7 @@ class StoredTarget:
 
 @dataclass(frozen=True, slots=True)
 class TargetCursor:
-    """Where a page of a shard's targets ends: behind it versions are higher, or ids of the same version."""
+    """End of a page of a shard's targets: later ones have higher versions, or the same and higher ids."""
 
     version: int
     id: int
@@ -71,7 +70,7 @@ class TargetCursor:
 
 @fast_dataclass()
 class FeedRow:
-    """What a prober is told of one target."""
+    """A target as its prober gets it."""
 
     place: TargetCursor
     subject_id: str
@@ -92,7 +91,7 @@ class FeedRow:
     reported_by: str | None = None
     """Prober key that reported its last answer or failure; None if it never answered."""
     entered_at_s: float | None = None
-    """When its URL changed, or its agent registered anew; results of before do not count."""
+    """When its URL changed, or its agent registered again; earlier results do not count."""
 
 
 _NAMES = tuple(member.name for member in fields(StoredTarget))
@@ -177,7 +176,7 @@ _ALL_SHARDS = to_json([*range(SHARDS)]).decode()
 
 
 def next_version(transaction: Transaction) -> int:
-    """Return the version of a change; nobody else changes targets in this way until the transaction ends."""
+    """Return the version of a change; no other transaction makes such a change until this one ends."""
     return int(transaction.connection.execute(_NEXT_VERSION).scalar_one())
 
 
@@ -249,9 +248,9 @@ def on_host(transaction: Transaction, host: str) -> list[StoredTarget]:
 
 
 def come_back(transaction: Transaction, numbers: Sequence[int], version: int) -> int:
-    """Make those of these targets again whose owner did not want it until now; return how many.
+    """Restore targets whose opt-out has ended; return their number.
 
-    Those that nobody lists any more, and whose agents are off the list, have left meanwhile.
+    Targets that no directory lists any more, and whose agents are deregistered, have left meanwhile.
     """
     opted_out = (targets.c.id.in_(numbers), targets.c.gone_reason == GoneReason.OPTED_OUT.value)
     is_listed = select(listings.c.target).where(listings.c.target == targets.c.id).exists()
@@ -289,7 +288,7 @@ def of_agents(transaction: Transaction, agent_ids: Sequence[str]) -> list[int]:
 
 
 def lock_living(transaction: Transaction, numbers: Sequence[int]) -> set[int]:
-    """Return which of these are targets now; nobody lets them go until the transaction ends."""
+    """Return which of these are targets now; no other transaction retires them until this one ends."""
     if not numbers:
         return set()
     wanted = select(targets.c.id).where(targets.c.id.in_(numbers), targets.c.gone_at_s.is_(None))
@@ -308,7 +307,7 @@ def leave(transaction: Transaction, numbers: Sequence[int], reason: GoneReason, 
     transaction.connection.execute(
         update(targets).where(targets.c.id.in_(numbers), targets.c.gone_at_s.is_(None)).values(gone)
     )
-    # Nobody probes them any more, so that no answer is expected.
+    # They are not probed any more, so that no answer is expected.
     transaction.connection.execute(delete(liveness).where(liveness.c.target.in_(numbers)))
     target_links.make_claims_due(transaction, numbers=numbers)
 
@@ -328,14 +327,14 @@ def end_linked(transaction: Transaction, subject_id: str) -> None:
 
 
 def touch_targets(transaction: Transaction, numbers: Sequence[int], version: int) -> None:
-    """Have the probers of these targets read them anew: something about their agents has changed."""
+    """Let the probers of these targets read them again: a fact about their agents has changed."""
     if numbers:
         changed = update(targets).where(targets.c.id.in_(numbers))
         transaction.connection.execute(changed.values(version=version))
 
 
 def reset_probing(transaction: Transaction, numbers: Sequence[int], version: int) -> None:
-    """Note that the agent of these targets registered anew: no result of before counts.
+    """Record that the agent of these targets registered again: no earlier result counts.
 
     They are probed at once. A confirmation that they may be down was about the former incarnation.
     """
@@ -384,9 +383,9 @@ def feed(
     place: TargetCursor | None,
     limit: int,
 ) -> list[FeedRow]:
-    """Return what a shard holds, or with `after` what changed since that version, up to the version `until`.
+    """Return the targets of a shard, or the changes after version `after`, up to version `until`.
 
-    In the order of their places, from behind `place`. Only changes tell of what is gone.
+    In the order of their positions, from behind `place`. Only changes contain removed targets.
     """
     place = place or TargetCursor(-1, 0)
     parameters = {

@@ -1,4 +1,4 @@
-"""Which targets match, in pages, and what is all that is known of one?"""
+"""Search of targets in pages, and all facts about one target."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetFilter:
-    """Which targets are looked for; None and empty mean any."""
+    """Filter of targets; empty or None matches any."""
 
     subject_id: str | None = None
     results: Sequence[str] = ()
@@ -30,7 +30,7 @@ class TargetFilter:
 
 @dataclass(frozen=True, slots=True)
 class HostCursor:
-    """Where a page ends that is ordered by host."""
+    """End of a page in the order of hosts."""
 
     id: int
     host: str
@@ -73,7 +73,7 @@ def by_host(
     order = (host, url) if is_walk else (host.concat(""), url.concat(""))
     if after is not None:
         known = select(url, targets.c.id).where(targets.c.id == after.id, host == after.host)
-        # Of who is forgotten since, the host is told again from its first URL on.
+        # After a removal, the host's page starts again at its first URL.
         after_url, after_id = transaction.connection.execute(known).one_or_none() or ("", 0)
         place = tuple_(literal(after.host), literal(after_url), literal(after_id))
         statement = statement.where(tuple_(*order, targets.c.id) > place)
@@ -87,7 +87,7 @@ def count(transaction: Transaction, wanted: TargetFilter) -> int:
 
 
 def find_target(transaction: Transaction, subject_id: str) -> Row[Any] | None:
-    """Return all columns that tell of one target; None if there is none of this id."""
+    """Return all columns of one target; None if the id is unknown."""
     tables = targets.outerjoin(probe_results, probe_results.c.target == targets.c.id).outerjoin(
         agents, agents.c.agent_id == targets.c.subject_id
     )

@@ -1,7 +1,7 @@
-"""Which finished tasks are old enough to be forgotten, and what goes with them?
+"""Finished tasks whose retention has ended, and the rows that go with them.
 
-A tree of tasks goes from its leaves: never before what was delegated from it, or repairs it, and never while
-its parent is at work. The lease's row stays, with the last fencing token.
+A tree of tasks is deleted from its leaves: never before its children and fixes, and never while its parent is
+not finished. The lease's row stays, with the last fencing token.
 """
 
 from collections.abc import Collection
@@ -47,7 +47,7 @@ def forget(transaction: Transaction, statuses: Collection[str], before_s: float,
     numbers = list(transaction.connection.scalars(wanted))
     if not numbers:
         return False
-    # Whoever changes a task has locked its lease's row. A finished one is changed by nobody but us.
+    # A change of a task locks its lease's row. Only this deletion changes a finished task.
     leases.lock(transaction, numbers=numbers)
     for part in _PARTS:
         transaction.connection.execute(delete(part).where(part.c.task.in_(numbers)))

@@ -1,7 +1,6 @@
-"""What is known of those who ask for leases together, and of the agents that this concerns?
+"""Facts about a batch of lease requests, and about their agents.
 
-One statement tells all of it, as JSON: on PostgreSQL a way to the server and back costs more than what
-is done there.
+One statement returns all of them, as JSON: on PostgreSQL a round trip costs more than the query.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +25,7 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequesters:
-    """What must be known before leases are looked at."""
+    """Facts that are needed before leases are read."""
 
     token_floor: int
     """Above which new tokens are."""
@@ -52,11 +51,11 @@ _SQLITE = text(f"""
         ))
     )
 """)  # noqa: S608 - constants only
-# The epoch first: whoever raises it locks the row FOR UPDATE, and waits for those who grant by the old
-# one; a sweep, which locks it for less, keeps nobody waiting. Then the agents, in the order in which
-# everybody locks them: nobody dies while it is granted a lease, and nobody begins to drain while it
-# releases its last one. For the rest of the transaction rows are looked up by their indexes: of leases that
-# have just become many the planner does not know, and would read all of them to find thirty.
+# The epoch comes first: raising it locks the row FOR UPDATE, and waits for transactions that grant with the
+# old epoch; a sweep locks it for less, and blocks none. Then come the agents in the common order: no agent
+# dies while it is granted a lease, and none begins to drain while it releases its last one. For the rest of
+# the transaction rows are looked up by their indexes: the planner does not know that leases have just become
+# many, and would read all of them to find thirty.
 _POSTGRESQL = text(f"""
     WITH known AS (SELECT {_KEY} FROM keys WHERE digest = ANY(CAST(:digests AS text[]))),
     concerned AS (
@@ -76,10 +75,10 @@ _POSTGRESQL = text(f"""
 
 
 def lock(transaction: Transaction, digests: Iterable[bytes], numbers: Iterable[int]) -> LeaseRequesters:
-    """Return the keys of these digests, the agents whose own they are, and those that hold these leases.
+    """Return the keys of these digests, their agents, and the agents that hold these leases.
 
-    `numbers` are those of the leases' rows. Until the transaction ends nobody else changes the agents,
-    and the epoch is not raised. Who is no agent is absent.
+    `numbers` are those of the leases' rows. Until the transaction ends no other one changes the agents, and
+    the epoch is not raised. Callers that are not agents are absent.
     """
     wanted, rows = sorted({digest.hex() for digest in digests}), sorted(set(numbers))
     if transaction.is_postgresql:

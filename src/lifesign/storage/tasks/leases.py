@@ -1,8 +1,8 @@
 """Rows of leases.
 
-A resource has one row for ever: its last lease, current or ended, and the last token granted. A lease's
-id names that row, so that a late request about a replaced lease still finds what replaced it. On SQLite
-many rows travel as one JSON text, as in `heartbeats`.
+A resource has one row forever: its last lease, current or ended, and the last granted token. A lease's id
+names that row, so that a late request about a replaced lease still finds its successor. On SQLite many rows
+are passed as one JSON text, as in `heartbeats`.
 """
 
 import secrets
@@ -73,9 +73,8 @@ _ADD_SQLITE = text("""
     INSERT INTO leases (resource, token) SELECT value, 0 FROM json_each(:resources) WHERE true
     ON CONFLICT DO NOTHING
 """)
-# Existing rows first, in the order of their numbers; then those that are missing, in one order too. Where
-# somebody else adds one at the same time this waits, and leaves it out. The time is that of the last
-# lock that was waited for.
+# Existing rows come first, in the order of their numbers; then the missing ones, in one order too. If another
+# transaction adds one at the same time, this one waits and skips it. The time is that of the last lock.
 _LOCK_POSTGRESQL = text(f"""
     WITH locked AS (
         SELECT {_COLUMNS} FROM leases
@@ -116,7 +115,7 @@ _STORE_POSTGRESQL = text(f"""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseFilter:
-    """Which leases are looked for; None means any."""
+    """Filter of leases; None matches any."""
 
     resource: str | None = None
     resource_prefix: str | None = None
@@ -152,10 +151,10 @@ def granted(
 def lock(
     transaction: Transaction, *, to_hold: Iterable[str] = (), numbers: Iterable[int] = ()
 ) -> dict[int, Claim]:
-    """Return the rows of these resources and of these numbers, by number; nobody else changes them meanwhile.
+    """Return the rows of these resources and numbers, by number; no other transaction changes them meanwhile.
 
-    A resource that somebody wants to hold gets its row if it has none. This may wait for others; the
-    transaction's time, unless it was asked for before, is that after the wait.
+    A resource that is to be leased gets a row if it has none. This may wait for other transactions. If the
+    transaction's time was not read before, it is that after the wait.
     """
     resources, rows_wanted = sorted(set(to_hold)), sorted(set(numbers))
     if not resources and not rows_wanted:
@@ -222,7 +221,7 @@ def find_many(transaction: Transaction, resources: Iterable[str]) -> dict[str, C
 
 
 def count_held(transaction: Transaction, holders: Sequence[str]) -> dict[str, int]:
-    """Return how many leases each holds at the transaction's time; whoever holds none is absent."""
+    """Return the number of leases per holder at the transaction's time; holders without leases are absent."""
     counts = (
         select(leases.c.holder, func.count())
         .where(leases.c.holder.in_(holders), *_running(transaction.now_s))
@@ -241,7 +240,7 @@ def tasks_of(transaction: Transaction, holder: str) -> set[str]:
 
 
 def tasks_ever_leased(transaction: Transaction, task_ids: Iterable[str]) -> list[str]:
-    """Return which of these tasks were leased to anybody at any time, in order."""
+    """Return which of these tasks ever had a lease, in order."""
     prefix = f"{ResourceKind.TASK}:"
     wanted = select(leases.c.resource).where(
         leases.c.resource.in_([f"{prefix}{task_id}" for task_id in task_ids]), leases.c.lease_id.is_not(None)
@@ -272,7 +271,7 @@ def end_all_of(transaction: Transaction, holders: Mapping[str, EndReason]) -> di
 
 
 def holding(transaction: Transaction, holders: Collection[str]) -> set[str]:
-    """Return which of these hold a lease that nobody has ended."""
+    """Return which of these hold a lease that has not ended."""
     wanted = select(leases.c.holder).where(
         leases.c.holder.in_(sorted(holders)), leases.c.ended_at_s.is_(None)
     )
@@ -291,9 +290,9 @@ def count_running(transaction: Transaction, resources: Collection[str]) -> dict[
 
 
 def expired(transaction: Transaction, at_s: float, limit: int) -> list[Claim]:
-    """Return claims whose time is over and that nobody has ended, to be changed; the earliest first.
+    """Return overdue claims that have not ended, to be changed; the earliest first.
 
-    Those that somebody else changes now are left out.
+    Those that another transaction changes now are omitted.
     """
     parameters = {"at_s": at_s, "limit": limit}
     if transaction.is_postgresql:
@@ -304,7 +303,7 @@ def expired(transaction: Transaction, at_s: float, limit: int) -> list[Claim]:
 
 
 def is_any_expired(transaction: Transaction, at_s: float) -> bool:
-    """Whether there is a lease whose time is over and that nobody has ended; nothing is locked."""
+    """Return whether there is an overdue lease that has not ended; without a lock."""
     wanted = select(leases.c.number).where(leases.c.ended_at_s.is_(None), leases.c.expires_at_s <= at_s)
     return transaction.connection.execute(wanted.limit(1)).first() is not None
 
@@ -329,7 +328,7 @@ def _running(at_s: float) -> tuple[Any, Any]:
 
 
 def _filtered(statement: Select[Any], wanted: LeaseFilter) -> Select[Any]:
-    # A row without a lease is that of a resource that nobody has held.
+    # A row without a lease belongs to a resource that was never held.
     statement = statement.where(leases.c.lease_id.is_not(None))
     if wanted.resource is not None:
         statement = statement.where(leases.c.resource == wanted.resource)

@@ -1,7 +1,7 @@
-"""What may tasks spend, what have they spent, and for which calls is something reserved?
+"""Budgets of tasks: limits, spending and reservations.
 
-A budget is changed by its own task's holder, by coordinators, and by the end of a child. So it is locked
-when it is read to be changed: a child's before its parent's, always after the leases.
+A budget is changed by its own task's holder, by coordinators, and by the end of a child. Therefore it is
+locked when it is read for a change: a child's before its parent's, always after the leases.
 """
 
 from collections.abc import Sequence
@@ -112,7 +112,7 @@ def count_open_calls(transaction: Transaction, task: int) -> int:
 
 
 def forget_calls(transaction: Transaction, numbers: Sequence[int]) -> None:
-    """Forget the calls of runs that are over; what they did cost stands in the budgets."""
+    """Delete the calls of ended runs; the budgets contain their costs."""
     if numbers:
         transaction.connection.execute(delete(task_calls).where(task_calls.c.task.in_(numbers)))
 

@@ -1,4 +1,4 @@
-"""What was said with decisions about a task, and with calls for help?"""
+"""Comments on decisions about a task, and requests for help."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -52,7 +52,7 @@ def of_task(transaction: Transaction, task: int) -> list[StoredComment]:
 
 
 def forget_author(transaction: Transaction, written_by: str) -> None:
-    """Take somebody's name off all comments."""
+    """Remove an author's name from all comments."""
     transaction.connection.execute(
         update(task_comments).where(task_comments.c.written_by == written_by).values(written_by=None)
     )

@@ -1,4 +1,4 @@
-"""By which key was a task created, so that a retry creates no other?"""
+"""Idempotency keys of task creations."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCreation:
-    """What somebody asked for, and the task that came of it."""
+    """A request to create a task, and the created task."""
 
     creator: str
     idempotency_key: str
@@ -18,7 +18,7 @@ class StoredCreation:
     task: int | None = None
 
 
-# Who comes second waits until the first one has ended, and finds what it has done.
+# The second transaction waits until the first one has ended, and finds its result.
 _TAKE = text("""
     INSERT INTO task_creations (creator, idempotency_key, digest)
     VALUES (:creator, :idempotency_key, :digest) ON CONFLICT DO NOTHING
@@ -36,7 +36,7 @@ def take(transaction: Transaction, wanted: StoredCreation) -> StoredCreation | N
 
 
 def forget_creator(transaction: Transaction, creator: str) -> None:
-    """Forget all keys of somebody who asks no more."""
+    """Delete all idempotency keys of a creator."""
     transaction.connection.execute(delete(task_creations).filter_by(creator=creator))
 
 

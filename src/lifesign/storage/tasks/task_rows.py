@@ -1,6 +1,7 @@
-"""What is to be done, by whom, and how far is it?
+"""Rows of tasks.
 
-A task's number is that of its lease's row. Whoever changes a task has locked that row (`leases.lock`).
+A task's number is that of its lease's row. A transaction that changes a task has locked that row
+(`leases.lock`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -47,19 +48,19 @@ class StoredTask:
     """As events name actors; empty once the agent that did is erased."""
     created_at_s: float
     holder: str | None = None
-    """Of its lease that was granted last, whether it is over or not; read with the task, stored there."""
+    """Holder of the last granted lease, current or not; stored with the lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilter:
-    """Which tasks are looked for; empty or None means any."""
+    """Filter of tasks; empty or None matches any."""
 
     statuses: tuple[str, ...] = ()
     agent_id: str | None = None
     role_id: str | None = None
     parent: int | None = None
     holder: str | None = None
-    """Who has it, or has had it."""
+    """Current or former holder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ class Claimant:
     role_id: str | None
     """The agent's pool."""
     capabilities: Sequence[str]
-    """What it can do, or as much of it as it wants to do now."""
+    """Its capabilities, or those that it claims tasks for now."""
     is_of_pool_only: bool = False
     """Only tasks that name its pool."""
     number: int | None = None
@@ -79,7 +80,7 @@ class Claimant:
 
 _OWN = tuple(column.name for column in tasks.columns)
 _ALL = select(*tasks.columns, leases.c.holder).join(leases, leases.c.number == tasks.c.number)
-# What a transition changes; one statement for any number of tasks.
+# Columns that a transition changes; one statement for any number of tasks.
 _CHANGING = (
     "status", "status_since_s", "explanation", "output", "attempts", "lost_runs", "runs", "reports",
     "writes", "not_before_s", "progress_at_s",
@@ -111,9 +112,9 @@ def store(transaction: Transaction, changed: Sequence[StoredTask]) -> None:
 
 
 def forget_agent(transaction: Transaction, agent_id: str, finished: Collection[str]) -> None:
-    """Take an agent's name off the tasks that it created, and off finished ones that were for it alone.
+    """Remove an agent's name from the tasks that it created, and from finished ones that were for it alone.
 
-    What is still to be done stays its own, or anybody might claim it.
+    Open tasks for it keep the name, or any agent might claim them.
     """
     transaction.connection.execute(
         update(tasks).where(tasks.c.created_by == agent_id).values(created_by=ERASED)
@@ -151,9 +152,9 @@ def find_many(transaction: Transaction, numbers: Sequence[int]) -> list[StoredTa
 
 
 def lock_next(transaction: Transaction, claimant: Claimant, at_s: float) -> int | None:
-    """Return the number of the longest queued task that this agent may have, its lease's row locked.
+    """Return the number of the longest queued task that this agent may have, with its lease's row locked.
 
-    Those that somebody else is changing are left out; nobody is waited for.
+    Tasks that another transaction changes are omitted; there is no wait.
     """
     wanted = (
         _may_have(select(tasks.c.number).join(leases, leases.c.number == tasks.c.number), claimant)

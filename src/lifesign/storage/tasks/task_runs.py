@@ -1,7 +1,6 @@
-"""Who has worked at a task, how did that end, and what was written meanwhile?
+"""Runs of tasks, their ends, and the writes during them.
 
-Of the reports the latest are kept; of the writes all, for as long as the task: a retried one gets the
-first answer.
+Of the reports the latest are kept. Writes are kept as long as the task: a repeated one gets its first answer.
 """
 
 from collections.abc import Iterable, Sequence
@@ -55,7 +54,7 @@ class StoredWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRunEnd:
-    """How a task's last run ended."""
+    """End of a task's last run."""
 
     task: int
     number: int
@@ -121,7 +120,7 @@ def of_task(transaction: Transaction, task: int, limit: int) -> list[StoredTaskR
 
 
 def has_worked(transaction: Transaction, holder: str, numbers: Sequence[int]) -> bool:
-    """Whether somebody has, or has had, one of these tasks."""
+    """Return whether a holder has, or had, one of these tasks."""
     wanted = select(task_runs.c.task).where(task_runs.c.holder == holder, task_runs.c.task.in_(numbers))
     return transaction.connection.execute(wanted.limit(1)).first() is not None
 
@@ -134,7 +133,7 @@ def count_call(transaction: Transaction, run: StoredTaskRun) -> None:
 
 
 def forget_holder(transaction: Transaction, holder: str) -> None:
-    """Take somebody's name off all runs."""
+    """Remove a holder's name from all runs."""
     transaction.connection.execute(update(task_runs).where(task_runs.c.holder == holder).values(holder=None))
 
 

@@ -122,7 +122,7 @@ def _create_archive_erasures() -> None:
             "remaining",
             sa.Text(),
             nullable=False,
-            comment="from and to which sequence archives may tell of it, as JSON",
+            comment="ranges of sequences in archives that may contain its events, as JSON",
         ),
         sa.PrimaryKeyConstraint("sequence", name="pk_archive_erasures"),
     )
@@ -131,7 +131,7 @@ def _create_archive_erasures() -> None:
 def _create_census_runs() -> None:
     op.create_table(
         "census_runs",
-        sa.Column("run_id", sa.String(64), nullable=False, comment="as whoever runs it calls it"),
+        sa.Column("run_id", sa.String(64), nullable=False, comment="name of the definition"),
         sa.Column("name", sa.String(128), nullable=False, comment="of the probe definition"),
         sa.Column("began_at_s", sa.Double(), nullable=False),
         sa.Column("ended_at_s", sa.Double()),
@@ -229,7 +229,7 @@ def _create_leases() -> None:
         sa.Column("lease_id", sa.String(64), comment="of the last grant; see lease_id.py"),
         sa.Column("holder", sa.String(128)),
         sa.Column("holder_incarnation", sa.BigInteger()),
-        sa.Column("token", sa.BigInteger(), nullable=False, comment="the last one granted; rises for ever"),
+        sa.Column("token", sa.BigInteger(), nullable=False, comment="last granted token; never decreases"),
         sa.Column("acquired_at_s", sa.Double()),
         sa.Column("expires_at_s", sa.Double()),
         sa.Column("ended_at_s", sa.Double()),
@@ -254,7 +254,7 @@ def _create_opt_outs() -> None:
         sa.Column("origin", sa.String(512), nullable=False),
         sa.Column("token", sa.String(128), nullable=False, comment="to be served by the origin as a proof"),
         sa.Column("requested_at_s", sa.Double(), nullable=False),
-        sa.Column("checked_at_s", sa.Double(), comment="when somebody last looked whether it is served"),
+        sa.Column("checked_at_s", sa.Double(), comment="time of the last check for the token"),
         sa.Column("proven_at_s", sa.Double(), comment="since when it is probed no more"),
         sa.PrimaryKeyConstraint("origin", name="pk_opt_outs"),
     )
@@ -303,7 +303,10 @@ def _create_registry() -> None:
         sa.Column("swept_at_s", sa.Double(), comment="when a sweep last ran"),
         sa.Column("monitor", sa.Text(), nullable=False, comment="monitor_health.Monitor as JSON"),
         sa.Column(
-            "excluded_downtime", sa.Text(), nullable=False, comment="time that is nobody's silence, as JSON"
+            "excluded_downtime",
+            sa.Text(),
+            nullable=False,
+            comment="time that does not count as missed heartbeats, as JSON",
         ),
         sa.Column("sweeper", sa.String(64), comment="which server process sweeps"),
         sa.Column("sweeper_until_s", sa.Double(), comment="then another one may"),
@@ -377,12 +380,12 @@ def _create_targets() -> None:
         sa.Column("shard", sa.Integer(), nullable=False, comment="of the host"),
         sa.Column("left_shard", sa.Integer(), comment="where it lay before its host became another one"),
         sa.Column(
-            "version", sa.BigInteger(), nullable=False, comment="rises with what its prober has to be told"
+            "version", sa.BigInteger(), nullable=False, comment="rises with each change that its prober needs"
         ),
         sa.Column("is_registered", sa.Boolean(), nullable=False, comment="no directory has to list it"),
         sa.Column("added_at_s", sa.Double(), nullable=False),
-        sa.Column("entered_at_s", sa.Double(), comment="when its URL changed, or its agent registered anew"),
-        sa.Column("recheck_at_s", sa.Double(), comment="when somebody last asked for a look"),
+        sa.Column("entered_at_s", sa.Double(), comment="when its URL changed, or its agent registered again"),
+        sa.Column("recheck_at_s", sa.Double(), comment="when a recheck was last requested"),
         sa.Column("gone_at_s", sa.Double(), comment="since when it is no target any more"),
         sa.Column("gone_reason", sa.String(16)),
         sa.Column("confirmed_at_s", sa.Double(), comment="when an operator last said that it may be down"),
@@ -648,7 +651,7 @@ def _create_target_claims() -> None:
         sa.Column("token_at_s", sa.Double(), comment="when it was last found; null: it is not served"),
         sa.Column("unlinked_at_s", sa.Double(), comment="when the last link of the two ended"),
         sa.Column("proof", sa.String(8), comment="what proves it, as of the last decision"),
-        sa.Column("due_at_s", sa.Double(), nullable=False, comment="when the link is to be decided anew"),
+        sa.Column("due_at_s", sa.Double(), nullable=False, comment="when the link is to be decided again"),
         sa.PrimaryKeyConstraint("target", "agent", name="pk_target_claims"),
         sa.ForeignKeyConstraint(
             ["target"], ["targets.id"], name="fk_target_claims_target", ondelete="CASCADE"
@@ -667,7 +670,7 @@ def _create_tasks() -> None:
         sa.Column("title", sa.String(256), nullable=False),
         sa.Column("status", sa.String(16), nullable=False),
         sa.Column("status_since_s", sa.Double(), nullable=False),
-        sa.Column("explanation", sa.Text(), comment="why it has this status, where somebody said so"),
+        sa.Column("explanation", sa.Text(), comment="why it has this status, if a reason was given"),
         sa.Column("agent_id", sa.String(128), comment="who alone may have it"),
         sa.Column("role_id", sa.String(128), comment="whose members alone may have it"),
         sa.Column("capabilities", sa.JSON(), nullable=False, comment="as in task_needs"),
@@ -679,7 +682,7 @@ def _create_tasks() -> None:
         sa.Column("attempts", sa.Integer(), nullable=False, comment="runs since people last queued it"),
         sa.Column("runs", sa.Integer(), nullable=False, comment="the number of the last one"),
         sa.Column("reports", sa.Integer(), nullable=False, comment="the number of the last one"),
-        sa.Column("writes", sa.Integer(), nullable=False, comment="how many stand in task_writes"),
+        sa.Column("writes", sa.Integer(), nullable=False, comment="number of rows in task_writes"),
         sa.Column("not_before_s", sa.Double(), comment="while it is queued"),
         sa.Column("progress_at_s", sa.Double(), comment="when the last run began, or last reported"),
         sa.Column("parent", _ROW_NUMBER),
