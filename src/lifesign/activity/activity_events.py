@@ -1,4 +1,4 @@
-"""What is told of what was seen and decided?"""
+"""Events of the watcher: observations and decisions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from enum import StrEnum
 
 
 class WatchEventKind(StrEnum):
-    """Of which kind something is that is told."""
+    """Kind of an event."""
 
     HEARTBEAT = "heartbeat"
     """One was sent, and the registry took it."""
     REFUSED = "refused"
     """The registry will not have heartbeats of an agent; told once, until it is otherwise."""
     COMMAND = "command"
-    """The registry wants something of an agent, which has to be told by somebody else."""
+    """The registry has a command for an agent, which another program has to deliver."""
     SESSION_ERROR = "session_error"
     SESSION_ABSENT = "session_absent"
     """Nothing is said for a session: the server does not have it, or not where we look."""
@@ -25,13 +25,13 @@ class WatchEventKind(StrEnum):
     """Heartbeats are dropped: a late one would say nothing."""
     REGISTRY_BACK = "registry_back"
     MAPPING = "mapping"
-    """Which sessions are watched for an agent, or why not those that its registration names."""
+    """Sessions that are watched for an agent, or why those in its registration are not."""
     ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchEvent:
-    """One thing that is told, for people and for programs. It may quote a peer: show it with care."""
+    """One event, for people and for programs. It may quote a peer: show it with care."""
 
     what: WatchEventKind
     text: str
@@ -43,19 +43,19 @@ Emit = Callable[[WatchEvent], None]
 
 
 class Once:
-    """Tells the same about the same only once, until it is otherwise; remembers what it is asked about."""
+    """Emits an event about a subject only when it changes; remembers the last one per subject."""
 
     def __init__(self, emit: Emit) -> None:
         self._tell = emit
         self._last: dict[tuple[str, str | None], str] = {}
 
     def emit(self, subject: str, event: WatchEvent) -> None:
-        """Tell it, unless that was the last that was told of this subject of the agent."""
+        """Emit it, unless it was the last event of this subject of the agent."""
         place = (subject, event.agent_id)
         if self._last.get(place) != event.text:
             self._last[place] = event.text
             self._tell(event)
 
     def is_over(self, subject: str, agent_id: str | None = None) -> bool:
-        """Forget what was told of a subject; whether there was something."""
+        """Forget the last event of a subject; return whether there was one."""
         return self._last.pop((subject, agent_id), None) is not None

@@ -1,6 +1,6 @@
-"""How does a heartbeat reach the registry, and how does it end if not?
+"""Delivery of heartbeats to the registry, and its failures.
 
-Each agent beats with its own key, so that nobody can beat in another's name.
+Each agent has its own key, so that none can send heartbeats in another's name.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class HeartbeatAccepted:
 
     agent_status: str
     commands: tuple[str, ...] = ()
-    """What it wants of the agent, for people."""
+    """Commands of the registry for the agent, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Dropped:
 
 
 class HeartbeatSink(Protocol):
-    """Whoever takes heartbeats, and knows how often they are due."""
+    """Receives heartbeats, and knows their intervals."""
 
     async def send_heartbeat(self, due: DueHeartbeat) -> HeartbeatAccepted | HeartbeatRefused | Dropped:
         """Send one heartbeat; raises nothing that a registry can cause."""

@@ -1,8 +1,8 @@
-"""What does an opencode server say, and what does it answer about its sessions?
+"""Client for an opencode server: events and sessions.
 
-As version 1.18.33 does: `GET /event?directory=` tells of the sessions that work in one directory, and is
-silent for a wrong one; `GET /global/event` tells of all. `GET /session/status?directory=` lists the sessions
-of that directory which are not idle; `GET /session/{id}` knows every session, and where it works.
+As of version 1.18.33: `GET /event?directory=` sends the events of the sessions in one directory, and nothing
+for a wrong one; `GET /global/event` sends those of all. `GET /session/status?directory=` lists the sessions
+of that directory that are not idle; `GET /session/{id}` knows every session with its directory.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ USER_VARIABLE: Final = "OPENCODE_SERVER_USERNAME"
 
 _ASKS: Final = f"it asks for a password: set ${PASSWORD_VARIABLE} (and ${USER_VARIABLE} if need be)"
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z]:[/\\]")
-"""Where an absolute path begins, on whatever system the server runs."""
+"""Start of an absolute path, on any system of the server."""
 T = TypeVar("T")
 
 
@@ -57,7 +57,7 @@ class NotOpencode(NoAnswer):
 
 @dataclass(frozen=True, slots=True)
 class SessionStatus:
-    """How a session stands, as the server answered."""
+    """State of a session in the server's answer."""
 
     state: SessionState
     why: str = ""

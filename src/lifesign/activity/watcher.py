@@ -1,7 +1,7 @@
-"""Who follows the server, sends what is due, and comes back when either is away?
+"""Watcher: follows the server, sends due heartbeats, and reconnects.
 
-Three loops: one follows the stream, one sends heartbeats when they are due, one looks once a minute how
-often each agent is to beat and which sessions its registration names.
+Three loops follow the stream, send heartbeats when they are due, and read once a minute the heartbeat
+interval of each agent and the sessions in its registration.
 """
 
 import asyncio
@@ -27,18 +27,18 @@ from lifesign.domain.text.counts import plural, pluralize
 from lifesign.errors import InvalidValue, LifesignError
 
 RECORD_EVERY_SECONDS: Final = 60.0
-"""So late is it noticed at worst that an agent names another session, or wants another interval."""
+"""Maximum delay until another session or interval of an agent is noticed."""
 MAX_GAP_SECONDS: Final = 60.0
 """An agent whose heartbeat was refused is left alone for its interval, and never longer than this: once it
 has registered again, it must not be silent for long."""
 STEADY_SECONDS: Final = 10.0
 """A stream that lasted so long was no failure: the next wait is the shortest again."""
 MAX_NAMED_SESSIONS: Final = 64
-"""By one registration."""
+"""Maximum of sessions in one registration."""
 
 
 class ActivityServer(Protocol):
-    """Whoever tells what sessions do."""
+    """Reports the activity of sessions."""
 
     def events(self) -> AbstractAsyncContextManager[AsyncGenerator[list[str], None]]:
         """Open the stream; OpencodeUnreachable, NotOpencode."""
@@ -56,10 +56,10 @@ class AgentRefused(LifesignError):
 
 
 class Watcher:
-    """Turns what one server tells into heartbeats.
+    """Turns the events of one server into heartbeats.
 
-    `mapped` has the sessions of agents that were named beforehand; of an agent without any, its
-    registration says which (`metadata.opencode_session`). Everything that is decided goes to `emit`.
+    `mapped` has the sessions of agents that were named beforehand; for an agent without any, its registration
+    names them (`metadata.opencode_session`). Every decision is passed to `emit`.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class Watcher:
     async def run(self) -> None:
         """Watch until cancelled.
 
-        Raises what will not mend by waiting, if it shows at the very beginning: NotOpencode, AgentRefused,
-        InvalidValue. The same later is told, and waited for.
+        Raise permanent errors that occur at the start: NotOpencode, AgentRefused, InvalidValue. Later ones
+        are reported, and the watcher waits.
         """
         for agent_id, sessions in self._mapped.items():
             self._intervals_s[agent_id] = HeartbeatConfig().interval_seconds
@@ -217,7 +217,7 @@ class Watcher:
             )
         )
         if ending.commands:
-            asked = f"the registry asks it to {', '.join(ending.commands)}: nobody but you tells it"
+            asked = f"the registry asks it to {', '.join(ending.commands)}: only you can deliver it"
             self._once.emit(
                 "command", WatchEvent(what=WatchEventKind.COMMAND, text=asked, agent_id=due.agent_id)
             )
@@ -252,7 +252,7 @@ class Watcher:
             await self._learn(is_first=False)
             if self._is_streaming and self._beats.unchecked_sessions():
                 with suppress(OpencodeUnreachable, NotOpencode):
-                    # If the server is away, the stream says so.
+                    # If the server is unreachable, the stream reports it.
                     await self._ask_sessions()
 
     async def _learn(self, *, is_first: bool) -> None:
@@ -288,7 +288,7 @@ class Watcher:
             text = f"silent after {record.heartbeat_config.unhealthy_after_seconds:g} s"
             self._mapping(agent_id, f"{text}, and a heartbeat is sent every {MIN_GAP_S:g} s at most")
         elif sessions:
-            self._mapping(agent_id, f"{', '.join(sessions)}; idle it beats every {interval_s:g} s")
+            self._mapping(agent_id, f"{', '.join(sessions)}; while idle its interval is {interval_s:g} s")
         else:
             self._mapping(agent_id, "no session: name one by --map or in metadata.opencode_session")
 
@@ -308,7 +308,7 @@ class Watcher:
     def _mapping(self, agent_id: str, text: str) -> None:
         self._once.emit("mapping", WatchEvent(what=WatchEventKind.MAPPING, text=text, agent_id=agent_id))
 
-    # ── what is told ──
+    # ── Reports ──
 
     def _emit(self, event: WatchEvent) -> None:
         self.counts[event.what] += 1
@@ -320,5 +320,5 @@ class Watcher:
         return (
             f"{pluralize(self.counts[WatchEventKind.HEARTBEAT], 'heartbeat')} sent, {self._dropped} dropped; "
             f"{pluralize(self.counts[WatchEventKind.SESSION_ERROR], 'error')} of sessions; "
-            f"{pluralize(self._beats.unknown_events, 'event')} of {unknown} to nobody here"
+            f"{pluralize(self._beats.unknown_events, 'event')} of {unknown} to no watched agent"
         )

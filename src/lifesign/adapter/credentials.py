@@ -1,7 +1,7 @@
-"""Where are the keys that the registry told its agents, and who lives as which of them here?
+"""Stored keys of agents, and locks against a second process with the same agent id.
 
-One file for each agent, in a directory among the workspaces. Beside it stands another one, which whoever
-lives as that agent keeps locked: two would take its place from each other, and work at one task.
+Each agent has one file in a directory among the workspaces. Beside it is a lock file, which the process of
+that agent keeps locked: two of them would replace each other and work on one task.
 """
 
 import os
@@ -30,9 +30,9 @@ def agent_key_file(root: Path, agent_id: str) -> Path:
 
 @contextmanager
 def alone_as(agent_id: str, own_key: Path) -> Iterator[None]:
-    """Let nobody else live as an agent with these workspaces; InvalidValue if somebody does.
+    """Lock the agent's id for these workspaces; InvalidValue if another process has it.
 
-    The kernel lets go of the lock when this process ends, however it ends.
+    The kernel releases the lock when this process ends, in any way.
     """
     try:
         fd = open_lock_file(_lock_of(own_key))
@@ -49,7 +49,10 @@ def alone_as(agent_id: str, own_key: Path) -> Iterator[None]:
 
 
 def forget(own_key: Path) -> None:
-    """Remove what is kept of an agent as which nobody comes back; what its runs have shut away stays."""
+    """Remove the stored files of an agent that will not return.
+
+    Workspaces that its runs made inaccessible stay.
+    """
     for file in (own_key, _lock_of(own_key)):
         with suppress(OSError):
             file.unlink()

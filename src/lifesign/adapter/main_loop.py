@@ -1,6 +1,6 @@
-"""How does an adapter live: as which agent, with which task next, until when?
+"""Life cycle of an adapter: its agent, its next task, and its end.
 
-It is an agent as far as the registry knows: it registers, beats, and drains. What it does is to run a command
+For the registry it is an agent: it registers, sends heartbeats, and drains. Its work is to run a command
 under the lease of one task after another.
 """
 
@@ -41,16 +41,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSelection:
-    """Which tasks an adapter takes."""
+    """Tasks that an adapter accepts."""
 
     task_id: str | None = None
-    """This one and no other."""
+    """Only this task."""
     role_id: str | None = None
     """Only tasks that name the agent's pool, which this is."""
     is_once: bool = False
     """One task, and then it leaves."""
     wait_s: float | None = None
-    """How long to wait for a task; None for ever."""
+    """Maximum wait for a task; None for no limit."""
 
 
 class Adapter:
@@ -91,7 +91,7 @@ class Adapter:
         RegistryError if the registry does not take the agent at the beginning, or refuses it tasks.
         """
         try:
-            # To begin a new life ends the leases of the former one: others may begin what went on in it.
+            # A new incarnation ends the leases of the previous one: other agents may start its tasks.
             await self._end_left()
             record = await self._register()
             self._say(
@@ -137,7 +137,7 @@ class Adapter:
         else:
             self.on_drain_requested(why, None)
 
-    # What the registry says, by way of the heartbeat loop.
+    # Callbacks of the heartbeat loop.
 
     def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
         """Leave; within the time that the registry gives, if it says so: the grace is part of that."""
@@ -154,7 +154,7 @@ class Adapter:
         self._say(RunEventKind.REGISTERED, f"registered as {self._place.agent_id}, life {incarnation}")
 
     def on_incarnation_lost(self, why: str) -> None:
-        """Stop: what is in progress may be somebody else's by now (RFC-0016 4.6)."""
+        """Stop: current work may have another holder by now (RFC-0016 4.6)."""
         if self._run is not None:
             self._run.stop(Stop.LOST, f"the registry gave this agent up: {why}")
 
@@ -227,7 +227,7 @@ class Adapter:
         )
 
     async def _after(self, client: RegistryClient, error: RegistryError, *, is_first: bool) -> None:
-        """See to what stands in the way of a claim; raises what only people can."""
+        """Handle an error of a claim; raise errors that only people can resolve."""
         if isinstance(error, Gone) or error.code == "agent_not_found":
             # The next heartbeat finds the same, and registers again.
             await self._loop.send_heartbeat()
@@ -243,7 +243,7 @@ class Adapter:
         with suppress(RegistryError):
             held = await client.leases.list(holder=self._place.agent_id)
             for lease in held.leases:
-                self._say(RunEventKind.REGISTRY, f"gives back {lease.resource}, of which it did not know")
+                self._say(RunEventKind.REGISTRY, f"releases {lease.resource}, of which it did not know")
                 with suppress(Conflict, Gone, NotFound):
                     await client.leases.release(lease.lease_id, incarnation=self._place.incarnation)
 
@@ -270,7 +270,7 @@ class Adapter:
             self._run.stop(Stop.DRAIN, why)
 
     async def _end_left(self) -> None:
-        """End what goes on of runs whose adapter was killed, and their wardens with it or stopped."""
+        """End the remaining processes of runs whose adapter was killed, with their watchers."""
         try:
             ended = await end_left(await asyncio.to_thread(self._workspaces.abandoned_runs))
         except OSError as error:

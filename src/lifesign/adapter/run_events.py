@@ -1,4 +1,4 @@
-"""What is told of runs, and of the agent that has them?"""
+"""Events of runs and of their agent."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class RunEventKind(StrEnum):
-    """Of which kind something is that is told."""
+    """Kind of an event."""
 
     REGISTERED = "registered"
     WAITING = "waiting"
@@ -24,21 +24,21 @@ class RunEventKind(StrEnum):
     FAILED = "failed"
     """A run ended without a result; what becomes of its task is the registry's."""
     UNREPORTED = "unreported"
-    """How a run ended could not be told to the registry, which finds out when the lease is over."""
+    """The end of a run could not be reported to the registry, which notices it when the lease expires."""
     REGISTRY = "registry"
     """Something about asking it."""
     TOOLS = "tools"
     """Something about the servers of tools, or about who asks for them."""
     PRUNED = "pruned"
     OMITTED = "omitted"
-    """Lines that nobody read in time."""
+    """Lines that were not read in time."""
     LEAVING = "leaving"
     LEFT = "left"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """One thing that is told, for people and for programs. It may quote a peer: show it with care."""
+    """One event, for people and for programs. It may quote a peer: show it with care."""
 
     what: RunEventKind
     text: str

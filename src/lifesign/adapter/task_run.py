@@ -1,8 +1,8 @@
-"""How is one task worked at, from its grant to its end? (lease protocol; protocol 6.10)
+"""Run of one task, from its grant to its end (lease protocol; protocol 6.10).
 
-The agent's process runs while the lease is held, and whatever else may end it: it is asked to end, gets its
-grace, and is killed with all that it has started. Only then is it told how the run ended: nothing of a run
-goes on once its lease is given back.
+The agent's process runs while the lease is held. For any end it is asked to stop, gets its grace period, and
+is killed with all its descendants. Only then is the end of the run reported: no process of a run continues
+once its lease is released.
 """
 
 import asyncio
@@ -53,22 +53,22 @@ _STOPS: Final[Mapping[LossKind, Stop]] = MappingProxyType({
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """How each run is worked at."""
+    """Settings of each run."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
     """Ours, of which the agent gets what is not ours alone."""
     user: AgentUser | None = None
-    """As whom the agent runs, who is also given the workspaces; None: as ours."""
+    """User of the agent, who also owns the workspaces; None: the adapter's."""
     directory: Path | None = None
-    """Where it is started; None: in its workspace."""
+    """Working directory; None: the workspace."""
     grace_s: float = GRACE_SECONDS
     timeout_s: float | None = None
-    """Of a run; None for none."""
+    """Maximum duration of a run; None for no limit."""
     no_progress_s: float | None = None
     """Without output and without a call, after which the agent counts as hung; None for never."""
     completes_on_exit: bool = True
-    """Whether exit code 0 hands the task in, with what stands in `output.json`."""
+    """Whether exit code 0 submits the task, with the content of `output.json`."""
     stops_on_budget: bool = False
     """Whether an agent whose budget is used up is ended, and its task handed to people."""
     hidden: Collection[str] = ()
@@ -80,15 +80,15 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """What came of a run."""
+    """Result of a run."""
 
     end: RunEnd
     exit_code: int | None
-    """Of the agent's process, negative for a signal; None if there was none."""
+    """Exit code of the agent's process, negative for a signal; None without a process."""
     text: str
     """For people."""
     output: dict[str, Any] | None = None
-    """To be handed in."""
+    """Result to submit."""
     could_start: bool = True
     """False: the command is not there, which no other task would change."""
     was_notified: bool = False
@@ -96,7 +96,7 @@ class RunOutcome:
 
     @property
     def detail(self) -> str | None:
-        """What the registry is told besides the exit code."""
+        """Text for the registry besides the exit code."""
         is_all = self.exit_code is not None and self.text == ended_with(self.exit_code)
         return None if is_all else detail_of(self.text)
 
@@ -155,7 +155,7 @@ class TaskRun:
 
     @property
     def task_id(self) -> str:
-        """Of the task."""
+        """Id of the task."""
         return self._run.task_id
 
     def stop(self, stop: Stop, why: str) -> None:
@@ -169,7 +169,7 @@ class TaskRun:
         self._keeper.renew_now()
 
     async def work(self) -> RunOutcome:
-        """Work at the task until the run is over; what can go wrong with it is told, and not raised."""
+        """Work on the task until the run has ended; errors are part of the result, and not raised."""
         keeping = asyncio.create_task(self._keeper.run())
         try:
             if not await self._keeper.wait_until_held():
@@ -207,7 +207,7 @@ class TaskRun:
         return outcome
 
     async def _in_workspace(self, workspace: Workspace) -> RunOutcome:
-        """Run the agent; return what came of it, before that is told."""
+        """Run the agent; return the result before it is reported."""
         try:
             workspace.put(INPUT_FILE, self._granted.input)
             if self._granted.latest_report is not None:
@@ -240,9 +240,10 @@ class TaskRun:
         return RunOutcome(end, exit_code, ended_with(exit_code), output=result.output)
 
     async def _unclear(self, why: str, exit_code: int | None) -> RunOutcome:
-        """Return what came of a run of which something may go on, once its lease is over or there is hurry.
+        """Return the result of a run whose processes may continue, once its lease has ended or time is short.
 
-        An agent that leaves gives its leases back. Whoever cannot look can start nothing either.
+        An agent that drains releases its leases. Without permission to look at processes, nothing can be
+        started either.
         """
         self._keeper.stop_keeping()
         text = f"it is not given back, since it is not known whether anything of it goes on: {why}"
@@ -344,7 +345,7 @@ class TaskRun:
             await self._progress.wait_stalled(self._settings.no_progress_s)
 
     def _open_timer(self, stack: AsyncExitStack) -> LeaseTimer:
-        """Return what kills the agent at the lease's deadline, whoever is stopped by then."""
+        """Return the timer that kills the agent at the lease's deadline, even if watchers are stopped."""
         timer = self._timer = LeaseTimer(self._keeper.deadline_s - asyncio.get_running_loop().time())
         stack.callback(self._close_timer, timer)
         return timer
@@ -390,7 +391,7 @@ class TaskRun:
             self.stop(Stop.BUDGET, BUDGET_GONE)
 
     async def _report(self, outcome: RunOutcome, workspace: Workspace | None = None) -> RunOutcome:
-        """Write in the run's name how it ended, and tell it; return whether the registry knows, too."""
+        """Report the end of the run in its name; return whether the registry has accepted it."""
         untold = await self._write(outcome)
         if untold:
             what, text = RunEventKind.UNREPORTED, f"{outcome.text}; the registry was not told: {untold}"
@@ -400,7 +401,7 @@ class TaskRun:
         return replace(outcome, was_notified=not untold)
 
     async def _write(self, outcome: RunOutcome) -> str:
-        """Return why it could not be told, or nothing."""
+        """Return why it could not be reported, or an empty text."""
         failures = 0
         while outcome.end.report is not RunReport.NOTHING:
             try:

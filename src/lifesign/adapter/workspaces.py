@@ -1,8 +1,8 @@
-"""Where does a run work, and how long is that kept?
+"""Workspaces of runs, and their retention.
 
-One directory for each run, for its owner alone, below one that nobody else may write to. Beside it stands
-a file that says what became of the run; whoever runs it keeps that file locked, so that the workspace of a
-living run is never taken for one that was left behind.
+Each run has a directory for its owner alone, below one that no other user may write to. Beside it is a file
+with the result of the run; the adapter keeps that file locked, so that the workspace of a running run is
+never taken for an abandoned one.
 """
 
 import errno
@@ -29,17 +29,17 @@ from lifesign.filesystem.file_lock import try_lock
 from lifesign.filesystem.private_file import create_private
 
 RETENTION_SECONDS: Final = 7 * 86_400.0
-"""Of workspaces of runs that failed (lease protocol, "What happens on failure")."""
+"""Retention of the workspaces of failed runs (lease protocol, "What happens on failure")."""
 INPUT_FILE: Final = "input.json"
 REPORT_FILE: Final = "latest_report.json"
 COMMENTS_FILE: Final = "comments.json"
 OUTPUT_FILE: Final = "output.json"
 LEVELS_AT_ONCE: Final = 100
-"""Of directories that are removed: for each, two descriptors are open."""
+"""Number of directories that are removed at once: each needs two open descriptors."""
 MAX_ROUNDS: Final = 10_000
-"""Of those; what somebody goes on making below stays, and the workspace with it."""
+"""Maximum of such rounds; files that a process keeps creating stay, and the workspace with them."""
 MAX_FILE_BYTES: Final = 4 * MAX_OBJECT_BYTES
-"""Of `output.json`, which may be indented."""
+"""Maximum size of `output.json`, which may be indented."""
 _MAX_NOTE_BYTES: Final = 8_192
 _NOTE: Final = ".json"
 _OUTPUT: Final[TypeAdapter[dict[str, Any]]] = TypeAdapter(JsonObject)
@@ -49,7 +49,7 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class AgentOutput:
-    """What an agent left in `output.json`."""
+    """Content that an agent left in `output.json`."""
 
     output: dict[str, Any] | None
     """An empty object if it left nothing; None if what it left cannot be handed in."""
@@ -57,7 +57,7 @@ class AgentOutput:
 
 
 class Workspace:
-    """The directory of one run; its path is what the agent is told."""
+    """Directory of one run; the agent gets its path."""
 
     def __init__(self, path: Path, fd: int, note_fd: int, note: dict[str, Any]) -> None:
         self.path = path
@@ -78,7 +78,7 @@ class Workspace:
         with os.scandir(self.fd) as entries:
             for entry in entries:
                 os.chown(entry.name, user.uid, user.gid, dir_fd=self.fd, follow_symlinks=False)
-        # At last: until now nobody but us has put anything there.
+        # Last: until now no other process could put anything there.
         os.fchown(self.fd, user.uid, user.gid)
 
     def result(self) -> AgentOutput:
@@ -101,7 +101,7 @@ class Workspace:
             return AgentOutput(None, f"{OUTPUT_FILE}: expected a JSON object: {fault['msg'][:200]}")
 
     def has_output(self) -> bool:
-        """Whether the agent left an output file, whatever stands in it."""
+        """Return whether the agent left an output file, whatever its content."""
         try:
             os.stat(OUTPUT_FILE, dir_fd=self.fd, follow_symlinks=False)
         except OSError:
@@ -109,11 +109,14 @@ class Workspace:
         return True
 
     def _output(self) -> bytes | None:
-        """Return what stands in `output.json`, and a byte more than it may; None if it is no file of its."""
+        """Return the content of `output.json`, up to one byte more than allowed.
+
+        None if it is no regular file of the agent.
+        """
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         fd = os.open(OUTPUT_FILE, flags, dir_fd=self.fd)
         try:
-            # A pipe would keep us waiting for whoever writes to it.
+            # Opening a pipe would block until another process writes to it.
             found = os.fstat(fd)
             # A second name of what its user may not read, but we may, hands nothing out.
             is_anothers = self._user is not None and found.st_uid != self._user.uid
@@ -145,12 +148,12 @@ class Workspaces:
         self.root = root.resolve() if ".." in root.parts else root.absolute()
         self._wall_s = wall_s
         missing_ones = _missing(self.root)
-        # Before any is made: what is refused leaves nothing behind that a later run would use.
+        # Before any is created: a refused one leaves nothing behind that a later run would use.
         if user is not None and missing_ones and (why := user.shut_out_by(missing_ones[0].parent)):
             raise InvalidValue("workspaces", str(root), _reachable(user, why))
         try:
             for missing in missing_ones:
-                # Who may search it sees no names.
+                # Search permission alone shows no names.
                 missing.mkdir(mode=0o700 if user is None else 0o711, exist_ok=True)
             self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -186,9 +189,9 @@ class Workspaces:
         return Workspace(self.root / run_id, fd, note_fd, note)
 
     def finish(self, workspace: Workspace, *, keep: bool, **members: Any) -> None:
-        """Note how a run ended, and remove its workspace unless it is to be looked into.
+        """Store the end of a run, and remove its workspace unless it is kept for inspection.
 
-        What the agent has made impossible is left: it may have shut the directory of all workspaces.
+        Inaccessible parts are left: the agent may have changed the modes of its directory.
         """
         try:
             with suppress(OSError):
@@ -200,7 +203,7 @@ class Workspaces:
             workspace.close()
 
     def abandoned_runs(self) -> list[str]:
-        """Return the runs that nobody ended and nobody runs: their adapter was killed."""
+        """Return the runs without an end and without a process: their adapter was killed."""
         return [run_id for run_id in self._runs() if self._is_left(run_id)]
 
     def _is_left(self, run_id: str) -> bool:
@@ -210,9 +213,9 @@ class Workspaces:
             return bool(note) and "ended_at_s" not in note
 
     def prune(self, keep_s: float = RETENTION_SECONDS) -> int:
-        """Remove what ended longer ago than that; return how many workspaces there were.
+        """Remove workspaces that ended longer ago; return their number.
 
-        A run that nobody ended, since its adapter was killed, is taken to have ended now.
+        A run without an end, whose adapter was killed, counts as ended now.
         """
         return sum(self._prune_one(run_id, keep_s) for run_id in self._runs())
 
@@ -236,7 +239,7 @@ class Workspaces:
 
     @contextmanager
     def _locked(self, run_id: str) -> Iterator[int | None]:
-        """Lock what is said of a run; None if somebody runs it, or it is no file of ours."""
+        """Lock the file of a run; None if the run is running, or the file is not valid."""
         try:
             fd = os.open(
                 run_id + _NOTE, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._fd
@@ -276,19 +279,19 @@ def _reachable(user: AgentUser, why: str) -> str:
 
 
 def _ownership_fault(fd: int, root: Path) -> str:
-    """Say what is expected of a directory that is open, if anybody else could put another in its place.
+    """Return what is wrong with an open directory if another user could replace it.
 
-    Who may write to a directory above it can; unless that is sticky, as /tmp is.
+    Users with write permission for a directory above it can; unless that is sticky, as /tmp is.
     """
     found = os.fstat(fd)
     if found.st_mode & _OTHERS_MAY_WRITE or found.st_uid not in {0, os.geteuid()}:
-        return "a directory of ours to which nobody else may write (chmod 700)"
+        return "a directory of this user to which no other user may write (chmod 700)"
     for above in root.resolve().parents:
         found = above.stat()
         is_open = found.st_mode & _OTHERS_MAY_WRITE and not found.st_mode & stat.S_ISVTX
         if is_open or found.st_uid not in {0, os.geteuid()}:
             return (
-                f"a directory below such as are root's or ours, and to which nobody else may write; "
+                f"a directory below directories of root or this user, to which no other user may write; "
                 f"{above} has mode {stat.S_IMODE(found.st_mode):04o} and user {found.st_uid}"
             )
     return ""

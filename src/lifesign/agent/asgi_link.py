@@ -1,4 +1,4 @@
-"""How is an ASGI app an agent of the registry, by one line around it?"""
+"""Middleware that makes an ASGI app an agent of the registry."""
 
 import asyncio
 import logging
@@ -29,26 +29,27 @@ _log = logging.getLogger("lifesign.agent")
 
 
 class AgentLink:
-    """Wraps an ASGI app: it is registered while it is served, and its load is the requests in flight.
+    """Wraps an ASGI app: it is registered while it is served; its load is the number of concurrent requests.
 
         app = AgentLink(app, registry="https://registry.example", agent_id="billing-01")
 
-    Registers once the app has started, ends a former life of its own, and beats; drains and deregisters
-    when the server shuts down. Of several worker processes on one machine one beats, for the sum of all;
-    if it dies another one goes on with the same life. Messages, scopes and exceptions of the app pass
-    through untouched, and a registry that is away or refuses keeps nothing from being served.
+    It registers once the app has started, ends an earlier incarnation of its own, and sends heartbeats; it
+    drains and deregisters when the server shuts down. Of several worker processes on one machine one sends
+    the heartbeats, with the sum of all loads; if it dies another one continues the same incarnation.
+    Messages, scopes and exceptions of the app pass through unchanged, and a registry that is unreachable or
+    refuses does not prevent the app from being served.
 
     `settings` are the other fields of the `AgentProfile`. `registry` is a URL, else LIFESIGN_REGISTRY; `key`
-    and `key_file`: see `AgentKeys`. With several workers and a key that only enrolls, `key_file` is needed:
+    and `key_file`: see `AgentKeys`. With several workers and a key that only enrolls, `key_file` is required:
     the next worker reads the agent's own key from it.
 
-    on_drain: called once, in the worker that beats, when the registry asks the agent to leave or the
-        server shuts down. The registry cannot stop a server: after a drain that it asked for the app is
-        served as before, and off the list until all its workers were started anew.
-    lock_dir: a directory of this agent's workers alone, which only their user may write to. None: one
+    on_drain: called once, in the worker that sends heartbeats, when the registry requests a drain or the
+        server shuts down. The registry cannot stop a server: after a drain that it requested the app is
+        served as before, and stays deregistered until all its workers were restarted.
+    lock_dir: a directory for this agent's workers only, which only their user may write to. None: one
         below the system's directory for temporary files, named for the registry and the agent.
 
-    InvalidValue for what cannot be right.
+    Raise InvalidValue for invalid arguments.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class AgentLink:
         if self._living is not None:
             await asyncio.gather(self._living, return_exceptions=True)
 
-    # What the registry says, by way of the heartbeat loop.
+    # Callbacks of the heartbeat loop.
 
     def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
         """Leave the registry; the server goes on."""
@@ -131,11 +132,11 @@ class AgentLink:
             self._leaves.set()
 
     def on_registered(self, incarnation: int) -> None:
-        """Tell the other workers, of which one may have to go on with this life."""
+        """Share the incarnation with the other workers, one of which may have to continue it."""
         self._note_incarnation(incarnation)
 
     def on_incarnation_lost(self, why: str) -> None:  # noqa: ARG002 - the loop has said it
-        """Requests in flight go on: their callers wait, and nobody else has been given them."""
+        """Requests in progress continue: their callers wait, and no other agent has them."""
         self._note_incarnation(None)
 
     def stood_aside(self) -> None:
@@ -165,7 +166,7 @@ class AgentLink:
             self._crew = self._join()
             if await self._has_lead():
                 await self._heartbeat_until_left()
-            # Who has left the registry stays among the workers: nobody is to register the agent again.
+            # The directory records that the agent has left: no worker registers it again.
             await self._ends.wait()
             await self._be_idle()
             await self._go()
@@ -182,7 +183,7 @@ class AgentLink:
             crew = BeatElection.join(self._lock_dir)
         except OSError as error:
             _log.error(
-                "%s: this worker knows of no others (%s), and beats for itself alone",
+                "%s: this worker cannot see others (%s), and sends its own heartbeats",
                 self.profile.agent_id,
                 error,
             )
@@ -214,7 +215,7 @@ class AgentLink:
         try:
             await self._leaves.wait()
             if not self._is_asked_to_leave and self._crew is not None and not self._crew.is_alone():
-                # Before its own requests have ended: meanwhile somebody has to beat.
+                # Before its own requests have ended: heartbeats must continue meanwhile.
                 self._crew.give_lead()
                 return
             leaving = DrainContext(
@@ -226,7 +227,8 @@ class AgentLink:
                 hurry=asyncio.Event(),
             )
             await leave(leaving, self._drain_s)
-            # A worker that came meanwhile registers anew, but not what the registry wants gone.
+            # A worker that has started meanwhile registers again, unless the registry asked the agent to
+            # leave.
             self._note_incarnation(HAS_LEFT if self._is_asked_to_leave else None)
         finally:
             beating.cancel()
@@ -245,7 +247,7 @@ class AgentLink:
         _log.warning("%s: %d requests are still in flight: %s", self.profile.agent_id, self._in_flight, why)
 
     async def _go(self) -> None:
-        """Go; whoever goes last takes the agent off the list, if the one that beat has not."""
+        """Leave; the last worker deregisters the agent if the one with the heartbeats has not."""
         crew, self._crew = self._crew, None
         if crew is None:
             return
@@ -273,8 +275,8 @@ class _Lifespan:
         try:
             await self._link.app(scope, self._receive_for_app, self._send_for_app)
         except Exception:
-            # Whoever raises before it looks at the first message knows no lifespan (ASGI, lifespan 2.0);
-            # whoever looked at it has failed, and what that means is the server's to say.
+            # An app that raises before it receives the first message does not support lifespan (ASGI,
+            # lifespan 2.0). If it raises later, it has failed, and the server decides.
             if self._is_known:
                 raise
         if not self._is_known:

@@ -1,7 +1,7 @@
-"""Where does an agent's work come from?
+"""Sources of an agent's work.
 
-The seam is `AssignmentSource`. One source is here: work that the embedding program hands in (`HandedIn`). The
-other is a registry that gives out tasks (`task_source`).
+The interface is `AssignmentSource`. This module has the source for work that the embedding program submits
+(`HandedIn`). The other is a registry's tasks (`task_source`).
 """
 
 import asyncio
@@ -12,35 +12,36 @@ from typing import Any, Final, Protocol
 from lifesign.agent.errors import WorkRefused
 
 MAX_WAITING: Final = 1_000
-"""Of pieces of work that were handed in and not begun."""
+"""Maximum of submitted assignments that have not begun."""
 
 
 @dataclass(eq=False, slots=True)
 class Assignment:
-    """One piece of work, from whoever assigns it."""
+    """One piece of work."""
 
     task: Any
-    """What the handler is called with."""
+    """Argument of the handler."""
     task_id: str | None = None
     """Under which the registry knows it; None if it knows nothing of it. Told with every heartbeat."""
     outcome: "asyncio.Future[Any] | None" = field(default=None, repr=False)
-    """For a source that tells somebody what came of it."""
+    """Result, for a source that returns it to a caller."""
 
 
 class AssignmentSource(Protocol):
-    """Where work comes from, and who hears what became of it."""
+    """Returns work, and receives its results."""
 
     async def take(self) -> Assignment:
-        """Wait for the next piece of work; asked only while the agent has room for it.
+        """Wait for the next assignment; called only while the agent has capacity.
 
-        Cancelled when the agent drains: what was given out by then and not returned must not be lost.
+        Cancelled when the agent drains: an assignment that was taken by then and not returned must not be
+        lost.
         """
 
     async def finished(self, assignment: Assignment, result: Any) -> None:
         """Hear that the handler returned this."""
 
     async def failed(self, assignment: Assignment, error: BaseException) -> None:
-        """Hear that the handler raised, or was stopped (WorkDropped): the work is nobody's now."""
+        """Handle that the handler raised, or was stopped (WorkDropped): the work has no holder now."""
 
     def close(self, why: str) -> None:
         """Give out nothing any more: the agent leaves."""
@@ -67,7 +68,7 @@ class HandedIn:
         return assignment
 
     async def take(self) -> Assignment:
-        """Wait for the next that somebody still waits for."""
+        """Wait for the next assignment whose caller still waits."""
         while True:
             while self._waiting:
                 assignment = self._waiting.popleft()
@@ -77,12 +78,12 @@ class HandedIn:
             await self._has_come.wait()
 
     async def finished(self, assignment: Assignment, result: Any) -> None:
-        """Tell whoever handed it in."""
+        """Return the result to the caller."""
         if assignment.outcome is not None and not assignment.outcome.done():
             assignment.outcome.set_result(result)
 
     async def failed(self, assignment: Assignment, error: BaseException) -> None:
-        """Tell whoever handed it in."""
+        """Return the error to the caller."""
         if assignment.outcome is not None and not assignment.outcome.done():
             assignment.outcome.set_exception(error)
 
@@ -92,7 +93,7 @@ class HandedIn:
         self.refuse_waiting(why)
 
     def refuse_waiting(self, why: str) -> None:
-        """Begin nothing of what waits; whoever handed it in hears WorkRefused."""
+        """Refuse all waiting assignments; their callers get WorkRefused."""
         waiting, self._waiting = self._waiting, deque()
         for assignment in waiting:
             if assignment.outcome is not None and not assignment.outcome.done():

@@ -1,14 +1,14 @@
-"""Which of several worker processes beats for their agent, and for how much?
+"""Election of the worker process that sends the heartbeats of an agent, with the sum of all loads.
 
-They share a directory that only their user may read:
+The workers share a directory that only their user may read:
 
-    crew      locked, shared, by every worker for as long as it lives: who gets it for itself is the only one
-    lead      locked by the one that beats; when that one dies, however it dies, the next one gets the lock
-    life      which life the agent lives, for whoever takes over; 0 once it has left for good
-    load-*    one of each worker, locked by it and mapped: how much it is doing now
-    new-*     what becomes a load once it is locked: a load that is not locked is a dead worker's
+    crew      locked, shared, by every living worker: a worker with an exclusive lock is the only one
+    lead      locked by the leader; when it dies, in any way, the next worker gets the lock
+    life      the agent's incarnation, for the next leader; 0 once it has left permanently
+    load-*    one file per worker, locked by it and mapped: its current load
+    new-*     a load file before it is locked: one without a lock belongs to a dead worker
 
-All locks end with their process. Nothing here waits but `join`, for a moment. POSIX only.
+All locks end with their process. Only `join` waits, for a moment. POSIX only.
 """
 
 import errno
@@ -27,7 +27,7 @@ from lifesign.filesystem.file_lock import try_lock
 from lifesign.filesystem.private_file import allocate, is_at, map_shared, open_private
 
 MAX_WORKERS: Final = 256
-"""Whose load is added up."""
+"""Maximum of workers whose load is added up."""
 PATIENCE_SECONDS: Final = 1.0
 """For another worker that looks whether it is the only one."""
 HAS_LEFT: Final = 0
@@ -79,7 +79,7 @@ class BeatElection:
             raise
 
     def lead(self) -> bool:
-        """Take the lead if nobody has it; True from then on."""
+        """Become the leader if there is none; True from then on."""
         if self._lead_fd is None:
             fd = _opened(self._directory / "lead")
             if not try_lock(fd):
@@ -103,7 +103,7 @@ class BeatElection:
         return int(self._load[0]) + sum(self._loads_of_others())
 
     def is_alone(self) -> bool:
-        """Whether no other worker lives."""
+        """Return whether no other worker is alive."""
         return not self._loads_of_others()
 
     def incarnation(self) -> int | None:
@@ -115,7 +115,7 @@ class BeatElection:
             return None
 
     def note_incarnation(self, incarnation: int | None) -> None:
-        """Tell whoever takes over; only by the one that leads."""
+        """Store the incarnation for the next leader; only called by the leader."""
         path = self._directory / "life"
         if incarnation is None:
             path.unlink(missing_ok=True)
@@ -128,7 +128,7 @@ class BeatElection:
         """Go; True for the one that goes last, also if several go at once."""
         self._own.unlink(missing_ok=True)
         os.close(self._own_fd)
-        # Whoever does not get it has lost its own share all the same, so that one of them gets it.
+        # A failed attempt also loses the shared lock, so that one of them gets the exclusive one.
         is_last = try_lock(self._crew_fd)
         os.close(self._crew_fd)
         self.give_lead()
@@ -141,7 +141,7 @@ class BeatElection:
 
 
 def default_directory(registry: str, agent_id: str) -> Path:
-    """Return where the workers of an agent meet that was told of no place."""
+    """Return the default directory for the workers of an agent."""
     name = hashlib.sha256(f"{registry}\n{agent_id}".encode()).hexdigest()[:32]
     return Path(tempfile.gettempdir()) / f"lifesign-{os.geteuid()}" / name
 
@@ -175,7 +175,7 @@ def _share(fd: int, directory: Path) -> None:
 
 def _opened(path: Path) -> int:
     fd = open_private(path, create=True)
-    # What was not ours has been set aside: the second attempt makes the file.
+    # A file of another owner was renamed: the second attempt creates the file.
     fd = open_private(path, create=True) if fd is None else fd
     if fd is None:
         raise OSError(errno.EACCES, "cannot be made a file of ours", str(path))

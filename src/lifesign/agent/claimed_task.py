@@ -1,7 +1,7 @@
-"""What does an agent hold that works at a task of the registry, and what may it say? (protocol 6.8)
+"""Task of an agent that works on it, with the writes of its holder (protocol 6.8).
 
-The object that `on_assignment` is called with. Whatever it says is fenced: once the lease is lost, it raises
-Stale and has changed nothing.
+The argument of `on_assignment`. All writes are fenced: once the lease is lost, they raise Stale and change
+nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,14 +14,14 @@ from lifesign.domain.models.progress_report import ProgressReport
 
 
 class ClaimedTask:
-    """A task that is this agent's own.
+    """A task that this agent holds.
 
         async def work(self, task):
             drafts = task.latest_report["beliefs"] if task.latest_report else []
             await task.report_progress("drafted the hero section", next_step="three variants")
-            return {"page": "index.html"}            # the result, which somebody reviews
+            return {"page": "index.html"}            # the result, which a person reviews
 
-    Every method raises RegistryError: Stale once the task is somebody else's.
+    Every method raises RegistryError: Stale once another agent holds the task.
     """
 
     def __init__(
@@ -30,20 +30,23 @@ class ClaimedTask:
         self.task_id = run.task_id
         self.title = granted.task.title
         self.input: Mapping[str, Any] = granted.input
-        """What the work needs, as whoever created the task wrote it."""
+        """Input of the work, as its creator wrote it."""
         self.latest_report: Mapping[str, Any] | None = (
             None if granted.latest_report is None else granted.latest_report.report
         )
-        """What an earlier holder wrote last: go on from there. None if nobody did."""
+        """Last report of an earlier holder: continue from it. None without one."""
         self.comments: Sequence[Mapping[str, Any]] = tuple(
             comment.model_dump(mode="json", exclude_none=True) for comment in granted.comments
         )
-        """What earlier holders asked and people answered, newest first: each a mapping with `signal`
-        (`help_asked`, `requeued`, `rejected`, ...), `comment`, `written_by`, `written_at`."""
+        """Questions of earlier holders and answers of people, newest first.
+
+        Each is a mapping with `signal` (`help_asked`, `requeued`, `rejected`, ...), `comment`, `written_by`,
+        `written_at`.
+        """
         self.budget = granted.budget
         """As it was when the task was granted."""
         self.run = run
-        """What is shown with every write; for `client.tasks`, where metered calls are reserved."""
+        """Run of every write; `client.tasks` needs it to reserve metered calls."""
         self.client = client
         self.has_ended = False
         """Whether it was handed to people."""
@@ -62,9 +65,9 @@ class ClaimedTask:
         next_step: str | None = None,
         blockers: Sequence[str] = (),
     ) -> int:
-        """Write down what was found, when there is something new to say; return the report's number.
+        """Report findings when there is something new; return the report's number.
 
-        `attempted` are mappings of `action` and `outcome`. Whoever gets the task next goes on from the
+        `attempted` are mappings of `action` and `outcome`. The next holder of the task continues from the
         latest report.
         """
         report = _report(summary, beliefs, attempted, next_step, blockers)
@@ -106,7 +109,7 @@ def _report(
     next_step: str | None,
     blockers: Sequence[str],
 ) -> dict[str, Any]:
-    """Return a report as it travels; what is wrong in it is told when it is sent."""
+    """Return a report for the request; the registry reports its faults."""
     members = {
         "summary": summary,
         "beliefs": texts("beliefs", beliefs),

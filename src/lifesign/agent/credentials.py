@@ -1,7 +1,8 @@
-"""By which key does an agent speak, and where is its own kept?
+"""Keys of an agent, and the file with its own key.
 
-A key that may register is answered once with the agent's own, which is good for this agent alone and ends
-a former life of it. Whoever does not keep it cannot come back: an enrolling key takes over nobody.
+The answer to a registration with a shared key contains the agent's own key, which is valid for this agent
+only and ends an earlier incarnation. An agent that does not store it cannot return: an enrolling key replaces
+no agent.
 """
 
 import logging
@@ -29,11 +30,11 @@ class AgentKeys:
         comes_back: bool = True,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        """Take a key, else that of LIFESIGN_KEY; one that stands in the file goes before both.
+        """Take a key, else that of LIFESIGN_KEY; one in the file overrides both.
 
-        The file need not be there: the agent's own key is put into it when the registry tells it.
-        `comes_back`: whether a later process may live as this agent, and would need that key.
-        InvalidValue if there is no key at all, or one that cannot stand in a header.
+        The file need not exist: the agent's own key is stored in it when the registry returns it.
+        `comes_back`: whether a later process may run as this agent, and would need that key. Raise
+        InvalidValue without any key, or for one that is no valid header value.
         """
         self._file = None if key_file is None else Path(key_file).absolute()
         self._given = environment.get(KEY_VARIABLE) or None if key is None else key
@@ -52,7 +53,7 @@ class AgentKeys:
         return self._own or self._kept() or self._given
 
     def keep(self, own: str) -> None:
-        """Remember the agent's own key, which is told once; complain of a file that cannot be written."""
+        """Store the agent's own key, which is returned once; warn if the file cannot be written."""
         self._own = own
         if self._file is None:
             if self._comes_back:

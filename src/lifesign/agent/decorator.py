@@ -1,4 +1,4 @@
-"""How does a class say that it is an agent? (RFC-0016 3.4)"""
+"""Decorator that makes a class an agent (RFC-0016 3.4)."""
 
 import inspect
 import logging
@@ -23,14 +23,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 Beside = Callable[[AgentRunner], Awaitable[object]]
 
 EXIT_USAGE: Final = 2
-"""Of a program that is started without what its agent needs; as argparse has it."""
+"""Exit code of a program without a required setting; as in argparse."""
 
 _log = logging.getLogger("lifesign.agent")
 _MARK = "__lifesign_part__"
 
 
 class _Part(StrEnum):
-    """What a method may be for."""
+    """Purpose of a method."""
 
     ON_ASSIGNMENT = "on_assignment"
     ON_DRAIN = "on_drain"
@@ -51,13 +51,13 @@ def on_drain(method: F) -> F:
 
 
 def run_agent(agent: object, beside: Beside | None = None) -> AgentEnd:
-    """Run an object of a class that is declared with `@Agent` until it is told to end.
+    """Run an object of a class with `@Agent` until it is asked to stop.
 
-    beside: what else the program does; called with what runs the agent once that is registered, and
+    beside: the rest of the program; called with the agent's runner once it is registered, and
         cancelled when it has left.
 
-    What happens is logged (`lifesign.agent`), and shown on standard error if nothing else is set up.
-    SystemExit with code 2, after one line there, for a key or a registry that cannot be right.
+    Events are logged (`lifesign.agent`), and shown on standard error if logging is not set up. Raise
+    SystemExit with code 2, after one line there, for an invalid key or registry.
     """
     return _run(agent, beside)
 
@@ -81,7 +81,7 @@ def _run(agent: object, beside: Beside | None, **settings: Any) -> AgentEnd:
     try:
         return asyncio.run(run())
     except InvalidValue as error:
-        # Whoever starts the program can mend that, and needs no traceback for it.
+        # The user can correct this, and needs no traceback.
         sys.stderr.write(f"{Path(sys.argv[0]).name or 'agent'}: {error}\n")
         raise SystemExit(EXIT_USAGE) from None
 
@@ -111,7 +111,7 @@ async def _accompany(runner: AgentRunner, beside: Beside | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What `@Agent` found out about a class."""
+    """Parts of a class with `@Agent`."""
 
     profile: AgentProfile
     handlers: Mapping[str, str]

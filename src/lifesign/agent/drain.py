@@ -1,7 +1,7 @@
-"""How does an agent leave in good order? (RFC-0016 5)
+"""Graceful end of an agent (RFC-0016 5).
 
-No new work; what runs is finished, while heartbeats say that it drains; then it is taken off the list,
-which ends what it still holds. Who is in a hurry, or out of time, drops what runs. Called once.
+The agent takes no new work and finishes its current work, while heartbeats report that it drains. Then it is
+deregistered, which ends its leases. In a hurry, or after the timeout, current work is dropped. Called once.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ ANNOUNCE_SECONDS: Final = 3.0
 LEAVE_SECONDS: Final = 10.0
 """For the registry, to hear that we are gone; it finds out by itself if it does not answer."""
 HURRIED_SECONDS: Final = 1.0
-"""Instead of each of these, for who was told twice to end."""
+"""Timeout of each step after a second request to stop."""
 
 _log = logging.getLogger("lifesign.agent")
 
@@ -39,7 +39,7 @@ class AgentEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DrainContext:
-    """What there is to leave with."""
+    """Parts of an agent that a drain needs."""
 
     loop: HeartbeatLoop
     place: RegistrySession
@@ -49,7 +49,7 @@ class DrainContext:
     """Stops what is."""
     on_drain: Handler | None
     hurry: asyncio.Event
-    """Set by whoever does not want to wait any longer."""
+    """Set to end the wait."""
 
 
 async def leave(leaving: DrainContext, timeout_s: float) -> AgentEnd:
@@ -59,7 +59,7 @@ async def leave(leaving: DrainContext, timeout_s: float) -> AgentEnd:
     if not has_finished:
         leaving.drop("the agent leaves, and its time is up")
         await _within(leaving.hurry, leaving.idle(), DROP_SECONDS)
-    # Whoever reads the event log sees a drain before the end.
+    # The event log shows a drain before the end.
     await _within(leaving.hurry, announced, ANNOUNCE_SECONDS)
     if not await _within(leaving.hurry, _be_gone(leaving.place), LEAVE_SECONDS):
         _log.warning("%s: the registry does not hear that the agent has left", leaving.place.agent_id)
@@ -95,7 +95,7 @@ async def _within(hurry: asyncio.Event, function: Awaitable[None], seconds: floa
 
 
 async def _unless_hurried(hurry: asyncio.Event, function: Awaitable[None], seconds: float) -> bool:
-    """Wait for a function; False if it was given up because time was up or somebody is in a hurry."""
+    """Wait for a function; False if the time was up or a hurry was requested."""
     doing = asyncio.ensure_future(function)
     hurrying = asyncio.ensure_future(hurry.wait())
     try:

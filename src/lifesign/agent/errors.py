@@ -22,7 +22,7 @@ class WorkRefused(LifesignError):
 
 
 class WorkDropped(LifesignError):
-    """Work was begun and then given up: somebody else may be given it, so its result must not count."""
+    """Work was begun and then dropped: it may get another holder, so that its result must not count."""
 
     def __init__(self, agent_id: str, why: str) -> None:
         super().__init__(f"{agent_id!r} dropped work in progress: {why}")

@@ -1,7 +1,7 @@
-"""How is a method called that may be a coroutine or not?
+"""Calls of methods that may be coroutines or plain functions.
 
-One that is none runs in a thread of its own, for it must not keep heartbeats waiting. The thread cannot
-be stopped: whoever drops its work hears nothing of its result any more, and the process ends without it.
+A plain function runs in a thread of its own, so that heartbeats continue. The thread cannot be stopped: if
+its work is dropped its result is ignored, and the process ends without it.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ async def _in_thread(handler: Handler, arguments: tuple[Any, ...]) -> Any:
             failure = error
             if isinstance(error, StopIteration):
                 failure = RuntimeError(f"the handler raised {error!r}")
-        # The loop may be gone: then nobody waits.
+        # The loop may be closed: then there is no caller.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, result, failure)
 

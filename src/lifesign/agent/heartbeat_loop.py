@@ -1,8 +1,8 @@
-"""How does an agent stay known to the registry, whatever becomes of either? (RFC-0016 3, 4)
+"""Loop that keeps an agent registered (RFC-0016 3, 4).
 
-It registers, beats, does what replies ask for, and registers again when its life is over. Nothing that
-the registry does or fails to do ends it. Two processes that live as the same agent do not fight: the one
-that registered last has the place, the other one stands aside and looks now and then whether it is free.
+It registers, sends heartbeats, follows the commands in replies, and registers again when its incarnation has
+ended. No answer or failure of the registry ends it. Two processes with the same agent id do not compete: the
+one that registered last is the agent, and the other one waits and checks now and then whether it is gone.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ _log = logging.getLogger("lifesign.agent")
 
 
 class OnRegistryReply(Protocol):
-    """Who is told what the registry said. Must return at once and never raise."""
+    """Callbacks for the registry's answers. They must return at once and never raise."""
 
     def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
         """The registry wants the agent to leave; told once for each command."""
@@ -55,7 +55,7 @@ class OnRegistryReply(Protocol):
         """The agent is registered."""
 
     def on_incarnation_lost(self, why: str) -> None:
-        """The registry gave this agent up: what it had in progress may be somebody else's now."""
+        """The registry ended this incarnation: its current work may have another holder."""
 
     def stood_aside(self) -> None:
         """Another process lives as this agent: nothing is to be begun until `on_registered`."""
@@ -109,7 +109,7 @@ class HeartbeatLoop:
         waiting: list[asyncio.Future[None]] = []
         try:
             while not self.has_left.is_set():
-                # Who asks while a turn is under way waits for the next one.
+                # A caller during a turn waits for the next one.
                 waiting, self._waiting = self._waiting, []
                 due_s = await self._try()
                 _settle(waiting)
@@ -156,7 +156,7 @@ class HeartbeatLoop:
         if self._place.incarnation is not None:
             due_s = await self._send_one()
         elif self.is_draining:
-            # There is nothing to leave, and nobody begins a life to end it.
+            # There is nothing to end, and no incarnation is begun to end it.
             self.has_left.set()
             return _now_s()
         else:
@@ -173,8 +173,8 @@ class HeartbeatLoop:
                 raise
             return self._stand_aside()
         except (Unreachable, Unavailable, InvalidAnswer) as error:
-            # It may have been carried out; then the life that stands in the way is our own. Whoever was
-            # told that another process lives does not believe so again.
+            # It may have been executed; then the existing incarnation is this process's own. A process that
+            # knows of another one does not assume that again.
             was_sent = not isinstance(error, Unreachable) or error.was_sent
             self._supersedes |= was_sent and not self.is_displaced
             raise
@@ -215,7 +215,7 @@ class HeartbeatLoop:
         if was_drained:
             self.is_draining = True
             self._told.on_incarnation_lost(str(error))
-            self._told.on_drain_requested("the registry drained this agent before it could tell", None)
+            self._told.on_drain_requested("the registry drained this agent before it could report that", None)
         if self.is_draining:
             self.has_left.set()
             return _now_s()
@@ -232,7 +232,7 @@ class HeartbeatLoop:
         return next_try_at_s(_now_s(), self._rhythm.interval_seconds, 1, self._chance())
 
     async def _was_drained(self) -> bool:
-        """Whether somebody drained the agent while it had nothing to do: it was off the list at once."""
+        """Return whether the agent was drained while idle: then it was deregistered at once."""
         try:
             return await self._place.was_drained()
         except RegistryError:
@@ -271,11 +271,11 @@ class HeartbeatLoop:
     def _after(self, error: RegistryError | InvalidValue) -> float:
         """Say what is wrong, once, and return when to try again."""
         is_unreachable = isinstance(error, RegistryFailure)
-        # Refusals differ in their reasons; that nobody answers is one thing, however it shows.
+        # Refusals differ in their reasons; all failures to answer are the same.
         text = "away" if is_unreachable else str(error)
         if text != self._last_reported:
             if is_unreachable:
-                _log.warning("%s: the registry is away: %s; asked again", self._place.agent_id, error)
+                _log.warning("%s: the registry is unreachable: %s; trying again", self._place.agent_id, error)
             else:
                 hint = _hint(error, self._place.agent_id)
                 _log.error("%s: refused, and asked again: %s%s", self._place.agent_id, error, hint)

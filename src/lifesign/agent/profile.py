@@ -1,6 +1,7 @@
-"""What does an agent say of itself when it registers? (RFC-0016 1, 3.1)
+"""Declaration of an agent for its registration (RFC-0016 1, 3.1).
 
-One shape for all ways to say it (decorator, runner, workflow file, ASGI link), and one way to the wire.
+One form for all ways to declare it (decorator, runner, workflow file, ASGI link), and one way to the wire
+format.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from lifesign.errors import InvalidValue
 
 
 class _MadeUpId(str):
-    """An id that nobody chose: each process has another one."""
+    """A generated id: each process has another one."""
 
     __slots__ = ()
 
@@ -41,7 +42,10 @@ class ProfileSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentProfile:
-    """What one agent declares; InvalidValue, named as on the wire, for what a registry would refuse."""
+    """Declaration of one agent.
+
+    InvalidValue, with the name in the API, for values that a registry would refuse.
+    """
 
     agent_id: str = field(default_factory=lambda: _MadeUpId(f"agent_{uuid4().hex}"))
     """Chosen before it is registered: an answer that is lost must not leave a second agent behind."""
@@ -85,7 +89,7 @@ class AgentProfile:
     @classmethod
     def from_workflow(cls, file: str | Path, name: str, agent_id: str | None = None) -> Self:
         """Read one entry of a workflow file (RFC-0016 12); InvalidWorkflow says what is wrong, and where."""
-        # PyYAML takes 20 ms, which whoever declares in Python need not pay.
+        # PyYAML takes 20 ms, which declarations in Python do not need.
         from lifesign.domain.files.workflow_file import read_workflow  # noqa: PLC0415
 
         try:
@@ -113,7 +117,7 @@ class AgentProfile:
 
     @property
     def comes_back(self) -> bool:
-        """Whether another process may live as this agent later: not where nobody chose its id."""
+        """Whether another process may run as this agent later: not with a generated id."""
         return not isinstance(self.agent_id, _MadeUpId)
 
     @property

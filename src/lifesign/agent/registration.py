@@ -1,4 +1,4 @@
-"""Which place has an agent in the registry: which life of which record, and by which key?"""
+"""Registration of an agent: its record, incarnation and key."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ _DRAINED: Final = frozenset({Reason.DRAIN_COMPLETED, Reason.DRAIN_TIMEOUT})
 MAX_LEAVE_TRIES: Final = 5
 """Each is in vain only if the record was changed just then."""
 _NO_TASK: Final = f"task_{26 * '0'}"
-"""Of the first millisecond of 1970."""
+"""A valid task id that never exists, of the first millisecond of 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What an agent is doing."""
+    """Current load of an agent."""
 
     count: int = 0
     """Tasks, or requests, in progress."""
@@ -59,7 +59,7 @@ class RegistrySession:
         """
         self.profile = profile
         self.incarnation: int | None = None
-        """Of the life that this process lives; None while it has none."""
+        """Incarnation of this process; None while there is none."""
         self._keys = keys
         self._url = registry
         self._allows_plain_http = allow_plain_http
@@ -74,10 +74,11 @@ class RegistrySession:
         return self.profile.agent_id
 
     async def check_key(self) -> None:
-        """Raise NotPermitted if it would begin a life in which it gets none of the tasks that it wants.
+        """Raise NotPermitted if its next incarnation would get none of the tasks that it wants.
 
-        Who registers a new agent is told its own key. One that is there has it already, and nobody else is
-        told: who has another key would end its life, or begin one, and then be refused all work.
+        A new agent gets its own key. An existing agent has it already, and no other caller gets it: with
+        another key, a process could end the agent's incarnation, or begin one, and would then be refused all
+        work.
         """
         if not self._works_tasks:
             return
@@ -85,16 +86,16 @@ class RegistrySession:
         try:
             await client.agents.get(self.agent_id)
         except (NotFound, NotPermitted):
-            # It is new, or the key only enrols, and takes over nobody.
+            # It is new, or the key only enrols, and replaces no agent.
             return
-        # Nobody may have it, and only a key that works no tasks is told so.
+        # Only a key without permission for tasks gets this answer; the task itself never exists.
         with suppress(Conflict, Gone, NotFound, Unprocessable):
             await client.tasks.claim(task_id=_NO_TASK)
 
     async def register(self, *, supersede: bool) -> AgentRecord:
-        """Begin a life, and keep the agent's own key if it is told.
+        """Begin an incarnation, and store the agent's own key if the answer contains it.
 
-        Conflict if the agent lives and is not to be superseded.
+        Raise Conflict if the agent is alive and is not to be superseded.
         """
         client = await self.client()
         record = await self.profile.register(client.agents, supersede=supersede)
@@ -118,7 +119,7 @@ class RegistrySession:
         )
 
     async def was_drained(self) -> bool:
-        """Whether this life, which is over, ended by a drain that somebody else began."""
+        """Return whether this incarnation, which has ended, ended by a drain from outside."""
         client = await self.client()
         record = await client.agents.get(self.agent_id)
         return record.incarnation == self.incarnation and record.reason in _DRAINED

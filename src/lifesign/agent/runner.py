@@ -1,6 +1,6 @@
-"""How does an agent live, from registering to the end? (RFC-0016 3 to 5)
+"""Life cycle of an agent, from registration to its end (RFC-0016 3 to 5).
 
-`AgentRunner` is the imperative way; `@Agent` declares the same and comes here too (RFC-0016 3.4).
+`AgentRunner` is the imperative interface; `@Agent` uses it too (RFC-0016 3.4).
 """
 
 import asyncio
@@ -32,10 +32,10 @@ _log = logging.getLogger("lifesign.agent")
 
 
 class AgentRunner:
-    """One living agent: registered, beating, working on what it is given, and leaving in good order.
+    """One running agent: it registers, sends heartbeats, works on its tasks, and drains.
 
         runner = AgentRunner("billing-01", role_id="billing", capacity=5, on_assignment=work)
-        await runner.run()                      # until SIGTERM, Ctrl-C, or a drain that the registry asks for
+        await runner.run()                      # until SIGTERM, Ctrl-C, or a drain that the registry requests
 
     or `async with runner:` with `await runner.assign(task)` inside; the end of the block is a drain.
 
@@ -43,15 +43,15 @@ class AgentRunner:
     `registry` is a URL, else LIFESIGN_REGISTRY; `key` and `key_file`: see `AgentKeys`.
 
     on_assignment: called with each task, at most `capacity` at once; a coroutine function, or a function,
-        which gets a thread. None: the agent takes no work from here.
-    on_drain: called once, without arguments, when the agent begins to leave.
-    source: where work comes from; None: what `assign` hands in.
-    tasks: whether the registry gives it tasks, at most `capacity` at once, one if that is not said;
-        `on_assignment` is called with a `ClaimedTask`, and what it returns is handed in.
-    auto_heartbeat: False: you call `send_heartbeat` yourself, else the registry calls the agent unhealthy.
+        which runs in a thread. None: the agent takes no work here.
+    on_drain: called once, without arguments, when the agent begins to drain.
+    source: source of work; None: calls of `assign`.
+    tasks: whether the registry gives it tasks, at most `capacity` at once, by default one;
+        `on_assignment` is called with a `ClaimedTask`, and its return value is submitted.
+    auto_heartbeat: False: call `send_heartbeat` yourself, else the registry marks the agent unhealthy.
 
-    InvalidValue for what cannot be right. A registry that is away or refuses stops nothing: the log
-    (`lifesign.agent`) says so once.
+    Raise InvalidValue for invalid arguments. A registry that is unreachable or refuses stops nothing: it is
+    logged once (`lifesign.agent`).
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class AgentRunner:
         self._handler = on_assignment
         self._handed_in = HandedIn(self.agent_id)
         if tasks and (source is not None or on_assignment is None):
-            raise InvalidValue("tasks", None, "an on_assignment, and no other source")
+            raise InvalidValue("tasks", None, "an on_assignment, without another source")
         given = TaskSource(self.agent_id, self._place, self.registered) if tasks else None
         self._source = given or source or self._handed_in
         # Work without end for who says nothing is well for what a program hands in, not for a queue.
@@ -134,11 +134,11 @@ class AgentRunner:
 
     @property
     def incarnation(self) -> int | None:
-        """Which of its lives it lives; None while it is not registered."""
+        """Current incarnation; None while it is not registered."""
         return self._place.incarnation
 
     def start(self) -> None:
-        """Begin to live; returns at once, also if the registry is away."""
+        """Start; return at once, also if the registry is unreachable."""
         if self._living is not None:
             raise InvalidAgent(self.agent_id, "one start: make another runner for another life")
         self._home = asyncio.get_running_loop()
@@ -182,11 +182,11 @@ class AgentRunner:
         try:
             return await assignment.outcome
         except asyncio.CancelledError:
-            self._work.drop(assignment, "whoever handed it in does not wait for it any more")
+            self._work.drop(assignment, "its caller does not wait for it any more")
             raise
 
     async def send_heartbeat(self) -> None:
-        """Beat now; for who has `auto_heartbeat=False`, and for nobody else."""
+        """Send a heartbeat now; only with `auto_heartbeat=False`."""
         if self._living is not None and not self._living.done():
             await self._loop.send_heartbeat()
 
@@ -214,7 +214,7 @@ class AgentRunner:
             self.drain("its program ends")
         await self.wait()
 
-    # What the registry says, by way of the heartbeat loop.
+    # Callbacks of the heartbeat loop.
 
     def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
         """Leave; within the time that the registry gives, if it says so."""
@@ -227,7 +227,7 @@ class AgentRunner:
         self._work.go_on()
 
     def on_incarnation_lost(self, why: str) -> None:
-        """Drop what is in progress: it may be somebody else's by now (RFC-0016 4.6)."""
+        """Drop current work: it may have another holder by now (RFC-0016 4.6)."""
         if self._work.load().count:
             _log.warning("%s: work is dropped: %s", self.agent_id, why)
         self._work.drop_all(f"the registry gave this agent up: {why}")
@@ -269,7 +269,7 @@ class AgentRunner:
         running = asyncio.get_running_loop()
         caught = []
         for number in ENDING_SIGNALS:
-            # Not in the main thread, or on a system without: whoever embeds us calls `drain`.
+            # Outside the main thread, or on a system without signals: the embedding program calls `drain`.
             with suppress(ValueError, RuntimeError):
                 running.add_signal_handler(number, self.drain, f"{signal.Signals(number).name} came")
                 caught.append(number)

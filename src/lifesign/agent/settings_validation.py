@@ -1,7 +1,7 @@
-"""Is what a program sets for its agent of the right kind?
+"""Types of the settings of an agent.
 
-Asked in one place for all ways to set it (decorator, runner, ASGI link): what is of another kind would fail
-later, in words that are none of ours, or be taken for something that nobody meant.
+They are checked in one place for all interfaces (decorator, runner, ASGI link): a wrong type would fail later
+with an unclear message, or be accepted with an unintended meaning.
 """
 
 import os
@@ -22,7 +22,7 @@ _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = MappingProxyType({
     "lock_dir": ((str, os.PathLike), "a path"),
     "profile": ((AgentProfile,), "an AgentProfile"),
 })  # fmt: skip
-"""Of what need not be said."""
+"""Types of optional settings."""
 
 
 def check_kinds(**given: object) -> None:

@@ -1,7 +1,8 @@
-"""How does an agent get its work from the registry, and what does the registry hear of it? (protocol 6)
+"""Work from the registry's tasks (protocol 6).
 
-It asks for a task while it has room, by a question that waits; keeps the lease while its handler works; hands
-the result in, or says that it failed. Whoever loses the lease stops: somebody else may have the task.
+While the agent has capacity it claims a task by long polling; it keeps the lease while the handler works; it
+submits the result, or reports the failure. After the loss of a lease it stops: the task may have another
+holder.
 """
 
 import asyncio
@@ -31,14 +32,16 @@ RETRY_SECONDS: Final = 15.0
 """The most that is waited before a registry that did not answer is asked again."""
 
 NOTICE_SECONDS: Final = 5.0
-"""So long before the deadline of a lease that cannot be renewed is its handler cancelled, or a fifth of
-the lease where that is shorter."""
+"""Time before the deadline of a lease that cannot be renewed at which its handler is cancelled.
+
+A fifth of the lease if that is shorter.
+"""
 
 _log = logging.getLogger("lifesign.agent")
 
 
 class TaskSession(Protocol):
-    """Where an agent lives."""
+    """Session of an agent in the registry."""
 
     incarnation: int | None
 
@@ -74,7 +77,7 @@ class TaskSource:
         self._kept: dict[Assignment, _KeptTask] = {}
         self._last_reported = ""
         self.drop: Callable[[Assignment, str], None] = _is_never_dropped
-        """How work is stopped whose lease is lost."""
+        """Stops the work of a lost lease."""
 
     async def take(self) -> Assignment:
         """Wait until the registry grants a task."""
@@ -100,7 +103,7 @@ class TaskSource:
                 return assignment
 
     async def finished(self, assignment: Assignment, result: Any) -> None:
-        """Hand the result in; as long as the lease is kept, also to a registry that was away."""
+        """Submit the result; while the lease is kept, also to a registry that was unreachable."""
         kept = self._kept[assignment]
         try:
             if not kept.task.has_ended:
@@ -109,7 +112,7 @@ class TaskSource:
             await self._stop_keeping(assignment)
 
     async def failed(self, assignment: Assignment, error: BaseException) -> None:
-        """Say that the run is over without a result, unless the task is somebody else's already."""
+        """End the run without a result, unless the task has another holder already."""
         kept = self._kept[assignment]
         try:
             is_ours = kept.keeper.is_held() and not kept.task.has_ended
@@ -125,7 +128,7 @@ class TaskSource:
             await self._stop_keeping(assignment)
 
     def close(self, why: str) -> None:
-        """Give out nothing any more; nobody asks for it then."""
+        """Stop claiming tasks."""
 
     def renew_leases(self) -> None:
         """Ask the registry at once which of the tasks in progress are the agent's."""
@@ -208,7 +211,7 @@ def _in_a_line(error: BaseException) -> str:
 
 
 def _is_never_dropped(_assignment: Assignment, _why: str) -> None:
-    """Stop nothing: nobody works yet."""
+    """Stop nothing: there is no work yet."""
 
 
 async def _until(due_s: float) -> None:

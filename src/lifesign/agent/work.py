@@ -1,4 +1,4 @@
-"""What is an agent doing now, and how is it stopped?"""
+"""Current work of an agent, and how to stop it."""
 
 import asyncio
 import logging
@@ -39,7 +39,7 @@ class WorkLoop:
         return Load(len(self._in_progress), ids)
 
     async def run(self) -> None:
-        """Take work until cancelled; what was begun goes on."""
+        """Take assignments until cancelled; begun ones continue."""
         if self._handler is None:
             return
         while True:
@@ -86,7 +86,7 @@ class WorkLoop:
         self._is_idle.clear()
         doing = _Doing()
         self._in_progress[assignment] = doing
-        # Kept here: the loop itself would forget a task that nobody holds.
+        # The loop itself would drop a task without another reference.
         doing.task = asyncio.create_task(self._do(handler, assignment, doing))
 
     async def _do(self, handler: Handler, assignment: Assignment, doing: "_Doing") -> None:
@@ -99,7 +99,7 @@ class WorkLoop:
                 await asyncio.wait([doing.call])
             await self._report_end(assignment, doing)
         except Exception:  # noqa: BLE001 - one piece of work must not end the others
-            _log.exception("%s: what became of work could not be told", self._agent_id)
+            _log.exception("%s: the result of work could not be reported", self._agent_id)
         finally:
             del self._in_progress[assignment]
             self._room.release()
@@ -110,7 +110,7 @@ class WorkLoop:
         ended = doing.call
         failure = None if ended is None or ended.cancelled() else ended.exception()
         if ended is None or ended.cancelled() or doing.dropped_because is not None:
-            # Also if it was too late to stop it: somebody else may have it.
+            # Also if it could not be stopped any more: it may have another holder.
             why = doing.dropped_because or "its handler was cancelled"
             failure = WorkDropped(self._agent_id, why)
         if failure is not None:
@@ -121,7 +121,7 @@ class WorkLoop:
 
 @dataclass(eq=False, slots=True)
 class _Doing:
-    """How one piece of work is being done."""
+    """One assignment in progress."""
 
     task: "asyncio.Task[None] | None" = None
     call: "asyncio.Task[Any] | None" = None

@@ -1,4 +1,4 @@
-"""Which form has a census, as JSON? (`schemas/census.schema.json`)"""
+"""JSON form of a census (`schemas/census.schema.json`)."""
 
 from typing import Annotated, Final, Literal
 
@@ -24,13 +24,13 @@ class GroupCounts(_Shown):
     """How many targets there are of each group."""
 
     alive: Count = 0
-    """They answer, be it to ask for credentials or money."""
+    """They answer, possibly with a request for credentials or payment."""
     not_alive: Count = 0
-    """They were asked, and nobody was there who answers as an agent does."""
+    """They were probed, and no agent answered."""
     unknown: Count = 0
     """They were looked at, and nothing is known."""
     never_measured: Count = 0
-    """Nobody has looked yet."""
+    """They were never probed."""
 
     @property
     def listed(self) -> int:
@@ -39,7 +39,7 @@ class GroupCounts(_Shown):
 
     @property
     def measured(self) -> int:
-        """Those of whom something is known."""
+        """Number of targets with a measured result."""
         return self.alive + self.not_alive
 
     @property
@@ -52,20 +52,20 @@ class ResultCount(_Shown):
     """How many ended with one result class."""
 
     result: Annotated[ResultClass, Field(strict=False)]
-    """Which."""
+    """Result class."""
     group: Annotated[Group, Field(strict=False)]
-    """What that says."""
+    """Group of that class."""
     count: Count
     """How many."""
     share: Ratio | None
-    """Of all that are counted beside it, 0 to 1."""
+    """Share of all that are counted beside it, 0 to 1."""
 
 
 class LatencySummary(_Shown):
     """How long answers took."""
 
     count: Count
-    """Of the answers that it is taken from."""
+    """Number of answers that it is computed from."""
     p50_ms: Quantity
     """Half of them took no longer."""
     p90_ms: Quantity
@@ -75,42 +75,42 @@ class LatencySummary(_Shown):
 
 
 class LayerShares(_Shown):
-    """How one layer was answered, over all probes of the period."""
+    """Results of one layer, over all probes of the period."""
 
     layer: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
     """`discovery`: the card; `transport`: the interface; `readiness`: the health document; `message`."""
     count: Count
-    """Of probes that turned to it: where nothing was asked (`not_measured`), it does not count."""
+    """Number of probes of the layer; `not_measured` does not count."""
     results: tuple[ResultCount, ...]
     """The most frequent first; shares of `count`."""
     not_asked: Count = 0
-    """Of probes that did not turn to it, as it is known: a card is read once a day."""
+    """Number of probes that skipped the layer, as it is known: a card is read once a day."""
     latency: LatencySummary | None = None
-    """Of what was asked in the period; null: nothing was answered."""
+    """Latency of the answers in the period; null: there was none."""
 
 
 class NamedGroups(_Shown):
     """The groups of a part: a platform or a directory."""
 
     name: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
-    """Of the part."""
+    """Name of the part."""
     groups: GroupCounts
-    """How its targets divide."""
+    """Its targets by group."""
     alive_ratio: Ratio | None
-    """Of the measured, 0 to 1; null if none was."""
+    """Share of the measured, 0 to 1; null if none was."""
 
 
 class OtherPlatforms(_Shown):
-    """Those that are not named one by one."""
+    """Platforms that are not listed separately."""
 
     platforms: Count
     """How many."""
     groups: GroupCounts
-    """Of all of them together."""
+    """Groups of all of them together."""
     alive_ratio: Ratio | None
-    """Of the measured, 0 to 1; null if none was."""
+    """Share of the measured, 0 to 1; null if none was."""
     lowest_alive_ratio: Ratio | None
-    """Of the platforms among them of which anything is known."""
+    """Lowest value of the platforms among them with a measured target."""
     highest_alive_ratio: Ratio | None
     """Likewise."""
 
@@ -119,11 +119,11 @@ class NamedCount(_Shown):
     """How many there are of one kind."""
 
     name: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
-    """Of the kind."""
+    """Name of the kind."""
     count: Count
     """How many."""
     share: Ratio | None
-    """Of all kinds, 0 to 1."""
+    """Share of all kinds, 0 to 1."""
 
 
 class CensusPass(_Shown):
@@ -134,22 +134,22 @@ class CensusPass(_Shown):
     ended_at: Time | None
     """When all were probed; null: it goes on, or was broken off."""
     groups: GroupCounts
-    """How the targets divide by what it saw of them; of whom it learned nothing, that is unknown here."""
+    """Targets by group in this pass; those without a result are unknown here."""
     alive_ratio: Ratio | None
-    """Of the measured, 0 to 1; null if none was."""
+    """Share of the measured, 0 to 1; null if none was."""
     change: Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)] | None
-    """Of `alive_ratio` against the pass before; null if one of them is unknown, or there was none."""
+    """Change of `alive_ratio` since the previous pass; null if one of them is unknown, or there was none."""
     other_list_of: Count | None
     """How many targets the pass before had, if over a tenth more or fewer: not the same list; else null."""
 
 
 class Census(_Shown):
-    """What is known of all targets at one moment."""
+    """Results of all targets at one moment."""
 
     census_version: Literal["1.0"] = CENSUS_VERSION
-    """Of this form."""
+    """Version of this form."""
     name: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
-    """Whose census it is: the probe definition's name, or that of a list."""
+    """Name of the census: the probe definition's, or that of a list."""
     made_at: Time
     """When it was counted."""
     evidence_at: Time | None = None
@@ -161,33 +161,33 @@ class Census(_Shown):
     until: Time | None
     """Its end."""
     deadlines: Deadlines | None = None
-    """Of the requests of the last pass; null: there was none, nobody said, or they were different ones."""
+    """Deadlines of the last pass's requests; null: no pass, unknown, or different ones."""
     not_read: tuple[Annotated[str, Field(max_length=MAX_NAME_CHARS)], ...] = ()
     """Directories that could not be read for the last pass: who they listed before counts."""
     listed: Count
     """How many targets there are."""
     groups: GroupCounts
-    """How they divide."""
+    """Targets by group."""
     alive_ratio: Ratio | None
-    """Of the measured, 0 to 1; null if none was."""
+    """Share of the measured, 0 to 1; null if none was."""
     results: tuple[ResultCount, ...]
-    """How the last probe of each ended that told anything, the most frequent first; shares of `listed`."""
+    """Last measured result of each target, the most frequent first; shares of `listed`."""
     layers: tuple[LayerShares, ...]
-    """How each layer was answered."""
+    """Results of each layer."""
     platforms: tuple[NamedGroups, ...]
     """By registrable domain, the one with the most targets first."""
     other_platforms: OtherPlatforms | None
     """null: all are named."""
     generations: tuple[NamedCount, ...]
-    """Of living targets, by their card's protocol version."""
+    """Living targets by the protocol version of their card."""
     health: tuple[NamedCount, ...]
-    """What the living say of themselves; `unknown`: that, or no document that is valid and fresh."""
+    """Health that living targets report; `unknown`: that status, or no valid and fresh document."""
     directories: tuple[NamedGroups, ...]
-    """By name; a target that two directories list counts in both."""
+    """By name; a target in two directories counts in both."""
     shown: tuple[NamedCount, ...]
-    """By what the living live: `a card only` is no proof that anybody works behind it."""
+    """Living targets by evidence: `a card only` does not prove that an agent works behind it."""
     gone: tuple[NamedCount, ...]
-    """Those that are targets no more, by reason; they are not among the listed."""
+    """Former targets by reason; they are not among the listed."""
     runs: tuple[CensusPass, ...]
     """The oldest first."""
 

@@ -77,7 +77,7 @@ _PLOTS: Final[Mapping[str, Callable[[Census], Iterable[Markup]]]] = {
     "directories": lambda census: _parts(census.directories),
     "generations": lambda census: (bar([(Group.ALIVE, row.share or 0.0)]) for row in census.generations),
 }
-"""What is drawn beside each row of a table, by its key; where there is nothing, numbers say it all."""
+"""Drawing beside each row of a table, by its key; without one, the numbers are sufficient."""
 
 
 def plots_of(table: Table, census: Census) -> list[Markup]:

@@ -23,13 +23,13 @@ TREND_HEIGHT: Final = 180
 MARGIN: Final = 8
 """Above and below the lines of a trend, in pixels."""
 LEFT_PERCENT: Final = 7.0
-"""Where a trend begins; before it stands its scale."""
+"""Start of a trend; its scale is on the left of it."""
 LATENCY_SCALE_MS: Final = (1.0, 60_000.0)
-"""From end to end, logarithmic; what is beyond is drawn at the end."""
+"""Ends of the logarithmic scale; values beyond it are drawn at its ends."""
 TOPS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Shares at which the scale of a trend may end: of most directories hardly anybody is alive."""
+"""Possible ends of a trend's scale: in most directories few targets are alive."""
 _MARKS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Of the scale of a trend."""
+"""Marks of a trend's scale."""
 TEMPLATES: Final = template_environment("lifesign.census")
 TEMPLATES.globals["height"] = BAR_HEIGHT
 

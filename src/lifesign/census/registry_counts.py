@@ -1,4 +1,4 @@
-"""From which counts of a registry's API is a census taken, and over which time?"""
+"""Counts for a census from a registry's API, and their period."""
 
 from collections import Counter
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""What share of a directory is alive, by platform, by generation and over time?
+"""Census: the share of a directory that is alive, by platform, by generation and over time.
 
-The model is the draft's appendix B: how many were listed, how many answer, and who is behind the others.
-What it comes to is the form of `census_form`; here are the facts that it is counted from, and the counting.
+The model is the draft's appendix B: how many targets are listed, how many answer, and what the others do. The
+form of the result is `document`; this module has the facts that it is computed from, and the computation.
 """
 
 from collections import Counter, defaultdict
@@ -45,10 +45,10 @@ living is another list's."""
 ADDRESSES: Final = "(IP addresses)"
 """The platform of all targets whose host is an address: it has no domain."""
 UNNAMED: Final = "(not known)"
-"""The generation of those whose card was not seen, or does not tell it."""
+"""Generation of targets without a card, or without a version in it."""
 
 GATE: Final = "a gate: credentials or money first"
-"""What those show who ask for that before anything can be seen."""
+"""Evidence of targets that require credentials or payment first."""
 
 
 _Tally = list[int]
@@ -60,19 +60,19 @@ _PLACES: Final[Mapping[ResultClass | None, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class HostCount:
-    """So many targets on one host ended alike; a host may come in any number of rows."""
+    """Number of targets on one host with the same results; a host may have any number of rows."""
 
     host: str
     result: ResultClass | None
     """None: never measured."""
     generation: str | None
-    """Of the A2A protocol, by the card: `0.1`, `0.2`, `0.3`, `1.0`; None: no card, or it does not say."""
+    """A2A protocol version of the card: `0.1`, `0.2`, `0.3`, `1.0`; None: no card, or no version in it."""
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class LayerCount:
-    """So many probes' layers ended alike."""
+    """Number of layer results of one class."""
 
     layer: str
     result: ResultClass | None
@@ -102,14 +102,13 @@ class CensusFacts:
     latencies: Mapping[str, LatencySummary] = field(default_factory=dict)
     """By layer."""
     health: Mapping[HealthStatus, int] = field(default_factory=dict)
-    """What living agents say of themselves, in a document that is valid and fresh; of the others nothing
-    is known."""
+    """Health that living agents report in a valid and fresh document; nothing is known of the others."""
     shown: Iterable[tuple[Sequence[tuple[Layer, ResultClass]], int]] = ()
-    """How layers of living targets ended, in the order in which they are asked, and how many did so."""
+    """Layer results of living targets, in the order of requests, with their number."""
     gone: Mapping[str, int] = field(default_factory=dict)
     """By reason: left the directory, opted out. They are not among the listed."""
     deadlines: Deadlines | None = None
-    """Of the last pass."""
+    """Deadlines of the last pass."""
     not_read: tuple[str, ...] = ()
     """Directories that could not be read for it."""
     runs: Sequence["RunFacts"] = ()
@@ -308,7 +307,7 @@ def _runs(facts: Sequence[RunFacts]) -> tuple[CensusPass, ...]:
 
 
 def _is_same_list(before: int | None, now: int) -> bool:
-    """Whether a list has so many targets as before, more or less; one without any tells nothing."""
+    """Return whether a list has about as many targets as before; empty ones do not count."""
     return not before or not now or abs(now - before) <= MAX_DRIFT_RATIO * before
 
 

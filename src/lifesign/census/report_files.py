@@ -1,4 +1,4 @@
-"""How do a census and its targets get into files, and in which forms?"""
+"""Files of a census and its targets, in their formats."""
 
 import asyncio
 import os
@@ -27,17 +27,17 @@ TARGETS_NAME: Final = "targets.csv"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Where a crawl writes its census, and what that says of the crawl."""
+    """Directory of a crawl's census, and the facts about the crawl in it."""
 
     directory: Path
     name: str
-    """Of the probe definition."""
+    """Name of the probe definition."""
     deadlines: Deadlines
-    """That it asks with."""
+    """Deadlines of its requests."""
 
 
 def check_directory(directory: Path, option: str) -> None:
-    """Make the directory of a report before anybody is probed for it; InvalidValue if it cannot be."""
+    """Create the directory of a report before the first probe; InvalidValue if that fails."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -47,15 +47,15 @@ def check_directory(directory: Path, option: str) -> None:
 
 
 def titled(taken: Census, title: str) -> Census:
-    """Return a census with a name: no pass has told one if nobody has asked all targets once."""
+    """Return a census with a name: no pass has given it one if no pass is complete."""
     return taken if taken.name else taken.model_copy(update={"name": title})
 
 
 async def write_report(taken: Census, targets: PagedTargets, directory: Path) -> list[Path]:
-    """Write a census in all its forms, and all targets beside it; return the files. OSError.
+    """Write a census in all formats, with all targets; return the files. OSError.
 
-    A file appears whole, in place of the one before: whoever serves them may do so all the time.
-    RegistryError or LifesignError if `targets` cannot be asked.
+    A file appears whole, in place of the previous one, so that it may be served at any time. Raise
+    RegistryError or LifesignError if `targets` cannot be read.
     """
     files = []
     for suffix, write in FORMS.items():

@@ -1,7 +1,7 @@
-"""What does a result class say about whether a target lives?
+"""Groups of result classes: whether a target is alive.
 
-Two things are apart here: who was asked and showed no life, and of whom nothing is known, because the prober
-held back or was never there. Nobody is down for want of a look.
+Targets that were probed without a liveness signal differ from those of which nothing is known, because the
+prober held back or never probed them. No target is down for lack of a probe.
 """
 
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ from lifesign.domain.observation.results import LayerResult, ResultClass
 
 
 class Group(StrEnum):
-    """What a result class says about whether a target lives."""
+    """Group of a result class."""
 
     ALIVE = "alive"
-    """It answered, be it to ask for credentials or money."""
+    """It answered, possibly with a request for credentials or payment."""
     NOT_ALIVE = "not_alive"
-    """It was asked, and nobody was there who answers as an agent does."""
+    """It was probed, and no agent answered."""
     UNKNOWN = "unknown"
     """It was looked at, and nothing is known: the prober held back, or what it read was too old."""
     NEVER_MEASURED = "never_measured"
-    """Nobody has looked yet."""
+    """It was never probed."""
 
 
 def _group_of(result: ResultClass) -> Group:
@@ -35,7 +35,7 @@ GROUPS: Final[Mapping[ResultClass | None, Group]] = {
     **{result: _group_of(result) for result in ResultClass},
     None: Group.NEVER_MEASURED,
 }
-"""What each result class says of whoever ended so; None: never measured."""
+"""Group of each result class; None: never measured."""
 
 
 def group_of(result: ResultClass | None) -> Group:

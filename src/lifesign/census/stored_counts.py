@@ -1,4 +1,4 @@
-"""From which counts of a database is a census taken, and over which time?"""
+"""Counts for a census from a database, and their period."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ WATCHED_SECONDS: Final = 86_400.0
 """Over which probes are counted, by whole hours, where there was no pass over all targets."""
 
 Shown = tuple[Sequence[tuple[Layer, ResultClass]], int]
-"""How layers of living targets ended, and how many did so."""
+"""Layer results of living targets, with their number."""
 
 _HAS_CARD: Final = (Layer.DISCOVERY, ResultClass.OK)
 _PROBED_LAYERS: Final = tuple(layer for layer in Layer if layer is not Layer.OVERALL)
@@ -114,7 +114,10 @@ def layers_of(sums: Iterable[SumRow], shown: Iterable[Shown]) -> Iterator[LayerC
 
 
 def _kept_cards(counted: Mapping[tuple[str, str], int]) -> int:
-    """Return how many probes did not ask for the card; whoever shows no life is always asked for it."""
+    """Return how many probes did not request the card.
+
+    Targets without liveness signals always get a request.
+    """
     probes = sum(count for (layer, _), count in counted.items() if layer == Layer.OVERALL)
     asked = sum(count for (layer, _), count in counted.items() if layer == Layer.DISCOVERY)
     return max(0, min(probes - asked, counted.get((Layer.OVERALL, ResultClass.OK), 0)))

@@ -25,7 +25,7 @@ from lifesign.domain.text.counts import UNKNOWN, count_text, percent_text, plura
 from lifesign.domain.text.durations import latency_text
 
 MAX_SHOWN: Final = 50
-"""Of the platforms and runs, and of the directories; JSON and CSV have all that the census names."""
+"""Maximum of shown platforms, runs and directories; JSON and CSV have all of the census."""
 PROBER_NETWORK_WARNING: Final = "Nothing answered at all: the prober's own network may be the cause."
 _UNREACHED: Final = frozenset({
     ResultClass.REFUSED,
@@ -47,7 +47,7 @@ GROUP_WORDS: Final = {
 }
 RESULT_WORDS: Final = {
     ResultClass.OK: "a card, an interface or a health document as an agent has it",
-    ResultClass.GATED: "somebody is there, and asks for credentials or money first",
+    ResultClass.GATED: "the server answers, and requires credentials or payment first",
     ResultClass.NOT_AN_AGENT: "a page for people, nothing there, or JSON of another kind",
     ResultClass.INVALID_DOCUMENT: "a card or document that breaks its rules",
     ResultClass.STALE_DOCUMENT: "nothing but a health document that is too old",
@@ -73,7 +73,7 @@ class Table:
     """Names it in links."""
     title: str
     note: str = ""
-    """What has to be known to read it."""
+    """Explanation."""
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     words: int = 1
@@ -122,7 +122,7 @@ def _share(census: Census) -> str:
     text = f"{count_text(groups.alive)} of {pluralize(groups.measured, 'measured target')} {verb} alive"
     text = f"{text} ({percent_text(census.alive_ratio)})"
     gated = next((row.count for row in census.results if row.result is ResultClass.GATED), 0)
-    # An agent, or a wall before whatever there may be: nobody sees which.
+    # An agent, or a gate before it: nothing else is visible.
     text = f"{text}, {count_text(gated)} of them behind a gate." if gated else f"{text}."
     if not (carried := _measured_before(census)):
         return text
@@ -136,7 +136,7 @@ def share_heading(census: Census) -> str:
 
 
 def _unmeasured_text(census: Census) -> str:
-    """Tell targets that were never probed from those of which no result is measured."""
+    """Return separate texts for targets that were never probed and those without a measured result."""
     probed, never = census.groups.unknown, census.groups.never_measured
     if not probed:
         return f"Of {pluralize(census.listed, 'target')} none was probed yet."
@@ -176,12 +176,12 @@ def tables(census: Census) -> Iterator[Table]:
             "generations", "Protocol generations", "A2A", census.generations, "Of the living, by their card."
         ),
         _named(
-            "health", "What the living say of themselves", "status", census.health,
+            "health", "Reported health of living targets", "status", census.health,
             "By a health document, if it is valid and fresh; it is no proof that they can be trusted.",
         ),
         _named(
-            "shown", "What the living show", "by", census.shown,
-            "As each layer last ended; a card alone does not show that anybody works behind it.",
+            "shown", "Evidence of living targets", "by", census.shown,
+            "By the last result of each layer; a card alone does not prove that an agent works behind it.",
         ),
         _named(
             "gone", "Targets no more", "reason", census.gone, "They are not among the listed.",

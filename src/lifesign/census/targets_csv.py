@@ -1,4 +1,4 @@
-"""How are targets written as CSV, a million of them too?"""
+"""Targets as CSV, for any number of them."""
 
 import csv
 from collections.abc import AsyncIterable

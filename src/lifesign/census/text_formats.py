@@ -1,4 +1,4 @@
-"""How does a census read as Markdown, JSON and CSV?"""
+"""A census as Markdown, JSON and CSV."""
 
 import csv
 import io
@@ -19,7 +19,7 @@ _MARKDOWN: Final = re.compile(r"([\\`*\[\]<>|~])")
 An underscore within a word is none (CommonMark 6.2), and result classes have many.
 """
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes for the beginning of a formula."""
+"""Characters that a spreadsheet takes for the beginning of a formula."""
 
 
 def as_json(census: Census) -> str:
@@ -50,14 +50,14 @@ def _report(census: Census) -> Iterator[str]:
 
 
 LIMITS: Final = (
-    "Alive is who shows a card, an interface that answers or a health document, or asks for credentials; "
-    "a card alone does not show that anybody works behind it. Whether an answer is useful is not asked here, "
-    "and what is behind a firewall is not seen. Unknown and never probed are not down."
+    "Alive means a card, an interface that answers, a health document, or a request for credentials; a card "
+    "alone does not prove that an agent works behind it. The census does not assess whether answers are "
+    "useful, and cannot see behind firewalls. Unknown and never probed are not down."
 )
 
 
 def period(census: Census) -> str:
-    """Say when the census was taken, over which time probes are counted, and who came too late."""
+    """Return the time of the census, the period of its probes, and what came too late for it."""
     text = f"Taken {census.made_at:%Y-%m-%d %H:%M:%S} UTC, each target by its last probe."
     if census.evidence_at is not None:
         text = f"{text} The newest result was measured {census.evidence_at:%Y-%m-%d %H:%M:%S} UTC."
@@ -79,7 +79,7 @@ def _too_late(deadlines: Deadlines) -> str:
 
 
 def _table(table: Table) -> Iterator[str]:
-    """Return a table whose columns stand under one another also where nobody draws it."""
+    """Return a table with aligned columns, readable without a renderer."""
     cells = [tuple(map(plain, row)) for row in (table.heads, *table.rows)]
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
     rules = ["-" * width if at < table.words else "-" * (width - 1) + ":" for at, width in enumerate(widths)]

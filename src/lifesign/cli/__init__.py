@@ -22,10 +22,10 @@ _EXTRAS = {
     "prometheus_client": "metrics",
     "mcp": "mcp", "mcp_types": "mcp",
 }  # fmt: skip
-"""Which extra brings a module."""
+"""Extra that installs a module."""
 
 _OF_AN_OUTPUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
-"""What a write to one of our streams fails with: a full disk, say."""
+"""Errors of a write to an output stream, such as a full disk."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,11 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from lifesign.cli.application import run  # noqa: PLC0415 - typer may not be installed
 
         if sys.stdout is None or sys.stderr is None:
-            # Nobody would read what a command says.
+            # The reader of the output has left.
             if sys.stderr is not None:
                 sys.stderr.write("lifesign: standard output is closed: open it, also if to /dev/null\n")
             return ExitCode.USAGE
-        # What a terminal cannot show must not end in a traceback.
+        # Characters that a terminal cannot show must not end in a traceback.
         for stream in (sys.stdout, sys.stderr):
             reconfigure = getattr(stream, "reconfigure", None)
             if reconfigure is not None:
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         discard_remaining_output()
         return ExitCode.READER_LEFT
     except OSError as error:
-        # Whoever reads the exit code must not take it for a finding.
+        # A caller must not mistake this exit code for a finding.
         discard_remaining_output()
         sys.stderr.write(f"lifesign: {_os_error_text(error)}\n")
         return ExitCode.USAGE

@@ -1,4 +1,4 @@
-"""Which commands are there, and how do they end?"""
+"""The commands, and how they end."""
 
 import sys
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ def run(arguments: Sequence[str] | None) -> int:
         exit_code = _application(arguments, prog_name="lifesign", standalone_mode=False)
     except TyperException as error:
         context = getattr(error, "ctx", None)
-        # Of an option without its value typer does not say whose it is.
+        # typer does not name an option without its value.
         command = _named_command(arguments) if context is None else context.command_path
         _complain(f"{usage_error_text(error)} (see {command} --help)")
         return ExitCode.USAGE
@@ -67,14 +67,14 @@ def run(arguments: Sequence[str] | None) -> int:
             _complain(f"{error.file}: {fault}" if error.file else str(fault))
         return exit_code_of(error)
     except LifesignError as error:
-        # What a registry refuses has a code, which its API documents.
+        # A refusal by a registry has a code, which its API documents.
         code = getattr(error, "code", "")
         _complain(f"{error} ({code})" if code else str(error))
         if error.hint:
             sys.stderr.write(f"hint: {printable(error.hint)}\n")
         return exit_code_of(error)
     except SystemExit:
-        # So typer ends if its reader has left: with 1, which would read as degraded.
+        # typer ends with 1 if the reader has left, which would mean degraded.
         return ExitCode.SUCCESS if is_completion else ExitCode.READER_LEFT
     return exit_code if isinstance(exit_code, int) else 0
 

@@ -1,7 +1,7 @@
-"""Where may an agent's card and its health document stand?
+"""Places of an agent's card and its health document.
 
-Several agents may share one origin, each under its own path prefix; the origin's root is asked last, and
-speaks for itself alone, and for whom its card names.
+Several agents may share one origin, each under its own path prefix. The origin's root comes last; its card
+and document belong to the root's agent, and to agents that the card names.
 """
 
 import re
@@ -31,7 +31,7 @@ _NEVER_IN_A_URL: Final = re.compile(r"[\s\\\x00-\x20\x7f-\x9f\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class ParsedAgentUrl:
-    """An address that somebody gave for an agent, understood."""
+    """Parsed URL of an agent."""
 
     url: URL
     prefix: str
@@ -40,12 +40,12 @@ class ParsedAgentUrl:
     is_health: bool
 
     def is_at_root(self, card_url: URL) -> bool:
-        """Whether this is the origin's own card, though the agent has a path: it may be another's."""
+        """Return whether this is the origin's own card, which may be another agent's."""
         return bool(self.prefix) and card_url.raw_path in CARD_PATHS
 
     @property
     def card_urls(self) -> tuple[URL, ...]:
-        """Where its card may be, in the order of asking."""
+        """Possible URLs of its card, in the order of requests."""
         return tuple(self.each_card_url())
 
     def each_card_url(self) -> Iterator[URL]:
@@ -65,19 +65,19 @@ class CandidateUrl:
 
     url: URL
     is_guess: bool = False
-    """Nobody said that it is there: anything but a health document is of no interest."""
+    """The place is only guessed: anything but a health document is ignored."""
     is_root: bool = False
-    """It stands at the origin's root, and the agent has a prefix: what is there is another agent's."""
+    """It is at the origin's root, and the agent has a prefix: its content belongs to another agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """What a card that was found says about the place of the health document."""
+    """Place of the health document according to a card."""
 
     url: URL | None
     """Only ever on the card's own origin."""
     elsewhere: str | None
-    """What was announced on another origin, and is not followed."""
+    """Announced place on another origin, which is not used."""
     passed_over: str | None = None
     """Another place that the card names, on its own origin too."""
     is_private: bool = False
@@ -105,15 +105,15 @@ def parse_agent_url(url: str) -> ParsedAgentUrl:
 
 
 def parse_entered_url(url: str) -> ParsedAgentUrl:
-    """Do the same with what somebody gave whose host no prober judges: it has to be one that can exist.
+    """Same for a URL whose host no prober checks: it must be a possible one.
 
-    Where it lies is not judged. Systems read `127.1`, `0x7f000001` and `2130706433` as an IPv4 address too,
-    each in its own way: one has one spelling.
+    Its network does not matter. Systems also read `127.1`, `0x7f000001` and `2130706433` as an IPv4 address,
+    each in its own way: only one spelling is accepted.
     """
     given = parse_agent_url(url)
     judged, host = vet_url(str(given.url.origin())), given.url.raw_host or ""
     is_no_host = isinstance(judged, AddressRefused) and judged.name == "invalid_url"
-    # A name may end with a dot; nobody connects to an address that does.
+    # A name may end with a dot; no connection to such an address succeeds.
     if is_no_host or (host.endswith(".") and is_address(host[:-1])):
         raise _refused(url, _without_password(url))
     return given
@@ -141,7 +141,7 @@ def _without_password(url: str) -> str:
 
 
 def _refused(url: str, shown: str) -> InvalidValue:
-    """Return what tells why this is no place of an agent, by what is wrong with it if that has a name."""
+    """Return the error for an invalid agent URL, by the name of its fault if there is one."""
     judged = vet_url(url)
     expected = _EXPECTED
     if isinstance(judged, AddressRefused) and judged.name == "invalid_url":
@@ -161,7 +161,7 @@ def _in_ascii(url: str, shown: str) -> str:
 
 
 def _is_absolute(url: str) -> bool:
-    """Whether it has a host and a port that can be, and no credentials; ValueError if that cannot be told."""
+    """Return whether it has a valid host and port, and no credentials; ValueError if that is unclear."""
     parts = urlsplit(url)
     has_place = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     return has_place and "@" not in parts.netloc
@@ -173,15 +173,15 @@ def place_under(origin: URL, prefix: str, path: str) -> URL:
 
 
 def is_named_by(card: AgentCard, given: ParsedAgentUrl) -> bool:
-    """Whether the card says that its agent is called at the given address, or below it.
+    """Return whether the card names the given address, or one below it, as its agent's.
 
-    Scheme and port do not count: behind a proxy cards often have those of the inside.
+    Scheme and port do not matter: behind a proxy cards often have those of the internal address.
     """
     return any(_is_at_or_below(interface.url, given) for interface in card.interfaces)
 
 
 def is_anothers(card: AgentCard, card_url: URL, given: ParsedAgentUrl) -> bool:
-    """Whether a card, asked for at `card_url`, is the origin's and does not name the given address."""
+    """Return whether a card at `card_url` is the origin's and does not name the given address."""
     return given.is_at_root(card_url) and not is_named_by(card, given)
 
 
@@ -194,10 +194,10 @@ def _is_at_or_below(text: str, given: ParsedAgentUrl) -> bool:
 
 
 def announced_health(card: AgentCard, card_url: URL, status_links: tuple[str, ...]) -> Announced:
-    """Return what the card announces: its extension, then the Link header, then a private key.
+    """Return the announced place: of the card's extension, then the Link header, then a private member.
 
-    A Link header that says otherwise than the extension wins: it comes from whoever serves the
-    document, who knows below which prefix the agent is mounted.
+    A Link header that differs from the extension takes precedence: it comes from the server of the document,
+    which knows the prefix of the agent.
     """
     health = card.health
     path = None if health is None else health.path

@@ -1,4 +1,4 @@
-"""How is it told as JSON what was found out about one agent?"""
+"""Report about one agent as JSON."""
 
 from dataclasses import asdict
 from typing import Any

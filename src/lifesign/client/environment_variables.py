@@ -1,4 +1,4 @@
-"""Which variables of the environment say where the registry is, and by which key it is asked?"""
+"""Environment variables with the registry's URL and key."""
 
 from typing import Final
 

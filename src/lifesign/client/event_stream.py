@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from lifesign.client.registry_errors import InvalidAnswer
 
 MAX_LINE_BYTES = 1_048_576
-"""Of one line: the registry's largest event has about half of that."""
+"""Maximum of one line: the registry's largest event has about half of that."""
 MAX_MESSAGE_BYTES = 2_097_152
-"""Of all lines between two empty ones, comments and empty `data:` lines included."""
+"""Maximum of all lines between two empty ones, including comments and empty `data:` lines."""
 MAX_ID_CHARS = 64
 
 _LINE_END = re.compile(rb"\r\n?|\n")
@@ -17,7 +17,7 @@ _BYTE_ORDER_MARK = "\ufeff".encode()
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What stands between two empty lines."""
+    """Content between two empty lines."""
 
     data: str
     """The `data:` lines, joined by line breaks; empty for a mere sign of life."""
@@ -36,7 +36,7 @@ class EventStreamParser:
         self._rest = bytearray()
         self._data: list[str] = []
         self._message_bytes = 0
-        """Of the lines since the last empty one, with one byte for the end of each."""
+        """Size of the lines since the last empty one, with one byte for the end of each."""
         self._last_id = ""
         self._is_first_line = True
         self._ended_with_cr = False

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 10.0
 MAX_TIMEOUT_SECONDS = 300.0
 CARD_SHARE = 0.5
-"""Of the time, so much may go to the card: one that drips must not hide the health document."""
+"""Share of the time for the card: a slow one must not hide the health document."""
 MAX_CLOCK_DIFFERENCE_SECONDS = 300
 """A peer's `Date` that differs more from our clock is worth a finding."""
 MAX_TOKEN_CHARS = 4096
@@ -56,39 +56,39 @@ Get = Callable[[URL, Ask], Awaitable[Answer]]
 """Sends one GET and follows where it leads; raises nothing that a peer can cause."""
 
 _TOKEN = re.compile(r"[!-~]+")
-_NOT_HTTPS = Finding("not_https", "", "read over plain http: anybody on the way can change it", "draft 4.1")
-# Nobody is there who could answer a second question.
+_NOT_HTTPS = Finding("not_https", "", "read over plain http: any host on the way can change it", "draft 4.1")
+# The server is unreachable: a second request is useless.
 _UNREACHABLE = frozenset({ResultClass.REFUSED, ResultClass.DNS_FAILURE, ResultClass.TLS_FAILURE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthCheck:
-    """What was found out about one agent."""
+    """Findings about one agent."""
 
     url: str
     """As given."""
     card_url: str
-    """Where the card was read; if there is none, where it was asked for in vain."""
+    """URL of the card; without one, the last requested URL."""
     card: AgentCard | None
     """The card, with its own findings; None unless `card_result` is `ok`."""
     card_result: ResultClass
     card_reason: str
     """Why there is no card, for people; empty if there is one."""
     health_url: str | None
-    """Where the health document was read, or asked for in vain; None if nobody could be reached to ask."""
+    """URL of the health document, or the last requested one; None if no server could be reached."""
     document: HealthDocument | None
     """The health document, also a stale one."""
     document_result: ResultClass
     document_reason: str
     """Why there is no document that counts, for people; empty if there is one."""
     findings: tuple[Finding, ...]
-    """What is odd about the document and the way to it; if it is invalid, its faults come first."""
+    """Findings about the document and its transport; for an invalid document, its faults come first."""
     age_seconds: float | None
-    """Of the document, by the clock of whoever served it; negative if it comes from the future."""
+    """Age of the document by the server's clock; negative if it comes from the future."""
     refresh_in_seconds: int | None
-    """The `max-age` that the document was served with: when it may be made anew. None if there was none."""
+    """The document's `max-age`: when it may be computed again. None without one."""
     latency_ms: float | None
-    """Of the request for the document, redirects included; None if none was made."""
+    """Latency of the request for the document, including redirects; None without one."""
     decision: Decision
 
 
@@ -103,21 +103,21 @@ async def fetch_health(
 ) -> HealthCheck:
     """Read an agent's card and its health document, and decide whether to call it.
 
-    `url` is the agent's base URL, its card's, or its health document's. The health document is looked
-    for where the card announces it, then at `/.well-known/agent-health` below the same prefix; never on
-    another origin than the card's. The card at the origin's root counts for a path only if it names an
-    address at or below it, and so does the document there: else that is a finding, and the agent is unknown.
-    Whatever the peer does, there is a result: InvalidValue is raised only for what the caller gave.
+    `url` is the agent's base URL, its card's, or its health document's. The health document is requested at
+    the place in the card, then at `/.well-known/agent-health` below the same prefix; never on another origin
+    than the card's. The card at the origin's root counts for a path only if it names an address at or below
+    it, and so does the document there: else that is a finding, and the agent is unknown. There is always a
+    result: InvalidValue is only raised for the caller's arguments.
 
-    `timeout_seconds` (above 0, at most 300) is for everything together. `detail_token` goes as Bearer to
-    the health document on the origin of `url`, nowhere else. A session of your own keeps its cookies,
-    proxies and default headers, and sends the requests to the host of `url` only; ours has none. Of a session
-    of your own, the header of an answer is bounded by aiohttp's limits only.
+    `timeout_seconds` (above 0, at most 300) is for all requests together. `detail_token` is sent as Bearer to
+    the health document on the origin of `url`, and nowhere else. A session of the caller keeps its cookies,
+    proxies and default headers, and only sends the requests to the host of `url`; the default session has
+    none. With a session of the caller, only aiohttp's limits apply to the header of an answer.
 
-    The host of `url` may be anywhere: whoever asks has named it. Where the agent leads from there is its own
-    choice: another host is asked only at public addresses, and in `allowed_networks` (such as `10.1.0.0/16`;
-    a metadata address of a cloud never). Whoever lets strangers choose `url` as well gives a `get` that
-    judges every address; it is asked in place of a session, and `allowed_networks` is its own affair.
+    The host of `url` may be anywhere, since the caller chose it. The agent chooses other hosts: they are only
+    requested at public addresses, and in `allowed_networks` (such as `10.1.0.0/16`; never a cloud's metadata
+    address). If strangers choose `url` as well, pass a `get` that checks every address; it replaces the
+    session, and `allowed_networks` is then its own concern.
     """
     given = parse_entered_url(url)
     _check_settings(timeout_seconds, detail_token)
@@ -133,9 +133,9 @@ async def fetch_health(
 async def fetch_document(
     url: str, *, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> tuple[Answer, tuple[Finding, ...]]:
-    """Get what stands at `url`, unjudged but for the way it came; a URL without a path means its health path.
+    """Get the content at `url`, without assessment; a URL without a path means its health path.
 
-    For whoever wants to know why something is no health document. InvalidValue as in `fetch_health`.
+    For programs that report why it is no health document. InvalidValue as in `fetch_health`.
     """
     given = parse_entered_url(url)
     _check_settings(timeout_seconds, None)
@@ -143,7 +143,7 @@ async def fetch_document(
     place = given.url if has_path else place_under(given.url, "", DEFAULT_HEALTH_PATH)
     deadline_s = asyncio.get_running_loop().time() + timeout_seconds
     async with GuardedSessions(trusted=given.url) as sessions:
-        # Its redirects stay with the host that was named, so that no other is judged.
+        # Its redirects stay on the named host, so that no other host is checked.
         ask = Ask(max_bytes=MAX_DOCUMENT_BYTES, deadline_s=deadline_s)
         answer = await bounded_get(sessions, place, ask)
     findings = [] if answer.url.scheme == "https" else [_NOT_HTTPS]
@@ -174,7 +174,7 @@ def _networks(allowed: Sequence[str]) -> "Sequence[Network]":
 
 @dataclass(frozen=True, slots=True)
 class _HealthCheck:
-    """What was asked of us, and until when."""
+    """One check and its deadline."""
 
     url: str
     given: ParsedAgentUrl
@@ -270,7 +270,7 @@ def _with_document_at_root(own: _HealthAnswer) -> _HealthAnswer:
 
 
 def _takes_token(visit: _HealthCheck, place: CandidateUrl) -> bool:
-    """Whether a token for the given address may be shown there."""
+    """Return whether a token for the given address may be sent there."""
     return is_same_origin(place.url, visit.given.url) and not place.is_root
 
 
@@ -292,7 +292,7 @@ def _assess_document(place: CandidateUrl, answer: Answer) -> _HealthAnswer:
 def _findings(
     visit: _HealthCheck, announced: Announced, card: _CardAnswer, health: _HealthAnswer
 ) -> tuple[Finding, ...]:
-    """Tell what is odd about the document, then what is odd about the way to it."""
+    """Return the findings about the document, then those about its transport."""
     found = list(health.findings)
     is_answer = health.answer.status is not None and health.answer.result is not ResultClass.NOT_AN_AGENT
     if is_answer and health.answer.url.scheme != "https":
@@ -341,7 +341,7 @@ def _named_elsewhere(visit: _HealthCheck, card: _CardAnswer, health: _HealthAnsw
 
 
 def _access_findings(visit: _HealthCheck, health: _HealthAnswer) -> Iterator[Finding]:
-    """Tell what became of the token, and whether the document may be read without one."""
+    """Return whether the token was accepted, and whether the document is readable without one."""
     has_sent_token = visit.token is not None and _takes_token(visit, health.place)
     if health.answer.result is ResultClass.GATED and has_sent_token:
         message = "the token is not accepted; without one, the basic state may be readable"
@@ -361,7 +361,7 @@ def _origin(url: URL) -> str:
 def _conclude(
     visit: _HealthCheck, card: _CardAnswer, health: _HealthAnswer | None, findings: tuple[Finding, ...]
 ) -> HealthCheck:
-    """Put together what was seen, and decide; `health` is None if nobody could be reached to ask."""
+    """Combine the results, and decide; `health` is None if no server could be reached."""
     answer = card.answer if health is None else health.answer
     document = None if health is None else health.document
     result, now = answer.result, answer.served_at or datetime.now(UTC)

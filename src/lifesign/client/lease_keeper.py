@@ -1,7 +1,7 @@
-"""How is one lease kept while its work goes on, and when is it lost? (lease protocol; protocol 6.5)
+"""Renewal of one lease while its work continues, and its loss (lease protocol; protocol 6.5).
 
-Its deadline is the holder's own: counted on the event loop's clock from the moment at which the request
-was sent that granted or renewed it, so that the registry never thinks it over before its holder does.
+The deadline is the holder's own: it counts on the event loop's clock from the time of the request that
+acquired or renewed the lease, so that the registry never considers it expired before its holder does.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _ENDED: Final[Mapping[str, str]] = MappingProxyType({
     EndReason.AGENT_DEREGISTERED: "this agent was taken off the registry's list",
     EndReason.EPOCH_RAISED:       "the registry was restored, and what was granted before is void",
 })  # fmt: skip
-"""What a registry says of a lease that it will not renew, of which the holder is told."""
+"""Descriptions of a registry's refusals to renew, for the holder."""
 
 _log = logging.getLogger("lifesign.lease")
 
@@ -44,10 +44,10 @@ class _CutOff(RegistryError):
 
 
 class LossKind(StrEnum):
-    """How a lease came to be lost."""
+    """How a lease was lost."""
 
     REFUSED = "refused"
-    """The registry will not renew it: it expired or was ended there, or somebody else has the resource."""
+    """The registry refuses to renew it: it expired or was ended, or another holder has the resource."""
     UNAUTHORIZED = "unauthorized"
     """The registry does not take the holder's key any more."""
     EXPIRED = "expired"
@@ -76,13 +76,13 @@ class LeaseKeeper:
         …                                       # while keeper.is_held()
         keeper.stop_keeping()
 
-    It renews at 60 % of the window, a little earlier or later by chance. No answer is no loss: it asks
-    again until the deadline, and a renewal that was carried out without our hearing of it is renewed once
-    more. A refusal is a loss at once.
+    It renews at 60 % of the window, with a small random offset. A missing answer is no loss: it tries again
+    until the deadline, and a renewal that was executed without an answer is repeated. A refusal is an
+    immediate loss.
 
-    `deadline_s` is that of the grant, `window_s` how long the lease is good from each renewal. Work that
-    takes `grace_s` to end is told so much before the deadline that the lease is lost, or a fifth of the
-    window before it. Each new deadline is told to `renewed`.
+    `deadline_s` is that of the grant, `window_s` the duration of the lease after each renewal. Work that
+    takes `grace_s` to end is notified of a loss so long before the deadline, or a fifth of the window before
+    it. `renewed` receives each new deadline.
     """
 
     def __init__(
@@ -151,14 +151,14 @@ class LeaseKeeper:
         return self._loss
 
     def is_held(self) -> bool:
-        """Whether it is held now, by its own deadline, whoever has noticed that it passed."""
+        """Return whether it is held now, by its own deadline."""
         return self._loss is None and _now_s() < self._deadline_s
 
     async def wait_until_held(self) -> bool:
-        """Wait until it is held for certain, False if it is lost: for a claim that took its time.
+        """Wait until it is certainly held, False if it is lost: for a claim that took long.
 
-        A claim may have been answered so late that what was granted is over by our count; the first
-        renewal, which is then sent at once, tells. Needs `run` beside it.
+        The answer to a claim may be so late that the lease has expired by the holder's count; the first
+        renewal, which is then sent at once, decides. Needs `run` in parallel.
         """
         while not self.is_held() and self._loss is None:
             self._is_known.clear()
@@ -172,7 +172,7 @@ class LeaseKeeper:
         return self._loss
 
     def stop_keeping(self) -> None:
-        """Keep it no longer: its work is done, or somebody gave it back."""
+        """Stop renewing: the work has ended, or the lease was released."""
         self._lose(LossKind.STOPPED, "it was let go")
 
     def renew_now(self) -> None:
@@ -180,9 +180,9 @@ class LeaseKeeper:
         self._is_doubted.set()
 
     async def run(self) -> None:
-        """Renew it until it is lost or let go; returns only then.
+        """Renew it until it is lost or stopped; return only then.
 
-        What nobody has foreseen loses it too, and is logged: its work must not go on without a lease.
+        An unexpected error loses it too, and is logged: the work must not continue without a lease.
         """
         give_up_s = self._first_give_up_s()
         try:
@@ -197,7 +197,7 @@ class LeaseKeeper:
             _log.exception("%s: it cannot be kept", self._lease_id)
             self._lose(LossKind.EXPIRED, f"the lease cannot be renewed: {_in_a_line(error)}")
         finally:
-            self._lose(LossKind.STOPPED, "nobody keeps it any more")
+            self._lose(LossKind.STOPPED, "its renewal has ended")
 
     def _first_give_up_s(self) -> float:
         now_s = _now_s()
@@ -205,7 +205,7 @@ class LeaseKeeper:
             return self._notice_at_s()
         if self._deadline_s > now_s:
             return self._deadline_s
-        # What was over before we began is lost only if the first renewal says so.
+        # A lease that expired before the start is lost only if the first renewal says so.
         return now_s + self._window_s * (1.0 - RENEW_RATIO)
 
     def _notice_at_s(self) -> float:
@@ -229,7 +229,7 @@ class LeaseKeeper:
                 return
             failures += 1
             if not text or not isinstance(error, _CutOff):
-                # What was answered before says more than that nothing was at last.
+                # An earlier answer is more informative than a final failure.
                 text = f"; {error}"
             if failures == 1:
                 _log.warning("%s: not renewed, and tried again: %s", self._lease_id, error)
@@ -279,7 +279,7 @@ class LeaseKeeper:
 def _refused(error: RegistryError) -> str:
     """Say why a lease is not renewed, to those who did not ask for it themselves."""
     if error.code == "stale_token":
-        return "somebody else has got it meanwhile"
+        return "another holder has acquired it meanwhile"
     return _ENDED.get(str(error.details.get("end_reason")), str(error))
 
 

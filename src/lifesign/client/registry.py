@@ -1,4 +1,4 @@
-"""How is the registry asked from outside? (RFC-0016)"""
+"""Client for a registry (RFC-0016)."""
 
 from functools import cached_property
 from types import TracebackType
@@ -55,35 +55,35 @@ class RegistryClient:
     # others, and an adapter no memory.
     @cached_property
     def agents(self) -> "RegistryAgents":
-        """Who is registered, and in which state."""
+        """Agents and their states."""
         from lifesign.client.registry_agents import RegistryAgents  # noqa: PLC0415
 
         return RegistryAgents(self._connection)
 
     @cached_property
     def leases(self) -> "RegistryLeases":
-        """Who holds what."""
+        """Leases."""
         from lifesign.client.registry_leases import RegistryLeases  # noqa: PLC0415
 
         return RegistryLeases(self._connection)
 
     @cached_property
     def states(self) -> "RegistryStates":
-        """What a lease on an intent's scope protects."""
+        """States that leases on intents protect."""
         from lifesign.client.registry_leases import RegistryStates  # noqa: PLC0415
 
         return RegistryStates(self._connection)
 
     @cached_property
     def tasks(self) -> "RegistryTasks":
-        """What is to be done, and how it goes on."""
+        """Tasks and their progress."""
         from lifesign.client.registry_tasks import RegistryTasks  # noqa: PLC0415
 
         return RegistryTasks(self._connection)
 
     @cached_property
     def events(self) -> "RegistryEvents":
-        """What happened."""
+        """The event log."""
         from lifesign.client.registry_events import RegistryEvents  # noqa: PLC0415
 
         return RegistryEvents(self._connection)
@@ -97,35 +97,35 @@ class RegistryClient:
 
     @cached_property
     def targets(self) -> "RegistryTargets":
-        """What is probed, and what came of it."""
+        """Targets of probes and their results."""
         from lifesign.client.registry_targets import RegistryTargets  # noqa: PLC0415
 
         return RegistryTargets(self._connection)
 
     @cached_property
     def shards(self) -> "RegistryShards":
-        """Which part of the targets a prober has."""
+        """Shards of probers."""
         from lifesign.client.registry_shards import RegistryShards  # noqa: PLC0415
 
         return RegistryShards(self._connection)
 
     @cached_property
     def directories(self) -> "RegistryDirectories":
-        """What directories list."""
+        """Directories and their lists."""
         from lifesign.client.registry_directories import RegistryDirectories  # noqa: PLC0415
 
         return RegistryDirectories(self._connection)
 
     @cached_property
     def census(self) -> "RegistryCensus":
-        """What share of a directory is alive."""
+        """Share of a directory that is alive."""
         from lifesign.client.registry_census import RegistryCensus  # noqa: PLC0415
 
         return RegistryCensus(self._connection)
 
     @cached_property
     def opt_outs(self) -> "RegistryOptOuts":
-        """Whom owners have had left alone."""
+        """Opted-out origins."""
         from lifesign.client.registry_opt_outs import RegistryOptOuts  # noqa: PLC0415
 
         return RegistryOptOuts(self._connection)

@@ -1,4 +1,4 @@
-"""What can be asked of a registry about agents? (RFC-0016 3 to 7)"""
+"""Requests about agents (RFC-0016 3 to 7)."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -45,11 +45,11 @@ from lifesign.errors import InvalidValue
 ANY_VERSION = "*"
 """As `if_match`: whatever version the record has."""
 MAX_PAGES = 100_000
-"""That `each` turns: a registry that never ends is not followed for ever."""
+"""Maximum of pages that `each` follows: a faulty registry could list pages without end."""
 
 
 class AgentQuery(TypedDict, total=False):
-    """Which agents are wanted; what is absent matches any, but `status`: active ones."""
+    """Filter of agents; an absent member matches any, except `status`: active agents."""
 
     capabilities: Sequence[str]
     """Agents with any of them."""
@@ -68,7 +68,7 @@ _MANY: Final = frozenset({"capabilities", "status", "health"})
 
 
 class AgentMembers(TypedDict, total=False):
-    """What may be changed of a record; None clears a name, an endpoint, a card's URL or a capacity."""
+    """Members of a record to change; None clears a name, an endpoint, a card's URL or a capacity."""
 
     name: str | None
     capabilities: Sequence[str]
@@ -89,7 +89,7 @@ class _Maintenance(Body):
 
 
 class MaintenanceChange(BaseModel):
-    """Whose maintenance began or ended together; who was in none is not named at the end."""
+    """Agents whose maintenance began or ended together; at the end, agents without one are not listed."""
 
     role_id: str
     agents: list[str]
@@ -119,11 +119,11 @@ class RegistryAgents:
         metadata: Mapping[str, Any] = MappingProxyType({}),
         supersede: bool = False,
     ) -> AgentRecord:
-        """Register an agent, or begin its next life; `agent_key` of the record is shown this once.
+        """Register an agent, or begin its next incarnation; only this answer contains `agent_key`.
 
-        Conflict if it is alive already: `supersede` ends that life first. Not tried again once it may
-        have been carried out: after Unreachable with `was_sent`, `get` tells whether it was, and
-        `supersede` gives the agent its key anew if it had none.
+        Raise Conflict if it is alive: `supersede` ends that incarnation first. Not repeated once it may have
+        been executed: after Unreachable with `was_sent`, `get` shows whether it was, and `supersede` creates
+        the agent's key if it had none.
         """
         given: dict[str, object] = {
             "agent_id": agent_id,
@@ -141,7 +141,7 @@ class RegistryAgents:
             "metadata": members_of(metadata),
             "supersede": supersede or None,
         }
-        # What is left out is the registry's to choose.
+        # The registry chooses absent values.
         body = body_of(
             Registration, **{name: value for name, value in given.items() if value not in (None, [], {})}
         )
@@ -159,10 +159,10 @@ class RegistryAgents:
         client_timestamp: datetime | None = None,
         incarnation: int | None = None,
     ) -> HeartbeatReply:
-        """Say that the agent is alive; the reply tells what the registry takes it for, and what it wants.
+        """Send a heartbeat; the reply contains the agent's status and commands.
 
-        Gone if it has to register again; with `incarnation` also if another life of it has begun.
-        `client_timestamp` is now if absent. Tried again while there is time: twice is as good as once.
+        Raise Gone if it has to register again; with `incarnation` also if another incarnation has begun.
+        `client_timestamp` is now if absent. Repeated while there is time: a second heartbeat does no harm.
         """
         members: dict[str, object] = {
             "status": status,
@@ -257,7 +257,7 @@ class RegistryAgents:
         try:
             await self._connection.ask(question)
         except NotAuthorized as error:
-            # So has it then, and the key has ended with it.
+            # It was revoked, and the key has ended with it.
             if not (ends_key and error.may_be_repeat):
                 raise
         except Conflict as error:
@@ -276,9 +276,9 @@ class RegistryAgents:
         return await self._connection.ask_for(LinkToken, question)
 
     async def erase(self, agent_id: str, *, if_match: str | None = None) -> Erasure:
-        """Forget an agent for ever; its id stays in the log, in which payloads give way to their hashes.
+        """Erase an agent permanently; its id stays in the log, whose payloads are replaced by their hashes.
 
-        NotFound if nobody is called so any more: after a lost answer, that it was done.
+        Raise NotFound if there is no such agent any more: after a lost answer, it was erased.
         """
         question = Question(
             method="DELETE",

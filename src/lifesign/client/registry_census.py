@@ -1,4 +1,4 @@
-"""What can be asked of a registry about all targets together?"""
+"""Requests about all targets together."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -17,7 +17,7 @@ from lifesign.domain.models.census import (
 )
 
 MAX_PAGES = 10_000
-"""That `hosts` turns: a registry that never ends is not followed for ever."""
+"""Maximum of pages that `hosts` follows: a faulty registry could list pages without end."""
 
 
 class RegistryCensus:

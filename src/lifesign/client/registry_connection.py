@@ -1,7 +1,7 @@
-"""How is one question put to a registry: bounded in time and size, and repeated where that is safe?
+"""Requests to a registry: bounded in time and size, and repeated if that is safe.
 
-What may be repeated after it was perhaps carried out is said by whoever asks (`Question.may_repeat`).
-Anything else is tried again only if there was no connection to send it on.
+The caller decides whether a request may be repeated after it was perhaps executed (`Question.may_repeat`).
+Any other request is repeated only if there was no connection to send it on.
 """
 
 import asyncio
@@ -49,11 +49,11 @@ TIMEOUT_SECONDS = 10.0
 MAX_TIMEOUT_SECONDS = 300.0
 MAX_TRIES = 5
 ATTEMPT_TIMEOUT_RATIO = 0.5
-"""Of the time that is left, so much may go to one try of what can be tried again."""
+"""Share of the remaining time for one try of a request that may be repeated."""
 FIRST_WAIT_S = 0.1
 """Before the second try; doubled with each further one, and spread by chance from its half to its whole."""
 MAX_WAIT_S = 30.0
-"""Of what we add by ourselves; a registry's Retry-After counts beyond it."""
+"""Maximum wait between tries; a registry's Retry-After may exceed it."""
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_CONNECTIONS = 32
 MAX_KEY_CHARS = 4096
@@ -79,12 +79,12 @@ class Question:
     may_repeat: bool = False
     """Whether doing it twice is as good as doing it once."""
     waits_s: float = 0.0
-    """How much longer than others it may take, since the registry was asked to wait."""
+    """Additional time, since the registry was asked to wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryReply:
-    """What a registry answered with 2xx."""
+    """Answer of a registry with 2xx."""
 
     status: int
     content_type: str
@@ -99,7 +99,7 @@ def path_of(*segments: str) -> str:
     for segment in segments:
         if segment in {"", ".", ".."}:
             # Whatever is on the way may take them for directories.
-            raise InvalidValue("id", segment, "something that can stand in a path")
+            raise InvalidValue("id", segment, "a value that is valid in a path")
     return "/".join(("/api/v1", *(quote(segment, safe=":~") for segment in segments)))
 
 
@@ -150,7 +150,7 @@ def incarnation_header(incarnation: int | None) -> dict[str, str]:
 
 
 class RegistryConnection:
-    """Puts questions to one registry. Holds the key, and shows it to nobody else."""
+    """Sends requests to one registry. It sends the key to no other server."""
 
     def __init__(
         self,
@@ -265,7 +265,7 @@ class RegistryConnection:
         query = f"?{urlencode(question.query)}" if question.query else ""
         return await self._session().request(
             question.method,
-            # Not joined: what is percent-encoded stays so.
+            # Not joined: percent-encoded characters stay so.
             URL(f"{self.url}{question.path}{query}", encoded=True),
             data=question.body() if callable(question.body) else question.body,
             headers=headers,
@@ -294,7 +294,7 @@ def read_answer(model: type[M], reply: RegistryReply) -> M:
         what = f"expected application/json; got {reply.content_type[:80]!a}"
         raise InvalidAnswer(f"{nobody}: {what}", status=reply.status)
     try:
-        # A newer registry may tell more.
+        # A newer registry may return more members.
         return model.model_validate_json(reply.body, extra="ignore")
     except ValidationError as error:
         fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
@@ -305,7 +305,7 @@ def read_answer(model: type[M], reply: RegistryReply) -> M:
 
 
 def _may_have_been_done(error: RegistryError) -> bool:
-    """Whether what was asked for may have been done all the same."""
+    """Return whether the request may have been executed all the same."""
     return (
         error.was_sent if isinstance(error, Unreachable) else isinstance(error, Unavailable | InvalidAnswer)
     )
@@ -356,7 +356,7 @@ def _checked_url(text: str, *, allow_plain_http: bool) -> URL:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine itself, so that nobody listens on the way."""
+    """Return whether a host is this machine itself, so that no network is involved."""
     if host == "localhost":
         return True
     try:
@@ -366,7 +366,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_key(key: str | None) -> None:
-    """Raise InvalidValue, which does not show it, for a key that cannot stand in a header."""
+    """Raise InvalidValue, without the key, for a key that is no valid header value."""
     if key is not None and (len(key) > MAX_KEY_CHARS or not _KEY.fullmatch(key)):
         expected = f"1 to {MAX_KEY_CHARS} visible ASCII characters"
         raise InvalidValue("key", "something else (not shown)", expected)

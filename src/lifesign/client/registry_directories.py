@@ -1,4 +1,4 @@
-"""What can be asked of a registry about directories, and said of what they list?"""
+"""Requests about directories and their lists."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -40,9 +40,9 @@ class RegistryDirectories:
         etag: str | None = None,
         allow_shrink: bool = False,
     ) -> ImportRecord:
-        """Let a directory list these from now on; the record says `applied`, or `held` if it shrank too much.
+        """Replace a directory's list; the record is `applied`, or `suspended` if it shrank too much.
 
-        Conflict if a later list takes its place meanwhile. What was begun and not finished is without effect.
+        Raise Conflict if a later list replaces it meanwhile. An unfinished import has no effect.
         """
         import_id, number = uuid4().hex, 0
         for number, page in enumerate(_pages(urls), 1):

@@ -1,7 +1,7 @@
-"""What can go wrong when a registry is asked, and which answer means which?
+"""Errors of requests to a registry, and which answer means which.
 
-Two branches, for two different remedies: the registry understood and said no (`RegistryRefusal`: ask
-otherwise), or there was no usable answer (`RegistryFailure`: ask later, or look at the registry).
+Two branches for two remedies: the registry refused (`RegistryRefusal`: change the request), or there was no
+usable answer (`RegistryFailure`: try later, or check the registry).
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any
 from lifesign.errors import LifesignError, NoAnswer
 
 MAX_TEXT_CHARS = 500
-"""Of a registry's own words in an error."""
+"""Maximum length of a registry's own text in an error."""
 
 
 class RegistryError(LifesignError):
@@ -31,11 +31,11 @@ class RegistryError(LifesignError):
         self.message = message
         """For people, on one line. It may quote the registry: show it with care."""
         self.status = status
-        """Of the answer; None if there was none."""
+        """Status of the answer; None without one."""
         self.code = code
-        """What programs may compare, such as `lease_held`; empty if the answer named none."""
+        """Code for programs, such as `lease_held`; empty if the answer has none."""
         self.details = details
-        """What else `error.details` told."""
+        """Other members of `error.details`."""
         self.body = body
         """The whole answer, if it was a JSON object."""
         self.retry_after_s = retry_after_s
@@ -65,7 +65,7 @@ class Conflict(RegistryRefusal):
 
     @property
     def existing_lease(self) -> Mapping[str, Any] | None:
-        """The lease that stands in the way, where one does."""
+        """The existing lease, if one is the reason."""
         lease = self.body.get("existing_lease")
         return lease if isinstance(lease, dict) else None
 
@@ -75,7 +75,7 @@ class Gone(RegistryRefusal):
 
 
 class Stale(RegistryRefusal):
-    """412: If-Match or a fencing token is not the current one; somebody was faster."""
+    """412: If-Match or a fencing token is not the current one; another write came first."""
 
     @property
     def current_version(self) -> int | None:
@@ -121,7 +121,7 @@ class InvalidAnswer(RegistryFailure):
 
 
 def is_final(error: RegistryError) -> bool:
-    """Whether the registry itself said no, and says so again; what stands before it has its own reasons."""
+    """Return whether the registry itself refused, and would again; a proxy's refusals do not count."""
     return isinstance(error, RegistryRefusal) and not isinstance(error, RateLimited) and error.code != ""
 
 
@@ -146,9 +146,9 @@ _CLASSES: Mapping[int, type[RegistryError]] = MappingProxyType(
 def error_of(
     status: int, body: object, *, reason: str = "", retry_after_s: float | None = None
 ) -> RegistryError:
-    """Return what a status other than 2xx means; `body` is what was parsed of it, or None.
+    """Return the error for a status other than 2xx; `body` is its parsed content, or None.
 
-    A 404 that is not in our form is somebody else's: a wrong URL, not a missing agent.
+    A 404 in another form comes from another server: a wrong URL, not a missing agent.
     """
     members = body if isinstance(body, dict) else {}
     columns = members.get("error")

@@ -1,4 +1,4 @@
-"""What can be asked of a registry's event log, and how is it followed as it grows? (RFC-0016 2.3)"""
+"""Requests about the event log, and its continuous reading (RFC-0016 2.3)."""
 
 import asyncio
 import math
@@ -25,17 +25,17 @@ PATIENCE_SECONDS = 3600.0
 STEADY_SECONDS = 10.0
 """A stream that lasted so long was no failure: the next wait is the shortest again."""
 MAX_RETRY_MS = 60_000
-"""Of what a stream may ask us to wait before we come back."""
+"""Maximum wait that a stream may request before a reconnection."""
 MAX_DIGITS = 16
 
 
 class EventSelection(TypedDict, total=False):
-    """Which events are wanted; what is absent matches any."""
+    """Filter of events; an absent member matches any."""
 
     types: Sequence[str]
     """Such as `agent.lifecycle`."""
     agent_id: str
-    """Whose events; an agent's own key sees its own alone."""
+    """Agent of the events; an agent's own key sees only its own events."""
     intent_id: str
 
 
@@ -69,13 +69,13 @@ class EventPage(BaseModel):
     events: list[LoggedEvent]
     """In the order of their sequence."""
     next_after: int
-    """Where the next page begins: with the same filter, nothing up to here is missing."""
+    """Sequence for the next page of the same filter: nothing up to here is missing."""
     last_sequence: int
-    """Of the whole log."""
+    """Last sequence of the whole log."""
     archived_sequence: int = 0
     """Events up to here have left the database; 0 if none has."""
     names: dict[str, str] = Field(default_factory=dict)
-    """Of the keys that act in these events, by `key:` and their ids; empty unless the caller may read all."""
+    """Names of the keys in these events, by `key:` and their ids; empty unless the caller may read all."""
 
 
 class RegistryEvents:
@@ -111,13 +111,12 @@ class RegistryEvents:
         patience_seconds: float = PATIENCE_SECONDS,
         **wanted: Unpack[EventSelection],
     ) -> AsyncGenerator[LoggedEvent, None]:
-        """Yield events as they happen: those behind `after`, or those from now on if it is None.
+        """Yield events as they happen: those after `after`, or those from now on if it is None.
 
-        A stream that breaks is taken up where it was (Last-Event-ID), from whichever server: nothing is
-        missing and nothing comes twice. Raises at once what asking again does not mend, such as
-        NotAuthorized; raises the last Unreachable, Unavailable or RateLimited if nothing answers within
-        the client's timeout at the beginning, or for `patience_seconds` later (math.inf: for ever).
-        Close it when leaving early (`contextlib.aclosing`).
+        A broken stream is continued at its position (Last-Event-ID), on any server: nothing is missing and
+        nothing comes twice. Raise permanent errors such as NotAuthorized at once; raise the last Unreachable,
+        Unavailable or RateLimited if there is no answer within the client's timeout at the start, or for
+        `patience_seconds` later (math.inf: forever). Close it when leaving early (`contextlib.aclosing`).
         """
         if math.isnan(patience_seconds) or patience_seconds < 0:
             raise InvalidValue("patience_seconds", patience_seconds, "seconds from 0")
@@ -149,12 +148,12 @@ class RegistryEvents:
 
 
 class _Following:
-    """Where one follower of the log is."""
+    """Position of one reader of the log."""
 
     def __init__(self, after: int | None) -> None:
         self._after = after
         self._has_id = False
-        """Whether the position came from a stream, to which it can be told as Last-Event-ID."""
+        """Whether the position came from a stream, so that it can be sent as Last-Event-ID."""
 
     def question(self, query: Mapping[str, str]) -> Question:
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}

@@ -1,4 +1,4 @@
-"""What can be asked of a registry about leases, and about the state that they guard? (protocol 6)"""
+"""Requests about leases, and the states that they guard (protocol 6)."""
 
 import json
 import math
@@ -55,10 +55,10 @@ class RegistryLeases:
     async def acquire(
         self, resource: str, *, ttl_seconds: float = TTL_SECONDS, incarnation: int | None = None
     ) -> HeldLease:
-        """Take a resource for a while; Conflict with `existing_lease` if somebody has it.
+        """Acquire a lease; Conflict with `existing_lease` if the resource is leased.
 
-        Not tried again once it may have been carried out: a lease that is held without being known of
-        ends by itself. With `incarnation` Gone if another life of the agent has begun, here and below.
+        Not repeated once it may have been executed: an unknown lease ends by itself. With `incarnation`, Gone
+        if another incarnation of the agent has begun, here and below.
         """
         body = body_of(_Acquisition, resource=resource, ttl_seconds=ttl_seconds)
         question = Question(
@@ -74,7 +74,7 @@ class RegistryLeases:
         ttl_seconds: float = TTL_SECONDS,
         incarnation: int | None = None,
     ) -> HeldLease:
-        """Have a lease end later; Stale if it is over, also if nobody has the resource now."""
+        """Renew a lease; Stale if it has ended, also if the resource is free now."""
         body = body_of(_Renewal, fencing_token=fencing_token, ttl_seconds=ttl_seconds)
         question = Question(
             method="POST",
@@ -105,10 +105,10 @@ class RegistryLeases:
         limit: int = 100,
         cursor: str | None = None,
     ) -> LeaseList:
-        """Return one page, at most 1000, of the leases that are good now.
+        """Return one page, at most 1000, of the current leases.
 
-        `include_ended`: also the last lease of each resource that nobody holds. `cursor` is that of the
-        page before, with the same filter.
+        `include_ended`: also the last lease of each resource that is free now. `cursor` is that of the page
+        before, with the same filter.
         """
         query = query_of(
             resource=resource,
@@ -128,7 +128,7 @@ class RegistryStates:
         self._connection = connection
 
     async def read(self, intent_id: str, scope: str) -> StateRecord:
-        """Return the state of an intent's scope; NotFound if nobody has written one."""
+        """Return the state of an intent's scope; NotFound if it was never written."""
         question = Question(method="GET", path=_state_path(intent_id, scope), may_repeat=True)
         return await self._connection.ask_for(StateRecord, question)
 
@@ -141,9 +141,9 @@ class RegistryStates:
         fencing_token: int,
         incarnation: int | None = None,
     ) -> StateRecord:
-        """Replace the state; Stale if the token is not that of the lease now, or the lease is over.
+        """Replace the state; Stale if the token is not that of the current lease, or the lease has ended.
 
-        Not tried again once it may have been carried out: `read` tells whether it was.
+        Not repeated once it may have been executed: `read` shows whether it was.
         """
         question = Question(
             method="PUT",

@@ -1,4 +1,4 @@
-"""How is an origin kept out of all probing, at its owner's wish? (protocol 3)"""
+"""Opt-outs of origins by their owners (protocol 3)."""
 
 from lifesign.client.registry_connection import Question, RegistryConnection, body_of, path_of, query_of
 from lifesign.domain.models.opt_outs import OptOutList, OptOutRecord, OptOutRequest

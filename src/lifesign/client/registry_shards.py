@@ -29,19 +29,19 @@ from lifesign.domain.observation.results import Observation
 PAGE = 2_000
 """Targets in one answer: a few megabytes at most, if all remember as much as they may."""
 MAX_PAGES = 10_000
-"""That are turned for one shard: a registry that never ends is not followed for ever."""
+"""Maximum of pages for one shard: a faulty registry could list pages without end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldShards:
-    """What a claim was answered."""
+    """Answer to a claim."""
 
     grant: ShardGrant
     deadline_s: float
     """When to have stopped, on the event loop's clock: counted from when it was asked for, so that the
     registry never thinks it over before its holder does."""
     registry_now_s: float | None
-    """The registry's time when it answered, in seconds since the epoch; None if it does not tell."""
+    """The registry's time of its answer, in seconds since the epoch; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +73,12 @@ class RegistryShards:
         wanted_witnesses: Mapping[str, int] | None = None,
         interval_s: float | None = None,
     ) -> HeldShards:
-        """Say that a worker lives, renew what it holds (shard: token), and take its share of the others.
+        """Report that a worker is alive, renew its shards (shard: token), and claim its share of the others.
 
-        `companions` begin at the same time, and are left theirs. `reached_classes` are network classes in
-        which a witness answered within the last interval, `wanted_witnesses` those in which more are wanted.
-        The claim is repeated if no answer comes. What was granted in between is granted again, with a new
-        token.
+        `companions` is the number of workers that start at the same time, and keep their share.
+        `reached_classes` are network classes in which a witness answered within the last interval,
+        `wanted_witnesses` those in which more are wanted. The claim is repeated if there is no answer. Shards
+        that were granted in between are granted again, with a new token.
         """
         sent_at_s = 0.0
         body = made(
@@ -109,7 +109,7 @@ class RegistryShards:
         )
 
     async def leave(self, worker: str) -> None:
-        """Give back all that a worker holds; again, nothing happens."""
+        """Release all shards of a worker; repeating it changes nothing."""
         question = Question(
             method="DELETE", path=path_of("shards"), query={"worker": worker}, may_repeat=True
         )

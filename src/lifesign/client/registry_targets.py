@@ -1,4 +1,4 @@
-"""What can be asked of a registry about targets, and which of them are to be looked at now?"""
+"""Requests about targets and their rechecks."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Literal, Protocol, TypedDict, Unpack
@@ -9,11 +9,11 @@ from lifesign.domain.models.targets import RecheckRecord, TargetList, TargetReco
 from lifesign.domain.observation.results import ResultClass
 
 MAX_PAGES = 100_000
-"""That `all_pages` turns: a registry that never ends is not followed for ever."""
+"""Maximum of pages that `all_pages` follows: a faulty registry could list pages without end."""
 
 
 class TargetQuery(TypedDict, total=False):
-    """Which targets are wanted; what is absent matches any that is still probed."""
+    """Filter of targets; an absent member matches any that is still probed."""
 
     result: Sequence[ResultClass | str]
     never_measured: bool
@@ -29,7 +29,7 @@ class TargetQuery(TypedDict, total=False):
 
 
 class PagedTargets(Protocol):
-    """Who tells of targets page by page: a registry, or a database of one's own."""
+    """Returns targets page by page: a registry, or a local database."""
 
     async def list(
         self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[TargetQuery]
@@ -90,9 +90,11 @@ class RegistryTargets:
         return await self._connection.ask_for(TargetRecord, question)
 
     async def recheck(self, target_id: str) -> RecheckRecord:
-        """Have a target probed now; RateLimited within a minute of the last time, Gone if it is not any more.
+        """Request a probe of a target now.
 
-        Not tried again, though waiting would help: who asks so often is to be told.
+        RateLimited within a minute of the last one, Gone if it was removed.
+
+        Not repeated, though a later try could succeed: the caller must learn about the limit.
         """
         question = Question(method="POST", path=path_of("targets", target_id, "probe"))
         return await self._connection.ask_for(RecheckRecord, question)

@@ -1,7 +1,7 @@
-"""What can be asked of a registry about tasks, and how does the holder of one write? (lease protocol)
+"""Requests about tasks, and the writes of their holders (lease protocol).
 
-Writes in the name of a run are tried again when no answer comes: the registry carries each out once, by
-its `idempotency_key`.
+Writes in the name of a run are repeated when there is no answer: the registry executes each once, by its
+`idempotency_key`.
 """
 
 import math
@@ -56,14 +56,14 @@ from lifesign.domain.tasks.lease import MAX_TTL_SECONDS, MIN_TTL_SECONDS, TTL_SE
 from lifesign.domain.tasks.task_states import TaskStatus
 
 KEY_BYTES = 16
-"""Of an idempotency key of ours."""
+"""Size of a generated idempotency key."""
 
 A = TypeVar("A", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldRun:
-    """What the holder of a task shows with every write."""
+    """Members that the holder of a task sends with every write."""
 
     task_id: str
     run_id: str
@@ -90,7 +90,7 @@ def _take_granted(lease: LeaseRecord) -> LeaseRecord:
     if not 1 <= lease.fencing_token <= MAX_NUMBER:
         raise PydanticCustomError("lease", f"expected a fencing_token of 1 to {MAX_NUMBER}")
     if lease.lease_id in {"", ".", ".."}:
-        raise PydanticCustomError("lease", "expected a lease_id that can stand in a path")
+        raise PydanticCustomError("lease", "expected a lease_id that is valid in a path")
     return lease
 
 
@@ -161,7 +161,8 @@ class RegistryTasks:
         if reply.status == 204:
             return None
         grant = read_answer(GrantedTask, reply)
-        # When in that time it was granted is not known: the registry's clock tells how long it is good.
+        # The time of the grant within that period is unknown: the registry's clock shows the remaining
+        # duration.
         deadline_s = reply.sent_at_s + _lasts_s(grant.lease)
         window_s = read_window_s(_lasts_s(grant.lease))
         return grant.model_copy(update={"deadline_s": deadline_s, "window_s": window_s})
@@ -243,7 +244,7 @@ class RegistryTasks:
         body = _written(BudgetTopUp, add=made(Spend, tokens=tokens, usd=float(usd)))
         return await self._steer(TaskRecord, task_id, "budget", body)
 
-    # By who holds the task
+    # By the holder of the task
 
     async def report_progress(
         self, run: HeldRun, report: ProgressReport | Mapping[str, Any], *, idempotency_key: str

@@ -1,6 +1,6 @@
-"""How is a key or a token read from a file, and who hears that others may read it too?
+"""Keys and tokens from files, with a warning if other users may read the file.
 
-Never taken as an argument, where every user of the machine could see it.
+They are never taken as arguments, which every user of the machine can see.
 """
 
 import errno
@@ -21,10 +21,10 @@ Complain = Callable[[str], None]
 
 
 def read_secret(file: Path, setting: str, what: str, complain: Complain) -> str:
-    """Return what a file holds, without the space around it; InvalidValue if it cannot be read.
+    """Return the content of a file, without surrounding space; InvalidValue if it cannot be read.
 
-    A file that others may read is used nevertheless, and complained of in words in which it is called
-    `what`: "key" or "token". What is no ASCII comes as U+FFFD, which no header and no check lets through.
+    A file that others may read is used all the same, with a warning that names its content `what`: "key" or
+    "token". Characters outside of ASCII become U+FFFD, which no header and no check accepts.
     """
     secret = find_secret(file, setting, what, complain)
     if secret is None:
@@ -50,7 +50,7 @@ def find_secret(file: Path, setting: str, what: str, complain: Complain) -> str 
 
 def complain_if_open(file: Path, mode: int, what: str, complain: Complain) -> None:
     """Say so if others may read a file of this mode, in which there is a secret."""
-    # A pipe is nobody else's: whoever can open it has it already.
+    # A pipe cannot be read by others.
     if stat.S_ISREG(mode) and mode & NOT_THE_OWNERS:
         shown = f"mode {stat.S_IMODE(mode):04o}"
         complain(f"the {what} in {file} is open to others ({shown}): chmod 600 {quote(str(file))}")

@@ -1,7 +1,7 @@
-"""Where does a crawl have its home: whence come its targets, and who keeps what it finds?
+"""Backend of a crawl: the source of its targets and the destination of its results.
 
-In a database of its own, which is a registry's, so that what is found is decided about here and now; or in
-a registry far away, which any number of machines share.
+It is a local database, which is a registry's, so that the verdicts are made here; or a remote registry, which
+any number of machines share.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ from lifesign.storage.targets import census_counts
 SWEEP_SECONDS: Final = 2.0
 """How often agents that fall silent are looked for: of those that are probed, no deadline is near."""
 DATABASE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
-"""Of the files that SQLite keeps a database in."""
+"""Suffixes of the files in which SQLite stores a database."""
 REPORT_SECONDS: Final = 3600.0
 MAX_STALE_PROBERS: Final = 1_024
 """Workers that a crawl which was killed may have left."""
@@ -56,28 +56,28 @@ class CrawlPass:
 
     run_id: str
     name: str
-    """Of the probe definition."""
+    """Name of the probe definition."""
     since_s: float
-    """When it began, in seconds since the epoch: who was probed since then is done."""
+    """Start in seconds since the epoch: targets that were probed since then are done."""
     deadlines: Deadlines
-    """Of our requests."""
+    """Deadlines of the requests."""
     is_resumed: bool
     is_set_back: bool
     """Whether a pass before it lies ahead of now: the clock was set back since."""
 
 
 class CrawlBackend(Protocol):
-    """Where a crawl has its home."""
+    """Backend of a crawl."""
 
     lists: TakesLists
     text: str
-    """Where that is, for people."""
+    """Its place, for people."""
     option: str
-    """How other commands are led there; empty if they find it by themselves."""
+    """Option with which other commands find it; empty if they find it without."""
     is_shared: bool
     """Whether others crawl for it too, whose directories are their own concern."""
     is_alone: bool
-    """Whether nobody else can crawl for it."""
+    """Whether no other process can crawl for it."""
 
     def shares(
         self, definition: ProbeDefinition, processes: int, since_s: float | None
@@ -98,7 +98,7 @@ class CrawlBackend(Protocol):
         ...
 
     async def drop_run(self, run: CrawlPass) -> None:
-        """Note that nobody was asked in it."""
+        """Record that it sent no requests."""
         ...
 
     async def unprobed(self, since_s: float) -> int:
@@ -162,7 +162,7 @@ class LocalBackend:
         return await self.database.write(function)
 
     async def drop_run(self, run: CrawlPass) -> None:
-        """Forget that it began, unless others may have asked somebody meanwhile. StoreUnavailable."""
+        """Forget the pass, unless other machines may have sent requests meanwhile. StoreUnavailable."""
         if self.is_alone:
             await self.database.write(partial(census_counts.drop_run, run_id=run.run_id))
         else:
@@ -200,7 +200,7 @@ class LocalBackend:
         return jobs
 
     async def write_report(self) -> None:
-        """Write the census of what is known now, if somebody wants it. StoreUnavailable."""
+        """Write the census of the present results, if a report was requested. StoreUnavailable."""
         report = self._report
         if report is not None:
             taken = await self.database.read(partial(census_of, name=None))
@@ -212,7 +212,7 @@ class LocalBackend:
             await write_report(taken, targets, report.directory)
 
     async def clear(self) -> None:
-        """Give back what a crawl that was killed holds, so that nobody waits for its leases to run out."""
+        """Release the leases of a crawl that was killed, so that no worker has to wait for them."""
         left_behind = await self.database.read(
             lambda transaction: probers.listing(transaction, MAX_STALE_PROBERS)
         )
@@ -223,7 +223,7 @@ class LocalBackend:
 
 
 class RegistryBackend:
-    """A registry far away; the work is shared with whoever else crawls for it."""
+    """A remote registry; the work is shared with its other probers."""
 
     option = ""
     is_shared = True
@@ -252,7 +252,10 @@ class RegistryBackend:
         ]
 
     async def begin_run(self, name: str, deadlines: Deadlines) -> CrawlPass:
-        """Begin a pass over all targets, or go on with one: others may be at work on it. RegistryError."""
+        """Begin a pass over all targets, or continue one: other machines may be working on it.
+
+        RegistryError.
+        """
         counts = await self._client.census.counts(name=name)
         now_s, known = counts.made_at.timestamp(), counts.runs
         is_set_back = bool(known) and lies_ahead(known[0].began_at.timestamp(), now_s)
@@ -300,7 +303,7 @@ class RegistryBackend:
         return {} if self._report is None else {"report": (REPORT_SECONDS, self.write_report)}
 
     async def write_report(self) -> None:
-        """Write the census of what the registry knows now, if somebody wants it. RegistryError."""
+        """Write the census of the registry's present results, if a report was requested. RegistryError."""
         report = self._report
         if report is not None:
             taken = titled(await census_at(self._client, None), self._place.url)
@@ -316,9 +319,9 @@ async def open_registry_backend(
     `report` says where a census is written now and then, and at the end.
     """
     async with registry_client(place) as client:
-        # What is no registry is told as such, in the words of a first question.
+        # A first request shows whether there is a registry.
         await client.directories.all()
-        # Whoever may not probe for it learns so before anything is read; nobody of this name is there.
+        # A key without permission to probe is refused before anything is read; no pass has this name.
         await client.shards.leave(worker_name(0, is_alone=False))
         home = RegistryBackend(place, client, report)
         yield home
@@ -329,12 +332,12 @@ async def open_registry_backend(
 async def open_local_backend(
     url: str, report: Report | None = None, *, is_once: bool = False
 ) -> AsyncIterator[LocalBackend]:
-    """Open a database, set up if it is empty; it is closed at the end of the block.
+    """Open a database, created if it is empty; it is closed at the end of the block.
 
-    `report` says where a census is written now and then, and at the end. `is_once`: an SQLite
-    file that was made here goes again if no list came to stand in it; one that was there before never does.
+    `report` says where a census is written, regularly and at the end. `is_once`: an SQLite file that was
+    created here is deleted again if no list was stored in it; an existing one never is.
 
-    InvalidValue if somebody else crawls with it. SchemaOutdated, ForeignDatabase, StoreUnavailable.
+    Raise InvalidValue if another process crawls with it; SchemaOutdated, ForeignDatabase, StoreUnavailable.
     """
     file = sqlite_file(url)
     with locked_database(file):

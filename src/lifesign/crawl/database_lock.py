@@ -11,7 +11,7 @@ from lifesign.filesystem.file_lock import open_lock_file, try_lock
 from lifesign.storage.errors import ForeignDatabase
 
 LOCK_SUFFIX: Final = ".crawl"
-"""Of the lock file beside the database."""
+"""Suffix of the lock file beside the database."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""How does what a directory lists become targets?
+"""Import of directories: their entries become targets.
 
-It is read whole, those who opted out are left out, and it is handed over in pages; then it takes the place
-of what the directory listed before, a part at a time. What did not change is not handed over again.
+A directory is read whole, opted-out entries are removed, and the rest is sent in pages; then it replaces the
+earlier list of the directory, part by part. An unchanged list is not sent again.
 """
 
 import logging
@@ -53,15 +53,15 @@ _log = logging.getLogger("lifesign.crawl")
 INLINE_SUFFIX: Final = ".Targets"
 """Ends the name of the directory that a definition itself is; no other has a capital."""
 MAX_FINDINGS: Final = 3
-"""Of those that are told of one reading."""
+"""Maximum of findings that are shown per reading."""
 MAX_FINDING_CHARS: Final = 160
 MAX_EXAMPLES_SHOWN: Final = 2
-"""Of what was left out for one reason."""
+"""Maximum of examples that are shown per reason of skipped entries."""
 _DIGEST_DIGITS: Final = 8
 
 
 class TakesLists(KnowsLists, Protocol):
-    """Who keeps what directories list: a registry far away, or the database of this crawl."""
+    """Stores the lists of directories: a remote registry, or the database of this crawl."""
 
     async def put_page(self, directory: str, import_id: str, page: int, body: ImportPage) -> ImportRecord:
         """Hand over one page; the first one is 1."""
@@ -74,13 +74,13 @@ class TakesLists(KnowsLists, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportOutcome:
-    """What became of one reading of one directory."""
+    """Result of one reading of one directory."""
 
     directory: str
     text: str
     """In one line, for people."""
     is_suspended: bool = False
-    """It has shrunk so much that somebody has to confirm it."""
+    """It has shrunk so much that an operator has to confirm it."""
     has_failed: bool = False
     """It could not be read; what it listed before still counts."""
 
@@ -100,7 +100,7 @@ class DirectoryImporter:
         self._get = get
         self._is_shared = is_shared
         self.step: ImportStep | None = None
-        """How far it is with the directory that is being read; None between two of them."""
+        """Progress with the directory that is being read; None between two of them."""
         self._opt_outs = opt_outs_of(definition)
         self._prefix = _digest(_opt_out_lines(self._opt_outs))
 
@@ -120,7 +120,7 @@ class DirectoryImporter:
         return [record for record in await self._lists.all() if record.size and record.name not in names]
 
     async def import_inline(self) -> ImportOutcome | None:
-        """Hand over the targets that stand in the definition itself; None if there are none."""
+        """Send the targets in the definition itself; None if there are none."""
         targets = self._definition.targets
         if not targets:
             return None
@@ -132,7 +132,7 @@ class DirectoryImporter:
         return replace(done, text=done.text + _findings_text(inline_findings(self._definition)))
 
     async def import_directory(self, source: DirectorySource) -> ImportOutcome:
-        """Read one directory and hand over what it lists; what goes wrong is told."""
+        """Read one directory and send its list; errors are part of the result."""
         try:
             return await self._import_directory(source)
         except InvalidValue:
@@ -224,7 +224,7 @@ class DirectoryImporter:
             self._at(name, "handed over", min(place * MAX_PAGE_URLS, len(wanted)), len(wanted))
         done = await self._lists.apply(name, import_id, pages=len(pages))
         while done.is_under_way:
-            # Of those that were listed before nobody counts how many have been passed.
+            # Removals of targets of the former list are not counted in advance.
             self._at(name, "new targets stored", done.added, None if done.size_before else len(wanted))
             done = await self._lists.apply(name, import_id, pages=len(pages))
         if done.state is ImportState.SUSPENDED:
@@ -239,12 +239,12 @@ class DirectoryImporter:
 
 @dataclass(frozen=True, slots=True)
 class InspectedLists:
-    """What there is to say of lists that nobody is asked for, and of targets in the definition itself."""
+    """Findings about unused lists, and about targets in the definition itself."""
 
     unread: dict[str, str]
     """Why a list cannot be read, by its name."""
     odd: list[str]
-    """What is odd about the others, in words; they are read all the same."""
+    """Findings about the other lists, which are read all the same."""
 
 
 async def inspect_lists(definition: ProbeDefinition) -> InspectedLists:
@@ -263,7 +263,7 @@ async def inspect_lists(definition: ProbeDefinition) -> InspectedLists:
 
 
 def inline_findings(definition: ProbeDefinition) -> list[Finding]:
-    """Return what is odd about the targets that stand in a definition itself."""
+    """Return the findings about the targets in a definition itself."""
     gathered = Gathered(networks=definition.networks_allowed)
     gathered.add(map(Listed, definition.targets))
     return gathered.findings()
@@ -289,7 +289,7 @@ def targets_text(count: int) -> str:
 
 
 def _opt_out_lines(opt_outs: OptOuts) -> Iterable[str]:
-    """Return what tells one list of those who opted out from another."""
+    """Return lines that distinguish one opt-out list from another."""
     yield from sorted(opt_outs.hosts)
     yield from (f".{domain}" for domain in sorted(opt_outs.domains))
     yield from (f"{host}{path}" for host in sorted(opt_outs.paths) for path in sorted(opt_outs.paths[host]))
@@ -314,7 +314,7 @@ def _suspended_outcome(name: str, record: ImportRecord) -> ImportOutcome:
 
 
 def _with_findings(outcome: ImportOutcome, read: Snapshot | Unchanged) -> ImportOutcome:
-    """Add to what is told what was left out, and why."""
+    """Add the skipped entries and their reasons to the result."""
     left_out = [
         f"{found.count:,} {SKIP_REASONS[reason]}{_examples(found)}" for reason, found in read.left_out.items()
     ]

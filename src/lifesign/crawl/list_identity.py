@@ -1,8 +1,8 @@
-"""Is this the list that is known by this name, or another one that is only called alike?
+"""Identity of a list: the known one, or another one with the same name.
 
-A database of one's own knows a list by its name and its place. A registry is told by many machines: of a file
-it keeps a digest of the whole path, the same wherever copies lie alike, and a copy that lies elsewhere is
-the same list as long as it lists the same.
+A local database identifies a list by its name and place. A registry gets lists from many machines: for a file
+it stores a digest of the full path, which is the same wherever copies have the same path, and a copy
+elsewhere is the same list as long as it has the same targets.
 """
 
 import os
@@ -20,13 +20,13 @@ from lifesign.prober.directories.formats import AUTO, BUILT_IN
 from lifesign.prober.directories.snapshot import read_version
 
 PLACE_DIGITS: Final = 8
-"""Of the digest that stands for the place of a file: nobody else is told where it lies."""
+"""Digits of the digest of a file's path: the path itself is not published."""
 
 _STORED_LOCATION: Final = re.compile(rf"(?P<told>.*) \(place (?P<digest>[0-9a-f]{{{PLACE_DIGITS}}})\)")
 
 
 class KnowsLists(Protocol):
-    """Who knows what directories list: a registry far away, or a database."""
+    """Knows the lists of directories: a remote registry, or a database."""
 
     async def all(self) -> list[DirectoryRecord]:
         """Return all directories."""
@@ -36,11 +36,11 @@ class KnowsLists(Protocol):
 async def refuse_other_lists(
     definition: ProbeDefinition, lists: KnowsLists, place: str, *, is_shared: bool = False
 ) -> None:
-    """Refuse to let a list take the place of another one that is only called alike. InvalidValue.
+    """Refuse to replace a list by another one with the same name. InvalidValue.
 
-    Lists are told apart by their names, which files in two directories may share, and files whose names
-    differ in case alone; `place` is where they are kept, for people. `is_shared`: other machines tell of
-    theirs too, and a file of the same targets is a copy of the same list.
+    Lists are identified by their names, which files in two directories may share, and which may differ only
+    in case; `place` is where they are stored, for people. `is_shared`: other machines send lists too, and a
+    file with the same targets is a copy of the same list.
     """
     apart = "a name in a definition" if is_shared else "--database URL"
     records = {record.name: record for record in await lists.all() if record.size}
@@ -54,20 +54,20 @@ async def refuse_other_lists(
         raise InvalidValue(
             f"the list {source.label}",
             source.url or stored_location(str(source.file), source, is_shared=is_shared),
-            f"{last.source}, whence {place} has it; {apart} keeps another list apart, "
-            "--moved says that it is the same list at a new place",
+            f"{last.source}, the source of the list of this name in {place}. For another list, use {apart}; "
+            "if the list has moved, pass --moved",
         )
 
 
 def stored_location(read_at: str, source: DirectorySource, *, is_shared: bool) -> str:
-    """Return whence a list was read, as it is kept; `is_shared`: of a file's place not its path."""
+    """Return the stored place of a list; `is_shared`: of a file's path, only a digest."""
     if source.file is None or not is_shared:
         return read_at
     return f"{read_at} (place {_place_digest(source.file)})"
 
 
 def listed_in(source: DirectorySource, definition: ProbeDefinition) -> ListSource:
-    """Return a file of a definition as it is read without asking anybody."""
+    """Return a file of a definition as it is read without requests."""
     return ListSource(
         file=source.file,
         format=source.format,
@@ -97,7 +97,7 @@ def _came_from(stored: str, source: DirectorySource) -> bool:
 
 
 async def _lists_the_same(source: DirectorySource, definition: ProbeDefinition, etag: str | None) -> bool:
-    """Whether a file lists the targets that are known by this etag; what cannot be read is told elsewhere."""
+    """Return whether a file has the targets of this etag; read errors are reported elsewhere."""
     if source.file is None:
         return False
     read = await read_directory(listed_in(source, definition))

@@ -1,7 +1,7 @@
-"""A ledger on a database of one's own, without a server.
+"""Ledger on a local database, without a server.
 
-A crawl without a registry is its own: the database beside it is a registry's, and the same functions run in
-this process. Whoever opens it with `lifesign serve` sees the agents as they were judged.
+A crawl without a registry has a database of its own, which is a registry's, and runs the same functions in
+this process. `lifesign serve` shows its agents with their verdicts.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class LocalLedger:
         self._asked: list[tuple[int, int | None]] = []
         """Shards that are to be read, and after which version."""
         self._reading: asyncio.Task[list[TargetPage]] | None = None
-        """Who will read them at the next turn of the event loop."""
+        """Task that reads them at the next turn of the event loop."""
 
     async def claim(
         self,

@@ -1,4 +1,4 @@
-"""How are a registry's functions done in this process, without a server?"""
+"""A registry's functions in this process, without a server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,7 +27,7 @@ from lifesign.storage.engine.sqlite_path import check_exists
 from lifesign.storage.engine.transaction import Transaction
 
 KEY_ID: Final = "local"
-"""By which leases and events of this machine are known; there is no such key: nobody has to show one."""
+"""Key id in leases and events of this machine; there is no such key."""
 
 NO_PATH: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class LocalRegistry:
-    """A database, and somebody who may do with it what a key of his role may."""
+    """A database, and a caller with the permissions of a role."""
 
     def __init__(self, database: Database, role: Role) -> None:
         self.database = database
@@ -82,7 +82,7 @@ def run_locally(url: str, role: Role, function: Callable[[LocalRegistry], Awaita
 
 
 class LocalDirectories:
-    """What directories list, as a database of one's own knows it."""
+    """Directories in a local database."""
 
     def __init__(self, registry: LocalRegistry) -> None:
         self._registry = registry
@@ -108,7 +108,7 @@ class LocalDirectories:
 
 
 class LocalTargets:
-    """What is probed, as a database of one's own knows it."""
+    """Targets in a local database."""
 
     def __init__(self, registry: LocalRegistry) -> None:
         self._registry = registry
@@ -135,7 +135,7 @@ class LocalTargets:
         return asked
 
     async def has_prober(self) -> bool:
-        """Whether anybody probes what this database holds. LifesignError."""
+        """Return whether a prober uses this database. LifesignError."""
         shown = await self._registry.do(show_shards, query=ShardChanges(), is_write=False)
         assert isinstance(shown, ShardsShown)  # noqa: S101 - see above
         return bool(shown.probers)

@@ -1,7 +1,7 @@
-"""Which numbers does a crawl tell Prometheus, and how are they called?
+"""Prometheus metrics of a crawl.
 
-Each process of a crawl has series of its own; one that is replaced begins at zero, as restarted programs do.
-docs/monitoring.md lists them all.
+Each process of a crawl has series of its own; a replaced process starts at zero, like a restarted program.
+docs/monitoring.md lists all metrics.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,6 +1,6 @@
-"""How does Prometheus ask a crawl? (`--metrics HOST:PORT`, `GET /metrics`)
+"""Prometheus endpoint of a crawl (`--metrics HOST:PORT`, `GET /metrics`).
 
-Numbers alone, no name of any target: whoever reaches the address may read them.
+It serves only numbers, without names of targets, and without authentication.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -69,7 +69,7 @@ async def serving_metrics(
 
 
 class _CrawlMetrics:
-    """What prometheus-client's encoders take: something that collects."""
+    """Collector for prometheus-client's encoders."""
 
     def __init__(self, found: "Iterable[Metric]") -> None:
         self._found = found

@@ -1,7 +1,7 @@
-"""One process of a crawl: where it takes work from, and what it reports of itself.
+"""One process of a crawl, with its source of work and its reports.
 
-It probes its share of the targets until it is asked to end, or a census is through. Whoever started it
-hears twice a second how far it is, and every line of its log; if they are gone, it ends too.
+It probes its share of the targets until it is stopped, or a census is complete. Twice a second it sends its
+progress to the process that started it, and every line of its log; if that process is gone, it ends too.
 """
 
 import asyncio
@@ -128,7 +128,7 @@ async def _report_progress(worker: ProbeWorker, report: Callable[[WorkerStatus],
 
 
 class LogTo(logging.Handler):
-    """Hands every line of the log to whoever shows it."""
+    """Sends every log line to the parent process."""
 
     def __init__(self, report: Callable[[str], None], log_format: LogFormat) -> None:
         super().__init__()
@@ -136,18 +136,17 @@ class LogTo(logging.Handler):
         self.setFormatter(LogLine(log_format.value))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Hand over one line; what cannot be is left."""
+        """Send one line; errors are ignored."""
         with suppress(OSError, ValueError):
             self._tell(self.format(record))
 
 
 def run_worker_process(config: WorkerConfig, pipe: Connection) -> None:
-    """Be one process of a crawl, from its first line to its exit; called in a process of its own.
+    """Run one process of a crawl to its exit; called in a process of its own.
 
-    It ends with 0 if all is done, with EXIT_UNFINISHED if it was asked to end before,
-    with EXIT_SHARDS_WITHHELD if it could store nothing for too long, and with 1 and a line
-    in the log if it cannot go on. SIGTERM asks it to end. Ctrl-C, and a terminal that is
-    closed, are for whoever started it.
+    It exits with 0 if all is done, with EXIT_UNFINISHED if it was stopped before, with EXIT_SHARDS_WITHHELD
+    if it could store no result for too long, and with 1 and a log line if it cannot continue. SIGTERM stops
+    it. Ctrl-C, and the end of the terminal, are handled by its parent.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -173,7 +172,7 @@ async def _run_until_stopped(config: WorkerConfig, pipe: Connection) -> bool:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    # Nobody ever writes to us: it becomes readable when the other end has gone.
+    # The parent never writes: the pipe becomes readable when the parent is gone.
     loop.add_reader(pipe.fileno(), stop.set)
 
     def report(status: WorkerStatus) -> None:

@@ -1,7 +1,7 @@
-"""The processes of a crawl: how they share the work, and how one that dies is replaced.
+"""Processes of a crawl: distribution of the work, and replacement of dead processes.
 
-Each has its share of the shards, won from the ledger like that of any other worker: nobody divides the
-work. One that dies is replaced, after a wait that grows while its successors die too.
+Each process claims its share of the shards from the ledger, like any other worker: there is no coordinator. A
+dead process is replaced, after a wait that grows while its successors die too.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ FIRST_WAIT_SECONDS: Final = 1.0
 """Before a process that died is replaced; doubled each time that its successor dies early."""
 MAX_WAIT_SECONDS: Final = 60.0
 STEADY_SECONDS: Final = 60.0
-"""Whoever lived so long did not die of its start."""
+"""A process that lived longer did not fail at its start."""
 MAX_EARLY_DEATHS: Final = 5
 """In a row, of one place; then the crawl ends, for it would go on like this."""
 STOP_SECONDS: Final = 30.0
@@ -38,14 +38,14 @@ STOP_SECONDS: Final = 30.0
 
 @dataclass(slots=True)
 class WorkerStatuses:
-    """How far all processes of a crawl are, those that died included."""
+    """Progress of all processes of a crawl, including dead ones."""
 
     total: int | None
     """How many targets there are to probe; None: it never ends."""
     workers: int | None = None
-    """How many processes there are; None: nobody says which of them are starting."""
+    """Number of processes; None: unknown during the start."""
     is_alone: bool = False
-    """Whether nobody else can have a part of the shards."""
+    """Whether no other machine can have shards."""
     lease_s: float = SHARD_TTL_SECONDS
     """How long a shard is a process's own without a word of it."""
     listed: int | None = None
@@ -141,7 +141,7 @@ class WorkerStatuses:
 
 
 def _other_workers_text(shards: int, targets: int | None, lease_s: float) -> str:
-    """Tell how much of the work is not ours, and why."""
+    """Return how much of the work other workers have, and why."""
     with_targets = "" if targets is None else f" with {pluralize(targets, 'target')}"
     return (
         f"{shards:,} of {SHARDS:,} shards{with_targets} are another crawl's; those of one that was killed "
@@ -160,11 +160,11 @@ async def probe_all(
     died: Callable[[str], None],
     main: Callable[[WorkerConfig, Connection], None] = run_worker_process,
 ) -> bool:
-    """Probe all shares until `stop` is set or a census is through; return whether all is done.
+    """Probe all shares until `stop` is set or a census is complete; return whether all is done.
 
-    One alone is probed in this process, several in one process each. `died` is told of each worker that
-    is replaced; `main` is what each process does. CrawlStopped if that does not help, PassDelayed if a census
-    can store nothing for too long.
+    A single share is probed in this process, several in one process each. `died` is called for each replaced
+    worker; `main` is the function of each process. Raise CrawlStopped if replacements fail too, PassDelayed
+    if a census can store no result for too long.
     """
     if len(shares) == 1:
         return await run_worker(shares[0], stop, partial(report, shares[0].worker))
@@ -195,7 +195,7 @@ class _ProcessSlot:
         self._context = multiprocessing.get_context("spawn")
 
     async def keep(self, stop: asyncio.Event) -> bool:
-        """Have a process at work until it is done or `stop` is set; return whether it is done."""
+        """Keep a process running until it is done or `stop` is set; return whether it is done."""
         loop = asyncio.get_running_loop()
         early_deaths = 0
         while True:
@@ -234,7 +234,7 @@ class _ProcessSlot:
             stopping.cancel()
             loop.remove_reader(process.sentinel)
             if process.is_alive():
-                # We are cancelled: nobody would wait for it any more.
+                # After a cancellation nothing would wait for it any more.
                 process.kill()
             process.join()
             self._receive_status(ours)

@@ -1,7 +1,7 @@
-"""How far is a crawl, and how is that shown while it goes on?
+"""Progress of a crawl, and its display.
 
-On a terminal as a bar that is drawn anew; anywhere else as a line now and then, which a log can hold. Both
-go to standard error: what a command finds out goes to standard output.
+On a terminal it is a bar; elsewhere a line from time to time, for logs. Both go to standard error: the
+results of a command go to standard output.
 """
 
 import logging
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from lifesign.domain.observation.results import ResultClass
 
 LINE_EVERY_SECONDS: Final = 10.0
-"""Between two lines where nothing can be drawn anew."""
-NO_TARGETS: Final = "there was nobody to probe"
+"""Interval of lines where a bar is impossible."""
+NO_TARGETS: Final = "there was no target to probe"
 _LOGGER: Final = "lifesign.crawl"
 RATE_WINDOW_SECONDS: Final = 10.0
 """The rate is that of so long: a crawl begins with what is quick."""
@@ -33,14 +33,14 @@ RATE_WINDOW_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrawlState:
-    """How far a crawl is, all its processes together."""
+    """Progress of a crawl, all its processes together."""
 
     probed: int
     """Since it began."""
     total: int | None
     """How many there are to probe; None for a crawl without an end."""
     results: Mapping["ResultClass | None", int] = field(default_factory=dict)
-    """How those probes ended; of a crawl without an end, how many targets have which latest result.
+    """Results of those probes; for a continuous crawl, the number of targets by latest result.
 
     None: never measured.
     """
@@ -49,19 +49,19 @@ class CrawlState:
     unanswered: int = 0
     """Look-ups of names that no name server answered."""
     note: str = ""
-    """What else has to be known now: that the registry is away, say."""
+    """Further information, such as an unreachable registry."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportStep:
-    """How far it is to make targets of what a directory lists."""
+    """Progress of making targets of a directory's entries."""
 
     directory: str
     doing: str
-    """What is done to how many, such as `lines read`."""
+    """Name of the step, such as `lines read`."""
     done: int
     total: int | None = None
-    """None: nobody knows."""
+    """None: unknown."""
 
 
 class Rate:
@@ -86,7 +86,7 @@ class Rate:
 
     @property
     def per_second(self) -> float | None:
-        """None before there is anything to tell."""
+        """None before the first measurement."""
         if len(self._seen) < 2:
             return None
         (began_s, first), (now_s, last) = self._seen[0], self._seen[-1]
@@ -94,7 +94,7 @@ class Rate:
 
 
 def counts_text(results: Mapping["ResultClass | None", int]) -> str:
-    """Tell how probes or targets divide: by group, and what the largest classes of those are."""
+    """Return the counts of probes or targets: by group, with the largest classes."""
     from lifesign.census.result_groups import GROUPS, Group  # noqa: PLC0415 - pydantic takes 60 ms
     from lifesign.census.tables import GROUP_WORDS  # noqa: PLC0415
 
@@ -109,7 +109,7 @@ def counts_text(results: Mapping["ResultClass | None", int]) -> str:
 
 
 def results_text(state: CrawlState) -> str:
-    """Tell what came of it so far; a crawl without an end probes its targets often, and counts each once."""
+    """Return the results so far; a continuous crawl counts each target once."""
     if state.total is not None:
         return counts_text(state.results)
     targets = pluralize(max(sum(state.results.values()), state.listed or 0), "target")
@@ -117,7 +117,7 @@ def results_text(state: CrawlState) -> str:
 
 
 def rate_text(state: CrawlState, rate: float | None) -> str:
-    """Tell how many are probed, how fast that goes, and how long it may still take."""
+    """Return the number of probes, their rate, and the remaining time."""
     text = pluralize(state.probed, "probe")
     if state.total is not None:
         text = f"{count_text(state.probed)} of {count_text(state.total)} probed"
@@ -128,18 +128,18 @@ def rate_text(state: CrawlState, rate: float | None) -> str:
 
 
 def step_text(step: ImportStep) -> str:
-    """Tell on one line how far a directory is."""
+    """Return the progress of a directory on one line."""
     total = "" if step.total is None else f" of {count_text(step.total)}"
     return f"{step.directory}: {count_text(step.done)}{total} {step.doing}"
 
 
 def line_of(state: CrawlState, rate: float | None) -> str:
-    """Tell on one line how far it is."""
+    """Return the progress on one line."""
     return _joined(rate_text(state, rate), state)
 
 
 def last_line(state: CrawlState, lasted_s: float) -> str:
-    """Tell on one line what came of it all, and how long it took."""
+    """Return the final results and the duration on one line."""
     if state.total == 0:
         return f"{NO_TARGETS}; {state.note}" if state.note else NO_TARGETS
     text = f"{rate_text(state, None)} in {duration_text(math.ceil(lasted_s))}"
@@ -155,7 +155,7 @@ def _joined(pace: str, state: CrawlState) -> str:
 
 
 def seconds_left(state: CrawlState, rate: float | None) -> float | None:
-    """Return how long it may still take at this rate; None if nobody can know."""
+    """Return the remaining time at this rate; None if unknown."""
     if state.total is None or not rate:
         return None
     return max(0, state.total - state.probed) / rate
@@ -173,7 +173,7 @@ class ProgressDisplay(Protocol):
         """Show this; to be called about once or twice a second."""
 
     def show_import(self, step: ImportStep) -> None:
-        """Show this, before there is anybody to probe."""
+        """Show this before the first probe."""
 
     def say(self, text: str) -> None:
         """Say something that stays."""
@@ -232,7 +232,7 @@ class PlainProgress:
         self._write(line)
 
     def _write(self, line: str) -> None:
-        """Write it; a crawl goes on though nobody reads what it says."""
+        """Write it; a crawl continues without a reader."""
         with suppress(OSError):
             self._stream.write(f"{line}\n")
             self._stream.flush()
@@ -287,14 +287,14 @@ class DrawnProgress:
             self.say(last_line(self._last, self._rate.lasted_s))
 
     def show(self, state: CrawlState) -> None:
-        """Draw it anew."""
+        """Draw it again."""
         self._rate.add(self._clock(), state.probed)
         self._last = state
         lines = [rate_text(state, self._rate.per_second), results_text(state), state.note]
         self._draw(lines, state.probed, state.total)
 
     def show_import(self, step: ImportStep) -> None:
-        """Draw it anew."""
+        """Draw it again."""
         self._draw([step_text(step)], step.done, step.total)
 
     def say(self, text: str) -> None:

@@ -1,7 +1,7 @@
-"""The course of a crawl, from its first line to its last.
+"""Course of a crawl, from its first line to its last.
 
-Directories first, so that there is somebody to probe; then all processes at once, until a census is through
-or somebody ends it. Beside them the home is tended, and directories are read again when their time comes.
+Directories come first, to get targets; then all processes run, until a census is complete or the crawl is
+stopped. Meanwhile the backend runs its periodic work, and directories are read again at their interval.
 """
 
 import asyncio
@@ -32,22 +32,20 @@ from lifesign.serving.ending_signals import ending_signals, leave_closed_termina
 
 SHOW_SECONDS: Final = 0.5
 COUNT_SECONDS: Final = 5.0
-"""How often it is asked what is left, where others are at work on the same targets."""
+"""Interval of counts of remaining targets while other machines probe the same ones."""
 COUNT_ALL_SECONDS: Final = 60.0
 """How often all targets are counted, where others have a part of them: it reads them all."""
 AHEAD_SECONDS: Final = 3_600.0
-"""Nobody has seen a target so far ahead of now: all of them count as unprobed since then."""
+"""A start so far ahead of now means that all targets count as not probed."""
 RETRY_SECONDS: Final = 600.0
 """How often directories that could not be read are read again, if their own time does not come sooner."""
 START_TARGETS: Final = 1_000
-"""About so many are probed in the processor time that one more process takes to start."""
+"""Number of targets that are probed in the processor time in which another process starts."""
 CLOSED_NETWORKS: Final = (
-    "nothing was sent to addresses of networks that nobody allowed: --allow-network of a census, "
-    "or networks.allow of a definition, names those that are yours"
+    "nothing was sent to addresses of networks that are not allowed: allow your own with --allow-network "
+    "of a census, or networks.allow of a definition"
 )
-SET_BACK: Final = (
-    "the last run lies in the future: the clock was set back; who was asked then is asked again now"
-)
+SET_BACK: Final = "the last run lies in the future: the clock was set back, and its targets are probed again"
 NO_CANARIES: Final = (
     "no canaries are configured: a failure counts only while another target of its network class answers; "
     "see canaries in probes/reference.yml"
@@ -63,13 +61,13 @@ _log = logging.getLogger("lifesign.prober")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crawled:
-    """What a crawl came to."""
+    """Result of a crawl."""
 
     is_done: bool
     """All is done that was to be done; a crawl without an end is done whenever it is asked to end."""
     probed: int
     suspended: tuple[str, ...] = ()
-    """Directories that somebody has to confirm."""
+    """Directories that an operator has to confirm."""
     failed: tuple[str, ...] = ()
     """Directories that could not be read."""
 
@@ -85,9 +83,9 @@ class Crawl:
         self._progress = progress
         self._stop = stop
         self.statuses: WorkerStatuses | None = None
-        """How far all processes are, once they probe."""
+        """Progress of all processes, once they probe."""
         self.outcomes: dict[str, ImportOutcome] = {}
-        """Of the last reading of each directory."""
+        """Results of the last reading of each directory."""
 
     async def watch(self, *, processes: int) -> Crawled:
         """Probe every target again and again, each at its own time. LifesignError if it cannot go on."""
@@ -157,7 +155,7 @@ class Crawl:
             if is_done and since_s is not None:
                 # The others have done the rest.
                 statuses.total = statuses.state.probed
-            # Who was stopped before the list was read cannot tell that nobody is left.
+            # A crawl that was stopped before its list was read is never complete.
             if is_done or statuses.total != 0:
                 self._progress.show(statuses.state)
             if statuses.state.results.get(ResultClass.BLOCKED_ADDRESS):
@@ -177,16 +175,16 @@ class Crawl:
         return tuple(outcome.directory for outcome in self.outcomes.values() if outcome.has_failed)
 
     def _has_no_target(self, statuses: WorkerStatuses) -> bool:
-        """Whether a pass of our own has nobody to probe, for no list could be read.
+        """Return whether a local pass has no target, since no list could be read.
 
-        Its shards need not be asked for then: a disk that is full would not let go of them.
+        Its shards are not claimed then: a full disk could not release them.
         """
         outcomes = self.outcomes.values()
         has_failed = bool(outcomes) and all(outcome.has_failed for outcome in outcomes)
         return has_failed and statuses.total == 0 and not self._home.is_shared
 
     async def _has_probed_all(self, since_s: float) -> bool:
-        """Whether nobody is left of a pass that was asked to end: its last results may just have come in."""
+        """Return whether a stopped pass has no target left: its last results may have arrived since."""
         try:
             return await self._home.unprobed(since_s) == 0
         except LifesignError:
@@ -235,13 +233,13 @@ class Crawl:
         while True:
             await asyncio.sleep(COUNT_SECONDS)
             with suppress(LifesignError):
-                # What is not handed over yet is among the unprobed: it counts once.
+                # Results that were not stored yet count as not probed: they count once.
                 reported = statuses.reported
                 left = await self._home.unprobed(since_s)
                 statuses.total = max(statuses.state.probed, reported + left)
 
     async def _count_listed(self, statuses: WorkerStatuses) -> None:
-        """Count all targets now and then while others have a part of them, or one of us starts anew."""
+        """Count all targets regularly while other workers have some, or one of this crawl restarts."""
         while True:
             await asyncio.sleep(COUNT_SECONDS)
             if not (statuses.elsewhere or statuses.starting):
@@ -330,7 +328,7 @@ def worth_starting(processes: int, targets: int, concurrency: int) -> int:
 
 
 async def _end(tasks: Sequence["asyncio.Task[None]"]) -> None:
-    """End what goes on beside a crawl; a defect of ours that ended it before is told."""
+    """End the tasks beside a crawl; a defect that ended one before is raised."""
     for task in tasks:
         task.cancel()
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
@@ -340,10 +338,10 @@ async def _end(tasks: Sequence["asyncio.Task[None]"]) -> None:
 
 @contextmanager
 def stopped_by_signals(stop: asyncio.Event, say: Callable[[str], None]) -> Iterator[None]:
-    """Set `stop` on Ctrl-C, SIGTERM and SIGHUP; a second one ends the process as if nobody had listened.
+    """Set `stop` on Ctrl-C, SIGTERM and SIGHUP; a second one ends the process with the default action.
 
-    Not a second SIGHUP: the shell of a closed terminal sends one, and the kernel another one after it.
-    Signals reach the main thread alone; in any other one nothing is listened to.
+    Not a second SIGHUP: the shell of a closed terminal sends one, and the kernel another one after it. Only
+    the main thread gets signals; in any other one no handler is set.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -358,9 +356,9 @@ def stopped_by_signals(stop: asyncio.Event, say: Callable[[str], None]) -> Itera
             loop.remove_signal_handler(again)
         if stop.is_set():
             return
-        # First: whoever would be told may have gone.
+        # First: the reader of the message may be gone.
         stop.set()
-        say("ending: what was found is stored, probes under way are given some seconds")
+        say("stopping: results are stored, probes in progress get some seconds")
 
     for number in numbers:
         loop.add_signal_handler(number, on_signal, number)

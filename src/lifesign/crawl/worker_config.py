@@ -1,4 +1,4 @@
-"""What does one process of a crawl have to know, and what does it say?"""
+"""Configuration of one process of a crawl, and its messages."""
 
 import os
 from dataclasses import dataclass, field
@@ -9,11 +9,11 @@ from lifesign.prober.worker.progress import Progress
 from lifesign.serving.log_output import LogFormat
 
 EXIT_UNFINISHED: Final = 2
-"""Of a process that was asked to end before its census was through."""
+"""Exit code of a process that was stopped before its census was complete."""
 EXIT_SHARDS_WITHHELD: Final = 5
-"""Of a process that could store nothing of its census for too long: its successor could not either."""
+"""Exit code of a process that could store no result for too long: a successor could not either."""
 MAX_HOST_CHARS: Final = 24
-"""Of this machine's name, within the name of a worker."""
+"""Maximum length of this machine's name in the name of a worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class RegistryAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """What one process has to know; it travels through a pipe, for it may hold a secret."""
+    """Configuration of one process; sent through a pipe, since it may contain a secret."""
 
     definition: ProbeDefinition
     worker: str
@@ -35,7 +35,7 @@ class WorkerConfig:
     since_s: float | None
     """When the census began, in seconds since the epoch; None: the crawl never ends."""
     database: str | None = field(default=None, repr=False)
-    """Where work comes from: the URL of a database, or a registry; exactly one of the two."""
+    """Source of work: the URL of a database, or a registry; exactly one of the two."""
     registry: RegistryAddress | None = None
     companions: int = 0
     """How many other processes begin at the same time, and will want their share of the work."""
@@ -44,7 +44,7 @@ class WorkerConfig:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """What a process tells whoever started it: how far it is, some words, or a line of its log."""
+    """Message of a process to its parent: its progress, some words, or a log line."""
 
     progress: Progress | None = None
     line: str | None = None
@@ -57,8 +57,8 @@ class WorkerStatus:
 def worker_name(number: int, *, is_alone: bool) -> str:
     """Return the name of a process of this crawl.
 
-    `is_alone`: nobody else crawls with this database, so that a crawl that is started again takes up what
-    the one before it left, however it ended, without waiting for its leases to run out.
+    `is_alone`: no other machine crawls with this database, so that a restarted crawl takes over the shards of
+    its predecessor, however that ended, without waiting for its leases to expire.
     """
     if is_alone:
         return f"worker-{number}"

@@ -1,5 +1,5 @@
-"""Pages of the registry for people: rendered on the server, one small script, no build step.
+"""Web pages of the registry: rendered on the server, one small script, no build step.
 
-A page calls the operations of the API (`RequestContext.ask`). What the API does not offer is read from
+A page calls the operations of the API (`RequestContext.ask`). Data that the API does not offer comes from
 `storage`.
 """

@@ -1,7 +1,7 @@
-"""How are style, script and pictures served?
+"""Static files: style, script and pictures.
 
-From the package's own files, under names that hold their digest: a browser keeps them for a year and never
-asks again, and a new version has a new name.
+They are the package's own files, under names that contain their digest: a browser caches them for a year
+without asking again, and a new version has a new name.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""In which words is somebody refused who looks at pages, and knows nothing of the API?"""
+"""Error messages for visitors who do not know the API."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -23,9 +23,9 @@ LABELS: Final[Mapping[str, str]] = MappingProxyType({
     "sort": "Order",
     "status": "Status",
 })  # fmt: skip
-"""What members of a query are called where people fill them in."""
+"""Labels of query members in forms."""
 PLACES: Final = frozenset({"after", "before", "cursor"})
-"""Members that nobody fills in: they come with a link to a further page."""
+"""Members that are not in forms: they come with a link to another page."""
 
 _EXPECTED: Final = "expected "
 

@@ -4,7 +4,7 @@ from lifesign.errors import LifesignError
 
 
 class NotLoggedIn(LifesignError):
-    """Nobody is logged in to the dashboard, and reading is not open to everyone."""
+    """The visitor is not logged in, and reading is not open to everyone."""
 
     def __init__(self) -> None:
         super().__init__("log in first")
@@ -25,4 +25,4 @@ class ForgedForm(LifesignError):
     """A form was not sent from a page of the dashboard, or from one of a session that is over."""
 
     def __init__(self) -> None:
-        super().__init__("this form is not from a page of this session: load the page anew, and try again")
+        super().__init__("this form does not belong to this session: reload the page and try again")

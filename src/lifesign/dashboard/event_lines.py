@@ -1,6 +1,6 @@
-"""What does an event say to people, in one line?
+"""One-line texts of events for people.
 
-For pages and for the live feed alike: the feed sends these lines, and the script puts them in as text.
+Pages and the live feed use the same lines: the feed sends them, and the script inserts them as text.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,16 +34,16 @@ NOTABLE: Final = tuple(
         EventType.AGENT_UPDATED,
     }
 )
-"""What happens all the time while all is well is not told at a glance."""
+"""Frequent events without news are not shown at a glance."""
 GROUPS: Final = tuple(dict.fromkeys(kind.value.partition(".")[0] for kind in EventType))
-"""By which events may be chosen: what stands before the dot of their types."""
+"""Groups for the choice of events: the part of their types before the dot."""
 
 _BY_ITSELF: Final = frozenset(OwnActor) - {OwnActor.COMMAND_LINE}
 _ARROW: Final = "\N{RIGHTWARDS ARROW}"
 _MARKS_OF_STATUSES: Final[Mapping[str, str]] = MappingProxyType({
     "active": "good", "unhealthy": "warn", "dead": "bad", "done": "good", "handoff": "warn",
 })  # fmt: skip
-"""Of agents and of tasks; those that the words have elsewhere."""
+"""Ids of agents and tasks that the texts contain already."""
 _MARKS_OF_HEALTH: Final[Mapping[str, str]] = MappingProxyType({
     "healthy": "good", "degraded": "warn", "unhealthy": "bad",
 })  # fmt: skip
@@ -79,7 +79,7 @@ class EventLine:
     """RFC 3339."""
     type: str
     subject: str
-    """Whom or what it is about; empty: the registry itself."""
+    """Subject of the event; empty: the registry itself."""
     where: str
     """The page of that; empty: there is none."""
     text: str
@@ -90,7 +90,7 @@ class EventLine:
     """The agent's status from now on; empty where the event does not change it. So is `health`."""
     health: str
     by: str
-    """Who did it; empty where that is said by now, and where the registry did it by itself."""
+    """Actor of the event; empty if the text names it, and if the registry acted by itself."""
 
     def members(self) -> dict[str, Any]:
         """Return it as the feed sends it."""
@@ -212,8 +212,8 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
     ),
     EventType.AGENT_MAINTENANCE_CHANGED: _until("maintenance"),
     EventType.AGENT_OVERRIDE_CHANGED: _until("declared"),
-    EventType.AGENT_COMMAND_SENT: lambda said: f"is told to {said['command']} at its next heartbeat",
-    EventType.AGENT_COMMAND_HONOURED: lambda said: f"does as it was told: {said['command']}",
+    EventType.AGENT_COMMAND_SENT: lambda said: f"gets the command {said['command']} at its next heartbeat",
+    EventType.AGENT_COMMAND_HONOURED: lambda said: f"follows the command: {said['command']}",
     EventType.AGENT_COMMAND_EXPIRED: lambda said: f"did not take the command {said['command']} in time",
     EventType.AGENT_ERASED: lambda said: f"erased, with what {pluralize(said['events'], 'event')} told",
     EventType.COORDINATOR_LOST: lambda said: f"a coordinator is dead ({as_words(said['reason'])})",
@@ -232,7 +232,7 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
     EventType.MONITOR_RESUMING: _monitor,
     EventType.MONITOR_NORMAL: _monitor,
     EventType.MONITOR_DOWNTIME: lambda said: (
-        f"nobody looked from {_moment(said['begin'])} to {_moment(said['end'])}"
+        f"the registry did not run from {_moment(said['begin'])} to {_moment(said['end'])}"
     ),
     EventType.MONITOR_CLOCK_JUMP: lambda said: (
         f"the database's clock jumped {'ahead' if said['jump_seconds'] > 0 else 'back'} "
@@ -250,6 +250,6 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
 
 
 def _facts(payload: Mapping[str, Any]) -> str:
-    """Tell what no words were made for."""
+    """Return the members of a payload without a text of its own."""
     shown = ((name, value) for name, value in payload.items() if name not in {"agent_id", "fingerprint"})
     return ", ".join(f"{as_words(name)} {value}" for name, value in shown)

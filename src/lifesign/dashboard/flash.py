@@ -1,8 +1,8 @@
-"""To which page does a form belong, and how is it told there, once, what the form did?
+"""Page of a form, and the message about its result.
 
-Who sent a form is led back to its page, with a cookie that says what was done; the page shows it and takes
-it away. Whoever loads the page again, kept its address, or follows somebody else's link reads nothing of a
-function that was not done just now.
+After a form the visitor is redirected to its page, with a cookie that contains the result; the page shows it
+and removes the cookie. A reloaded or bookmarked page, or a link from elsewhere, never shows the result of an
+earlier action.
 """
 
 import hmac
@@ -49,7 +49,7 @@ def page_of(request: Request) -> BackLink:
 
 
 def way_back(request: Request) -> BackLink | None:
-    """Return where whoever was refused goes on; None: there is no better place than the overview."""
+    """Return where a refused visitor continues; None: the overview."""
     if request.method == "POST":
         way = page_of(request)
         return None if way.where == "/" else way
@@ -60,14 +60,14 @@ def way_back(request: Request) -> BackLink | None:
 
 
 def sealed(done: str, where: str, token: str) -> str:
-    """Return the cookie that tells the holder of a session, on one page alone, what was done."""
+    """Return the cookie that contains the result for the holder of a session, on one page alone."""
     return f"{done}.{_seal(done, where, token)}"
 
 
 def done_just_now(request: Request, text: str, token: str) -> str:
-    """Return what the page that is asked for has to tell the holder of a session; empty: nothing.
+    """Return the message for the holder of a session on the requested page; empty: none.
 
-    `said` is the cookie that it brings.
+    `said` is the cookie of the request.
     """
     done, _, seal = text.partition(".")
     if not (token and done and len(text) <= MAX_COOKIE_CHARACTERS):

@@ -1,7 +1,7 @@
-"""What is counted of the whole fleet, and how old may a count be?
+"""Counts of the whole fleet, and their age.
 
-Counting two hundred thousand agents takes longer than a page may. So nobody waits for a count that is there:
-one that has grown old is shown once more, and counted anew meanwhile, by one for all who look.
+Counting two hundred thousand agents takes too long for a page. Therefore no page waits for an existing count:
+an old one is shown once more while one task counts again for all visitors.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ from lifesign.storage.tasks import task_rows
 from lifesign.storage.tasks.task_rows import TaskFilter
 
 FRESH_SECONDS: Final = 2.0
-"""How old the counts of agents may be before they are counted anew, unless counting takes its time."""
+"""Age from which agents are counted again, unless a count takes long."""
 OBSERVED_FRESH_SECONDS: Final = 15.0
 """The same of targets, of which there may be a million."""
 MAX_SHARE: Final = 0.01
-"""Of the time that may go into counting: who loads a page must not feel that somebody counts."""
+"""Maximum share of the time that counting may take: it must not slow down pages."""
 USABLE_SECONDS: Final = 60.0
-"""How old a count may be to be shown while a new one is taken; beyond, whoever asks waits."""
+"""Maximum age of a count that is shown while a new one is taken; beyond it, pages wait."""
 
 MAX_PROBERS: Final = 10_000
-"""Of workers that are counted."""
+"""Maximum of counted workers."""
 
 SHOWN_STATUSES: Final = (
     Status.ACTIVE, Status.UNHEALTHY, Status.DRAINING, Status.DEAD, Status.DEREGISTERED,
@@ -47,7 +47,7 @@ SHOWN_HEALTH: Final = (
 SHOWN_PROBE_LABELS: Final = ("answers", "gated", "down", "unknown", "never measured")
 
 WAITING: Final = (TaskStatus.HANDOFF, TaskStatus.REVIEW)
-"""In which states tasks wait for people."""
+"""Statuses in which tasks wait for people."""
 
 _log = logging.getLogger("lifesign.dashboard")
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class FleetCounts:
 
     @property
     def by_health(self) -> dict[str, int]:
-        """What those say of themselves who take part: the dead say nothing."""
+        """Reported health of living agents: dead agents report nothing."""
         alive = (Status.ACTIVE, Status.UNHEALTHY, Status.DRAINING)
         return {
             health.value: sum(self.of(status=status, health=health) for status in alive)
@@ -90,7 +90,7 @@ class FleetCounts:
 
 @dataclass(frozen=True, slots=True)
 class ObservedCounts:
-    """What probers saw, and how long ago."""
+    """Observations of probers, with their age."""
 
     by_label: Mapping[str, int]
     """How many targets there are of each word of `words.Sight`."""
@@ -99,7 +99,7 @@ class ObservedCounts:
     probers: int
     """How many workers live."""
     clock_offsets_s: Mapping[str, float]
-    """By how much the wall clock of each of them is ahead of the registry's, as far as it tells."""
+    """How far the wall clock of each worker is ahead of the registry's, as far as known."""
 
     @property
     def total(self) -> int:

@@ -1,7 +1,7 @@
-"""In which words do pages tell what the registry knows?
+"""Labels of statuses and results.
 
-Four things look alike to a hurried reader and are not: down, gated, unknown, never measured. Each has its own
-word and its own mark, so that colour is never all that tells them apart.
+Four states look alike and differ: down, gated, unknown, never measured. Each has its own word and mark, so
+that colour is never the only difference.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from lifesign.domain.text.durations import duration_text
 from lifesign.domain.text.safe_text import harmless
 
 MAX_SHOWN_CHARACTERS: Final = 300
-"""Of a text from elsewhere that stands in a line."""
+"""Maximum length of a foreign text on a line."""
 _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
 _NO_PROBER_TEXT: Final = no_prober_text(NO_PROBER, "--registry URL")
 
@@ -43,19 +43,19 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType({
     "says degraded": "answers worse than expected, it says",
     "says unhealthy": "mostly fails, it says",
     "says unknown": "it says nothing that is fresh enough to go by; that is not the same as bad",
-    "answers": "somebody was there and gave an answer",
-    "gated": "somebody is there and asks for credentials or money first",
-    "down": "it was asked, and nobody was there who answers as an agent does",
+    "answers": "a server answered",
+    "gated": "a server answered, and requires credentials or payment first",
+    "down": "it was probed, and no agent answered",
     "unknown": "nothing is known now: the last result is too old, or the probe measured nothing",
-    "never measured": "nobody has looked yet, which is not the same as down",
+    "never measured": "it was never probed, which does not mean that it is down",
 })  # fmt: skip
-"""What stands behind a word, for whoever hovers or listens."""
+"""Explanations of the words, for tooltips and screen readers."""
 
 EvidenceAge = Literal["5 min", "15 min", "1 h", "1 d", "7 d"]
 EVIDENCE_AGES_S: Final[Mapping[EvidenceAge, float]] = MappingProxyType(
     {"5 min": 300.0, "15 min": 900.0, "1 h": 3_600.0, "1 d": 86_400.0, "7 d": 604_800.0}
 )
-"""What the filter of lists by the age of the last measured probe offers."""
+"""Options of the filter by the age of the last measured probe."""
 
 RECHECK_RESULTS: Final[Mapping[str, str]] = MappingProxyType({
     "recheck": "Its prober was asked to look now: the result comes within seconds.",
@@ -63,12 +63,12 @@ RECHECK_RESULTS: Final[Mapping[str, str]] = MappingProxyType({
     "over.",
     "recheck_unheard": _NO_PROBER_TEXT[0].upper() + _NO_PROBER_TEXT[1:],
 })  # fmt: skip
-"""What is said to who asked for a probe."""
+"""Answers to a request for a probe."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeLabel:
-    """What was seen of an agent or a target, in a word and in a line."""
+    """Result of the probes of an agent or a target, in a word and in a line."""
 
     word: str
     """`answers`, `gated`, `down`, `unknown` or `never measured`."""
@@ -76,7 +76,7 @@ class ProbeLabel:
 
     @property
     def mark(self) -> str:
-        """Which style it has."""
+        """CSS class."""
         return self.word.replace(" ", "-")
 
 
@@ -122,7 +122,7 @@ def label_of_observed(seen: ObservedState | None) -> ProbeLabel:
         (Layer.READINESS, seen.readiness),
         (Layer.MESSAGE, seen.message),
     )
-    # What was asked last: a layer that was not asked again keeps what it showed before.
+    # The last measured layers: a layer that was not probed again keeps its result.
     last_at = max((layer.observed_at for _, layer in named if layer is not None), default=None)
     layers = [
         (name, LayerResult(result=layer.result, reason=layer.reason))
@@ -137,7 +137,7 @@ def label_of_observed(seen: ObservedState | None) -> ProbeLabel:
     if last is None:
         return NEVER_MEASURED
     if last.has_failed and not seen.failures_in_row:
-        # What could not be asked leaves no trace but this: the failure did not count.
+        # The only trace of an inconclusive probe: the failure did not count.
         return ProbeLabel("unknown", f"{last.reason or last.result}; its card could not be asked")
     return label_of_result(last.result, last.reason)
 
@@ -166,7 +166,7 @@ def failing_text(agent: AgentRecord) -> str:
 
 
 def unread_reason(agent: AgentRecord) -> str:
-    """Return why nobody knows what an agent's health document says, and what is to be done; else empty."""
+    """Return why the content of an agent's health document is unknown, and a remedy; else empty."""
     if agent.monitoring is Monitoring.HEARTBEAT:
         return "it is watched by its heartbeats alone; register it with monitoring both and a card_url"
     if agent.observed is None:

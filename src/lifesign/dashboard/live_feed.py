@@ -1,8 +1,8 @@
-"""How do a thousand open pages see what happens, at the price of one look? (`GET /live`)
+"""Live feed for a thousand open pages (`GET /live`).
 
-One loop reads what is new, puts it into words and bytes once, and all who watch send these bytes, each at
-its own pace: nothing is queued for anybody. Who lags too far behind, or comes back too late, is told so and
-goes on from now. While nobody watches, nothing is read.
+One loop reads new events and renders them once, and all open pages get these bytes, each at its own speed,
+without queues. A page that falls too far behind, or reconnects too late, gets a notice and continues from
+now. Without open pages, nothing is read.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ MAX_WATCHERS: Final = 2_000
 MAX_WATCHERS_OF_ADDRESS: Final = 1_000
 """Proxies stand before many."""
 MAX_CHUNKS: Final = 500
-"""That are kept for those who lag behind."""
+"""Number of chunks that are kept for slow pages."""
 MAX_LINES_AT_ONCE: Final = 50
-"""Of events that one look tells; of a flood the last ones."""
+"""Maximum of events per read; of more, the last ones are sent."""
 MAX_CAUGHT_UP: Final = 100
-"""Of events that are told to who comes back."""
+"""Maximum of events that a reconnected page gets."""
 POLL_SECONDS: Final = 0.25
 PING_SECONDS: Final = 15.0
 SEND_SECONDS: Final = 20.0
@@ -68,7 +68,7 @@ class LiveFeed:
         self.desk = desk
         self._feed = feed
         self._stops = stops
-        """Set when the server is asked to end, if it tells."""
+        """Set when the server stops, if it reports that."""
         self._facts = facts
         self._chunks: list[bytes] = []
         self._first = 0
@@ -86,7 +86,7 @@ class LiveFeed:
         return self._first + len(self._chunks)
 
     async def answer(self, request: Request) -> Response:
-        """Begin to tell what happens, from behind the event that the browser saw last."""
+        """Start the stream after the event that the browser got last."""
 
         async def begin() -> Response:
             self.desk.count(request)
@@ -94,7 +94,7 @@ class LiveFeed:
             address = caller_of(request)
             if self.watchers.total() >= MAX_WATCHERS or self.watchers[address] >= MAX_WATCHERS_OF_ADDRESS:
                 raise TooManyStreams(MAX_WATCHERS)
-            # First, so that nothing is missed between what is read now and what is told later.
+            # Subscribe first, so that no event between this read and the stream is lost.
             number = self.end
 
             def read(transaction: Transaction) -> tuple[list[EventLine], int]:
@@ -109,7 +109,7 @@ class LiveFeed:
                     request, lambda context: read(context.transaction)
                 )
             except NotLoggedIn:
-                # A stream is not redirected: the script learns that nobody is logged in any more.
+                # A stream is not redirected: the script learns from the status that the session has ended.
                 return Response(status_code=403, headers=HEADERS)
             begun = (
                 b"".join(map(_line, missed)) if missed else _event_chunk("missed", str(last).encode(), last)
@@ -121,7 +121,7 @@ class LiveFeed:
         return await self.desk.guarded(request, begin)
 
     async def run(self) -> None:
-        """Tell what happens until cancelled."""
+        """Send events until cancelled."""
         beside = [asyncio.create_task(self._tick()), asyncio.create_task(self._count())]
         try:
             while True:
@@ -144,20 +144,20 @@ class LiveFeed:
         self._wake()
 
     def after(self, number: int) -> bytes | None:
-        """Return what was told since a chunk of this number was due; None if it is not known any more."""
+        """Return the chunks from this number on; None if they are not kept any more."""
         return None if number < self._first else b"".join(self._chunks[number - self._first :])
 
     async def wait(self) -> None:
-        """Return once more is told."""
+        """Return once there is another chunk."""
         await self._changed.wait()
 
     def lets(self, session: str) -> bool:
-        """Whether who watches in a session may go on; empty: everybody may."""
+        """Return whether the visitor of a session may continue; empty: reading is open to everyone."""
         return not self.is_closed and (not session or self._standing.is_good(session))
 
     @contextmanager
     def watched(self, address: str, session: str) -> Iterator[None]:
-        """Note that somebody watches, while it lasts."""
+        """Count an open page until the block ends."""
         self.watchers[address] += 1
         self._wanted.set()
         try:
@@ -171,7 +171,7 @@ class LiveFeed:
                 self._wanted.clear()
 
     async def _follow(self) -> None:
-        """Tell events as long as somebody watches and the log stays the same one."""
+        """Send events while there are open pages and the log is the same one."""
         past = self._feed.past
         position = await self.desk.database.read(event_log.last_sequence)
         while self._wanted.is_set() and self._feed.past == past and not self._feed.is_closed:
@@ -183,7 +183,7 @@ class LiveFeed:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _lines(self, events: Sequence[Event]) -> list[EventLine]:
-        """Return what events say; with the names of keys, unless the database is away just now."""
+        """Return the texts of events, with the names of keys unless the database is unreachable."""
         try:
             return await self.desk.database.read(lambda transaction: lines_of(transaction, events))
         except StoreUnavailable:
@@ -204,7 +204,7 @@ class LiveFeed:
                 self._send_chunks([_PING])
 
     async def _count(self) -> None:
-        """Tell the counts of the fleet when they have changed."""
+        """Send the counts of the fleet after a change."""
         told: tuple[FleetCounts, int] | None = None
         while True:
             await asyncio.sleep(COUNTS_SECONDS)
@@ -246,7 +246,7 @@ class _Watching(Response):
         self._session = session
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        """Send what is told until somebody has enough."""
+        """Send chunks until the client disconnects."""
         gone = asyncio.create_task(_until_gone(receive))
         try:
             with self._feed.watched(self._address, self._session):
@@ -263,7 +263,7 @@ class _Watching(Response):
         while feed.lets(self._session) and not gone.done():
             told = feed.after(self._number)
             if told is None:
-                # It comes back by itself, and is told what it has missed.
+                # The browser reconnects by itself, and gets the missing events.
                 break
             self._number = feed.end
             if told:
@@ -278,7 +278,7 @@ class _Watching(Response):
 
 
 def _is_server_ending() -> bool:
-    """Whether uvicorn was asked to end, where it does not tell: it waits for open pages before it says so."""
+    """Return whether uvicorn is stopping, if the server does not report it: it first waits for open pages."""
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return bool(getattr(server, "should_exit", False))
 

@@ -1,4 +1,4 @@
-"""Who is in maintenance, until when, and who said so, and why?"""
+"""Current maintenances and overrides, with their ends, actors and reasons."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from lifesign.storage.events import event_log
 
 MAX_SHOWN = 10
 RECORDED_SECONDS = 0.001
-"""How exactly a record tells a time."""
+"""Resolution of times in a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusOverride:
-    """What an operator last said about an agent."""
+    """Latest override of an agent."""
 
     reason: str
     """Empty if it is not known any more: it is archived, or was erased. So is `by`."""
@@ -30,13 +30,13 @@ class StatusOverride:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceGroup:
-    """Those of one pool, or of none, whose maintenance ends at the same time."""
+    """Agents of one pool, or of none, whose maintenance ends at the same time."""
 
     role_id: str | None
     agents: int
-    """That live, so that they could go down."""
+    """Number of living agents."""
     agent_id: str
-    """Of one of them."""
+    """One of their ids."""
     until: datetime
     override: StatusOverride
 
@@ -72,7 +72,7 @@ def maintenance_of(transaction: Transaction, agent: AgentRecord) -> MaintenanceG
 
 
 def is_maintained(agent: AgentRecord) -> bool:
-    """Whether a maintenance keeps an agent from going down: its record tells of none that is over."""
+    """Return whether a maintenance keeps an agent from going down: its record contains only current ones."""
     return agent.status in ALIVE and agent.maintenance_until is not None
 
 

@@ -1,7 +1,7 @@
-"""How does a request become a page, or a function of the API?
+"""From a request to a page, or to an operation of the API.
 
-Pages ask as programs do: the same operations, checked by the same rules, in one transaction together with
-the session. What the API refuses, a page refuses in the same words.
+Pages use the same operations as programs, with the same checks, in one transaction together with the session.
+A refusal by the API is shown with the same text.
 """
 
 import asyncio
@@ -51,14 +51,14 @@ LOGINS_PER_VISITOR: Final = RateLimit(0.2, 30)
 """Per address; keys cannot be guessed, but looking for them costs."""
 MAX_VISITORS_COUNTED: Final = 10_000
 HTTPS_ONLY_SECONDS: Final = 365 * 86_400
-"""How long browsers ask by https alone, once they were told where the public URL is one."""
+"""How long browsers use https only, if the public URL is https."""
 
 STATUS_AND_CODE_OF_PAGES: Final[Mapping[type[LifesignError], tuple[int, str]]] = {
     **STATUS_AND_CODE,
     ForgedForm: (403, "forged_form"),
     UnknownHost: (421, "unknown_host"),
 }
-"""What a page is refused with; those of the API, and what only a browser meets."""
+"""Refusals of pages: those of the API, and those that only browsers meet."""
 
 _BY_PATH: Final[Mapping[tuple[str, str], Operation]] = {
     (operation.method, operation.path): operation for operation in OPERATIONS
@@ -87,9 +87,9 @@ class RequestContext:
         headers: Mapping[str, str] = NO_HEADERS,
         **named: str,
     ) -> Any:
-        """Do an operation of the API as the visitor, and return what it answers.
+        """Call an operation of the API as the visitor, and return its answer.
 
-        `named` is what stands in its path. Its errors, and NotAllowed as if it was asked for over HTTP.
+        `named` contains the parameters of its path. Raise its errors, and NotAllowed as over HTTP.
         """
         operation = _BY_PATH[method, path]
         check_permission(self.visitor.principal, operation, named)
@@ -155,7 +155,7 @@ class PageHandler:
         return answer
 
     async def context(self, request: Request, function: Callable[[RequestContext], T]) -> tuple[Visitor, T]:
-        """Read for whoever asks; NotLoggedIn if nobody is logged in who has to be."""
+        """Read the visitor's session; NotLoggedIn if a login is required."""
         token = self.token_in(request, SESSION_COOKIE)
 
         def read(transaction: Transaction) -> tuple[Visitor, T]:
@@ -211,7 +211,7 @@ class PageHandler:
         return self.token_in(request, FORM_COOKIE) or visitors.new_token()
 
     async def form(self, request: Request) -> dict[str, str]:
-        """Return the fields of a form, of those that stand there twice the last; empty ones are left out."""
+        """Return the fields of a form, the last of repeated ones, without empty ones."""
         check_length(request.headers, MAX_FORM_BYTES)
         body = bytearray()
         try:
@@ -245,9 +245,9 @@ class PageHandler:
         visitors.check_origin(request, "" if self._public is None else self._public.origin)
 
     def has_expired_session(self, request: Request) -> bool:
-        """Whether somebody who is not logged in has a session behind them, and looks at the answer.
+        """Return whether a visitor who is not logged in had a session, and sees the answer.
 
-        It is told once: with that the cookie is taken away.
+        This is shown once: the answer removes the cookie.
         """
         is_seen = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
         return is_seen and bool(self.token_in(request, SESSION_COOKIE))
@@ -333,7 +333,7 @@ class PageHandler:
 
 
 def note_refusal(request: Request, error: LifesignError) -> None:
-    """Tell whoever logs the request why it was refused: see `error_responses.Refusal`."""
+    """Record the reason of a refusal for the access log: see `error_responses.Refusal`."""
     request.scope[REFUSAL_MEMBER] = STATUS_AND_CODE_OF_PAGES[type(error)][1]
 
 
@@ -342,14 +342,14 @@ def _is_form(request: Request) -> bool:
 
 
 def query_in(request: Request, model: type[Query]) -> Query:
-    """Return a page's query; fields that a form left empty are absent. InvalidRequest.
+    """Return a page's query without empty fields. InvalidRequest.
 
-    Members that no page has are none of ours: whoever passes a link on may add some (`utm_source`).
+    Unknown members are ignored: links may carry additional ones (`utm_source`).
     """
     given = {name: value for name, value in query_of(request).items() if value != ""}
     for name in model.model_fields:
         if isinstance(given.get(name), list):
-            raise InvalidRequest([Finding("repeated", f"/{name}", "stands there twice")])
+            raise InvalidRequest([Finding("repeated", f"/{name}", "is repeated")])
     query = checked(model, given)
     assert isinstance(query, model)  # noqa: S101 - just read as one
     return query
@@ -366,7 +366,7 @@ def seconds_in(form: Mapping[str, str]) -> float:
 
 
 def check_sure(form: Mapping[str, str]) -> None:
-    """Raise InvalidRequest unless whoever sends a form says that it is meant: it cannot be taken back."""
+    """Raise InvalidRequest unless the form confirms the action, which cannot be undone."""
     if form.get("sure") != "yes":
         raise InvalidRequest([Finding("not_sure", "", 'tick "I am sure" first')])
 

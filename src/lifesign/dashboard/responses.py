@@ -1,8 +1,7 @@
-"""How does a page look like as a response?
+"""Pages as responses.
 
-Templates escape whatever they show, and leave out what moves a cursor or turns a line around. A page may
-load from this server alone, and run our one script: should a text from an agent ever get through as markup,
-it could still do nothing.
+Templates escape all values, and remove characters that move a cursor or reverse a line. A page may only load
+from this server, and run its one script: even if markup from an agent were not escaped, it could do nothing.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Which pages are there?"""
+"""Routes of the pages."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ from lifesign.registry.app import Registry
 
 ROOT_PATH = "/"
 FIRST_TEMPLATES = ("base.html", "marks.html", "login.html", "overview.html", "agents.html")
-"""Of the pages that people come to first; any other is read when it is first wanted, in 10 to 40 ms."""
+"""Templates of the first pages; others are loaded when first used, in 10 to 40 ms."""
 
 
 class Dashboard:
@@ -103,12 +103,12 @@ class Dashboard:
         await self.overview.read_once()
 
     async def run(self) -> None:
-        """Tell open pages what happens."""
+        """Send events to open pages."""
         await self.live.run()
 
 
 class _PageRoute(Route):
-    """Takes who wants a page: browsers. To programs, what stands behind it answers as ever."""
+    """Route for browsers. Programs get the route of the same path that follows it."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Match as a route does, for who accepts HTML."""

@@ -1,8 +1,8 @@
-"""Where does somebody go on who has logged in?
+"""Redirect after a login.
 
-To the page that was asked for, as the query of the login page and its form name it: anybody may have
-written that, so it is a path of this server or nothing. What a browser might take for another site is
-none: two slashes at the beginning, a backslash for one of them, a tab or a line break between them.
+The destination is the page in the query of the login page and in its form. Others may have written that
+query: only a path of this server is accepted. Texts that a browser could take for another site are refused:
+two slashes at the beginning, a backslash for one of them, a tab or a line break between them.
 """
 
 import re
@@ -15,10 +15,10 @@ from lifesign.dashboard.flash import page_of
 
 LOGIN_PATH: Final = "/login"
 MEMBER: Final = "next"
-"""Of the query and of the form."""
+"""Member of the query and of the form."""
 FORM_MEMBER: Final = "form"
 UNDONE: Final = "undone"
-"""Of the query of the login page, where a form has led to it."""
+"""Member of the login page's query after a form."""
 HOME_PATH: Final = "/"
 MAX_CHARACTERS: Final = 2_048
 
@@ -43,7 +43,7 @@ def login_path(request: Request) -> str:
 
 
 def was_form_refused(request: Request) -> bool:
-    """Whether a form led to the login, and did nothing but that."""
+    """Return whether a form led to the login, without any other effect."""
     return request.query_params.get(FORM_MEMBER) == UNDONE
 
 

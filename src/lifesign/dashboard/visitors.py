@@ -1,9 +1,8 @@
-"""Who is looking at the dashboard, and did they mean what a form says?
+"""Visitors of the dashboard: sessions, and tokens of forms.
 
-Whoever logs in shows a key once, and gets the token of a session: a cookie that no script can read, and
-that comes from other sites with a link that somebody follows, never with a form. The database keeps the
-token's digest. A session ends at its time, at logout, and with its key. Tokens of forms follow from the
-session's own, so nothing has to be kept of them.
+A login presents a key once, and gets the token of a session: a cookie that scripts cannot read, and that
+other sites cannot send with a form. The database stores the token's digest. A session ends at its time, at
+logout, and with its key. Tokens of forms are derived from the session's token, so that they are not stored.
 """
 
 import hmac
@@ -34,11 +33,11 @@ from lifesign.storage.keys.sessions import StoredSession
 
 SESSION_COOKIE = "lifesign_session"
 FORM_COOKIE = "lifesign_form"
-"""Of who is not logged in: what the token of the login form follows from."""
+"""Cookie of a visitor without a session, from which the token of the login form is derived."""
 SESSION_SECONDS = 12 * 3_600
 """After which everybody logs in again."""
 SESSION_COOKIE_SECONDS = 7 * 86_400
-"""Longer than the session: whoever comes back later brings it along, and is told that it is over."""
+"""Longer than the session: a returning visitor is informed that it has ended."""
 MAX_SESSIONS_OF_KEY = 32
 """The latest; those before are over."""
 TOKEN_BYTES = 32
@@ -56,15 +55,15 @@ _ANYBODY = Principal("anybody", Role.READER, None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visitor:
-    """Who looks at a page."""
+    """Visitor of a page."""
 
     principal: Principal
     key_name: str | None
-    """Of the key that was shown; None: nobody is logged in."""
+    """Name of the key of the session; None: no session."""
     digest: bytes = field(repr=False)
-    """Of that key; empty if nobody is logged in."""
+    """Digest of that key; empty without a session."""
     form_token: str = field(repr=False)
-    """What a form of this visitor's pages has to bring along."""
+    """Required token in the forms of this visitor's pages."""
 
     @property
     def is_logged_in(self) -> bool:
@@ -72,7 +71,7 @@ class Visitor:
         return self.key_name is not None
 
     def may(self, action: Permission, agent_id: str | None = None) -> bool:
-        """Whether a button for this is of any use; nobody acts without a key."""
+        """Return whether a button for this is useful; actions need a session."""
         return self.is_logged_in and may(self.principal, action, agent_id)
 
 
@@ -136,7 +135,7 @@ def log_out(transaction: Transaction, token: str) -> None:
 
 
 def new_token() -> str:
-    """Return what nobody can guess."""
+    """Return a random token."""
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
@@ -188,11 +187,11 @@ def set_cookie(response: Response, name: str, token: str, seconds: int, *, is_ht
 
 
 def check_origin(request: Request, public_origin: str) -> None:
-    """Raise ForgedForm where a browser says that a form comes from elsewhere than a page of ours.
+    """Raise ForgedForm if the browser's headers show that a form comes from another site.
 
-    `public_origin` is how others reach this server where a proxy stands before it; empty if nobody said so.
-    A proxy that is not trusted does not say that browsers come over TLS: a page over TLS of the same host is
-    ours, too.
+    `public_origin` is the public address behind a proxy; empty if unknown. Behind a proxy that is not
+    trusted, the server does not know that browsers use TLS: a page over TLS of the same host is accepted,
+    too.
     """
     fetched = request.headers.get("sec-fetch-site", "same-origin")
     origin = request.headers.get("origin")

@@ -1,4 +1,4 @@
-"""What an answer's status and header say, before its body is read."""
+"""Status and header of an answer, before its body is read."""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -22,20 +22,20 @@ MAX_DATES: Final = 64
 
 @fast_dataclass(kw_only=True)
 class Answer:
-    """What came back. All but `url`, `result` and `reason` is empty if nothing did."""
+    """Answer to a request. All members but `url`, `result` and `reason` are empty without one."""
 
     url: URL
-    """Where it was found: the last address that was asked."""
+    """Final address, after redirects."""
     result: ResultClass
-    """`ok` for a body that was read whole; what it is has yet to be judged."""
+    """`ok` for a body that was read whole; its content is not checked yet."""
     reason: str = ""
-    """What went wrong, for people; empty if `result` is `ok`. It may quote the peer, in ASCII."""
+    """Fault for people; empty if `result` is `ok`. It may quote the peer, in ASCII."""
     status: int | None = None
     content_type: str = ""
     """Lower case, without parameters."""
     body: bytes = b""
     served_at: datetime | None = None
-    """By the clock of whoever served it: `Date`, plus the time that a cache kept it (`Age`)."""
+    """By the server's clock: `Date`, plus the time in a cache (`Age`)."""
     max_age_seconds: int | None = None
     retry_after_seconds: int | None = None
     status_links: tuple[str, ...] = ()
@@ -64,9 +64,10 @@ class WithHeader(Protocol):
 
 
 def unread_coding(response: WithHeader) -> tuple[ResultClass, str] | None:
-    """Name what is wrong with a body that is packed in another way than was asked for; None if it is not.
+    """Return the fault of a body with an unrequested encoding; None if there is none.
 
-    One coding is taken off, and no second one: what is packed twice would reach the reader packed.
+    One encoding is removed, and no second one: a body that was compressed twice would reach the reader
+    compressed.
     """
     fields = response.headers.getall("Content-Encoding", ())
     if not fields:
@@ -78,7 +79,7 @@ def unread_coding(response: WithHeader) -> tuple[ResultClass, str] | None:
 
 
 class Head(TypedDict):
-    """What the header of an answer says, as `Answer` has it."""
+    """Header of an answer, as members of `Answer`."""
 
     status: int
     content_type: str
@@ -89,7 +90,7 @@ class Head(TypedDict):
 
 
 def read_head(response: WithHeader) -> Head:
-    """Read the header of an answer; what cannot be read counts as absent."""
+    """Read the header of an answer; invalid values count as absent."""
     headers = response.headers
     return {
         "status": response.status,
@@ -118,7 +119,7 @@ def _read_date(text: str) -> datetime:
 
 
 def classify_status(status: int, method: str = "GET") -> tuple[ResultClass, str]:
-    """Tell what a status means by itself, before there is a body; `ok` says nothing of the body."""
+    """Return the meaning of a status by itself, before there is a body; `ok` says nothing about the body."""
     match status:
         case 200 | 203:
             return ResultClass.OK, ""

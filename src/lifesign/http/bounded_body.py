@@ -31,7 +31,7 @@ async def read_bounded(response: Received, max_bytes: int, counter: ByteCounter)
     """
     if not _is_x_gzip(response):
         return await _read_whole(response, max_bytes, counter)
-    # What does not compress is larger in gzip.
+    # Incompressible data is larger in gzip.
     packed = await _read_whole(response, max_bytes + max_bytes // 1_000 + _GZIP_HEAD_BYTES, counter)
     if packed is None:
         return None

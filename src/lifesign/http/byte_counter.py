@@ -8,12 +8,14 @@ a message counts as it arrives, and each byte of its body that is read extends t
 from typing import Final
 
 MAX_HEADER_BYTES: Final = 65_536
-"""Of one answer's header, all 1xx answers before it included."""
+"""Maximum size of one answer's header, including all 1xx answers before it."""
 READ_BYTES: Final = 65_536
-"""Of a body that wait to be read, before its peer has to wait; aiohttp holds twice as many."""
+"""Bytes of a body that wait to be read before its peer has to wait; aiohttp holds twice as many."""
 MAX_SPARE_BYTES: Final = 524_288
-"""Of a message besides the body that was read: its header, what waits to be read (128 KiB), and one piece
-as the socket gives it (256 KiB)."""
+"""Maximum of a message besides its body.
+
+This is its header, the bytes that wait to be read (128 KiB), and one piece from the socket (256 KiB).
+"""
 MAX_BYTES_PER_BODY_BYTE: Final = 8
 """Chunks of one byte take six bytes each; encoders that write JSON token by token come close to that."""
 

@@ -1,8 +1,8 @@
 """aiohttp sessions whose connections count every received byte.
 
-aiohttp bounds single header lines and, read in pieces, the body. What stands between them it does not bound:
-a chunk extension without end, for example. So a protocol of our own stands between each connection's
-transport and aiohttp's protocol. It counts, and ends a connection that exceeds its limit.
+aiohttp limits single header lines and, read in pieces, the body. It does not limit the bytes between them,
+such as a chunk extension without end. Therefore a protocol here wraps aiohttp's protocol in each connection.
+It counts bytes, and closes a connection that exceeds its limit.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ def counting_session(connector: "CountingConnector") -> aiohttp.ClientSession:
 
 
 class CountingConnector(aiohttp.TCPConnector):
-    """Makes connections that count what they receive, anew for each request."""
+    """Opens connections that count received bytes, from 0 for each request."""
 
     async def connect(
         self,
@@ -74,13 +74,13 @@ class _CountingProtocol(asyncio.Protocol):
 
     def __init__(self, inner: asyncio.Protocol, transport: asyncio.Transport) -> None:
         self.counter: ByteCounter | None = None
-        """Of the answer that is being received; None if no request is under way."""
+        """Counter of the answer that is being received; None if no request is in progress."""
         self._inner = inner
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         if self.counter is None or not self.counter.receive(len(data)):
-            # Between two answers nobody asked for anything.
+            # Bytes between two answers were not requested.
             self._transport.abort()
         else:
             self._inner.data_received(data)

@@ -1,4 +1,4 @@
-"""What can go wrong with a request, and the result class and reason of each failure."""
+"""Failures of requests, with the result class and reason of each."""
 
 import os
 import re
@@ -15,15 +15,15 @@ from lifesign.http.byte_counter import MAX_HEADER_BYTES, MAX_SPARE_BYTES
 from lifesign.http.redirects import MAX_SHOWN_CHARS
 
 MAX_HEADER_LINE_BYTES: Final = 8190
-"""Of the status line, and of each header field."""
+"""Maximum length of the status line, and of each header field."""
 MAX_HEADERS: Final = 128
 X_GZIP: Final = "x-gzip"
 """The alias of gzip (RFC 9110 8.4.1.3), which aiohttp leaves packed."""
 UNPACKED: Final = frozenset({"gzip", X_GZIP, "deflate", "br", "zstd"})
-"""What is taken off, or what aiohttp says that it cannot take off without a library for it."""
+"""Encodings that are removed, or that aiohttp reports as unsupported without a library."""
 
-# What a GET can raise, all of it the peer's or the network's doing. ValueError: host names that no
-# resolver accepts (UnicodeError) and headers that are no text reach us as they are.
+# Exceptions of a GET that the peer or the network cause. ValueError: host names that no resolver accepts
+# (UnicodeError), and headers that are not text.
 FAILURES: Final = (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError, ValueError)
 # aiohttp has no class of its own for these.
 _NO_STATUS_LINE = "Bad status line"
@@ -92,7 +92,7 @@ def classify_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
 
 
 def _breach(message: str) -> str:
-    """Tell in our words which rule of HTTP an answer broke, and by which line; aiohttp draws a picture."""
+    """Return which rule of HTTP an answer broke, and in which line; aiohttp's own text is a drawing."""
     is_start = message.startswith(_NO_STATUS_LINE)
     what = "it begins with no status line" if is_start else "its header is malformed"
     quoted = _QUOTED_BYTES.search(message)
@@ -100,7 +100,7 @@ def _breach(message: str) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Tell an error in one short line of ASCII: it may quote the peer."""
+    """Return an error in one short line of ASCII: it may quote the peer."""
     # OpenSSL counts its errors in a way of its own.
     if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
         text = os.strerror(error.errno)

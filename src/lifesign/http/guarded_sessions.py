@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aiohttp.tracing import Trace
 
 MAX_CONNECTIONS: Final = 4
-"""Of one session."""
+"""Maximum of one session."""
 
 
 class GuardedSessions:

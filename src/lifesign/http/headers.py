@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 MAX_LINKS = 32
-"""Of the links in an answer, so many are looked at."""
+"""Maximum of links in an answer that are examined."""
 MAX_DIGITS = 9
 """Numbers of seconds with more digits are cut off: 999999999 seconds are 31 years."""
 
@@ -45,7 +45,7 @@ def max_age_seconds(cache_control: Iterable[str]) -> int | None:
 
 
 def retry_after_seconds(retry_after: str, now: datetime) -> int | None:
-    """How long `Retry-After` asks to wait (RFC 9110 10.2.3): a number of seconds or a date; 0 or more."""
+    """Return the wait of `Retry-After` (RFC 9110 10.2.3): a number of seconds or a date; 0 or more."""
     seconds = whole_number(retry_after)
     if seconds is not None or not retry_after:
         return seconds

@@ -9,13 +9,13 @@ from lifesign.domain.a2a.interfaces import MAX_URL_CHARS
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 """Status codes."""
 MAX_REDIRECTS: Final = 3
-"""Of one request."""
+"""Maximum per request."""
 MAX_SHOWN_CHARS: Final = 80
-"""Of an address in a reason."""
+"""Maximum length of an address in a reason."""
 
 
 def is_same_origin(one: URL, other: URL) -> bool:
-    """Whether scheme, host and port are the same (RFC 6454)."""
+    """Return whether scheme, host and port are the same (RFC 6454)."""
     return (one.scheme, one.raw_host, one.port) == (other.scheme, other.raw_host, other.port)
 
 
@@ -24,7 +24,7 @@ def parsed(text: str) -> URL:
     try:
         return URL(text)
     except IndexError:
-        # What yarl raises for `http://[::1]@`.
+        # yarl raises this for `http://[::1]@`.
         raise ValueError("an authority without a host") from None
 
 
@@ -73,7 +73,7 @@ def refusal(url: URL, target: URL | None, *, has_token: bool, may_leave_origin: 
 
 
 def _is_upgrade(url: URL, target: URL) -> bool:
-    """Whether it only changes from http to https, both on their own ports."""
+    """Return whether it only changes from http to https, both on their default ports."""
     return (
         (url.scheme, target.scheme) == ("http", "https")
         and url.raw_host == target.raw_host

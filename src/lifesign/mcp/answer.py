@@ -1,8 +1,7 @@
-"""How does a call become an answer, whatever goes wrong?
+"""From a call to an answer, for successes and errors.
 
-What a model can do something about is the tool's own answer, marked as an error, in words: it never sees a
-traceback, and nobody's key. What is a fault of ours stands in the log, on standard error. Of the SDK
-there are only its models.
+Errors that a model can act upon are the tool's own answer, marked as an error, as text without tracebacks and
+keys. Defects are logged to standard error. Only the models of the SDK are used.
 """
 
 import json
@@ -32,25 +31,25 @@ from lifesign.mcp.refusal_code import ToolRefusalCode
 from lifesign.mcp.tool import Tool, ToolAnswer, ToolContext, ToolFailed
 
 MAX_NAME_CHARS: Final = 100
-"""Of the name of a tool that is not there, as it is told."""
+"""Maximum length of an unknown tool's name in an answer."""
 ERROR_KEY: Final = "lifesign/error"
-"""Of a refusal's `_meta`: its code, for programs."""
+"""Member of a refusal's `_meta`: its code, for programs."""
 
 _REMEDIES: Final[Sequence[tuple[type[RegistryError], str]]] = (
-    (NotAuthorized, "whoever runs this server must give it a key that the registry knows (--key-file)"),
-    (NotPermitted, "the key of this server is not for that: whoever runs it can give it another"),
+    (NotAuthorized, "the operator of this server must give it a key that the registry knows (--key-file)"),
+    (NotPermitted, "the key of this server lacks that permission: its operator can give it another one"),
     (RateLimited, "ask less often"),
     (Unavailable, "ask again in a few seconds"),
-    (Unreachable, "ask again later; whoever runs this server can see whether the registry runs"),
-    (InvalidAnswer, "whoever runs this server should look at the registry's URL (--registry)"),
+    (Unreachable, "try again later; the operator of this server can check whether the registry is running"),
+    (InvalidAnswer, "the operator of this server should check the registry's URL (--registry)"),
 )
-"""What can be done about it; the first that fits."""
+"""Hints by error; the first match counts."""
 
 _log = logging.getLogger("lifesign.mcp")
 
 
 Read = Callable[[Tool, dict[str, Any]], Awaitable[BaseModel]]
-"""How arguments are read; as `read_arguments`."""
+"""Reads arguments; like `read_arguments`."""
 
 
 async def read_at_once(tool: Tool, arguments: dict[str, Any]) -> BaseModel:
@@ -72,7 +71,7 @@ async def answer(
         failed = _refused(error)
     except Exception:  # noqa: BLE001 - one call must not end the server for all that follow
         _log.exception("the tool %s failed", tool.name)
-        what = "a fault of this server, which its log tells; asking again may help"
+        what = "internal error of this server, described in its log; another try may succeed"
         failed = ToolFailed(what, code=ToolRefusalCode.INTERNAL_ERROR)
     else:
         return _written(tool, told)
@@ -138,7 +137,7 @@ def code_of(result: CallToolResult) -> str | None:
 
 
 def busy(most: int) -> CallToolResult:
-    """Return what is told of a call beyond those that go on at once."""
+    """Return the answer to a call beyond the limit of concurrent calls."""
     what = f"{most} calls are under way: wait for one of them, then ask again"
     return failure(ToolFailed(what, code=ToolRefusalCode.BUSY))
 
@@ -170,7 +169,7 @@ class _Terse(GenerateJsonSchema):
 
 def _schema(model: type[BaseModel], mode: JsonSchemaMode) -> dict[str, Any]:
     schema = model.model_json_schema(by_alias=True, mode=mode, schema_generator=_Terse)
-    # What a class says of itself is for whoever reads the code.
+    # The docstring of a class is for readers of the code.
     for described in (schema, *schema.get("$defs", {}).values()):
         described.pop("title", None)
         described.pop("description", None)

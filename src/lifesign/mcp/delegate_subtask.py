@@ -1,4 +1,4 @@
-"""How does the holder of a task give a part of it to another agent? (lease protocol, "Release")"""
+"""Tool that delegates a part of a task to another agent (lease protocol, "Release")."""
 
 from typing import Annotated, Final
 
@@ -15,12 +15,10 @@ NAME: Final = "delegate_subtask"
 
 
 class Subtask(TaskArguments):
-    """What another agent has to do."""
+    """Work for another agent."""
 
     title: Annotated[Title, Field(description="What to do, in a line")]
-    input: Annotated[JsonObject | None, Field(description="What the work needs: JSON of at most 64 KiB")] = (
-        None
-    )
+    input: Annotated[JsonObject | None, Field(description="Input of the work: JSON of at most 64 KiB")] = None
     agent_id: Annotated[AgentId | None, Field(description="Only this agent")] = None
     role_id: Annotated[RoleId | None, Field(description="Only agents of this role (pool)")] = None
     capabilities: Annotated[
@@ -28,7 +26,7 @@ class Subtask(TaskArguments):
     ] = None
     budget: Annotated[
         Spend | None,
-        Field(description="What its metered calls may cost, out of your own budget; nothing if absent"),
+        Field(description="Limits of its metered calls, out of your own budget; absent: nothing"),
     ] = None
     max_attempts: Annotated[
         Attempts | None, Field(description="How many runs may fail before people are asked")
@@ -53,9 +51,9 @@ DELEGATE_SUBTASK: Final = Tool(
     name=NAME,
     title="Give a part of a task to another agent",
     description=(
-        "Queues a part of the task that you hold as a task of its own, for whichever agent fits what you "
-        "say of it: its name, its role, its capabilities. You keep your task, and go on. Its budget is "
-        "taken out of yours. What it needs to know belongs into the input: it sees nothing of yours."
+        "Queues a part of the task that you hold as a task of its own, for any agent that matches its "
+        "name, role and capabilities. You keep your task, and continue. Its budget is taken out of yours. "
+        "Put everything that it needs to know into the input: it cannot see your task."
     ),
     takes=Subtask,
     gives=Written,

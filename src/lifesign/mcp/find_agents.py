@@ -1,4 +1,4 @@
-"""Which registered agents can do this work? Asked by a model."""
+"""Tool that finds registered agents by capability."""
 
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 DEFAULT_AGENTS: Final = 20
 MAX_AGENTS: Final = 100
-"""Of one answer; fewer if they say much of themselves."""
+"""Maximum of agents in an answer; fewer if their records are large."""
 MAX_CURSOR_CHARS: Final = 1_024
 
 
 class AgentSearch(Arguments):
-    """Which agents are wanted; what is absent matches any."""
+    """Filter of agents; an absent member matches any."""
 
     capabilities: Annotated[
         tuple[Capability, ...],
@@ -83,7 +83,7 @@ async def find_agents(arguments: AgentSearch, reach: ToolContext) -> ToolAnswer:
     while True:
         page = await agents.list(limit=limit, cursor=arguments.cursor, **wanted)
         found = FoundAgents(**dict(page))
-        # Asked for anew, since the cursor stands behind the last one that is shown.
+        # Requested again, since the cursor must follow the last agent shown.
         told = ToolAnswer(content=found, text=_text(found))
         if limit == 1 or _size(told) <= MAX_ANSWER_BYTES:
             return told
@@ -105,7 +105,7 @@ def _text(found: AgentList) -> str:
 
 def _line(agent: AgentSummary) -> str:
     most = agent.capacity.max_concurrent_tasks
-    # What who is gone said last of its work is over.
+    # The last report of an agent that left is outdated.
     is_alive = agent.status in ALIVE
     load = (
         f", {agent.capacity.current_load} of {'? tasks' if most is None else pluralize(most, 'task')}"

@@ -1,8 +1,8 @@
-"""Who may speak to that socket, how much, and for how long?
+"""Authentication and limits of the HTTP server.
 
-Whoever shows the token, and nobody else, on this machine too: every user and every program of a machine
-reaches its loopback, a page in a browser does as well, and the tools speak to the registry with a key that
-is none of theirs. There is nothing here that nobody in particular may see, not even which tools there are.
+Only clients with the token are admitted, on this machine too: every user and program of a machine reaches its
+loopback, as does a page in a browser, and the tools use the registry with the server's key. Nothing is
+public, not even the list of tools.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ CALL_SECONDS: Final = 90.0
 """For all of one request: the longest check of an agent, and what stands before and behind it."""
 TOKEN_BYTES: Final = 32
 MIN_TOKEN_CHARS: Final = 22
-"""Of a token that somebody else made: 128 bits, if they are by chance."""
+"""Minimum length of a token from outside: 128 bits, if it is random."""
 MAX_TOKEN_CHARS: Final = 4_096
 
 _TOKEN: Final = re.compile(r"[!-~]+")
@@ -39,7 +39,7 @@ _TOO_LONG: Final = f"a body has at most {MAX_BODY_BYTES} bytes"
 
 
 def new_token() -> str:
-    """Return a token that nobody guesses."""
+    """Return a random token."""
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
@@ -52,7 +52,7 @@ def check_token(token: str, name: str) -> str:
 
 
 class Guard:
-    """An ASGI app that lets nobody near another one without the token."""
+    """ASGI app that admits only requests with the token to another app."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Guard:
             has_begun = True
             await send(message)
 
-        # What began to be answered and is cut off shows as such: there is nothing better to say.
+        # An answer that was started and is cut off is recognised by its client.
         with suppress(TimeoutError):
             async with asyncio.timeout(self._call_seconds):
                 await self._app(scope, receive_read, send_noting)
@@ -129,7 +129,7 @@ class Guard:
 
 
 def _is_too_long(length: bytes) -> bool:
-    """Whether a body that is said to have this length need not be waited for."""
+    """Return whether a body of this declared length is too long."""
     digits = length.strip().lstrip(b"0")
     return digits.isdigit() and (len(digits) > len(str(MAX_BODY_BYTES)) or int(digits) > MAX_BODY_BYTES)
 
@@ -152,14 +152,14 @@ async def _answer_late(send: Send, status: int, seconds: float) -> None:
 
 
 def _digest(token: bytes) -> bytes:
-    # Of one length, so that comparing tells nothing of the token's.
+    # Digests have the same length, so that the comparison does not reveal the token's.
     return sha256(token).digest()
 
 
 async def _answer(send: Send, status: int, message: str, headers: dict[str, str]) -> None:
     members: dict[str, object] = {"error": message}
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        # In the form that MCP's clients hand on: of any other they tell that something is wrong.
+        # In the form that MCP clients pass on: for any other they only report an error.
         members = {"jsonrpc": "2.0", "id": None, "error": {"code": _REFUSED, "message": message}}
     body = json.dumps(members).encode()
     fields = {"content-type": "application/json", "content-length": str(len(body)), **headers}

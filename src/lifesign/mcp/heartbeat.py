@@ -1,8 +1,8 @@
-"""How does an agent say that it is alive, by calling a tool? (heartbeat tool)
+"""Heartbeat tool: an agent reports that it is alive by a tool call (heartbeat tool).
 
-The contract's fields, and its four error texts to the letter. Its words for our statuses: `terminated` is
-deregistered, `inactive` is dead; `idle` is no status of ours and stands in the record's metadata, as does
-what the agent says of its work.
+The fields and the four error texts are exactly those of the contract. Its statuses are translated:
+`terminated` is deregistered, `inactive` is dead; `idle` is no status of the registry and is stored in the
+record's metadata, as are the agent's reports about its work.
 """
 
 import logging
@@ -23,9 +23,9 @@ from lifesign.errors import InvalidValue
 from lifesign.mcp.tool import Tool, ToolAnswer, ToolContext, registry_of
 
 METADATA_MEMBER: Final = "heartbeat"
-"""Of a record's metadata: what the agent said last by this tool."""
+"""Member of a record's metadata: the agent's last report by this tool."""
 MAX_WRITES: Final = 3
-"""Of the metadata, where somebody else changes the record each time."""
+"""Maximum of writes of the metadata while other callers change the record each time."""
 
 _log = logging.getLogger("lifesign.mcp")
 
@@ -68,20 +68,20 @@ class HeartbeatOutput(BaseModel):
         str | None,
         Field(description="active, idle, unhealthy or draining; draining: finish, and take nothing new"),
     ] = None
-    error: Annotated[str | None, Field(description="What went wrong; absent on success")] = None
+    error: Annotated[str | None, Field(description="Error; absent on success")] = None
 
 
 async def heartbeat(arguments: HeartbeatInput, reach: ToolContext) -> ToolAnswer:
-    """Tell the registry that an agent is alive, then what it says of its work."""
+    """Send a heartbeat for an agent, then store its report about its work."""
     agents = registry_of(reach).agents
     try:
         _AGENT_ID.validate_python(arguments.agent_id)
         return await _send_heartbeat(arguments, agents)
     except (NotFound, ValidationError):
-        # What is no id, nobody has.
+        # An invalid id belongs to no agent.
         return _failed(_not_found(arguments.agent_id))
     except (NotAuthorized, NotPermitted) as error:
-        what = "whoever runs this server must give it the agent's own key"
+        what = "the operator of this server must give it the agent's own key"
         return _failed(f"Failed to update heartbeat: {error}: {what}")
     except (RegistryError, InvalidValue) as error:
         return _failed(f"Failed to update heartbeat: {error}")
@@ -100,7 +100,7 @@ async def _send_heartbeat(arguments: HeartbeatInput, agents: RegistryAgents) -> 
     except Gone:
         # Its life ended in between; or it began another one, of which nothing is wrong but the moment.
         ended = _ended(await agents.get(arguments.agent_id))
-        return _failed(ended or "Failed to update heartbeat: the agent has just registered anew: try again")
+        return _failed(ended or "Failed to update heartbeat: the agent has just registered again: try again")
     said = await _stored(arguments, agents, record)
     status = str(reply.agent_status)
     if reply.agent_status is Status.ACTIVE and said.get("status") == "idle":
@@ -178,13 +178,13 @@ def _failed(error: str) -> ToolAnswer:
 
 HEARTBEAT: Final = Tool(
     name="heartbeat",
-    title="Say that an agent is alive",
+    title="Send a heartbeat",
     description=(
         "Updates the calling agent's heartbeat timestamp to signal liveness. Call it about every 30 seconds, "
-        "and before nextDeadline at the latest: an agent that stays silent is taken for dead, and its work "
-        "goes to others. Needed where nothing else beats for the agent, such as long computations without "
-        "tool calls. Report status 'idle' when there is nothing to do. After 'Agent is inactive', whoever "
-        "started the agent has to register it again."
+        "and before nextDeadline at the latest: an agent without heartbeats is considered dead, and its work "
+        "goes to others. It is needed if nothing else sends heartbeats for the agent, such as during long "
+        "computations without tool calls. Report status 'idle' when there is nothing to do. After 'Agent is "
+        "inactive', the agent must be registered again by its operator."
     ),
     takes=HeartbeatInput,
     gives=HeartbeatOutput,

@@ -1,7 +1,7 @@
-"""The ASGI app of an MCP server over streamable HTTP: the SDK's, which stands behind the guard.
+"""ASGI app of an MCP server over streamable HTTP: the SDK's app behind the guard.
 
-Every request stands for itself: there are no sessions that somebody could take over or pile up, and any
-answer is one JSON object.
+Requests are independent: there are no sessions that could be taken over or pile up, and every answer is one
+JSON object.
 """
 
 from collections.abc import Sequence

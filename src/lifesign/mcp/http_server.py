@@ -1,4 +1,4 @@
-"""How does uvicorn serve it: bounded in connections, heads and time, and silent?"""
+"""uvicorn server with limits of connections, heads and time, and without output."""
 
 from typing import Final
 

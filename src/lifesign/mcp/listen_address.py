@@ -1,4 +1,4 @@
-"""Where is it served, and under which names may it be asked?"""
+"""Address of the HTTP server, and the accepted host names."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,13 +16,13 @@ LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenAddress:
-    """Where it is served, and under which names."""
+    """Address of the server, with its names."""
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     """0: any that is free."""
     names: Sequence[str] = ()
-    """By which clients reach it, besides `host`."""
+    """Names under which clients reach it, besides `host`."""
 
     @property
     def is_local(self) -> bool:
@@ -34,7 +34,7 @@ class ListenAddress:
         return False
 
     def resolve_agent(self) -> list[str]:
-        """Return the hosts that requests may name; InvalidValue if nobody could name any."""
+        """Return the accepted hosts of requests; InvalidValue if there is none."""
         is_everywhere = self.host in {"", "0.0.0.0", "::"}  # noqa: S104 - they are compared, not listened on
         if is_everywhere and not self.names:
             raise InvalidValue("--allow-host", None, f"a name by which clients reach {self.host}")

@@ -1,4 +1,4 @@
-"""How does the holder of a task hand its result in? (lease protocol, "Release, not finish")"""
+"""Tool that submits the result of a task (lease protocol, "Release, not finish")."""
 
 from typing import Annotated, Final
 
@@ -31,7 +31,7 @@ async def mark_complete(arguments: CompletionArguments, reach: ToolContext) -> T
     except RegistryError as error:
         raise refusal(error) from None
     return write_answer(
-        written, "the result is handed in and somebody reviews it; the task is not yours any more"
+        written, "the result is submitted and will be reviewed; you do not hold the task any more"
     )
 
 

@@ -1,4 +1,4 @@
-"""How is it served on a socket? (MCP, streamable HTTP)"""
+"""MCP server on a socket (MCP, streamable HTTP)."""
 
 import logging
 import logging.config
@@ -28,7 +28,7 @@ async def over_http(
 ) -> None:
     """Serve until SIGTERM, which is SystemExit(0), or Ctrl-C; CannotListen.
 
-    `say_ready` is told the URL once it answers.
+    `say_ready` receives the URL once it answers.
     """
     app = Guard(app_of(server, place.resolve_agent()), token)
     with bound(place.host, place.port) as opened:

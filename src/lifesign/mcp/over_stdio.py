@@ -1,7 +1,7 @@
-"""How is it served to the program that started it?
+"""MCP server over stdio, for the program that started it.
 
-Over the pipes to its parent, which is trusted as whoever typed the command is. Nothing but the protocol is
-written to standard output: while it is served, what anybody else writes there goes to standard error.
+The parent process at the other end of the pipes is trusted like the user of a command. Standard output
+belongs to the protocol: other output of this process goes to standard error meanwhile.
 """
 
 import signal

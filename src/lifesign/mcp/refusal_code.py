@@ -1,12 +1,12 @@
-"""By which codes does a tool refuse?"""
+"""Codes of refusals by tools."""
 
 from enum import StrEnum
 
 
 class ToolRefusalCode(StrEnum):
-    """What programs may compare; docs/mcp.md and docs/tool-proxy.md say what each means.
+    """Code for programs; docs/mcp.md and docs/tool-proxy.md explain each.
 
-    What the registry refuses has the registry's own code, where that is none of these.
+    A refusal by the registry has the registry's own code, unless one of these applies.
     """
 
     BUSY = "busy"
@@ -14,16 +14,16 @@ class ToolRefusalCode(StrEnum):
     NOT_ASKED = "not_asked"
     UNAVAILABLE = "orchestrator_unavailable"
     REFUSED = "refused"
-    """By the registry, or what stands before it, without a code of its own."""
+    """Refused by the registry, or a proxy before it, without a code."""
     INTERNAL_ERROR = "internal_error"
 
-    # Of those who hold a task.
+    # For holders of a task.
     STALE_TOKEN = "stale_token"  # noqa: S105 - the name of a code
     BUDGET_EXCEEDED = "budget_exceeded"
     KEY_REUSED = "idempotency_key_reused"
     NOT_ALLOWED = "not_allowed"
 
-    # Of the tool proxy alone.
+    # Only of the tool proxy.
     LEASE_LOST = "lease_lost"
     RUN_ENDED = "run_ended"
     TOOL_MISSING = "tool_missing"

@@ -1,4 +1,4 @@
-"""How does the holder of a task write down what it has found? (lease protocol, "Progress reports")"""
+"""Tool that reports progress on a task (lease protocol, "Progress reports")."""
 
 from typing import Annotated, Any, Final
 
@@ -15,18 +15,16 @@ NAME: Final = "report_progress"
 class ProgressArguments(TaskArguments):
     """A report, with the members of the source."""
 
-    summary: Annotated[Text, Field(description="What was done since the last report")]
+    summary: Annotated[Text, Field(description="Work since the last report")]
     beliefs: Annotated[
-        list[Text] | None, Field(max_length=MAX_ENTRIES, description="What you take for true")
+        list[Text] | None, Field(max_length=MAX_ENTRIES, description="Facts that you assume")
     ] = None
     attempted: Annotated[
         list[Attempt] | None,
-        Field(max_length=MAX_ENTRIES, description="What was tried, and what came of it"),
+        Field(max_length=MAX_ENTRIES, description="Attempts and their results"),
     ] = None
-    next_step: Annotated[Text | None, Field(description="What you will do next")] = None
-    blockers: Annotated[
-        list[Text] | None, Field(max_length=MAX_ENTRIES, description="What stands in the way")
-    ] = None
+    next_step: Annotated[Text | None, Field(description="Your next step")] = None
+    blockers: Annotated[list[Text] | None, Field(max_length=MAX_ENTRIES, description="Obstacles")] = None
 
     def report(self) -> dict[str, Any]:
         """Return the report alone."""
@@ -50,10 +48,10 @@ REPORT_PROGRESS: Final = Tool(
     name=NAME,
     title="Write down how a task goes",
     description=(
-        "Keeps a checkpoint of the task that you hold. Call it when you have something new to say: after "
-        "reading the task, between two steps, at a decision, before anything that takes long, and before "
-        "your context may be cut. It is not for a timer. If you are lost, whoever gets the task goes on "
-        "from your latest report, so write what they would need."
+        "Stores a checkpoint of the task that you hold. Call it when you have something new to report: "
+        "after reading the task, between two steps, at a decision, before anything that takes long, and "
+        "before your context may be cut. Do not call it by a timer. If you are lost, the next holder "
+        "continues from your latest report, so write what they would need."
     ),
     takes=ProgressArguments,
     gives=Written,

@@ -1,4 +1,4 @@
-"""How does the holder of a task hand it to people? (lease protocol, "Release, not finish")"""
+"""Tool that hands a task to people (lease protocol, "Release, not finish")."""
 
 from typing import Annotated, Final
 
@@ -14,9 +14,11 @@ NAME: Final = "request_human_help"
 
 
 class HelpArguments(TaskArguments):
-    """What people are needed for."""
+    """Question for people."""
 
-    reason: Annotated[Comment, Field(description="What you need of a human: a question, a decision, access")]
+    reason: Annotated[
+        Comment, Field(description="What you need from a person: an answer, a decision, access")
+    ]
     report: Annotated[
         ProgressReport | None, Field(description="A last progress report, from which the work goes on")
     ] = None

@@ -1,8 +1,8 @@
-"""In whose name does a tool write to a task, how is a retry known, what does a refusal mean? (protocol 6.8)
+"""Writes to a task by tools: run, idempotency and refusals (protocol 6.8).
 
-A server that is bound to one run writes in its name, and its tools ask for no credentials. Any other one has
-its callers show them. A write has an idempotency key: the caller's own, or one that follows from the run and
-from what is written, so that the same call made twice counts once and is answered twice.
+A server that is bound to one run writes in its name, and its tools take no credentials. With any other
+server, the caller passes them. A write has an idempotency key: the caller's own, or one derived from the run
+and the content, so that a repeated call counts once and gets the same answer.
 """
 
 import json
@@ -40,7 +40,7 @@ _UNREPORTED_MEMBERS: Final = {"idempotency_key", "task_id", "run_id", "fencing_t
 
 
 class TaskArguments(Arguments):
-    """What a tool takes that writes to a task; named as in the source."""
+    """Arguments of a tool that writes to a task; named as in the source."""
 
     model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True)
 
@@ -54,7 +54,7 @@ class TaskArguments(Arguments):
 
 
 class ShownRun(TaskArguments):
-    """What the caller shows where the server is bound to no run."""
+    """Credentials of the caller if the server is bound to no run."""
 
     task_id: Annotated[str, Field(pattern=TASK_ID_PATTERN, description="The task, as the claim told")]
     run_id: Annotated[RunId, Field(description="The run, as the claim told")]
@@ -62,7 +62,7 @@ class ShownRun(TaskArguments):
 
 
 class Written(BaseModel):
-    """What a write to a task did."""
+    """Result of a write to a task."""
 
     model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True)
 
@@ -90,9 +90,9 @@ def run_of(arguments: TaskArguments, reach: ToolContext) -> HeldRun:
 
 
 def run_in(environment: Mapping[str, str]) -> HeldRun | None:
-    """Return the run that a process under a lease is told of by its environment; None if it is under none.
+    """Return the run in the environment of a process under a lease; None without one.
 
-    InvalidValue for one that is told of by halves.
+    Raise InvalidValue for incomplete variables.
     """
     names = (TASK_VARIABLE, RUN_VARIABLE, TOKEN_VARIABLE)
     given = [environment.get(name) for name in names]
@@ -131,7 +131,7 @@ def write_answer(written: TaskWritten, text: str) -> ToolAnswer:
 
 
 def refusal(error: RegistryError) -> ToolFailed:
-    """Return what a registry's error means to whoever works at a task, and what it can do about it."""
+    """Return the meaning of a registry's error for the holder of a task, with a hint."""
     if error.code == ToolRefusalCode.BUDGET_EXCEEDED:
         what = (
             "nothing was carried out and nothing was spent. Do it for less, say so with report_progress "
@@ -140,8 +140,8 @@ def refusal(error: RegistryError) -> ToolFailed:
         return ToolFailed(f"{error}; {what}", code=ToolRefusalCode.BUDGET_EXCEEDED)
     if isinstance(error, Stale | Gone) or error.code == "not_holder":
         what = (
-            "this task is not yours any more: it has ended, or somebody else has it. Stop working at it; "
-            "nothing that you write counts"
+            "you do not hold this task any more: it has ended, or another agent has it. Stop working on it; "
+            "your writes do not count"
         )
         return ToolFailed(f"{what} ({error})", code=ToolRefusalCode.STALE_TOKEN)
     if isinstance(error, RegistryFailure | RateLimited):
@@ -151,6 +151,6 @@ def refusal(error: RegistryError) -> ToolFailed:
         )
         return ToolFailed(f"{what} ({error})", code=ToolRefusalCode.UNAVAILABLE)
     if isinstance(error, NotAuthorized | NotPermitted):
-        what = "whoever runs this server must give it the key of the agent that holds the task"
+        what = "the operator of this server must give it the key of the agent that holds the task"
         return ToolFailed(f"{error}: {what}", code=ToolRefusalCode.NOT_ALLOWED)
     return ToolFailed(str(error), code=error.code or ToolRefusalCode.REFUSED)

@@ -1,4 +1,4 @@
-"""Which tools has whoever holds a task? (protocol 6.8)"""
+"""Tools for the holder of a task (protocol 6.8)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,4 +12,4 @@ from lifesign.mcp.tool import Tool
 TASK_TOOLS: Final[Sequence[Tool]] = (REPORT_PROGRESS, MARK_COMPLETE, REQUEST_HUMAN_HELP, DELEGATE_SUBTASK)
 """As they are where the server is bound to a run."""
 ENDING: Final = frozenset({MARK_COMPLETE.name, REQUEST_HUMAN_HELP.name})
-"""Those after which the run is over."""
+"""Tools after which the run has ended."""

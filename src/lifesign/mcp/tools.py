@@ -1,4 +1,4 @@
-"""Which tools are there, and which of them are offered here?"""
+"""All tools, and those that a server offers."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -15,9 +15,9 @@ TOOLS: Final[Sequence[Tool]] = (HEARTBEAT, CHECK_AGENT, FIND_AGENTS, *TASK_TOOLS
 
 
 def offered(*, has_registry: bool, has_run: bool = False) -> tuple[Tool, ...]:
-    """Return the tools that can do something here: without a registry, those that need none.
+    """Return the usable tools: without a registry, those that need none.
 
-    Without a run, whoever calls those that write to a task has to show it.
+    Without a run, callers pass it to the tools that write to a task.
     """
     return tuple(
         of_any_run(tool) if tool.is_in_run and not has_run else tool

@@ -1,4 +1,4 @@
-"""How does one line around an ASGI app make an agent's health known?"""
+"""ASGI middleware that publishes an agent's health."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -26,17 +26,16 @@ _NEVER_SAMPLED = frozenset({"HEAD", "OPTIONS"})
 
 
 class AgentHealthMiddleware:
-    """Wraps an ASGI app: counts what becomes of its requests, serves `/.well-known/agent-health`.
+    """Wraps an ASGI app: counts the outcomes of its requests, and serves `/.well-known/agent-health`.
 
-    The app, its messages and its exceptions pass through untouched; only the answer at a card path
-    gets one header more, `Link: <path>; rel="status"` (RFC 8631). Wrap the app as the last step, when its
-    routes are there, or give the class to `add_middleware` of Starlette or FastAPI. A compression goes around
-    the middleware: an answer that is compressed before it comes here cannot be inspected.
+    The app, its messages and its exceptions pass through unchanged; only the answer at a card path gets one
+    more header, `Link: <path>; rel="status"` (RFC 8631). Wrap the app as the last step, when its routes
+    exist, or pass the class to `add_middleware` of Starlette or FastAPI. Put a compression around the
+    middleware: an answer that is already compressed cannot be inspected.
 
-    Settings (InvalidValue for a wrong one, and for an `app` that cannot be called). Those of the
-    recorder, which stands in `health`, are `agent_id`, `window_seconds`, `refresh_seconds`,
-    `baseline_p99_ms`, `counting`, `state_dir`, `model_changed_at`, `capabilities_updated_at` and `clock`:
-    see `AgentHealth`. The others:
+    Settings (InvalidValue for a wrong one, and for an `app` that cannot be called). Those of the recorder,
+    which is `health`, are `agent_id`, `window_seconds`, `refresh_seconds`, `baseline_p99_ms`, `counting`,
+    `state_dir`, `model_changed_at`, `capabilities_updated_at` and `clock`: see `AgentHealth`. The others:
 
     path: where the document is served, below the app's root path; "/.well-known/agent-health" by default.
     timeout_seconds: an answer whose first byte takes longer has failed; 30 by default, above 0, up to
@@ -45,16 +44,16 @@ class AgentHealthMiddleware:
         everything.
     exclude: path patterns of what is not counted, such as "/metrics"; () by default; wins over `include`.
         Both are matched against the path below the app's root path.
-    detail: "full" (default), or "coarse" for an agent whose rhythm would tell about a person: healthy,
-        unhealthy or unknown, and nothing else (draft 8).
+    detail: "full" (default), or "coarse" for an agent whose rhythm would reveal facts about a person:
+        healthy, unhealthy or unknown, and nothing else (draft 8).
     detail_token: with "coarse", the bearer token that gets the full document: 16 to 1024 visible ASCII
-        characters. None, the default: nobody gets it.
+        characters. None, the default: no one gets the full document.
     metrics_path: where the numbers of the document are served for Prometheus, such as "/metrics"; None, the
-        default: nowhere. With "coarse", to who shows `detail_token`. Needs prometheus-client.
+        default: nowhere. With "coarse", only for clients with `detail_token`. Needs prometheus-client.
     max_inspected_bytes: how long an answer, or one event of a stream, may be to be inspected for failures
         inside HTTP 200: 1048576 (1 MiB) by default, 0 (never) to 16777216. A longer one counts as
         `not_inspected`: in no ratio. If most do, the status is unknown.
-    stream_latency: which is the latency of a `text/event-stream` answer, "first_byte" (default) or
+    stream_latency: the latency of a `text/event-stream` answer, "first_byte" (default) or
         "last_byte".
     """
 
@@ -108,20 +107,20 @@ class AgentHealthMiddleware:
         )
         """The recorder, for interactions that do not come over HTTP."""
         self.health.is_inspecting = settings.max_inspected_bytes > 0
-        # Full detail tells of each refresh by its numbers; coarse detail must not tell when there was one.
+        # The numbers of a full document show each refresh; a coarse one must not reveal it.
         self.health.is_on_grid = settings.detail == "coarse"
         self._path = settings.path
         self._pages = {settings.path: HealthEndpoint(self.health, settings).answer}
-        """What we answer ourselves."""
+        """Paths that the middleware answers itself."""
         if settings.metrics_path is not None:
             self._pages[settings.metrics_path] = _metrics_page(self.health, settings).answer
         self._own_paths = (*self._pages, *CARD_PATHS)
-        # Nearly every path lacks it, which is told in a third of the time of `endswith`.
+        # Nearly every path lacks it, which this test finds in a third of the time of `endswith`.
         self._own_mark = _WELL_KNOWN if all(_WELL_KNOWN in path for path in self._own_paths) else ""
         self._is_excluded = settings.excludes()
         self._in_flight: set[RequestExchange] = set()
         self.health.count_overdue = self._count_overdue
-        # What an exchange needs; it looks them up several times for each request.
+        # Members that an exchange looks up several times for each request.
         self.now_ns = self.health.clock.monotonic_ns
         self.count = self.health.count
         self.count_quick_answer = self.health.count_quick_answer
@@ -129,7 +128,7 @@ class AgentHealthMiddleware:
         self.note_compressed = self.health.note_compressed
         self.complain = self.health.complain
         self.sends_may_raise: bool | None = None
-        """Of the server, told by its first request."""
+        """Property of the server, from its first request."""
         self.timeout_ns = int(settings.timeout_seconds * 1e9)
         self.quick_ns = min(self.timeout_ns, QUICK_NS)
         self.max_inspected_bytes = settings.max_inspected_bytes

@@ -19,7 +19,7 @@ from lifesign.domain.health.outcome import ANSWERED, Outcome
 
 Message = MutableMapping[str, Any]
 
-# What an answer claims to be. Plain text, as looking up a member of an Enum takes 75 ns.
+# Content type of an answer. Plain text, as looking up a member of an Enum takes 75 ns.
 JSON = "json"
 EVENTS = "events"
 OTHER = "other"
@@ -56,12 +56,12 @@ def header(start: Message, wanted: bytes) -> bytes:
 
 
 def is_compressed(start: Message) -> bool:
-    """Whether the application encoded the body of an answer, as a compression inside the middleware does."""
+    """Return whether the application encoded the body of an answer, as a compression middleware does."""
     return header(start, b"content-encoding").strip().lower() not in _READABLE_ENCODINGS
 
 
 def is_partial(start: Message) -> bool:
-    """Whether an answer is a part of what it claims to be: what was asked for by `Range`."""
+    """Return whether an answer is only a requested `Range`."""
     return start.get("status") == 206 or bool(header(start, b"content-range"))
 
 
@@ -94,7 +94,7 @@ class KeptBytes:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew, as a process does after a fork: a thread that is gone may hold the lock."""
+        """Start again, as in a new process after a fork: a thread that is gone may hold the lock."""
         self.held = 0
         self._lock = threading.Lock()
 
@@ -113,7 +113,7 @@ class KeptBytes:
 
 
 KEPT = KeptBytes()
-"""Of this process."""
+"""Those of this process."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=KEPT.reset)
 
@@ -141,7 +141,7 @@ class JsonBody:
             self._bytes += piece
 
     def is_empty(self) -> bool:
-        """Whether there was no byte in it."""
+        """Return whether it has no bytes."""
         return self.missed is None and not self._bytes
 
     def classify(self, last: bytes) -> Classified:
@@ -199,7 +199,7 @@ class EventsBody:
 
 
 class StreamedBody:
-    """What is kept of a body in several messages, and whether it is as long as was declared.
+    """Collected parts of a body in several messages, and whether its declared length was reached.
 
     `append` takes a piece. It is an attribute because every piece goes through it.
     """
@@ -218,7 +218,7 @@ class StreamedBody:
         self.append = self._keep if self._declared_bytes is None else self._store_and_measure
 
     def is_as_long_as_declared(self, last: bytes | None) -> bool:
-        """Whether the answer had a content length, and all of it was sent."""
+        """Return whether the answer had a content length, and all of it was sent."""
         return self._seen_bytes + len(last or b"") == self._declared_bytes
 
     def close(self) -> None:

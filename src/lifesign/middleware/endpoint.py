@@ -1,4 +1,4 @@
-"""What is answered at /.well-known/agent-health? (draft 4.1, 7 and 8)"""
+"""Answers at /.well-known/agent-health (draft 4.1, 7 and 8)."""
 
 import hmac
 import json
@@ -16,7 +16,7 @@ Headers = list[tuple[bytes, bytes]]
 
 _JSON = b"application/json"
 _HEALTH_JSON = b"application/health+json"
-# What `application/json` matches, the most specific first.
+# Ranges that `application/json` matches, the most specific first.
 _RANGES = (_JSON, b"application/*", b"*/*")
 _OF_THE_BODY = frozenset({b"content-type", b"content-length"})
 _NEGOTIATING = frozenset({b"accept", b"if-none-match", b"authorization"})
@@ -131,10 +131,10 @@ def _bearer_token(headers: Mapping[bytes, bytes]) -> bytes | None:
 
 
 def _prefers_health_json(accept: bytes) -> bool:
-    """Whether `application/health+json` is asked for by name, and no less than `application/json`.
+    """Return whether `application/health+json` is requested, with no lower quality than `application/json`.
 
     The quality of `application/json` is that of the most specific range that it matches (RFC 9110 12.5.1).
-    Between two equal ones, a type that is named wins over a range, and `application/json` over the other.
+    Between two equal ones, a named type wins over a range, and `application/json` over the other.
     """
     if len(accept) > _MOST_HEADER_BYTES or _HEALTH_JSON not in (accept := accept.lower()):
         return False
@@ -162,7 +162,7 @@ def _quality(parameters: list[bytes]) -> float:
 
 
 def _matches(if_none_match: bytes, etag: bytes) -> bool:
-    """Whether an If-None-Match header names our entity tag (RFC 9110 13.1.2, weak comparison)."""
+    """Return whether an If-None-Match header contains the entity tag (RFC 9110 13.1.2, weak comparison)."""
     if len(if_none_match) > _MOST_HEADER_BYTES:
         return False
     if if_none_match.strip() == b"*":

@@ -1,9 +1,8 @@
-"""How did one request end? Follows its ASGI messages, which reach app and server untouched.
+"""End of one request, from its ASGI messages, which reach app and server unchanged.
 
-A request is counted once. Where its last message leaves no doubt, that is as soon as the server has
-taken that message, so that background tasks delay nothing; else it is when the application returns:
-an answer closed by an empty body may have been closed so by a middleware that is about to raise the
-answer's own exception.
+A request is counted once. If its last message leaves no doubt, it is counted as soon as the server has
+accepted that message, so that background tasks delay nothing; else when the application returns: a middleware
+may have closed the answer with an empty body before it raises the answer's own exception.
 """
 
 from collections.abc import Awaitable, Callable
@@ -57,7 +56,7 @@ _SENT_BY_SERVER = frozenset({"http.response.pathsend", "http.response.zerocopyse
 
 
 class Observer(Protocol):
-    """What an exchange needs of the middleware: settings, the clock, and where to count."""
+    """Parts of the middleware that an exchange needs: settings, the clock, and the counters."""
 
     timeout_ns: int
     quick_ns: int
@@ -92,8 +91,8 @@ class Observer(Protocol):
 class RequestExchange:
     """One request and its answer. The app gets `receive` and `send` in place of the server's.
 
-    It is told to `begin`, as a class takes 50 ns longer to call with arguments; and functions that
-    attributes hold are called through local names, as CPython looks for a method of that name first.
+    `begin` takes the arguments, as calling a class with arguments takes 50 ns longer. Functions in attributes
+    are called through local names, as CPython looks for a method of that name first.
     """
 
     __slots__ = (
@@ -121,9 +120,9 @@ class RequestExchange:
     )  # fmt: skip
 
     _shape: Shape | None
-    """Of a stream, once it has begun: the shape of events that need not be read."""
+    """Shape of the events of a stream that need not be parsed."""
     _last: bytes | None
-    """The last piece of the answer's body, until it is judged."""
+    """The last piece of the answer's body, until it is inspected."""
     _upload_ns: int | None
     """Since when the app waits for more of the request's body, 0 if it does not; None once that is whole."""
 
@@ -211,8 +210,8 @@ class RequestExchange:
             if self._start is None:
                 self._start = message
                 if self._upload_ns:
-                    # A task of the app still receives. What it waits for from now on is no upload: the
-                    # exchange would begin after its answer.
+                    # A task of the app still receives. Its further waits are no upload: the exchange would
+                    # begin after its answer.
                     until_ns = self._observer.now_ns()
                     self._began_ns = min(until_ns, self._began_ns + until_ns - self._upload_ns)
                 # As they are now: a compression outside adds to the list that it is given.
@@ -351,7 +350,7 @@ class RequestExchange:
             self.end()
 
     def _is_success_json(self, body: bytes) -> bool:
-        """Whether an answer in one message is short JSON without a failure in it; keep what it is else."""
+        """Return whether an answer in one message is short JSON without a failure; else keep its content."""
         if self._content is not JSON or type(body) is not bytes:
             return False
         if len(body) > self._observer.max_inspected_bytes:
@@ -402,7 +401,7 @@ class RequestExchange:
             observer.count(outcome, latency_ns, first_byte_ns, now_ns, inspection)
 
     def _is_get_stream(self) -> bool:
-        """Whether this is an event stream that a GET opened: it waits for events that may never come."""
+        """Return whether this is an event stream of a GET, which waits for events that may never come."""
         start = self._start
         return self._scope["method"] == "GET" and start is not None and content_of(start) is EVENTS
 
@@ -460,7 +459,7 @@ class RequestExchange:
         return self._classify_events(end)
 
     def _expects_events(self) -> bool:
-        """Whether an event stream without an event is no answer to this request."""
+        """Return whether an event stream without an event is no answer to this request."""
         return self._scope["path"].endswith(STREAMING_PATH) or expects_rpc_answer(self._call())
 
     def _classify_events(self, end: StreamEnd) -> Classified:
@@ -502,9 +501,9 @@ class RequestExchange:
 
 
 def sends_may_raise(scope: Scope) -> bool:
-    """Whether `send` may raise OSError because the caller has left: since HTTP spec 2.4, it must.
+    """Return whether `send` may raise OSError because the caller has left: since HTTP spec 2.4, it must.
 
-    A server that does not say which it follows is taken to be able to.
+    A server without a version is assumed to do so.
     """
     version = scope.get("asgi", {}).get("spec_version")
     return version not in {"2.0", "2.1", "2.2", "2.3"}
@@ -515,12 +514,12 @@ def _is_empty_by_right(start: Message) -> bool:
 
 
 def _has_route(scope: Scope) -> bool:
-    """Whether a route of the app matched, where its framework tells (Starlette, FastAPI).
+    """Return whether a route of the app matched, if its framework shows it (Starlette, FastAPI).
 
-    A mounted app is a route and an endpoint too, but says nothing about its own routes.
+    A mounted app is a route and an endpoint too, but does not show its own routes.
     """
     if "route" in scope:
         return getattr(scope["route"], "endpoint", None) is not None
-    # Older Starlette tells the endpoint only.
+    # Older Starlette shows the endpoint only.
     endpoint = scope.get("endpoint")
     return isinstance(endpoint, type) or hasattr(endpoint, "__code__")

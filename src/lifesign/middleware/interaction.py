@@ -60,9 +60,9 @@ class Interaction:
 
     @property
     def outcome(self) -> Outcome | None:
-        """How it ended, if the body's own end does not tell; may be set by name, such as "task_failed".
+        """Outcome, if the end of the body does not decide it; may be set by name, such as "task_failed".
 
-        Raises InvalidValue, when it is set, for what is no outcome.
+        Setting another value raises InvalidValue.
         """
         return self._outcome
 

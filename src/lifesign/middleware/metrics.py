@@ -1,7 +1,7 @@
-"""Which numbers does an agent tell Prometheus, and how are they called?
+"""Prometheus metrics of an agent.
 
 They are those of the health document: ratios and percentiles over its window, of all workers that share a
-state directory. docs/monitoring.md lists them all. Needs prometheus-client, which nothing else here does.
+state directory. docs/monitoring.md lists all metrics. Needs prometheus-client, which nothing else here does.
 """
 
 import hmac
@@ -25,13 +25,13 @@ _REASONS = [reason.name.lower() for reason in Inspection if reason is not Inspec
 MOST_HEADER_BYTES = 1_024
 """A longer Accept is as good as none."""
 KEPT_NS = 1_000_000_000
-"""For how long one answer is good: whoever asks more often costs nothing more."""
+"""How long an answer is cached: more frequent scrapes cost nothing more."""
 
 
 class HealthCollector(Collector):
-    """Tells the health of agents in a registry of prometheus-client: `REGISTRY.register(HealthCollector())`.
+    """Collector for a registry of prometheus-client: `REGISTRY.register(HealthCollector())`.
 
-    Without an argument, of all agents that this process has at the time of a scrape. Each is one document,
+    Without an argument it covers all agents of this process at the time of a scrape. Each is one document,
     which takes 2 ms at most.
     """
 
@@ -87,7 +87,7 @@ class MetricsPage:
 
 def families(documents: Iterable[HealthDocument]) -> Iterator[Metric]:
     """Return the families of some agents' documents; what a document does not have is left out."""
-    status = _gauge("status", "What the agent says of itself: 1 for the status that it has.", "status")
+    status = _gauge("status", "Status that the agent reports: 1 for the current one.", "status")
     healthy_at = _gauge("last_healthy_timestamp_seconds", "When the agent was last healthy.")
     uptime = _gauge("uptime_seconds", "Since when the oldest worker runs.")
     ratio = _gauge("response_ratio", "Share of interactions that got a valid answer, over the window.")
@@ -144,7 +144,7 @@ def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
 
 
 def _summary(name: str, text: str) -> Metric:
-    """Return a summary of quantiles alone: sum and count grow for ever, and a window does not."""
+    """Return a summary of quantiles alone: sum and count would grow forever, and a window does not."""
     return Metric(PREFIX + name, text, "summary")
 
 

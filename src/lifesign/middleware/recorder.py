@@ -1,6 +1,6 @@
-"""How does an agent record what became of its requests? The only clock inside the agent.
+"""Recorder of an agent's interactions. The only clock inside the agent.
 
-`AgentHealth` is all that an agent without ASGI needs; the middleware is built on it.
+`AgentHealth` is all that an agent without ASGI needs; the middleware uses it too.
 """
 
 import logging
@@ -34,7 +34,7 @@ _INSPECTIONS = _STREAMS + 1
 """The lanes behind that one: how many answers were inspected, and why others were not."""
 _INSPECTED = _INSPECTIONS + Inspection.INSPECTED
 _MOST_PENDING = 256
-"""So many quick answers are put into the window together at most: it takes 30 µs."""
+"""Maximum of quick answers that are added to the window together: that takes 30 µs."""
 _RETRY_NS = 50_000_000
 _COMPLAINT_INTERVAL_NS = 60_000_000_000
 _MAX_SHOWN_CHARS = 40
@@ -44,28 +44,28 @@ QUICK_NS = (1 << 30) - 1
 
 
 class AgentHealth:
-    """Counts an agent's interactions over a rolling window and makes its health document.
+    """Counts an agent's interactions over a rolling window and creates its health document.
 
-    Safe to use from many threads. After a fork the child begins to count anew, as a worker of its
-    own. Recording takes about a microsecond and never raises for anything but wrong arguments.
+    Safe to use from many threads. After a fork the child starts its own counts, as a separate worker.
+    Recording takes about a microsecond and raises only for wrong arguments.
 
     Settings (InvalidValue for a wrong one):
 
     agent_id: stable name, best the URL of the agent's card (draft 4.2).
     window_seconds: length of the window in seconds, 86400 by default; 300 to 604800 (draft 4.4).
-    refresh_seconds: the published document is made at most once in so many seconds, 60 by default;
+    refresh_seconds: the published document is computed at most once in so many seconds, 60 by default;
         1 to 3600 (draft 7).
     baseline_p99_ms: the declared p99 latency in milliseconds, above 0, up to one hour; slower than
-        three times this is degraded (draft 4.3). None, the default: latency is not judged.
+        three times this is degraded (draft 4.3). None, the default: latency does not count.
     counting: which outcomes count on which side of the ratio: "interactions" (default), "literal" or
         "server_faults". See `lifesign.domain.health.outcome`.
     state_dir: directory in which all worker processes share their windows, which survive restarts
-        there. None, the default: each process reports for itself and forgets. Made if absent,
+        there. None, the default: each process reports for itself and forgets. Created if absent,
         readable by its owner only; 1.5 MB for each worker. POSIX only.
-    model_changed_at: when the agent's model last changed: a datetime with a zone, or what returns
-        one (or None) whenever the document is made (draft 4.5).
+    model_changed_at: when the agent's model last changed: a datetime with a zone, or a function that
+        returns one (or None) whenever the document is computed (draft 4.5).
     capabilities_updated_at: when the agent's card last changed, likewise (draft 4.5).
-    clock: for tests, a clock that is wound by hand.
+    clock: for tests, a clock that is set by hand.
     """
 
     def __init__(
@@ -125,11 +125,10 @@ class AgentHealth:
     ) -> None:
         """Count one interaction that just ended.
 
-        `outcome` is an `Outcome` or its name in lower case ("answered", "task_failed", ...);
-        `latency_ms` how long it took, in milliseconds; `first_byte_ms`, of a streamed answer, how long
-        its first byte took. What you record counts as inspected, unless it is "not_inspected".
-        Raises InvalidValue for an outcome that is none and a latency that is no number; negative
-        latencies count as 0, those above an hour as an hour.
+        `outcome` is an `Outcome` or its name in lower case ("answered", "task_failed", ...); `latency_ms` is
+        its duration in milliseconds; `first_byte_ms` the duration until the first byte of a streamed answer.
+        Your records count as inspected, except "not_inspected". Raise InvalidValue for an unknown outcome and
+        a latency that is no number; negative latencies count as 0, those above an hour as an hour.
         """
         known = outcome_named(outcome)
         latency_ns = _nanoseconds("latency_ms", latency_ms)
@@ -206,9 +205,9 @@ class AgentHealth:
         self._counts[outcome] += 1
 
     def count_quick_answer(self, latency_ns: int, now_ns: int) -> None:
-        """Count one answer that took 0 to QUICK_NS and was nothing to inspect: `count` for that case alone.
+        """Count one answer that took 0 to QUICK_NS and needs no inspection: `count` for that case alone.
 
-        It is put into the window with others, before anybody looks there or the slot ends.
+        It is added to the window with others, before the window is read or the slot ends.
         """
         if now_ns >= self._due_ns:
             self._catch_up_locked(now_ns)
@@ -247,7 +246,7 @@ class AgentHealth:
             self.complain("the windows could not be opened")
 
     def close(self) -> None:
-        """Let go of shared files, in which everything stays; what is in memory only is forgotten."""
+        """Close shared files, whose content stays; counts in memory are lost."""
         with self._lock:
             if self._windows is not None:
                 self._windows.close()
@@ -374,7 +373,7 @@ class AgentHealth:
             self._due_ns = min(self._due_ns, look_again_ns or self._due_ns)
 
     def _is_off_grid(self, now_ns: int) -> bool:
-        """Whether what is held may not be what belongs to the last grid point."""
+        """Return whether the cached document may not be that of the last grid point."""
         wall_ns = self.clock.wall_ns()
         if not self._held_from_ns <= wall_ns < self._held_until_ns:
             return True
@@ -427,7 +426,7 @@ class AgentHealth:
                 return notice
             held = self._held
             if not is_ours and held is not None and time_ns < held.expires_ns + self.settings.refresh_ns:
-                # Another worker is about to publish: what is held is good for that moment.
+                # Another worker is about to publish: the cached document is good for that moment.
                 self._refresh_due_ns = now_ns + _RETRY_NS
                 return held
             document = self._report(windows, now_ns, wall_ns)

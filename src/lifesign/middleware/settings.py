@@ -1,4 +1,4 @@
-"""Which settings do the recorder and the middleware take, and which values are refused?"""
+"""Settings of the recorder and the middleware, and their validation."""
 
 import fnmatch
 import importlib.util
@@ -148,9 +148,9 @@ class MiddlewareSettings(_DescribedSettings):
         return self
 
     def excludes(self) -> Callable[[str], object] | None:
-        """Return what tells, by a truthy value, that a path is excluded; None if no path is.
+        """Return a function that returns a truthy value for an excluded path; None if no path is.
 
-        Excluded is what matches a pattern of `exclude`, or none of `include`.
+        Excluded are paths that match a pattern of `exclude`, or none of `include`.
         """
         patterns = [fnmatch.translate(glob) for glob in self.exclude]
         if self.include is not None:

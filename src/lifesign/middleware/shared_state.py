@@ -31,7 +31,7 @@ _SIZE = 4096 + 2 * _PLACE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class PublishedDocument:
-    """What one worker publishes for all. Nanoseconds of the common time base."""
+    """Document that one worker publishes for all. Nanoseconds of the common time base."""
 
     computed_ns: int
     expires_ns: int
@@ -46,7 +46,7 @@ class SharedState:
 
     def __init__(self, path: Path) -> None:
         fd = open_private(path, create=True)
-        # What was not ours has been set aside: the second attempt makes the file.
+        # A file of another owner was renamed: the second attempt creates the file.
         fd = open_private(path, create=True) if fd is None else fd
         if fd is None:
             raise OSError(errno.EACCES, "cannot be made a file of ours", str(path))

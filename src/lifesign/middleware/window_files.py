@@ -1,16 +1,16 @@
-"""How several worker processes and restarts share one window.
+"""Shared window of several worker processes and restarts.
 
-In the state directory, each agent (and each window length and counting profile of it) has a
-directory of its own, readable by its owner only:
+In the state directory, each agent (and each window length and counting profile of it) has a directory of its
+own, readable by its owner only:
 
     board               the published document and the common time base
-    worker-N.window     what one worker counted: a header page and the block of `rolling_window`
+    worker-N.window     the counts of one worker: a header page and the block of `rolling_window`
 
-A worker owns its window file by a lock that ends with the process, however it ends. A file whose
-owner died goes on counting until its samples age out; until then the next worker to start takes it
-over and counts on, so that a crash loop leaves no more files than there ever were workers at once.
-All memory is allocated on disk when a file is made: a disk that fills up later changes nothing.
-Nothing here waits: a lock is taken at once or not at all. POSIX only.
+A worker owns its window file by a lock that ends with the process, in any way. A file whose owner died counts
+until its samples age out; until then the next worker to start takes it over and continues it, so that a crash
+loop leaves no more files than there ever were workers at once. All memory is allocated on disk when a file is
+created: a disk that fills up later changes nothing. Nothing here waits: a lock is taken at once or not at
+all. POSIX only.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ _CLAIM_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What workers must agree on to share their counts."""
+    """Properties that workers must share to add up their counts."""
 
     agent_id: str
     window_ns: int
@@ -109,7 +109,7 @@ class WindowFiles:
         self._board.write(notice)
 
     def close(self) -> None:
-        """Let go of all files; what was counted stays in them."""
+        """Close all files; the counts stay in them."""
         for file in (*self._peers.values(), self._own):
             file.close()
         self._peers.clear()
@@ -133,7 +133,7 @@ class WindowFiles:
         try:
             numbers = self._numbers()
         except FileNotFoundError:
-            # Somebody removed the directory. What is mapped still works, for those who live.
+            # The directory was removed. Mapped files still work for living workers.
             return
         for number, peer in list(self._peers.items()):
             if number not in numbers or not is_at(peer.fd, peer.path):
@@ -224,7 +224,7 @@ class _WindowFile:
         return self.view[: len(header)] == header and is_plausible(self.block, window_ns, now_ns)
 
     def ages_out_ns(self, window_ns: int) -> int:
-        """When the last sample leaves both windows."""
+        """Return when the last sample leaves both windows."""
         return newest_slot_end_ns(self.block, window_ns) + 2 * window_ns
 
     def has_owner(self) -> bool:
@@ -269,7 +269,7 @@ def _drop_other_shapes(state_dir: Path, agent: str, current: Path, wall_s: float
 
 
 def _is_in_use(directory: Path) -> bool:
-    """Whether a worker lives there: an idle one writes nothing for weeks."""
+    """Return whether a living worker uses it: an idle one writes nothing for weeks."""
     for path in directory.glob("worker-*.window"):
         fd = open_private(path, create=False)
         if fd is None:

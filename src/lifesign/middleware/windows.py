@@ -1,4 +1,4 @@
-"""Where are counts kept: in files that all workers share, or in the memory of this process?"""
+"""Storage of counts: in files that all workers share, or in the memory of this process."""
 
 import errno
 import logging
@@ -17,7 +17,7 @@ from lifesign.middleware.shared_state import PublishedDocument
 
 _log = logging.getLogger("lifesign")
 
-# What may befall a directory that was well yesterday.
+# Errors of a directory that worked before.
 _DISK_TROUBLES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 
@@ -35,7 +35,7 @@ class Windows(Protocol):
     """The windows of one agent, seen from one worker. Times: monotonic clock plus `offset_ns`."""
 
     block: memoryview
-    """What this worker writes to."""
+    """Block to which this worker writes."""
     offset_ns: int
 
     def blocks(self, now_ns: int) -> list[memoryview]:

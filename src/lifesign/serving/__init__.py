@@ -1,1 +1,1 @@
-"""What every server process needs: sockets, TLS, connection limits, proxies, worker supervision."""
+"""Common parts of server processes: sockets, TLS, connection limits, proxies, worker supervision."""

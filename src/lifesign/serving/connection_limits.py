@@ -1,9 +1,9 @@
-"""Bounds on the connections of a server: their number, how long they keep it waiting, and what they send.
+"""Limits of a server's connections: their number, how long they keep it waiting, and what they send.
 
-uvicorn bounds none of it: a caller that never ends the head of a request, or never takes the answer, keeps a
-connection for ever, at no cost of its own. Every received byte counts: heads, bodies, and what stands between
-the parts of a body. The size of a body is bounded by the operation, its time by `body_time`; a TLS handshake
-has asyncio's 60 s. Connections from many addresses at once are for a proxy to refuse.
+uvicorn has no such limits: a client that never ends the head of a request, or never reads the answer, would
+keep a connection forever at no cost. Every received byte counts: heads, bodies, and the bytes between the
+parts of a body. The operation limits the size of a body, and `body_timeout` its time; a TLS handshake has
+asyncio's 60 s. A proxy has to refuse connections from many addresses at once.
 """
 
 import asyncio
@@ -29,9 +29,12 @@ from lifesign.serving.write_coalescing import WriteCoalescingTransport
 HEAD_SECONDS = 10.0
 """From the beginning of a connection, or its first byte after an answer, to the end of a request's head."""
 MAX_HEAD_BYTES = 65_536
-"""Of a head that has not ended yet; one that comes in one piece may be longer, by what is read at once."""
+"""Maximum size of an incomplete head.
+
+One that arrives in one piece may be longer, by the size of one read.
+"""
 MAX_PIPELINED = 32
-"""Of requests on one connection that wait for the answer to one before them."""
+"""Maximum of pipelined requests on one connection that wait for an earlier answer."""
 TAKE_SECONDS = 30.0
 """How long a caller may take nothing of what is written to it."""
 END_SECONDS = 2.0
@@ -39,19 +42,19 @@ END_SECONDS = 2.0
 LINGER_SECONDS = 2.0
 """How long is read, for nothing, from a caller that was refused: closed at once, it might miss the answer."""
 MAX_CONNECTIONS = 50_000
-"""Of one server process: 181,666 agents that beat every 30 s on new connections keep 30,000 open."""
+"""Maximum per server process. 181,666 agents with a heartbeat every 30 s on new connections use 30,000."""
 RESERVED_FILES = 256
-"""Of those that a process may have open: for database, archives, webhooks, and callers that are refused."""
+"""Open files that are reserved: for database, archives, webhooks, and refused clients."""
 MAX_REFUSED = RESERVED_FILES // 2
-"""Of callers that are told that there are too many; those beyond are told nothing."""
+"""Maximum of clients that get an answer about too many connections; further ones are closed without one."""
 CHECK_SECONDS = 1.0
 """A connection may last so much longer before it is noticed."""
 STOPS = "lifesign.stops"
-"""In the app's state: the event that tells it that the server is asked to end, if it wants to know."""
+"""Name in the app's state of the event that notifies it that the server is stopping."""
 WARN_AGAIN_SECONDS = 60.0
 """Between two lines in the log that say that there are too many."""
 MAX_COMPLAINTS_PER_SECOND = 20
-"""Of callers who do not speak HTTP, that are told one by one; and of requests that failed."""
+"""Maximum of logged protocol errors of clients, and of logged failed requests."""
 
 _log = logging.getLogger("lifesign.registry")
 
@@ -73,14 +76,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in_head = False
         self._head_bytes = 0
         self._counter = ByteCounter()
-        """Of the request that is being received."""
+        """Counter of the request that is being received."""
         self._body: list[bytes] = []
         """Parts of its body that came since the last time that data came."""
         self._is_refused = False
         self._ends_at_s = inf
         """When a caller that was refused has had its time."""
         self._left_bytes = 0
-        """Of what was written, at the last look: the caller has taken none of it since `_stands_since_s`."""
+        """Unsent bytes at the last check: the client has read none of them since `_stands_since_s`."""
         self._stands_since_s = 0.0
         self._take_s = TAKE_SECONDS
 
@@ -97,7 +100,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(503, "too_many_connections", "too many connections are open: come again")
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; what is no whole head yet counts, in bytes and in time."""
+        """Receive data; an incomplete head counts, in bytes and in time."""
         if self._is_refused:
             return
         if not self._counter.receive(len(data)):
@@ -129,7 +132,7 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A field of its head came. What stands behind the body is none: no app here reads trailers."""
+        """Receive a header field. Trailers are ignored: no app here reads them."""
         if self._is_in_head and not self._is_refused:
             super().on_header(name, value)
 
@@ -149,7 +152,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A part of its body came; nobody reads that of a request that was refused."""
+        """Receive a part of the body; that of a refused request is dropped."""
         if not self._is_refused:
             self._counter.take(len(body))
             self._body.append(body)
@@ -181,7 +184,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def check(self, now_s: float) -> None:
         """End the connection if it has kept us waiting for too long."""
         left_bytes = self.transport.get_write_buffer_size()
-        # Of TLS it may be 0 though all of it is left: then it shows in that the connection does not close.
+        # With TLS it may be 0 although nothing was sent: then the connection does not close.
         is_standing = left_bytes > 0 or self.transport.is_closing()
         if not is_standing or left_bytes != self._left_bytes:
             self._left_bytes, self._stands_since_s = left_bytes, now_s
@@ -221,7 +224,7 @@ def _announces_body(name: bytes, value: bytes) -> bool:
 
 
 class _Complaints(logging.LoggerAdapter[logging.Logger]):
-    """What uvicorn has to say of one connection, with its caller's address, and not without end."""
+    """uvicorn's messages about one connection, with the client's address and a rate limit."""
 
     def __init__(self, protocol: BoundedProtocol) -> None:
         super().__init__(protocol.logger)
@@ -229,16 +232,16 @@ class _Complaints(logging.LoggerAdapter[logging.Logger]):
 
     @property
     def level(self) -> int:
-        """As uvicorn asks for it before it tells what nobody wants to know."""
+        """Return the level; uvicorn reads it before it formats unwanted messages."""
         return self.logger.level
 
     def warning(self, msg: object, *args: object, **named: Any) -> None:
-        """Tell it, unless as much was told within this second."""
+        """Log a warning unless the limit of this second is reached."""
         if self._may_complain(logging.WARNING):
             super().warning(msg, *args, **named)
 
     def error(self, msg: object, *args: object, **named: Any) -> None:
-        """Tell it, with its traceback, unless as much was told within this second."""
+        """Log an error with its traceback unless the limit of this second is reached."""
         if self._may_complain(logging.ERROR):
             super().error(msg, *args, **named)
 
@@ -266,7 +269,7 @@ class _Watch:
         """In that second, by their level: what strangers send hides no error of our own."""
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look again and again while there are connections; without any, an idle server sleeps."""
+        """Check periodically while there are connections; without any, an idle server sleeps."""
         if self._timer is None:
             self._timer = loop.call_later(CHECK_SECONDS, self._check_all, loop)
 
@@ -277,7 +280,7 @@ class _Watch:
             _log.warning("%d connections are open: more are refused", self.most_connections)
 
     def may_complain(self, now_s: float, level: int) -> bool:
-        """Count a complaint of a caller; whether it is to be told."""
+        """Count a client's error; return whether to log it."""
         if int(now_s) != self._complaints_at_s:
             self._complaints_at_s = int(now_s)
             self._complaints.clear()

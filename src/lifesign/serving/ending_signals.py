@@ -1,4 +1,4 @@
-"""Which signals ask a command to end in good order, and what if its terminal has gone?"""
+"""Signals that end a command in good order, and the end of its terminal."""
 
 import os
 import signal

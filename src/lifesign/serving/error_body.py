@@ -9,10 +9,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 REFUSAL_MEMBER = "lifesign.refusal"
-"""Of an ASGI scope: why the request was refused, as a code of the API."""
+"""Member of an ASGI scope: why the request was refused, as a code of the API."""
 
 RETRY_SECONDS = 2
-"""After which a caller may ask again when the database is away."""
+"""Retry time while the database is unreachable."""
 
 
 def problem(
@@ -36,7 +36,7 @@ def problem(
 
 
 class RefusalResponse(Response):
-    """An answer that tells whoever logs the request, too, why it was refused."""
+    """A response that also gives the access log the reason of the refusal."""
 
     def __init__(self, code: str, content: bytes, status: int, headers: Mapping[str, str], kind: str) -> None:
         super().__init__(content, status, headers, kind)

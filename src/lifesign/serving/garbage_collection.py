@@ -1,8 +1,8 @@
-"""How often does Python look for garbage while the server runs?
+"""Frequency of Python's garbage collection in a server.
 
-Hardly anything here has to be looked for: what a request leaves goes with its last reference. But by default
-hundreds of requests in flight make Python walk through the whole heap again and again, which was a fourth
-of what a heartbeat costs.
+Nearly everything that a request leaves is freed with its last reference. With the default threshold, hundreds
+of concurrent requests make Python walk through the whole heap again and again, which was a fourth of the cost
+of a heartbeat.
 """
 
 import gc
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 YOUNG_OBJECTS = 20_000
-"""That may come to be before Python looks through them: what 500 requests in flight consist of."""
+"""Number of new objects before a collection: those of 500 concurrent requests."""
 
 
 @contextmanager

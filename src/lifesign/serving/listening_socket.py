@@ -1,4 +1,4 @@
-"""How does a server get the socket that it listens on, and how does it end if it gets none?"""
+"""Listening socket of a server, and its errors."""
 
 import os
 import socket
@@ -7,7 +7,7 @@ from lifesign.errors import InvalidValue
 from lifesign.serving.errors import CannotListen
 
 BACKLOG = 4_096
-"""Of connections that nobody has accepted yet."""
+"""Maximum of connections that wait to be accepted."""
 
 
 def check_host(host: str) -> None:

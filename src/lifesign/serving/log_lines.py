@@ -1,7 +1,7 @@
-"""What does the server's log look like? One line per record, on standard error, for people or for programs.
+"""Format of the server's log: one line per record, on standard error, for people or for programs.
 
-Our records and those of libraries come out alike: time, level, logger, event, and what else a record brings
-(`extra`). Whatever it brings, a line is one line, bounded, and shows no key.
+Records of lifesign and of libraries have the same form: time, level, logger, event, and further members
+(`extra`). A line is always one line, of limited length, without keys.
 """
 
 import logging
@@ -19,14 +19,14 @@ from lifesign.domain.net.target_address import without_passwords
 from lifesign.domain.text.times import utc_text
 
 MAX_LINE_CHARACTERS = 8_000
-"""Of one record, its traceback included; the middle is left out."""
+"""Maximum length of one record with its traceback; the middle is cut."""
 MAX_MEMBERS: Final = 32
-"""Of a record, beside its text."""
+"""Maximum of further members of a record."""
 
 LogFormat = Literal["console", "json"]
 
 _KEY = re.compile(rf"{KEY_PREFIX}[A-Za-z0-9_-]+|(?i:\bbearer\s+)[A-Za-z0-9._~+/=-]+")
-# What libraries add for their own terminals.
+# Members that libraries add for their own terminals.
 _IGNORED_ATTRIBUTES: Final = frozenset({"color_message"})
 _FIRST: Final = ("time", "level", "logger", "event")
 _JSON: Final = JSONRenderer()
@@ -94,7 +94,7 @@ def _as_text(_logger: object, _method: str, members: EventDict) -> str:
     if len(text) > MAX_LINE_CHARACTERS:
         half = MAX_LINE_CHARACTERS // 2
         text = f"{text[:half]} ... {text[-half:]}"
-    # A line break as \n, so that no caller can write lines of its own.
+    # A line break becomes \n, so that clients cannot write lines of their own.
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
         for character in text

@@ -1,4 +1,4 @@
-"""Where do the lines of the log go while a command runs, and in which form?"""
+"""Destination and format of the log while a command runs."""
 
 import logging
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class LogFormat(StrEnum):
-    """How lines of the log look."""
+    """Format of log lines."""
 
     CONSOLE = "console"
     JSON = "json"

@@ -1,7 +1,7 @@
-"""How does the server run as several processes, and replace or end them?
+"""Supervision of server processes: start, replacement and end.
 
-One process serves nothing itself: it starts the others over one socket, replaces those that die, and all
-of them one after the other on SIGHUP, and ends with them.
+The supervisor itself serves nothing: it starts the processes over one socket, replaces those that die,
+replaces all of them one after the other on SIGHUP, and ends with them.
 """
 
 import logging
@@ -26,14 +26,14 @@ STOP_SECONDS = 20.0
 STEP_SECONDS = 0.1
 """Between two looks at one that is replaced."""
 SIGNAL_SECONDS = 0.2
-"""How much later than its processes the supervisor may be told to end."""
+"""Maximum delay between the signals to the processes and to the supervisor."""
 FIRST_PAUSE_SECONDS = 1.0
 """Before one is replaced whose predecessor died early, too; doubled for each further one."""
 MAX_PAUSE_SECONDS = 30.0
 STEADY_SECONDS = 60.0
-"""Whoever lived so long did not die of its start."""
+"""A process that lived longer did not fail at its start."""
 EXIT_FAILED = 1
-"""Of a process that has failed, of which another one need not fail."""
+"""Exit code of a failure that another process need not repeat."""
 ENDED_WHEN_ASKED = frozenset({0, -signal.SIGTERM, -signal.SIGINT})
 """Exit codes of a process that was asked to end."""
 _IS_END = frozenset({signal.SIGTERM, signal.SIGINT})
@@ -42,7 +42,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class ServerProcess(Process):
-    """One server process; what it fails of is told in the log, in the form that the log has."""
+    """One server process; its failures are logged in the format of the log."""
 
     def target(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve; runs in the process itself."""
@@ -53,7 +53,7 @@ class ServerProcess(Process):
             raise SystemExit(EXIT_FAILED) from None
 
     def is_ready(self, timeout: float = 5) -> bool:
-        """Whether it has started, by its latest answer: what was asked meanwhile is answered at once."""
+        """Return whether it has started, by its latest answer; earlier questions are answered at once."""
         ready = super().is_ready(timeout)
         with suppress(OSError, EOFError):
             while not ready and self.parent_conn.poll():
@@ -63,7 +63,7 @@ class ServerProcess(Process):
 
 @dataclass(slots=True)
 class _WorkerSlot:
-    """How it went with the processes that had the same place."""
+    """History of the processes in one slot."""
 
     began_s: float
     """When the present one was started; like all times here by the monotonic clock."""
@@ -85,7 +85,7 @@ class _WorkerSlot:
 
 
 def pause_before_next_s(early_deaths: int) -> float:
-    """How long it takes until a process is replaced: the first that dies early is at once, in seconds."""
+    """Return the delay before a process is replaced, in seconds; the first early death causes none."""
     if early_deaths <= 1:
         return 0.0
     return min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(early_deaths - 2, 10))
@@ -102,7 +102,7 @@ class Supervisor(Multiprocess):
         """Until it was said."""
         self._is_hopeless = False
         self._places: dict[int, _WorkerSlot] = {}
-        """By where a process stands among `processes`."""
+        """Slots by the position of a process in `processes`."""
 
     def run_to_end(self) -> int:
         """Run until asked to end; return 1 if a process could not even start."""
@@ -121,10 +121,10 @@ class Supervisor(Multiprocess):
         return process
 
     def keep_subprocess_alive(self) -> None:
-        """Replace the dead, and them alone.
+        """Replace dead processes only.
 
-        uvicorn also kills whoever does not answer within 5 s, which a process that is still starting on
-        a busy machine cannot; and while it waits for the answer, no signal is heard.
+        uvicorn also kills a process that does not answer within 5 s, which one that is still starting on a
+        busy machine cannot; and while it waits for the answer, no signal is handled.
         """
         if self._say_ready is not None and any(process.is_ready(READY_SECONDS) for process in self.processes):
             self._say_ready()
@@ -166,14 +166,14 @@ class Supervisor(Multiprocess):
             if self._is_asked_to_end():
                 return
             successor = self._started()
-            # Whoever is there twice is ended with all others.
+            # A process that is listed twice ends with all others.
             self.processes.append(successor)
             has_started = self._waits(partial(_is_ready_or_dead, successor), START_SECONDS)
             if self._is_asked_to_end():
                 return
             if not has_started or _is_dead(successor):
                 _log.error(
-                    "process %s %s: process %s stays, and nobody else is replaced",
+                    "process %s %s: process %s stays, and no other is replaced",
                     successor.pid,
                     f"ended before it was ready ({_death(successor)})"
                     if _is_dead(successor)

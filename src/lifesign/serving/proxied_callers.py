@@ -1,7 +1,7 @@
-"""Who calls, where a proxy says so?
+"""Client addresses behind proxies.
 
-A trusted proxy's `X-Forwarded-For` is read by uvicorn, which takes any text for an address. What is none
-is nobody's: then the proxy itself counts as the caller.
+uvicorn reads a trusted proxy's `X-Forwarded-For`, and accepts any text as an address. For an invalid one, the
+proxy itself counts as the client.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from lifesign.domain.net.public_address import is_address
 
 _PEER: Final = "lifesign.peer"
-"""Where a request's scope keeps who has connected."""
+"""Member of a request's scope with the address of the peer."""
 
 
 class ProxiedCallers:
-    """An ASGI app that tells another one who calls, by the word of trusted proxies."""
+    """ASGI app that passes on the client's address according to trusted proxies."""
 
     def __init__(self, app: ASGIApp, trusted: Sequence[str]) -> None:
         self._app = app

@@ -1,7 +1,7 @@
-"""When does the server's own certificate end?
+"""Expiry of the server's own certificate.
 
-The standard library reads certificates of peers alone, so the one time is looked up in the DER itself
-(RFC 5280 4.1): certificate, what was signed of it, and there the fifth member, its validity.
+The standard library only parses certificates of peers. Therefore the time is read from the DER itself (RFC
+5280 4.1): certificate, its signed part, and there the fifth member, its validity.
 """
 
 import ssl
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 MAX_BYTES: Final = 1_048_576
-"""Of the file."""
+"""Maximum size of the file."""
 _SEQUENCE: Final = 0x30
 _VERSION: Final = 0xA0
 _UTC_TIME: Final = 0x17
@@ -19,9 +19,11 @@ _END: Final = "-----END CERTIFICATE-----"
 
 
 def certificate_ends_s(file: Path) -> float | None:
-    """Return when the first certificate of a PEM file ends, in seconds since the epoch; None if it tells not.
+    """Return the expiry of the first certificate of a PEM file in seconds since the epoch.
 
-    It may be replaced while the server runs, which goes on with the one that it has read.
+    None if it has none.
+
+    The file may be replaced while the server runs, which keeps the certificate that it has read.
     """
     try:
         with file.open("rb") as opened:

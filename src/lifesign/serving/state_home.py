@@ -1,4 +1,4 @@
-"""Where programs of this user keep state, after the XDG base directory specification."""
+"""Directory of this user's state, by the XDG base directory specification."""
 
 from collections.abc import Mapping
 from pathlib import Path

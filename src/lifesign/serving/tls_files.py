@@ -1,4 +1,4 @@
-"""Are two files a certificate and its key, and if not, which of them is at fault?"""
+"""Check that two files are a certificate and its key, and which one is at fault."""
 
 import ssl
 from pathlib import Path
@@ -9,9 +9,9 @@ from lifesign.errors import InvalidValue
 CERTIFICATE: Final = "a certificate in PEM, with its chain"
 KEY: Final = "a key in PEM, without a password"
 _TOO_WEAK: Final = frozenset({"EE_KEY_TOO_SMALL", "CA_KEY_TOO_SMALL", "CA_MD_TOO_WEAK"})
-"""What OpenSSL finds wrong with a certificate that it can read."""
+"""OpenSSL's errors about a certificate that it can read."""
 _APART: Final = frozenset({"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"})
-"""How it says that a key is another certificate's."""
+"""OpenSSL's errors about a key of another certificate."""
 
 
 def check_pair(certificate: Path, key: Path) -> None:
@@ -25,7 +25,7 @@ def check_pair(certificate: Path, key: Path) -> None:
     except (OSError, ValueError):
         raise InvalidValue("tls_certificate", str(certificate), CERTIFICATE) from None
     try:
-        # Whoever has a password on the key would be asked for it in every process.
+        # A key with a password would ask for it in every process.
         context.load_cert_chain(certificate, key, password="")
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None)

@@ -1,16 +1,16 @@
-"""How does an answer leave in one piece?
+"""Sends an answer in one piece.
 
-uvicorn writes its head as soon as it is known, and its body after that: two ways into the kernel, two packets
-on the wire, and a caller who wakes for half an answer. Of a renewal that was a tenth of the processor's time.
+uvicorn writes the head as soon as it is known, and the body after that: two system calls, two packets, and a
+client that wakes for half an answer. That was a tenth of the processor time of a renewal.
 """
 
 import asyncio
 
 
 class WriteCoalescingTransport(asyncio.Transport):
-    """A connection that keeps a piece back until the next one comes, for one turn of the loop at most.
+    """A transport that holds a piece back until the next one comes, for at most one turn of the loop.
 
-    More than one is never kept: who writes faster than the caller takes is told so as ever.
+    It never holds more than one: flow control works as before.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -36,7 +36,7 @@ class WriteCoalescingTransport(asyncio.Transport):
         self._transport.write_eof()
 
     def can_write_eof(self) -> bool:
-        """Whether one side alone can be ended."""
+        """Return whether one side alone can be closed."""
         return self._transport.can_write_eof()
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class WriteCoalescingTransport(asyncio.Transport):
         self._transport.abort()
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or about to be."""
+        """Return whether it is closed, or about to be."""
         return self._transport.is_closing()
 
     def get_write_buffer_size(self) -> int:

@@ -1,4 +1,4 @@
-"""How is an agent's process, or a server's of its tools, started, and ended with all that it has started?"""
+"""Process of an agent, or of a tool server: start, and end with all its descendants."""
 
 import asyncio
 import json
@@ -24,47 +24,47 @@ from lifesign.adapter.process.orphan_cleanup import end_left
 START_SECONDS: Final = 60.0
 """For its first process to begin."""
 WATCHER_TIMEOUT_SECONDS: Final = 5.0
-"""For warden and keeper to kill all, before we do."""
+"""Time for the watchers to kill all processes, before the adapter does."""
 _MAX_STATUS_BYTES: Final = 4096
-_MEDDLED: Final = "somebody has meddled with what watches over it"
+_MEDDLED: Final = "its watcher process was manipulated"
 _WATCHER_REPORT: Final = re.compile(rb"(?:started (?P<pid>[1-9]\d{0,9})|exited (?P<code>-?\d{1,4}))\n")
-"""All that a warden says."""
+"""All messages of a watcher."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is to be started."""
+    """A program to start."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
     """All of it: nothing of ours comes with it."""
     directory: Path
-    """In which it is started."""
+    """Working directory."""
     user: AgentUser | None = None
     """As whom; None: as ours."""
     input_fd: int | None = None
-    """What its standard input is; None for nothing."""
+    """Standard input; None for none."""
     timer: LeaseTimer | None = None
     """All of it is killed when that is due; None for never."""
 
 
 class Output(Protocol):
-    """Where what it writes goes."""
+    """Destination of the output."""
 
     @property
     def stdout_fd(self) -> int:
-        """What its standard output has to be."""
+        """Descriptor for standard output."""
 
     @property
     def stderr_fd(self) -> int:
-        """What its standard error has to be."""
+        """Descriptor for standard error."""
 
     def begin(self) -> None:
         """Hear that it has its descriptors, or will never have them."""
 
 
 class AgentProcess:
-    """An agent's process and all below it, behind its warden."""
+    """An agent's process with its descendants, behind its watcher."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class AgentProcess:
     @classmethod
     async def start(cls, job: Job, output: Output) -> Self:
         """Start it in a session of its own; CommandFailed if there is no such program."""
-        # By which warden and keeper are found should they be stopped, and the adapter be killed.
+        # Identifies the watchers if they are stopped and the adapter is killed.
         mark = job.environment.get(RUN_ID_VARIABLE) or f"server_{secrets.token_hex(8)}"
         control, status, life, begun = os.pipe()[::-1], os.pipe(), os.pipe(), os.pipe()
         asks, asked = socket.socketpair()
@@ -104,7 +104,7 @@ class AgentProcess:
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                # Neither the environment nor what is installed decides what the warden does.
+                # Neither the environment nor installed packages influence the watcher.
                 "-I",
                 "-S",
                 process_watcher.__file__,
@@ -139,7 +139,7 @@ class AgentProcess:
             timer=job.timer,
         )
         started._send(_job_line(job, begun[1], timer_to))
-        # Retrieved, so that nobody is told of what was given up.
+        # Retrieved, so that abandoned results are not reported.
         started._started.add_done_callback(asyncio.Future.exception)
         try:
             async with asyncio.timeout(START_SECONDS):
@@ -156,12 +156,12 @@ class AgentProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the agent's first process, which is the number of its group and session."""
+        """Process id of the agent's first process, which is also that of its group and session."""
         return self._pid
 
     @property
     def fault(self) -> str:
-        """Why nobody watches over it any more, where that ended it; else nothing."""
+        """Why it is not watched any more, if that ended it; else empty."""
         return self._fault
 
     @property
@@ -199,7 +199,7 @@ class AgentProcess:
         return await self.kill()
 
     async def kill(self) -> bool:
-        """Kill all of it, past warden and keeper if they do not; return whether all has ended."""
+        """Kill all its processes, even if the watchers do not; return whether all have ended."""
         self._wake()
         self._send(process_watcher.KILL)
         with suppress(TimeoutError):
@@ -217,7 +217,7 @@ class AgentProcess:
             raise CommandFailed(os.strerror(int(failure)))
 
     async def _take_timer(self, timer: LeaseTimer, asks: socket.socket) -> None:
-        """Set from now on what the watchers wait for; who is gone gives none."""
+        """Set the timer of the watchers from now on; watchers that are gone have none."""
         for fd in await _received(asks):
             try:
                 timer.take(fd)
@@ -228,10 +228,10 @@ class AgentProcess:
                 timer.drop(fd)
 
     def _wake(self) -> None:
-        """Let all of it go on that the agent has stopped, who may have stopped its warden too."""
+        """Continue all processes that the agent has stopped, possibly its watcher too."""
         if self._process.returncode is None and not self._is_gone.is_set():
             below: Collection[int] = ()
-            # Who may not look at all wakes the keeper, and that one the warden at the deadline.
+            # Without permission to look, this wakes the keeper, which wakes the watcher at the deadline.
             with suppress(OSError):
                 below = process_watcher.descendants(self._process.pid)
             for pid in (self._process.pid, *below):
@@ -249,7 +249,7 @@ class AgentProcess:
         overdue = asyncio.create_task(self._is_overdue.wait())
         try:
             await asyncio.wait({listening, living, overdue}, return_when=asyncio.FIRST_COMPLETED)
-            # Of that, a warden without its keeper hears as well.
+            # A watcher without its keeper notices that as well.
             self._control.close()
             if not self._fault:
                 both: asyncio.Future[Any] = asyncio.gather(listening, living)
@@ -280,13 +280,13 @@ class AgentProcess:
         return not ended.left
 
     def _conclude(self) -> None:
-        """Tell whoever waits, of one that can say nothing more."""
+        """Report the end of a watcher that cannot do so itself."""
         if not self._exited.done():
             self._note_killed()
         if not self._started.done():
             self._started.set_exception(CommandFailed(self._fault or "it was killed"))
         if not self._exited.done():
-            # With its warden the kernel ended it, or we did.
+            # The kernel, or the adapter, ended it with its watcher.
             self._exited.set_result(-signal.SIGKILL)
 
     def _note_killed(self) -> None:
@@ -294,7 +294,7 @@ class AgentProcess:
             self._fault = self._fault or "what watches over it was killed"
 
     async def _listen(self) -> None:
-        """Take in what the warden says, until its end or until somebody else has spoken in its place."""
+        """Receive the watcher's messages, until its end or an invalid message."""
         # ValueError: a line that is longer than any of its.
         with suppress(ValueError):
             async for line in self._status:
@@ -323,7 +323,7 @@ async def _reader(read_fd: int) -> asyncio.StreamReader:
 
 
 async def _writer(write_fd: int) -> asyncio.WriteTransport:
-    # Of its protocol nobody asks how it ended: who reads may be gone at any time.
+    # Errors of its protocol are ignored: the reader may be gone at any time.
     transport, _ = await asyncio.get_running_loop().connect_write_pipe(
         asyncio.BaseProtocol, os.fdopen(write_fd, "wb")
     )
@@ -344,7 +344,7 @@ async def _received(asks: socket.socket) -> list[int]:
 
 
 def _job_line(job: Job, begun_fd: int, timer_to_fd: int) -> bytes:
-    """Return what the warden reads, byte for byte as the kernel is to get it."""
+    """Return the line for the watcher, with the exact bytes for the kernel."""
     members = {
         "adapter": os.getpid(),
         "command": [_report_text(part) for part in job.command],

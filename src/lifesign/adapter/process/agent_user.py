@@ -1,4 +1,4 @@
-"""As which user does an agent run, if not as the adapter's own, and what may that one reach?"""
+"""User of an agent, if not the adapter's own, and that user's access."""
 
 import os
 import pwd

@@ -1,4 +1,4 @@
-"""What does an agent's process learn of its lease, and what of our environment? (protocol 6.10)"""
+"""Environment of an agent's process: its lease, and the adapter's variables (protocol 6.10)."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -9,18 +9,18 @@ from lifesign.domain.models.tasks import TaskGrant
 from lifesign.domain.text.times import utc_text
 
 VARIABLE_PREFIX: Final = "LIFESIGN_"
-"""How the names of our variables begin: settings, databases, keys. None of them is handed down."""
+"""Prefix of lifesign's own variables: settings, databases, keys. They are not passed on."""
 
 RUN_ID_VARIABLE: Final = f"{VARIABLE_PREFIX}RUN_ID"
-"""Of a process that an agent has started, tells of which run it is, unless the agent has taken it away."""
+"""Variable that identifies the run of a process, unless the agent removes it."""
 
 
 class ToolProxyAddress(Protocol):
-    """Where an agent asks for tools, and with what."""
+    """Address and token of an agent's tools."""
 
     @property
     def url(self) -> str:
-        """Of an MCP server (streamable HTTP)."""
+        """URL of an MCP server (streamable HTTP)."""
 
     @property
     def run_token(self) -> str:

@@ -1,7 +1,8 @@
-"""When must nothing of a run be left, whoever still lives to see to that?
+"""Timers that end a run at its lease's deadline, also if the adapter or its watchers are stopped.
 
-Timers of the kernel, one for each warden and its keeper, which wait for it. The adapter sets them; whichever
-of the three goes on at the lease's deadline kills the processes. They count the time that a machine sleeps.
+These are kernel timers, one for each watcher and its keeper, which wait for them. The adapter sets them; any
+of the three processes kills the run at the deadline of its lease. The timers include the time that a machine
+sleeps.
 """
 
 import os
@@ -14,9 +15,9 @@ _NANOSECONDS: Final = 1_000_000_000
 
 
 class LeaseTimer:
-    """The deadline of all that works at one run, and the timers that were made for it.
+    """Deadline of all processes of one run, and the timers that were created for it.
 
-    Each is its watchers' own: who has taken the one of a server's can do nothing to the agent's.
+    Each timer belongs to its watchers: access to that of a tool server gives no control over the agent's.
     """
 
     def __init__(self, left_s: float) -> None:
@@ -35,7 +36,7 @@ class LeaseTimer:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= self._due_ns
 
     def set(self, left_s: float) -> None:
-        """Set it anew, for all who wait for it."""
+        """Set the deadline again, for all timers."""
         self._due_ns = _due_ns(left_s)
         for fd in self._timers:
             process_watcher.set_timer(fd, self._due_ns)

@@ -1,7 +1,7 @@
-"""What goes on of a run whose adapter or watchers are gone, and how is it ended?
+"""End of the processes of a run whose adapter or watchers are gone.
 
-A process tells of which run it is by the environment that it was started with, its warden and keeper by their
-last argument. Where those were stopped, all that has another environment is still below them.
+The environment at the start of a process identifies its run; the last argument does so for its watchers. If
+those were stopped, processes with another environment are still their descendants.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from lifesign.adapter.process import process_watcher
 from lifesign.adapter.process.lease_environment import RUN_ID_VARIABLE
 
 KILL_SECONDS: Final = 10.0
-"""For the kernel, to end processes that were killed; who is stuck in it is left."""
+"""Time for the kernel to end killed processes; one that is stuck in it is left."""
 _WATCHER: Final = b"/adapter/process/process_watcher.py"
 
 
 def _is_of_run(pid: int, run_ids: Collection[str]) -> bool:
-    """Whether a process was started for one of these runs, or watches over one."""
+    """Return whether a process was started for one of these runs, or watches one."""
     arguments = _parts_of(f"/proc/{pid}/cmdline")
     *_, program, _, _, mark = (b"", b"", b"", b"", *arguments)
     if program.endswith(_WATCHER):
@@ -31,7 +31,7 @@ def _is_of_run(pid: int, run_ids: Collection[str]) -> bool:
 
 
 def _parts_of(file: str) -> list[bytes]:
-    """Return what stands in a list of the kernel's; nothing if the process is gone or hides it."""
+    """Return the items of a kernel list; none if the process is gone or hidden."""
     with suppress(*process_watcher.GONE), Path(file).open("rb") as opened:
         return opened.read(process_watcher.MAX_JOB_BYTES).removesuffix(b"\0").split(b"\0")
     return []

@@ -1,7 +1,7 @@
-"""Where does an agent's output go?
+"""Copies of an agent's output.
 
-To ours, as it comes, and into two files of bounded size. Threads do that: whoever reads our output may be
-slow, and must not keep the lease from being renewed.
+The output is passed on as it comes, and stored in two files of bounded size. Threads do this: a slow reader
+of the output must not delay the renewal of the lease.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Final
 from lifesign.filesystem.private_file import create_private
 
 MAX_KEPT_BYTES: Final = 1024 * 1024
-"""Of each stream, of which the last half at least is always there."""
+"""Maximum per stream; at least the last half of it is always kept."""
 JOIN_SECONDS: Final = 2.0
 """For the last of it, when all that writes it has ended."""
 _PIECE_BYTES: Final = 65_536
@@ -81,7 +81,7 @@ class _CopiedStream(threading.Thread):
 
 
 class OutputCopy:
-    """What an agent writes to its two streams."""
+    """Two output streams of an agent."""
 
     def __init__(
         self, directory_fd: int, *, stdout_to: int = 1, stderr_to: int = 2, progress: Progress = nullcontext
@@ -98,22 +98,22 @@ class OutputCopy:
 
     @property
     def stdout_fd(self) -> int:
-        """What the agent's standard output has to be."""
+        """Descriptor for the agent's standard output."""
         return self._streams[0].write_fd
 
     @property
     def stderr_fd(self) -> int:
-        """What the agent's standard error has to be."""
+        """Descriptor for the agent's standard error."""
         return self._streams[1].write_fd
 
     def begin(self) -> None:
-        """Copy from now on; to be called when whoever writes has its descriptors."""
+        """Start copying; to be called when the writer has its descriptors."""
         for stream in self._streams:
             os.close(stream.write_fd)
             stream.start()
 
     def finish(self) -> None:
-        """Wait a moment until all is copied; what is held up by a reader that does not read is left."""
+        """Wait a moment until all is copied; output that a blocked reader does not take is dropped."""
         for stream in self._streams:
             if stream.ident is not None:
                 stream.join(JOIN_SECONDS)

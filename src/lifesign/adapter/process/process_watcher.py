@@ -1,23 +1,23 @@
-"""How does no process of an agent or of its tools outlive its run, whatever becomes of the adapter?
+"""Process watcher: no process of an agent or of its tools outlives its run, even if the adapter is killed.
 
-A small program between the two, started by its path and standing on the standard library alone. All that
-the agent starts is below it, also what forks away from its parents (PR_SET_CHILD_SUBREAPER). It ends them
-all when it is told to, and at once when the adapter is gone: then the pipe from it is at its end. A server of
-tools has one of its own, for which it is what the agent is here.
+A small program between the two, started by its path, with the standard library only. All processes that the
+agent starts are its descendants, also after a double fork (PR_SET_CHILD_SUBREAPER). It ends them all on
+request, and at once when the adapter is gone: then its pipe from the adapter ends. Each tool server has a
+watcher of its own, for which it is the agent.
 
-An agent may kill it. Above it is a keeper, which does nothing but kill what is left when a warden was killed;
-and when it is the keeper who was, the warden kills all. Each has a group of its own. Both kill all when their
-timer is due, which the adapter sets to the lease's deadline as long as it goes on (`lease_timer`). The keeper
-makes it once nobody can open what it holds any more: nothing that could be taken before is worth anything.
+An agent may kill its watcher. Above the watcher is a keeper, whose only task is to kill the remaining
+processes of a killed watcher; if the keeper is killed, the watcher kills all. Each has a process group of its
+own. Both kill all processes when their timer is due, which the adapter sets to the lease's deadline
+(`lease_timer`). The keeper creates it once other processes cannot open its descriptors any more.
 
-    adapter -> warden   one line of JSON (`Job`), then T: ask all to end, K: kill all
-    warden -> adapter   `started PID`, before anything of the agent runs; `exited CODE`; then its end
-    agent  -> adapter   the errno of a program that cannot be started; its pipe ends as the program begins
-    keeper -> adapter   its timer, by a socket for that alone; its pipe ends with it, and exit code 0 says
-                        that nothing is left
+    adapter -> watcher  one line of JSON (`Job`), then T: ask all to end, K: kill all
+    watcher -> adapter  `started PID`, before anything of the agent runs; `exited CODE`; then its end
+    agent   -> adapter  the errno of a program that cannot be started; its pipe ends as the program begins
+    keeper  -> adapter  its timer, by a socket for that alone; its pipe ends with it, and exit code 0 means
+                        that no process is left
 
-What they hold, an agent of the same user cannot open: they hide their memory, and their descriptors with it.
-It can take from them what they may open: from its start on they need nothing that they do not hold already.
+An agent of the same user cannot open their descriptors: they hide their memory, and their descriptors with
+it. It can block what they may open: from its start on they need nothing that they do not hold already.
 """
 
 import ctypes
@@ -38,13 +38,13 @@ MAX_JOB_BYTES: Final = 4 * 1024 * 1024
 ASK: Final = b"T"
 KILL: Final = b"K"
 STATUS_FD_AT: Final = 1
-"""In the arguments: the descriptor to which the warden writes."""
+"""Position in the arguments of the descriptor to which the watcher writes."""
 LIFETIME_FD_INDEX: Final = 2
-"""And the one that the keeper alone holds, and to which nobody writes."""
+"""Position of the descriptor that only the keeper holds, and that is never written to."""
 KILL_AGAIN_SECONDS: Final = 0.02
-"""Who is killed may have forked just before."""
+"""A killed process may have forked just before."""
 KILLS_AT_ONCE: Final = 100
-"""Of its own children, before it looks at all processes again."""
+"""Number of its own children that are killed before it looks at all processes again."""
 EXIT_NOT_STARTED: Final = 127
 
 _CONTROL_FD: Final = 0
@@ -57,7 +57,7 @@ _AT_A_TIME: Final = 1
 _NANOSECONDS: Final = 1_000_000_000
 
 GONE: Final = (FileNotFoundError, ProcessLookupError, PermissionError)
-"""What is said of a process that has just ended, or that is hidden from us."""
+"""Errors about a process that has just ended, or that is hidden."""
 
 
 def prctl(option: int, value: int) -> None:
@@ -67,7 +67,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def hide_memory() -> None:
-    """Let no other process of this user read our memory and first environment: keys may stand there."""
+    """Hide this process's memory and initial environment from others of this user: they may contain keys."""
     prctl(_PR_SET_DUMPABLE, 0)
 
 
@@ -94,7 +94,7 @@ def open_timer(due_ns: int) -> int:
 
 
 def set_timer(fd: int, due_ns: int) -> None:
-    """Set a timer anew; OSError if it is none."""
+    """Set a timer; OSError if it is none."""
     libc = ctypes.CDLL(None, use_errno=True)
     # 0 would unset it; in the past, it is due.
     due = (ctypes.c_long * 4)(0, 0, *divmod(max(1, due_ns), _NANOSECONDS))
@@ -137,10 +137,10 @@ def descendants(of: int) -> dict[int, int]:
 
 
 class Children:
-    """Who is directly below a process, from a list that is opened once.
+    """Direct children of a process, from a list that is opened once.
 
-    Enough to kill all without another look: who loses its parent is next below its warden or keeper. A kernel
-    may have no such list; then it is empty.
+    Sufficient to kill all without another look: an orphan becomes a child of its watcher or keeper. A kernel
+    without such a list gives an empty one.
     """
 
     def __init__(self, of: int) -> None:
@@ -211,7 +211,8 @@ class ProcessWatcher:
         os.close(waits)
         _drop_output()
         _drop_given(self._job)
-        # By then the agent alone holds what ends as its program begins: it may stop us from there on.
+        # From then on only the agent holds the descriptor that closes as its program begins: it may stop this
+        # process.
         os.read(self._ready_fd, 1)
         _say(self._status_fd, f"started {self._pid}")
         with suppress(OSError):
@@ -219,7 +220,7 @@ class ProcessWatcher:
         os.close(goes)
 
     def _reap(self) -> bool:
-        """Take leave of whoever has ended; return whether anybody is left."""
+        """Reap ended children; return whether any is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -235,7 +236,7 @@ class ProcessWatcher:
         asked = os.read(_CONTROL_FD, 64)
         if ASK in asked:
             self._signal_all(signal.SIGTERM)
-            # Who was stopped hears nothing until it goes on.
+            # A stopped process handles signals only when it continues.
             self._signal_all(signal.SIGCONT)
         self._is_killing |= KILL in asked or not asked
         return bool(asked)
@@ -263,10 +264,10 @@ class ProcessWatcher:
 
 
 def keep(warden: int, adapter: int, timer: int | None, is_ready_fd: int) -> None:
-    """Return once nothing of a warden is left; kill what it leaves.
+    """Return once no process of a watcher is left; kill what remains.
 
-    And all once the adapter is gone, and all but the warden, who has to tell, when the timer is due. Closes
-    `is_ready_fd` as soon as the agent may start.
+    Kill all once the adapter is gone, and all but the watcher, which has to report, when the timer is due.
+    Close `is_ready_fd` as soon as the agent may start.
     """
     woken = _be_woken()
     ours, its = Children(os.getpid()), Children(warden)
@@ -294,7 +295,7 @@ def keep(warden: int, adapter: int, timer: int | None, is_ready_fd: int) -> None
 
 
 def _all_below() -> list[int]:
-    """Return who is below us; nobody, if we may not look."""
+    """Return all descendants; none without permission to look."""
     with suppress(OSError):
         return list(descendants(os.getpid()))
     return []
@@ -309,13 +310,13 @@ def _first_ready(waits: set[int], *, is_killing: bool) -> list[int]:
 
 
 def _be_woken() -> int:
-    """Take in whoever loses its parent below us, and hear of our own one's end, stopped or not.
+    """Adopt orphans among the descendants, and handle the end of the adapter, even while stopped.
 
-    Returns what wakes us.
+    Return the descriptors that wake this process.
     """
     woken, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-    # The group's leader is the agent's: what is meant for us comes through the pipe.
+    # The group's leader is the agent's: signals for this process come through the pipe.
     for number in (signal.SIGCHLD, signal.SIGCONT, signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -325,7 +326,7 @@ def _be_woken() -> int:
 
 
 def _drop_output() -> None:
-    """Let whoever reads what the agent says see its end when the agent's processes are gone."""
+    """Close the output, so that its reader sees the end when the agent's processes are gone."""
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)
@@ -344,11 +345,12 @@ def _say(status_fd: int, line: str) -> None:
 
 
 def _become_agent(job: dict[str, Any], warden: int, waits: int) -> NoReturn:
-    """Turn into the agent's program once the warden says so; never returns."""
+    """Become the agent's program once the watcher says so; never return."""
     try:
         os.setsid()
         _become_user(job["user"])
-        # The warden's own end; its pipe cannot tell of that. Whoever becomes another user loses it.
+        # The watcher's own death; its pipe cannot show that. A process loses this setting when it changes its
+        # user.
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != warden or os.read(waits, 1) != _GO:
             os._exit(EXIT_NOT_STARTED)
@@ -411,7 +413,7 @@ def _give_timer(job: dict[str, Any]) -> int | None:
 
 
 def main() -> None:
-    """Be the keeper of one run's warden."""
+    """Run the keeper of one run's watcher."""
     hide_memory()
     status_fd, life_fd = int(sys.argv[STATUS_FD_AT]), int(sys.argv[LIFETIME_FD_INDEX])
     os.set_inheritable(status_fd, False)  # noqa: FBT003 - has no name
@@ -420,7 +422,7 @@ def main() -> None:
     if job is None:
         return
     keeper = os.getpid()
-    # First, or what is left of a warden that ends right after its start would be nobody's.
+    # First, or the remains of a watcher that ends right after its start would have no parent.
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     go_on_every_second()
     timer = _give_timer(job)

@@ -1,4 +1,4 @@
-"""Which file does a command start, and can whoever is to run it start that?"""
+"""Program of a command, and whether its user may run it."""
 
 import os
 import stat
@@ -57,16 +57,16 @@ def _start_obstacle(program: Path, user: AgentUser | None) -> str:
 
 
 def _may_start(program: Path, user: AgentUser | None) -> bool:
-    """Ask the kernel, which knows all that may shut somebody out."""
+    """Ask the kernel, which knows all access rules."""
     try:
         with nullcontext() if user is None else user.rights():
             return os.access(program, os.X_OK, effective_ids=True)
     except PermissionError:
-        raise CommandFailed("nobody here may become another user") from None
+        raise CommandFailed("this process may not become another user") from None
 
 
 def _obstacle(program: Path, user: AgentUser | None) -> str:
-    """Return what is in the way of starting a file, as far as modes tell."""
+    """Return the obstacle to running a file, as far as modes show it."""
     if user is not None:
         for step in _steps(program.absolute()):
             for above in reversed(step.parents):

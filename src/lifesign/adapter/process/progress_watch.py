@@ -25,7 +25,7 @@ class ProgressWatch:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Count all of the block as progress: a call that goes on, output that nobody takes."""
+        """Count the whole block as progress: a running call, or output without a reader."""
         with self._lock:
             self._under_way += 1
         try:

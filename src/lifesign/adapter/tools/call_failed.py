@@ -1,6 +1,6 @@
-"""How has a call of a server's tool failed: was it carried out all the same?
+"""Failures of a tool server's call: whether it was executed all the same.
 
-Nobody is told so but by the server. So a failure that says nothing else leaves it open, and is paid for.
+Only the server knows. Therefore an unclear failure counts as possibly executed, and is paid.
 """
 
 from mcp_types import CallToolResult

@@ -1,9 +1,10 @@
-"""How is a call paid for? (lease protocol, "Tool calls that cost money"; protocol 6.9)
+"""Payment for a call (lease protocol, "Tool calls that cost money"; protocol 6.9).
 
-Reserve, carry out, settle. Every call reserves, also one that is free: so the registry refuses whoever has
-lost the task before anything is carried out. What was not carried out frees what it had reserved; what was is
-settled at what it did cost, though that be more; what may have been, at what it had reserved, or an agent
-could have it for nothing: by ending, by killing the server, by asking for more than is handed on.
+Reserve, execute, settle. Every call makes a reservation, also a free one, so that the registry refuses a lost
+task before anything is executed. The reservation of a call that was not executed is freed. An executed call
+is settled at its actual cost, even if that is higher. A call with an unknown result is settled at its
+reservation: otherwise an agent could get it for free, by ending, by killing the server, or by requesting more
+than is returned.
 """
 
 import asyncio
@@ -28,19 +29,22 @@ from lifesign.mcp.run_calls import refusal
 from lifesign.mcp.tool import ToolFailed
 
 COST_KEY: Final = "lifesign/cost"
-"""Of a result's `_meta`: what the call did cost."""
+"""Member of a result's `_meta`: cost of the call."""
 AVAILABLE_KEY: Final = "lifesign/available"
-"""Of a result's `_meta`: what is left of the budget."""
+"""Member of a result's `_meta`: remaining budget."""
 OVER_KEY: Final = "lifesign/overReserved"
-"""Of a result's `_meta`: there, and true, if the call did cost more than it had reserved."""
+"""Member of a result's `_meta`: present and true if the call cost more than its reservation."""
 UNSETTLED_KEY: Final = "lifesign/unsettled"
-"""Of a result's `_meta`: there, and true, if the registry has not heard yet of what the call did cost."""
+"""Member of a result's `_meta`: present and true if the cost could not be reported to the registry yet."""
 RETRY_SECONDS: Final = 2.0
-"""Between two tries to tell what a call did cost."""
+"""Interval of attempts to report a cost."""
 CLOSE_SECONDS: Final = 3.0
-"""For what is still to be told when the run is over."""
+"""Time for outstanding reports when the run has ended."""
 MAX_UNREPORTED: Final = 1_000
-"""Of calls whose cost is being told again; of those beyond, the reservation stays until the run ends."""
+"""Maximum of calls whose cost is reported again.
+
+For further ones, the reservation stays until the run ends.
+"""
 
 _SIX_DECIMALS: Final = Decimal("0.000001")
 _log = logging.getLogger("lifesign.adapter.tools")
@@ -58,9 +62,9 @@ class Meter:
     async def call(
         self, tool: str, price: Price, carry_out: Callable[[], Awaitable[CallToolResult]]
     ) -> CallToolResult:
-        """Carry a call out and pay for it; ToolFailed if nothing is paid, or nobody can be told.
+        """Execute a call and pay for it; ToolFailed if it was not paid, or the cost could not be reported.
 
-        Cancelled only at the run's end: who asked may be gone, and the call costs what it costs.
+        Cancelled only at the end of the run: the caller may be gone, and the call costs the same.
         """
         is_paid = price.most().amount() != NO_AMOUNT
         self.paid_under_way += is_paid
@@ -97,7 +101,7 @@ class Meter:
         return await self._settle(call_id, tool, most, result, cost)
 
     async def close(self) -> None:
-        """Give what is still to be told a moment."""
+        """Wait a moment for outstanding reports."""
         if self._unreported:
             await asyncio.wait(self._unreported, timeout=CLOSE_SECONDS)
         for reporting in self._unreported:
@@ -120,7 +124,7 @@ class Meter:
         try:
             await self._held.registry.tasks.release_call(self._run, call_id)
         except RegistryError as error:
-            _log.info("%s: what was reserved is freed when the run ends: %s", call_id, error)
+            _log.info("%s: its reservation is freed when the run ends: %s", call_id, error)
 
     async def _settle(
         self, call_id: str, tool: str, most: Spend, result: CallToolResult, cost: Spend
@@ -135,8 +139,8 @@ class Meter:
             self._later(self._report_interrupted(call_id, tool, cost))
             raise
         except (RegistryFailure, RateLimited) as error:
-            # It was carried out, and what it may cost stays reserved: nobody can spend that twice.
-            _log.warning("what %s did cost cannot be told now, and is told again: %s", tool, error)
+            # It was executed, and its cost stays reserved: it cannot be spent twice.
+            _log.warning("the cost of %s could not be reported, and is reported again: %s", tool, error)
             self._later(self._report_until_recorded(call_id, cost))
             meta[UNSETTLED_KEY] = True
         except RegistryError as error:
@@ -220,6 +224,6 @@ def _paid_for(error: ToolFailed) -> ToolFailed:
 
 
 def lease_lost() -> ToolFailed:
-    """Return what is told of every call once the run is not held any more."""
+    """Return the answer to every call after the lease was lost."""
     what = "this run has lost its task: nothing is carried out any more. Stop working at it; nothing counts"
     return ToolFailed(what, code=ToolRefusalCode.LEASE_LOST)

@@ -1,7 +1,7 @@
-"""Which tools does the agent see, and what becomes of each call?
+"""Tools of an agent, and their calls.
 
-The four of a task's holder, and those of upstream servers that the tools file offers. Nothing is carried out
-once the run is not held; only what has ended the run may still be said again, for its first answer.
+These are the four tools for the holder of a task, and those of upstream servers in the tools file. Nothing is
+executed after the run has ended; only the call that ended it may be repeated, for its first answer.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class ProxiedCalls:
         return None if known is None else known.input_schema
 
     async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
-        """Carry a call out, to its end though whoever asked be gone."""
+        """Execute a call to its end, even if its caller is gone."""
         if self._is_closed:
             return failure(lease_lost())
         most = self._upstreams.limits.calls_at_once
@@ -101,7 +101,7 @@ class ProxiedCalls:
 
     def _done(self, carrying: "asyncio.Task[CallToolResult]") -> None:
         self._under_way.discard(carrying)
-        # Whoever asked may be gone, and then nobody looks at it.
+        # The caller may be gone; then the result is ignored.
         if not carrying.cancelled():
             carrying.exception()
 
@@ -158,7 +158,7 @@ class ProxiedCalls:
             return await asyncio.to_thread(read_arguments, tool, arguments)
 
     def _of_task(self, name: str, result: CallToolResult) -> CallToolResult:
-        """Return what is told of a tool of the task: what the registry refuses after the end is its end."""
+        """Return the answer of a task tool: a refusal after the end of the run means that it has ended."""
         if not result.is_error:
             if name in ENDING and not self._ended_by:
                 self._ended_by = name
@@ -214,7 +214,7 @@ def _price_in_words(price: Price) -> str:
 
 
 def _run_ended(tool: str) -> ToolFailed:
-    """Return what is told of every call after the one that has ended the run."""
+    """Return the answer to every call after the one that ended the run."""
     what = f"this run has ended by {tool}: nothing is carried out any more, and nothing was spent"
     return ToolFailed(what, code=ToolRefusalCode.RUN_ENDED)
 

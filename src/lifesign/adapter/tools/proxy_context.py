@@ -1,4 +1,4 @@
-"""What does the tool proxy know of the run that it speaks for?"""
+"""Facts about the run that the tool proxy serves."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +11,7 @@ from lifesign.client.registry_tasks import HeldRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolProxyContext:
-    """A run, and whoever holds it for the agent that works at it."""
+    """A run, and its holder on behalf of the agent."""
 
     registry: RegistryClient
     run: HeldRun

@@ -1,9 +1,9 @@
-"""How is the tool proxy served, once an agent has connected?
+"""Server of the tool proxy, once an agent has connected.
 
-In a thread, by a loop of its own: what comes in there is as much and as hard to read as the agent likes, and
-the adapter's loop must renew the lease meanwhile. Only what a message asks for is done by that one.
+It runs in a thread with a loop of its own: the agent decides how much arrives and how hard it is to parse,
+and the adapter's loop must renew the lease meanwhile. The adapter's loop only executes the calls.
 
-Loaded when that happens: the MCP SDK and an HTTP server take half as much memory as all the rest.
+Loaded on demand: the MCP SDK and an HTTP server take half as much memory as all the rest.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _Given = TypeVar("_Given")
 ASIDE_SECONDS: Final = 30.0
-"""Of a call, beside what the server may take: for the registry, before and after."""
+"""Time of a call beside the server's own: for the registry, before and after."""
 GRACE_SECONDS: Final = 1.0
 """For answers under way when the run is over."""
 FAREWELL_SECONDS: Final = 0.5
@@ -50,9 +50,9 @@ END_SECONDS: Final = 3.0
 LINGER_SECONDS: Final = 10.0
 """For the thread to end after that, since it closes the socket."""
 SWITCH_SECONDS: Final = 0.0005
-"""So long at most may the thread go on in Python while the adapter's loop wants to; else it is 0.005."""
+"""Maximum time that the thread runs Python code while the adapter's loop waits; the default is 0.005."""
 SPARE_MESSAGES: Final = 4
-"""Of those that are read and answered at once, beside calls: for what lists tools, or is told to wait."""
+"""Number of messages that are read and answered at once, beside calls: for lists of tools, and refusals."""
 INSTRUCTIONS: Final = (
     "You work at a task under a lease. report_progress when you have something new to say; mark_complete "
     "with the result when all is done, or request_human_help when you cannot go on. Other tools are paid out "
@@ -144,7 +144,7 @@ def _servers_of(upstreams: Upstreams, timer: LeaseTimer | None) -> dict[str, "Up
 
 
 class _ThreadedServer(uvicorn.Server):
-    """Serves in a thread, and leaves signals to whoever runs the agent."""
+    """Serves in a thread, and leaves signals to the adapter."""
 
     def __init__(self, app: RequestEnding) -> None:
         super().__init__(config_of(app, grace_seconds=UVICORN_SECONDS))

@@ -1,10 +1,10 @@
-"""How much is read of what a server at a URL answers, and what is said in place of more?
+"""Bounded reading of a tool server's HTTP answers.
 
-The SDK reads a JSON body whole before it looks at it. So it is read here, as it comes in, and the call whose
-answer has no end is told so in the server's place, and so is one that was never sent, or whose answer is none
-of a server of tools: the SDK's own words do not tell these from a refusal. What is packed is not unpacked: a
-little of it may be anything. Of an answer of events all are bounded together, and so is each of them; each
-is handed on once it is whole, and an error in it is known as the server's own.
+The SDK reads a whole JSON body before it looks at it. Therefore it is read here as it arrives. A call whose
+answer is too long gets an error in the server's place, as does one that was never sent, or whose answer is
+not MCP: the SDK's own errors do not distinguish these from a refusal. Compressed answers are not accepted:
+they could become arbitrarily large. For an event stream, all events together are bounded, and so is each of
+them; each is passed on once it is complete, and an error in it counts as the server's own.
 """
 
 import json
@@ -131,9 +131,9 @@ def _is_call(request: httpx2.Request) -> bool:
 
 
 def _leaves_outcome_open(response: httpx2.Response) -> bool:
-    """Whether an answer to a call leaves open whether that was carried out; a redirect, or a 4xx, does not.
+    """Return whether an answer to a call leaves open whether it was executed; a redirect, or a 4xx, does not.
 
-    A proxy that has waited for too long says 502 or 504.
+    A proxy that has waited for too long answers 502 or 504.
     """
     if response.is_server_error:
         return not _is_of(response, "application/json")
@@ -148,7 +148,7 @@ def _event(request: httpx2.Request, words: str) -> bytes:
 
 
 def _relayed_event(event: bytes) -> bytes:
-    """Return what a server has said as it goes on: only an error of its own may be written anew."""
+    """Return a server's event for the SDK: only an error of its own may be changed."""
     lines = event.splitlines()
     data = b"\n".join(line[len(_DATA) :].removeprefix(b" ") for line in lines if line.startswith(_DATA))
     error = error_in(data)
@@ -171,7 +171,7 @@ def _call_in(request: httpx2.Request) -> Any:
 
 
 def _without_length(response: httpx2.Response) -> list[tuple[str, str]]:
-    """Return the headers but for those that tell how the body travelled."""
+    """Return the headers except those about the transfer of the body."""
     travel = {"content-length", "transfer-encoding"}
     return [(name, value) for name, value in response.headers.multi_items() if name not in travel]
 

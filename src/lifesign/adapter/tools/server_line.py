@@ -1,4 +1,4 @@
-"""What does one line of a server of tools say: a message, a bad answer to which call, or nothing at all?"""
+"""Parsing of one line of a tool server: a message, a bad answer to a call, or other output."""
 
 import re
 from typing import Final
@@ -71,7 +71,7 @@ def error_in(body: bytes) -> JSONRPCError | None:
 
 
 def _relayed_error(message: JSONRPCError) -> JSONRPCError:
-    """Return what a server has answered, so that nobody takes it for the want of an answer."""
+    """Return a server's error, marked so that it is not taken for a missing answer."""
     if message.error.code not in _OF_NO_ANSWER:
         return message
     return message.model_copy(update={"error": message.error.model_copy(update={"code": SERVER_ERROR})})
@@ -93,5 +93,5 @@ def _call_answered_by(line: bytes) -> int | None:
 
 
 def substitute_error(call: int, code: int, words: str) -> JSONRPCError:
-    """Return an error of ours, for whoever waits for an answer that cannot be handed on."""
+    """Return an error for the caller of an answer that cannot be passed on."""
     return JSONRPCError(jsonrpc="2.0", id=call, error=ErrorData(code=code, message=words))

@@ -1,8 +1,8 @@
-"""How is a server of tools spoken with over its pipes, whatever it writes?
+"""Transport over the pipes of a tool server.
 
-As the SDK's own stdio transport does it, with bounds: a line has a greatest length, what is not UTF-8 ends
-the server, an answer that cannot be read fails its call at once, and what is no message is shown like a
-peer's text. Whatever ends the reading is known at once to whoever waits for answers.
+It works like the SDK's own stdio transport, with limits: a line has a maximum length, invalid UTF-8 ends the
+server, an unreadable answer fails its call at once, and other output is logged as a peer's text. Callers
+learn of the end of the output at once.
 """
 
 import asyncio
@@ -29,19 +29,19 @@ EXIT_SECONDS: Final = 2.0
 FLUSH_SECONDS: Final = 0.5
 """For what was accepted already, before its input is closed; and for its last words, once it has ended."""
 MAX_STRAYS: Final = 10_000
-"""Of lines that are no messages, from one message to the next."""
+"""Maximum of lines that are no messages, between two messages."""
 _PIECE_BYTES: Final = 65_536
 
 _log = logging.getLogger("lifesign.adapter.tools")
 _Incoming = MemoryObjectSendStream[SessionMessage | Exception]
 _Outgoing = MemoryObjectReceiveStream[SessionMessage]
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
-"""What the SDK's client reads from and writes to."""
+"""Streams of the SDK's client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerProgram:
-    """What is started, and how much it may write on one line."""
+    """Program to start, and the maximum length of its lines."""
 
     name: str
     command: Sequence[str]
@@ -55,14 +55,14 @@ class ServerProgram:
 
 @dataclass(slots=True)
 class ServerEnd:
-    """How a server came to its end, for whoever waits for its answers."""
+    """End of a server, for callers that wait for its answers."""
 
     is_there: asyncio.Event = field(default_factory=asyncio.Event)
     why: str = "it has ended"
     is_too_long: bool = False
     """Whether it wrote a longer line than it may, and it is not known which call that answers."""
     is_fault: bool = False
-    """Whether it goes on writing what nobody reads."""
+    """Whether it keeps writing output that is not read."""
 
 
 class _LineTooLong(ValueError):
@@ -134,7 +134,7 @@ class _Ends:
 
     @property
     def stderr_fd(self) -> int:
-        """What its standard error has to be."""
+        """Descriptor for its standard error."""
         return self._beside.write_fd
 
     def begin(self) -> None:
@@ -165,7 +165,7 @@ class _Ends:
         self._beside.finish()
 
     def stop(self) -> None:
-        """Read no more, whoever may still write."""
+        """Stop reading, even if a process still writes."""
         if self._reading is not None:
             self._reading.close()
 
@@ -211,7 +211,7 @@ async def _read(
 
 
 async def _notice_exit(process: AgentProcess, incoming: _Incoming, end: ServerEnd) -> None:
-    """Let nobody wait for a server that has ended, whoever still holds its pipes."""
+    """End all waits for a server that has ended, even if another process still holds its pipes."""
     await process.wait()
     with anyio.move_on_after(FLUSH_SECONDS):
         await end.is_there.wait()
@@ -259,7 +259,7 @@ async def _write(
                 stdin.write(f"{line}\n".encode())
                 await stdin.drain()
     except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
-        # It may still live: whoever waits for an answer must know that none will come.
+        # It may still be alive: callers must learn that there will be no answer.
         incoming.close()
         end.is_there.set()
     finally:

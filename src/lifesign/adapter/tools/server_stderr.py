@@ -1,7 +1,7 @@
-"""What becomes of what a server of tools writes beside its answers?
+"""Standard error of a tool server.
 
-It is logged, line by line, and so shown like everything that a peer has written. A thread reads its standard
-error: whoever reads our log may be slow, and must not keep the lease from being renewed.
+It is logged line by line, with the same escaping as other text of a peer. A thread reads it: a slow reader of
+the log must not delay the renewal of the lease.
 """
 
 import logging
@@ -12,9 +12,12 @@ from collections.abc import Callable
 from typing import Final
 
 MAX_LINE_BYTES: Final = 4_096
-"""Of a line that is logged; the rest of it is left out."""
+"""Maximum length of a logged line; the rest is cut."""
 MAX_LINES_PER_SECOND: Final = 50
-"""Of one server; how many more there were is logged with the first that follows, or at its end."""
+"""Maximum lines per second of one server.
+
+The number of dropped ones is logged with the next line, or at its end.
+"""
 JOIN_SECONDS: Final = 1.0
 """For the last of it, when the server has ended."""
 _PIECE_BYTES: Final = 65_536
@@ -49,13 +52,13 @@ class ServerLog:
             _log.warning("%s wrote: %s", self._name, text)
 
     def finish(self) -> None:
-        """Log how many lines were left out since it was told last; the server has ended."""
+        """Log the number of lines that were dropped since the last report; the server has ended."""
         with self._lock:
             omitted = self._take_omitted()
         self._log_omitted(omitted)
 
     def _take_omitted(self) -> int:
-        """Return how many lines of the second were left out, and count anew."""
+        """Return the number of dropped lines of the second, and start again at 0."""
         omitted, self._lines = max(0, self._lines - MAX_LINES_PER_SECOND), 0
         return omitted
 
@@ -65,7 +68,7 @@ class ServerLog:
 
 
 class ServerLogPipe(threading.Thread):
-    """What a server's standard error has to be, and what reads it until its end."""
+    """Pipe for a server's standard error, and the thread that reads it to its end."""
 
     def __init__(self, words: ServerLog) -> None:
         super().__init__(name="a server's standard error", daemon=True)
@@ -78,18 +81,18 @@ class ServerLogPipe(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Tell one line after the other."""
+        """Log one line after the other."""
         rest = b""
         while piece := os.read(self._read_fd, _PIECE_BYTES):
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
                 self._words.log_line(line)
-            # Of a line without an end, the beginning is told in its time.
+            # The beginning of a line without an end is logged in time.
             rest = rest[:MAX_LINE_BYTES]
         self._words.log_line(rest)
         os.close(self._read_fd)
 
     def finish(self) -> None:
-        """Wait a moment until all is told; what somebody else still holds open is left."""
+        """Wait a moment until all is logged; output that another process holds open is dropped."""
         self.join(JOIN_SECONDS)
         self._words.finish()

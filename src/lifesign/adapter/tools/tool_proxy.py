@@ -1,8 +1,8 @@
-"""Where does an agent under a lease get its tools, and who else may ask there? (protocol 6.11)
+"""Tool proxy: the MCP server for an agent under a lease (protocol 6.11).
 
-An MCP server (streamable HTTP, stateless) on loopback, at a port that is free, for whoever shows the run's
-token: nobody but the agent's process is given it, and it is good for this run alone. It is the only way to
-metered tools. Without servers of a tools file there is a socket and nothing else until somebody connects.
+An MCP server (streamable HTTP, stateless) on loopback, at a free port, for clients with the run's token: only
+the agent's process gets it, and it is valid for this run only. It is the only way to metered tools. Without
+servers in a tools file, it is only a socket until a client connects.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _log = logging.getLogger("lifesign.adapter.tools")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenProxy:
-    """Where the agent's process asks, and with what."""
+    """Address and token for the agent's process."""
 
     url: str
     run_token: str = field(repr=False)
@@ -76,7 +76,7 @@ async def _serve(held: ToolProxyContext, upstreams: Upstreams, token: str, liste
 
 
 async def _connected(listening: socket.socket) -> None:
-    """Wait until somebody waits to be accepted."""
+    """Wait until a connection can be accepted."""
     loop = asyncio.get_running_loop()
     came = asyncio.Event()
     loop.add_reader(listening.fileno(), came.set)

@@ -1,7 +1,7 @@
-"""How is one upstream MCP server kept alive, and asked?
+"""Connection to one upstream MCP server, which is kept running.
 
-It is started when it is first needed, and started again when it is gone, after a wait that grows. A call
-meets a server that runs, or fails at once: nothing waits for one that is down.
+It is started when it is first needed, and restarted after its end, with increasing delays. A call to a server
+that is not running fails at once: there is no wait.
 """
 
 import asyncio
@@ -39,18 +39,18 @@ FIRST_WAIT_SECONDS: Final = 0.5
 """Before the first restart; doubled with each that follows soon, and spread by chance."""
 MAX_WAIT_SECONDS: Final = 60.0
 STEADY_SECONDS: Final = 60.0
-"""Who ran for so long starts again as if for the first time."""
+"""A server that ran for so long restarts without a delay."""
 CLOSE_SECONDS: Final = 8.0
-"""For a server to end when it is told to; the SDK kills it before that."""
+"""Time for a server to end on request; the SDK kills it before that."""
 MAX_WORDS_CHARS: Final = 500
-"""Of a server's own words in an error."""
+"""Maximum length of a server's own text in an error."""
 
 MAX_NAMED: Final = 20
-"""Of a server's tools in a line or an error."""
+"""Maximum of a server's tools in a line or an error."""
 MIN_WRITTEN_BYTES: Final = 4 * 1_048_576
-"""What a server may write on one line, or as one body, at least: all its tools stand on one."""
+"""Minimum of the limit for one line or body of a server: the list of all its tools is one line."""
 WRITTEN_PER_ANSWER: Final = 4
-"""How much longer than an answer that may be: a letter of two bytes may be written with six."""
+"""Ratio of that limit to the limit of an answer: a character of two bytes may be escaped with six."""
 
 
 _log = logging.getLogger("lifesign.adapter.tools")
@@ -71,7 +71,7 @@ class UpstreamServer:
     ) -> None:
         self.name = name
         self.tools: Mapping[str, Tool] = MappingProxyType({})
-        """What it offered when it last started, by its own names."""
+        """Tools at its last start, by its own names."""
         self._upstream = upstream
         self._limits = limits
         self._environment = environment
@@ -164,9 +164,9 @@ class UpstreamServer:
         await asyncio.wait({self._living}, timeout=CLOSE_SECONDS)
 
     def _refusal(self, client: Client, end: ServerEnd, error: MCPError) -> ToolFailed:
-        """Return what whoever called is told, and have the server started again if it is gone.
+        """Return the answer for the caller, and have the server restarted if it is gone.
 
-        None of the codes looked for is one that the server has said: see `SAID`.
+        The codes that are recognised here never come from the server: see `SAID`.
         """
         of_one = "on one line" if self._upstream.url is None else "in one answer"
         too_long = f"{self.name} wrote more than {self._max_bytes()} bytes {of_one}: ask for less"
@@ -220,7 +220,7 @@ class UpstreamServer:
         _log.warning("%s does not run: %s; %s", self.name, why, self._again())
 
     async def _live(self) -> None:
-        """Start it as often as it takes, until it is told to end."""
+        """Start it as often as necessary, until it is stopped."""
         SPOKEN_WITH.set(self.name)
         loop = asyncio.get_running_loop()
         while not self._is_ending.is_set():
@@ -284,7 +284,7 @@ class UpstreamServer:
             return
         self._end.why = "the connection was closed"
         headers = {name: secret_of(one, self._environment) for name, one in said.headers.items()}
-        # What a proxy of the environment would see is nobody's but the server's.
+        # The environment's proxies are ignored: the requests are for the server only.
         bodies = BoundedBodies(httpx2.AsyncHTTPTransport(trust_env=False), self._max_bytes())
         async with httpx2.AsyncClient(
             headers=headers, timeout=None, trust_env=False, transport=bodies
@@ -330,7 +330,7 @@ async def _first(*events: asyncio.Event, timeout_s: float | None = None) -> None
 
 
 def _words(error: BaseException) -> str:
-    """Return why it does not run, on one line; never what stands in a header or a variable."""
+    """Return why it does not run, on one line, without the content of headers or variables."""
     error = _innermost(error)
     if isinstance(error, OSError) and not isinstance(error, TimeoutError):
         return os.strerror(error.errno) if error.errno else type(error).__name__
@@ -342,7 +342,7 @@ def _words(error: BaseException) -> str:
 
 
 def _is_closed(error: BaseException) -> bool:
-    """Whether all that an error says is that nobody answers any more."""
+    """Return whether an error only says that the connection is closed."""
     error = _innermost(error)
     return isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
 

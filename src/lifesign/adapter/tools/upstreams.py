@@ -1,8 +1,8 @@
-"""What may a tools file say: which servers offer which tools to an agent, and at which price?
+"""Tools file: servers, their tools for an agent, and the prices.
 
-The names of the attributes are the keys of the file, which `upstreams_file` reads, and of them
-`schemas/tools.schema.json` is made. Every duration is in seconds; paths lead from the file's directory. A
-secret never stands in the file: it comes from a variable or from a file of its own.
+The names of the attributes are the keys of the file, which `upstreams_file` reads and from which
+`schemas/tools.schema.json` is generated. Durations are in seconds; paths are relative to the file's
+directory. Secrets are never in the file: they come from a variable or a separate file.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,11 +27,11 @@ from lifesign.domain.tasks.budget import MAX_USD, Spend, Tokens, Usd
 
 MAX_UPSTREAMS: Final = 32
 MAX_TOOLS: Final = 500
-"""Of one server."""
+"""Maximum of one server."""
 MAX_WORDS: Final = 200
-"""Of a command."""
+"""Maximum of words in a command."""
 MAX_SECRETS: Final = 64
-"""Of one server."""
+"""Maximum of one server."""
 MAX_CALL_SECONDS: Final = 3_600
 MAX_START_SECONDS: Final = 600
 MAX_CALLS_AT_ONCE: Final = 256
@@ -39,7 +39,7 @@ MIN_ANSWER_BYTES: Final = 1_024
 MAX_ANSWER_BYTES: Final = 16 * 1_048_576
 
 EVERYBODYS: Final = frozenset({"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "USER"})
-"""Variables that are no secret, whoever names them."""
+"""Variables that contain no secret."""
 
 NAME_PATTERN: Final = "^[a-z0-9][a-z0-9_-]{0,31}$"
 TOOL_PATTERN: Final = "^[A-Za-z0-9_./-]{1,128}$"
@@ -58,7 +58,7 @@ FORMS: Final[Mapping[str, str]] = MappingProxyType({
     META_PATTERN: "a key of _meta: 1 to 128 letters, digits and . _ / -",
     LINE_PATTERN: "up to 64 visible ASCII characters and spaces",
 })  # fmt: skip
-"""What stands behind the patterns, in words."""
+"""Description of each pattern."""
 
 
 def _take_word(value: str) -> str:
@@ -103,7 +103,7 @@ Switch = Annotated[bool, Field(strict=True)]
 
 
 class _FileMapping(BaseModel):
-    """A mapping of the file: what is not named is refused, so that a misspelt price is no price lost."""
+    """A mapping of the file: unknown members are refused, so that a misspelt price is not ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -112,13 +112,13 @@ class Most(_FileMapping):
     """An amount that a call may cost."""
 
     tokens: TokenPrice = 0
-    """Of a model."""
+    """Tokens of a model."""
     usd: UsdPrice = 0
     """With at most six decimals."""
 
 
 class Price(_FileMapping):
-    """What one call costs: always the same, or what the server says afterwards."""
+    """Price of one call: fixed, or reported by the server afterwards."""
 
     usd_per_call: UsdPrice | None = None
     """Money; 0 says that it is free."""
@@ -127,7 +127,7 @@ class Price(_FileMapping):
     cost_in: Annotated[str, Field(pattern=META_PATTERN)] | None = None
     """The key of the result's `_meta` under which the server says what the call did cost: {tokens, usd}."""
     at_most: Most | None = None
-    """With `cost_in`: what is reserved for a call before it is made."""
+    """With `cost_in`: amount that is reserved before a call."""
 
     @model_validator(mode="after")
     def _check_combination(self) -> Self:
@@ -148,14 +148,14 @@ class Price(_FileMapping):
 
 
 class SecretSource(_FileMapping):
-    """Where a secret comes from: exactly one of variable and file."""
+    """Source of a secret: exactly one of variable and file."""
 
     variable: VariableName | None = None
     """A variable of the adapter's environment."""
     file: FilePath | None = None
     """A file that holds it, and nothing else; white space around it does not count."""
     prefix: Annotated[str, Field(pattern=LINE_PATTERN)] = ""
-    """What stands before it, such as "Bearer "."""
+    """Text before it, such as "Bearer "."""
 
     @model_validator(mode="after")
     def _come_from_somewhere(self) -> Self:
@@ -170,21 +170,21 @@ class Upstream(_FileMapping):
     command: Annotated[tuple[Word, ...], Field(min_length=1, max_length=MAX_WORDS)] | None = None
     """A program and its arguments, which speaks MCP over its standard input and output."""
     directory: FilePath | None = None
-    """In which the command runs; the directory of this file if absent."""
+    """Working directory of the command; default: the directory of this file."""
     environment: Annotated[dict[VariableName, SecretSource], Field(max_length=MAX_SECRETS)] = {}
     """Variables of the command, besides HOME, LOGNAME, PATH, SHELL, TERM and USER."""
     url: Annotated[str, StringConstraints(max_length=2_048), AfterValidator(_take_url)] | None = None
-    """Where a server is asked, over streamable HTTP; https, or on this machine."""
+    """URL of a server, over streamable HTTP; https, or on this machine."""
     headers: Annotated[dict[HeaderName, SecretSource], Field(max_length=MAX_SECRETS)] = {}
-    """Which go with every request to the URL."""
+    """Headers of every request to the URL."""
     tools: Annotated[dict[ToolName, Price], Field(max_length=MAX_TOOLS)] = {}
-    """Those that are offered, by their names there."""
+    """Offered tools, by their names on the server."""
     offer_all: Switch = False
     """Whether the others are offered too, at `price`."""
     price: Price | None = None
     """With `offer_all`: what those cost that `tools` does not name."""
     prefix: Annotated[str, Field(pattern=PREFIX_PATTERN)] = ""
-    """What stands before the names under which its tools are offered."""
+    """Prefix of the names under which its tools are offered."""
 
     @model_validator(mode="after")
     def _hang_together(self) -> Self:
@@ -212,23 +212,23 @@ class Upstream(_FileMapping):
 
 
 class CallLimits(_FileMapping):
-    """What bounds the calls of one run."""
+    """Limits of the calls of one run."""
 
     calls_at_once: Annotated[int, Field(strict=True, ge=1, le=MAX_CALLS_AT_ONCE)] = 16
-    """Those beyond are told to wait."""
+    """Maximum of concurrent calls; further ones are asked to wait."""
     call_seconds: Annotated[float, Field(strict=True, ge=1, le=MAX_CALL_SECONDS)] = 300
     """How long one may take; then it has failed."""
     answer_bytes: Annotated[int, Field(strict=True, ge=MIN_ANSWER_BYTES, le=MAX_ANSWER_BYTES)] = 1_048_576
     """How long an answer may be, as JSON."""
     start_seconds: Annotated[float, Field(strict=True, ge=1, le=MAX_START_SECONDS)] = 30
-    """How long a server may take to start, and to tell its tools."""
+    """How long a server may take to start and to list its tools."""
 
 
 class Upstreams(_FileMapping):
-    """What a tools file says."""
+    """Content of a tools file."""
 
     limits: CallLimits = CallLimits()
-    """What bounds the calls of one run."""
+    """Limits of the calls of one run."""
     upstreams: Annotated[dict[UpstreamName, Upstream], Field(max_length=MAX_UPSTREAMS)]
     """The servers, by the names that they have here."""
 

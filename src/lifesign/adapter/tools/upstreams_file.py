@@ -1,4 +1,4 @@
-"""How is a tools file read, and what is wrong with it, on which line?"""
+"""Reading a tools file, with faults reported by line."""
 
 import logging
 import os
@@ -114,7 +114,7 @@ def _secret_faults(
 def _program_faults(document: YamlDocument, read: Upstreams) -> Iterator[FileFault]:
     """Return which programs are not there, as far as it can be seen before they are started."""
     for name, upstream in read.upstreams.items():
-        # Where a server gets a PATH of its own, only its start tells.
+        # If a server gets its own PATH, only its start shows whether the command exists.
         if upstream.command is None or "PATH" in upstream.environment:
             continue
         program = upstream.command[0]

@@ -1,4 +1,4 @@
-"""Which agents are there, and what becomes of them? Asked on the command line."""
+"""Commands about agents: list, show, drain and the like."""
 
 import sys
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lifesign.domain.models.agents import AgentList, AgentRecord, AgentSummary
 
 PAGE = 1_000
-"""The most that the registry tells at once."""
+"""Maximum page size of the registry."""
 HEALTHS = ("healthy", "degraded", "unhealthy", "unknown")
 MAX_DURATION_SECONDS = 604_800
 """As in the models of the API, which take 60 ms to import."""
@@ -51,7 +51,9 @@ DrainTimeout = Annotated[
         help="How long it may take; else as registered.",
     ),
 ]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Told to whoever is concerned.")]
+Reason = Annotated[
+    str | None, typer.Option("--reason", metavar="TEXT", help="Comment for the agents concerned.")
+]
 
 agents = typer.Typer(
     name="agents",
@@ -101,22 +103,16 @@ def list_agents(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """List the agents that match, and how many there are in all.
+    """List matching agents, with their total.
 
-    \b
-    Examples:
-      lifesign agents list
-      lifesign agents list --status unhealthy --status dead
-      lifesign agents list --capability billing --free 1 --least-loaded
-      lifesign agents list --status all --json | jq -r .agents[].agent_id
+    Examples: lifesign agents list lifesign agents list --status unhealthy --status dead lifesign agents list
+    --capability billing --free 1 --least-loaded lifesign agents list --status all --json | jq -r
+    .agents[].agent_id
 
-    \b
-    Keys of --json:
-      agents    as the registry lists them   total   how many match
-      pool      with --pool: what it can take
-      not_active      without --status: how many match that are not active
-      decisions_suspended  whether nobody is taken down for silence now; absent if the key may not know
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    Keys of --json: agents as the registry lists them total number of matches pool with --pool: its capacity
+    not_active without --status: number of matches that are not active decisions_suspended whether missed
+    heartbeats take no agent down now; absent if the key may not know
+    """
     wanted: dict[str, Any] = {
         "status": _statuses(status or ()),
         "capabilities": tuple(capability or ()),
@@ -253,7 +249,7 @@ async def _shown(client: "RegistryClient", given: str) -> "tuple[AgentRecord, bo
             client
         )
     except TargetNotFound:
-        text = f"nobody is probed at {given}; who only sends heartbeats is known by its id alone"
+        text = f"no prober is running at {given}; who only sends heartbeats is known by its id alone"
         raise NotFound(text) from None
     except NotFound:
         if not is_url(given):

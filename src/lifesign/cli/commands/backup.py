@@ -1,4 +1,4 @@
-"""How does all that the registry knows get into a file, and back? Asked on the command line."""
+"""Commands for backup and restore."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -40,16 +40,14 @@ def backup(
     database: DatabaseUrl = DEFAULT_DATABASE,
     as_json: AsJson = False,
 ) -> int:
-    """Write all that the registry knows into one file, as it is at one moment.
+    """Write a consistent backup of the registry into one file.
 
-    Servers may go on meanwhile. The file appears once it is whole and on disk, and was read back; only
-    its owner may read it, since it holds digests of keys and the secrets of webhooks. Who is logged in is
-    not in it, and events that were archived are in the archive's own files.
+    Servers may keep running. The file appears once it is complete, on disk and verified; only its owner may
+    read it, since it contains digests of keys and the secrets of webhooks. It contains no sessions. Archived
+    events are in the archive's own files.
 
-    \b
-    Examples:
-      lifesign backup /var/backups/registry.gz
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    Examples: lifesign backup /var/backups/registry.gz
+    """
     from functools import partial  # noqa: PLC0415
 
     from lifesign.registry.backup.create_backup import back_up  # noqa: PLC0415 - SQLAlchemy takes 150 ms
@@ -75,27 +73,25 @@ def restore(
     is_forced: Annotated[bool, typer.Option("--force", help="Replace all that the database holds.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Put back what a backup holds, into SQLite or PostgreSQL, wherever it came from.
+    """Restore a backup into SQLite or PostgreSQL, whichever it came from.
 
-    All or nothing: the file is read whole before anything is changed. A backup of an older version is brought
-    up to date on the way; the directory for temporary files (TMPDIR) needs room for it. Every lease is over
-    then, and all new fencing tokens are above all old ones. Nobody dies of the time since the backup, and
-    nobody is logged in. Keys that were revoked, expired or rotated since, webhooks that were deleted and
-    origins that opted out stay so, as far as the database that is replaced knows of it; keys and webhooks
-    that it does not know are named. Agents that were erased since are back: `lifesign agents erase` them
-    again. Move archives that were written since to another place.
+    The restore is atomic: the file is read whole before anything is changed. A backup of an older version is
+    upgraded on the way; the directory for temporary files (TMPDIR) needs room for it. Every lease ends, and
+    all new fencing tokens are higher than all old ones. No agent dies because of the time since the backup,
+    and all sessions end. Keys that were revoked, expired or rotated since, webhooks that were deleted and
+    origins that opted out stay so, as far as the replaced database knows; keys and webhooks that it does not
+    know are listed. Agents that were erased since are restored: erase them again with `lifesign agents
+    erase`. Move archives that were written since to another place.
 
     If this host has a marker of the database, it names the restored one afterwards.
 
-    Stop all servers of this database first, and start them again afterwards: what they remember is of
-    another past. A database that a server uses is not restored to, nor an SQLite file that anybody has
-    open. A server that is not seen, since it logs in to PostgreSQL as another user, ends its event streams.
+    Stop all servers of this database first, and start them again afterwards. A database that a server uses is
+    not restored, nor an SQLite file that any process has open. A server that logs in to PostgreSQL as another
+    user is not detected; its event streams end.
 
-    \b
-    Examples:
-      lifesign restore /var/backups/registry.gz
-      lifesign restore registry.gz --database postgresql://ah@db/ah --force
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    Examples: lifesign restore /var/backups/registry.gz lifesign restore registry.gz --database
+    postgresql://ah@db/ah --force
+    """
     import asyncio  # noqa: PLC0415 - see backup
     from functools import partial  # noqa: PLC0415
     from tempfile import TemporaryDirectory  # noqa: PLC0415
@@ -113,7 +109,7 @@ def restore(
         event_news.check_unserved(transaction)
         return put_back(transaction, current, is_forced=is_forced, actor=ACTOR)
 
-    # Nobody else may look into it.
+    # Other users must not read it.
     with TemporaryDirectory(prefix="lifesign-restore-") as directory:
         is_older = header.revision != schema.newest_revision()
         current = asyncio.run(update_backup.updated(file, Path(directory))) if is_older else file
@@ -132,7 +128,7 @@ def restore(
 
 
 def _update_marker(database: str, state_dir: Path | None) -> None:
-    """Have this host's marker, if it has one, name the restored database. What fails is told, and no more."""
+    """Update this host's marker, if it has one, to the restored database. A failure is only reported."""
     from lifesign.registry.marker.database_identity import KnownIdentity, current_marker  # noqa: PLC0415
     from lifesign.registry.marker.marker_file import marker_file, put_marker  # noqa: PLC0415
 
@@ -163,20 +159,20 @@ def _withdrawn_lines(withdrawn: "RevokedCredentials") -> Iterator[str]:
 
 
 def _unknown_lines(restored: "Restored") -> Iterator[str]:
-    """Name what may have been withdrawn since, for all that the replaced database could tell."""
+    """Return keys and webhooks that the replaced database did not know, and that may have been revoked."""
     from lifesign.domain.models.base import moment  # noqa: PLC0415
     from lifesign.domain.text.times import utc_text  # noqa: PLC0415
 
     withdrawn = restored.withdrawn
     since = utc_text(moment(restored.header.created_at_s), "seconds")
     if withdrawn.unknown_keys or withdrawn.unknown_agent_keys:
-        yield f"good again, whoever revoked them since {since} (lifesign keys revoke KEY_ID):"
+        yield f"valid again, even if they were revoked since {since} (lifesign keys revoke KEY_ID):"
         yield from _listed([f"{key.key_id} {key.role} {key.name}" for key in withdrawn.unknown_keys])
         if withdrawn.unknown_agent_keys:
             of_agents = pluralize(withdrawn.unknown_agent_keys, "key")
             yield f"  {of_agents} of agents (lifesign keys list --role agent)"
     if withdrawn.unknown_webhooks:
-        yield f"told of events again, whoever deleted them since {since}:"
+        yield f"receive events again, even if they were deleted since {since}:"
         yield from _listed([f"{webhook.id} {webhook.url}" for webhook in withdrawn.unknown_webhooks])
 
 

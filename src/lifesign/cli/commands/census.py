@@ -1,4 +1,4 @@
-"""What share of a list is alive? Asked on the command line."""
+"""Census of a list: the share of agents that are alive."""
 
 import os
 import sys
@@ -66,7 +66,9 @@ def census(
             help="Write census.md, .json, .csv, .html and targets.csv to this directory.",
         ),
     ] = None,
-    no_crawl: Annotated[bool, typer.Option("--no-crawl", help="Probe nobody: tell what is known.")] = False,
+    no_crawl: Annotated[
+        bool, typer.Option("--no-crawl", help="Report the stored results without probing.")
+    ] = False,
     contact: Annotated[
         str | None,
         typer.Option(
@@ -102,29 +104,25 @@ def census(
     allow_plain_http: PlainHttp = False,
     moved: Moved = False,
 ) -> int:
-    """Probe every agent of a list once, and tell what share of it is alive.
+    """Probe every agent of a list once, and report the share that is alive.
 
-    By result, layer, platform, protocol generation and over time: a list that is counted again is compared
-    with the times before. A list that is named here is applied as it is, however much of it has gone; the
-    report marks where it was not the same list. Who could not be asked, and who was never asked, is told
-    apart from who is down. Each request has the deadline of `lifesign probe`, and the report names it:
-    20 s, of which an answer may take 10 to begin. Progress goes to standard error, the report to standard
-    output.
+    The report has shares by result, layer, platform, protocol generation and over time: a later census of the
+    same list is compared with earlier ones. A list that is named here is applied as it is, however much of it
+    is missing; the report marks censuses of other lists. Agents that could not be probed, and those that were
+    never probed, are separate from those that are down. Each request has the deadline of `lifesign probe`,
+    which the report names: 20 s, of which an answer may take 10 to begin. Progress goes to standard error,
+    the report to standard output.
 
-    \b
-    Examples:
-      lifesign census urls.txt --contact mailto:you@example.org
-      lifesign census https://directory.example/agents.json --contact mailto:you@example.org
-      lifesign census agents.txt --allow-network 10.0.0.0/8 --timeout 5s --output report
-      lifesign census probes/census.yml --workers 2 --format html > census.html
-      lifesign census census.db --json | jq .alive_ratio
-      LIFESIGN_KEY=ahk_... lifesign census --registry https://registry.example
+    Examples: lifesign census urls.txt --contact mailto:you@example.org lifesign census
+    https://directory.example/agents.json --contact mailto:you@example.org lifesign census agents.txt
+    --allow-network 10.0.0.0/8 --timeout 5s --output report lifesign census probes/census.yml --workers 2
+    --format html > census.html lifesign census census.db --json | jq .alive_ratio LIFESIGN_KEY=ahk_...
+    lifesign census --registry https://registry.example
 
-    After 1 and 4 the same command goes on with those that are left.
+    After exit code 1 or 4, the same command continues with the remaining agents.
 
-    \b
     The JSON is described by schemas/census.schema.json.
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    """
     if form not in {None, *FORMATS}:
         raise InvalidValue("--format", form, f"one of {', '.join(FORMATS)}")
     if form is not None and as_json:
@@ -138,7 +136,9 @@ def census(
         raise InvalidValue("--registry", registry, "none: a database is named")
     if source is None or known is not None:
         if timeout_seconds is not None:
-            raise InvalidValue("--timeout", format_duration(timeout_seconds), "none: nobody is probed")
+            raise InvalidValue(
+                "--timeout", format_duration(timeout_seconds), "none: there is nothing to probe"
+            )
         # A list or a definition is counted on its own, unless a registry is named with it.
         place = known or _registry(
             registry or os.environ.get(URL_VARIABLE), key_file, allow_plain_http=allow_plain_http
@@ -182,7 +182,7 @@ def _database(source: str) -> str | None:
     if source.startswith(("sqlite:", "postgresql:", "postgres:")):
         return source
     try:
-        # Opening a pipe would wait for whoever writes into it.
+        # Opening a pipe would block until another process writes to it.
         if not Path(source).is_file():
             return None
         with Path(source).open("rb") as file:
@@ -195,7 +195,7 @@ def _database(source: str) -> str | None:
 
 
 def _is_there(place: "str | RegistryAddress") -> bool:
-    """Whether there is something to count: a crawl that ended before its list was read leaves no file."""
+    """Return whether there are results: a crawl that ended before its list was read leaves no file."""
     file = sqlite_file(place) if isinstance(place, str) else None
     return file is None or file.exists()
 
@@ -227,7 +227,7 @@ def _definition(
 
 
 def _refuse_other_lists(definition: "ProbeDefinition", place: str) -> None:
-    """Refuse to tell of one list under the name of another. InvalidValue."""
+    """Refuse a report about one list under the name of another. InvalidValue."""
     from lifesign.crawl.list_identity import refuse_other_lists  # noqa: PLC0415
     from lifesign.crawl.local_registry import LocalDirectories, run_locally  # noqa: PLC0415
     from lifesign.domain.access.permissions import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE = "LIFESIGN_DETAIL_TOKEN"  # noqa: S105 - the name of it, not the token
 
 EXIT_CODES = {"healthy": 0, "degraded": 1, "unhealthy": 2, "unknown": 3}
-"""Those of monitoring plugins: OK, WARNING, CRITICAL, UNKNOWN."""
+"""Exit codes of monitoring plugins: OK, WARNING, CRITICAL, UNKNOWN."""
 _COLOURS = {
     "healthy": Colour.GREEN,
     "degraded": Colour.YELLOW,
@@ -140,7 +140,7 @@ def _token(file: Path | None) -> str | None:
 
 
 def page(checked: "HealthCheck", *, is_scheme_assumed: bool = False) -> Iterator[PageLine]:
-    """Tell what was found out, for people; `is_scheme_assumed`: nobody said that it is https."""
+    """Return the findings for people; `is_scheme_assumed`: the URL was given without https."""
     from lifesign.domain.observation.decision import age_text  # noqa: PLC0415 - pydantic takes 60 ms
 
     decision, document = checked.decision, checked.document
@@ -193,7 +193,7 @@ def hints(checked: "HealthCheck") -> Iterator[str]:
 
 
 def _details(document: "HealthDocument") -> Iterator[PageLine]:
-    """Tell the numbers of a document; what it does not say is left out."""
+    """Return the numbers of a document; absent ones are omitted."""
     from lifesign.domain.observation.decision import shown_ratio  # noqa: PLC0415 - see page
 
     health, calibration, decay = document.health, document.calibration, document.decay
@@ -234,7 +234,7 @@ def _card(checked: "HealthCheck") -> Iterator[PageLine]:
 
 def _finding_text(finding: "Finding") -> str:
     section = f" [{finding.section}]" if finding.section else ""
-    # What has no place is about the whole, or about the way to it.
+    # A finding without a place concerns the whole document, or the connection.
     return f"{finding.name}: {finding}" if finding.pointer else f"{finding.name}: {finding.message}{section}"
 
 

@@ -1,4 +1,4 @@
-"""Who of a directory is alive? Asked again and again, or once, on the command line."""
+"""Crawl of directories, continuous or once."""
 
 import sys
 from pathlib import Path
@@ -52,7 +52,7 @@ Metrics = Annotated[
         "--metrics",
         metavar="HOST:PORT",
         envvar="LIFESIGN_PROBER_METRICS",
-        help="Tell Prometheus there, at /metrics, how the crawl goes; whoever reaches it may read.",
+        help="Serve Prometheus metrics of the crawl there, at /metrics, without authentication.",
     ),
 ]
 
@@ -70,7 +70,7 @@ ProberConfig = Annotated[
         metavar="FILE",
         is_eager=True,
         callback=take_prober_config,
-        help="Settings; what is given here or in the environment is stronger.",
+        help="Settings file; options and environment variables override it.",
     ),
 ]
 CrawlKeyFile = Annotated[
@@ -87,7 +87,7 @@ CrawlKeyFile = Annotated[
 def crawl(
     context: typer.Context,
     definition: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Whom to probe, what to ask, how often.")
+        Path, typer.Argument(metavar="FILE", help="Probe definition: targets, requests and interval.")
     ],
     *,
     _config: ProberConfig = None,
@@ -98,11 +98,11 @@ def crawl(
         bool,
         typer.Option(
             "--check",
-            help="Say whether the definition is in order, and the files it names can be read; probe nobody.",
+            help="Check the definition and its files without probing.",
         ),
     ] = False,
     once: Annotated[
-        bool, typer.Option("--once/--watch", help="Every target once, or for ever. Without it: for ever.")
+        bool, typer.Option("--once/--watch", help="Probe every target once and exit. Default: continuously.")
     ] = False,
     workers: Workers = 1,
     database: CrawlDatabase = None,
@@ -121,7 +121,7 @@ def crawl(
             "--registry",
             metavar="URL",
             envvar="LIFESIGN_PROBER_REGISTRY",
-            help="Probe for this registry, with whoever else does; no database.",
+            help="Share the probes of this registry with other probers, without a database.",
         ),
     ] = None,
     key_file: CrawlKeyFile = None,
@@ -134,29 +134,25 @@ def crawl(
             "--log-format",
             metavar="console|json",
             envvar="LIFESIGN_PROBER_LOG_FORMAT",
-            help="What is said on standard error: for people, or for programs.",
+            help="Format of standard error: for people, or for programs.",
         ),
     ] = LogFormat.CONSOLE,
 ) -> int:
-    """Probe all that a definition names: for ever, each at its own time, or once.
+    """Probe all targets of a definition: continuously, each at its own time, or once.
 
-    Everything is kept in one SQLite file, called like the definition. It is a registry's database: what is
-    found decides which agents are active, unhealthy or dead, and `lifesign serve` shows them.
+    Results are stored in one SQLite file, named like the definition. It is a registry's database: the results
+    decide which agents are active, unhealthy or dead, and `lifesign serve` shows them.
 
-    With --registry any number of machines share the work: each takes its part of the targets and reports
-    what it found. Its key has the role prober. Machines come and go as they like.
+    With --registry any number of machines share the work: each probes its part of the targets and reports the
+    results. The key needs the role prober. Machines may join and leave at any time.
 
-    Ctrl-C ends it once what was found is stored. The same command goes on where it stopped.
+    Ctrl-C ends the crawl once all results are stored. The same command continues where it stopped.
 
-    \b
-    Examples:
-      lifesign crawl probes/directory.yml
-      lifesign crawl probes/census.yml --once --workers 2
-      lifesign crawl probes/one-agent.yml --database sqlite:////var/lib/agents.db
-      lifesign crawl probes/directory.yml --check
-      lifesign serve --database sqlite:///directory.db
-      LIFESIGN_KEY=ahk_... lifesign crawl census.yml --once --registry https://registry.example
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    Examples: lifesign crawl probes/directory.yml lifesign crawl probes/census.yml --once --workers 2 lifesign
+    crawl probes/one-agent.yml --database sqlite:////var/lib/agents.db lifesign crawl probes/directory.yml
+    --check lifesign serve --database sqlite:///directory.db LIFESIGN_KEY=ahk_... lifesign crawl census.yml
+    --once --registry https://registry.example
+    """
     if show_config:
         return print_config(context, "prober", {})
     from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415 - takes 200 ms

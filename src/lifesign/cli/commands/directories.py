@@ -1,4 +1,4 @@
-"""Which directories are probed, and what became of a list that has shrunk? Asked on the command line."""
+"""Commands about directories, and lists that have shrunk."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -109,14 +109,12 @@ def remove_directory(
     allow_plain_http: PlainHttp = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a directory list nobody any more: whoever is listed nowhere else is probed no more.
+    """Remove a directory: targets without another directory are no longer probed.
 
     A crawl whose definition names it reads it again.
 
-    \b
-    Examples:
-      lifesign directories remove agents.txt --database sqlite:///census.db
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    Examples: lifesign directories remove agents.txt --database sqlite:///census.db
+    """
     record = _ask(
         lambda lists: _remove(lists, name),
         database=database,
@@ -165,7 +163,7 @@ async def _remove(lists: "LocalDirectories | RegistryDirectories", name: str) ->
     from lifesign.errors import InvalidValue  # noqa: PLC0415
 
     if not any(record.name == name and record.size for record in await lists.all()):
-        raise InvalidValue("NAME", name, "a directory that lists somebody")
+        raise InvalidValue("NAME", name, "a directory with at least one entry")
     import_id = uuid4().hex
     await lists.put_page(name, import_id, 1, ImportPage(urls=[], allow_shrink=True))
     record = await lists.apply(name, import_id, pages=1)

@@ -1,4 +1,4 @@
-"""How is an agent forgotten? Asked on the command line."""
+"""Command that erases an agent."""
 
 import sys
 from typing import Annotated
@@ -16,7 +16,7 @@ from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue
 
 MAX_ANSWER_CHARS = 100
-"""That are read of what somebody answers."""
+"""Maximum length of an answer to a prompt."""
 
 
 def erase(
@@ -30,22 +30,17 @@ def erase(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> int:
-    """Forget an agent for ever; deregister keeps its record instead.
+    """Erase an agent permanently; `deregister` keeps its record instead.
 
-    Its record, keys, commands, leases and target go, and what its events tell. What stays: its id in the
-    log, which the chain of hashes covers, and tasks and states of intents, without its name. Archived
-    events follow within an hour; backups and copies are out of reach.
+    Its record, keys, commands, leases and target are deleted, and the payloads of its events. Its id stays in
+    the log, since the hash chain covers it, as do tasks and intent states, without its name. Archived events
+    follow within an hour; backups and copies are not reached.
 
-    \b
-    Examples:
-      lifesign agents erase billing-1
-      lifesign agents erase billing-1 --yes --json
+    Examples: lifesign agents erase billing-1 lifesign agents erase billing-1 --yes --json
 
-    \b
-    Keys of --json:
-      agent_id   events    how many events lost their payload
-      archived_sequence    up to here events are archived, and erased there within an hour; 0: none are
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    Keys of --json: agent_id events number of events whose payload was erased archived_sequence events up to
+    here are archived, and erased there within an hour; 0: none are
+    """
     check_id(agent_id)
     if not is_sure and not _is_wanted(agent_id):
         sys.stderr.write("lifesign: nothing was erased\n")
@@ -70,9 +65,11 @@ def erase(
 
 
 def _is_wanted(agent_id: str) -> bool:
-    """Ask whoever sits at the terminal; InvalidValue if nobody does."""
+    """Ask for confirmation on the terminal; InvalidValue without one."""
     if not sys.stdin.isatty():
-        raise InvalidValue("--yes", None, "given where there is no terminal to ask at: it is for ever")
-    sys.stderr.write(f"Erase {printable(agent_id)} for ever? [y/N] ")
+        raise InvalidValue(
+            "--yes", None, "given where standard input is no terminal: erasing cannot be undone"
+        )
+    sys.stderr.write(f"Erase {printable(agent_id)} permanently? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline(MAX_ANSWER_CHARS).strip().lower() in {"y", "yes"}

@@ -1,4 +1,4 @@
-"""What has happened, and what is happening? Asked on the command line."""
+"""Commands about the event log."""
 
 import json
 import signal
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lifesign.storage.engine.transaction import Transaction
 
 PAGE = 1_000
-"""The most that the registry tells at once."""
+"""Maximum page size of the registry."""
 
 Types = Annotated[
     list[str] | None,
@@ -52,7 +52,7 @@ Types = Annotated[
 ]
 OfAgent = Annotated[str | None, typer.Option("--agent", metavar="AGENT_ID", help="Whose events.")]
 
-events = typer.Typer(name="events", help="What has happened, and what is happening?", rich_markup_mode=None)
+events = typer.Typer(name="events", help="Commands about the event log.", rich_markup_mode=None)
 
 
 @events.command("list")
@@ -181,12 +181,12 @@ async def _follow(
                 write_json(sys.stdout, event.members(), indent=None)
             else:
                 sys.stdout.write(_line(event, await names.of(event)))
-            # Whoever reads through a pipe wants it now.
+            # A reader of a pipe wants each line at once.
             sys.stdout.flush()
 
 
 def _line(event: "LoggedEvent", names: Mapping[str, str]) -> str:
-    """Return one event as a line whose columns fit most: what comes next is not known."""
+    """Return one event as a line with columns of fixed width: later events are not known yet."""
     told_of = printable(event_line(event, names))
     return f"{event.sequence:>8}  {printable(event.created_at):24}  {printable(event.type):25}  {told_of}\n"
 
@@ -198,24 +198,19 @@ def verify_events(
     database: DatabaseUrl = DEFAULT_DATABASE,
     as_json: AsJson = False,
 ) -> int:
-    """Say whether the event log is as it was written, and whether the stored states follow from it.
+    """Verify the hash chain of the event log, and that the stored states follow from it.
 
-    Reads the database itself; the registry may go on meanwhile. That the end of the log was cut off, or
-    all of it written anew, a chain alone cannot tell: keep the checkpoint that is printed, elsewhere.
+    The command reads the database itself; the registry may keep running. A hash chain alone cannot show that
+    the end of the log was cut off, or that all of it was rewritten: store the printed checkpoint elsewhere.
 
-    \b
-    Examples:
-      lifesign events verify --database sqlite:///lifesign.db
-      lifesign events verify --json | jq -r .checkpoint.hash
+    Examples: lifesign events verify --database sqlite:///lifesign.db lifesign events verify --json | jq -r
+    .checkpoint.hash
 
-    \b
-    Keys of --json:
-      good        whether nothing is wrong
-      fault       what broke the chain, or null   differences  between the log and the stored states
-      events, erased, agents, leases, tasks, keys how many there are
-      archive_erasures                            erased agents of whom archived files may still tell
-      archived, checkpoint                        sequence and hash where the database begins and ends
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    Keys of --json: good whether nothing is wrong fault first break of the chain, or null differences between
+    the log and the stored states events, erased, agents, leases, tasks, keys counts archive_erasures erased
+    agents that archived files may still contain archived, checkpoint sequence and hash where the database
+    begins and ends
+    """
     report = _verified(database)
     with ignore_broken_pipe():
         if as_json:
@@ -255,11 +250,11 @@ def _report(report: "LogReport") -> Iterator[PageLine]:
     numbers = {
         "agent": report.agents, "leased resource": report.leases, "task": report.tasks, "key": report.keys,
     }  # fmt: skip
-    yield PageLine("tell of", ", ".join(pluralize(count, noun) for noun, count in numbers.items()))
+    yield PageLine("contain", ", ".join(pluralize(count, noun) for noun, count in numbers.items()))
     if report.archived.sequence:
         yield PageLine("archived", f"up to {report.archived.sequence} {report.archived.hash}")
     if report.archive_erasures:
-        yield PageLine("archives", f"may still tell of {pluralize(report.archive_erasures, 'erased agent')}")
+        yield PageLine("archives", f"may still contain {pluralize(report.archive_erasures, 'erased agent')}")
     yield PageLine("checkpoint", f"{report.last.sequence} {report.last.hash}")
 
 
@@ -272,12 +267,12 @@ def _wanted(types: list[str] | None, agent: str | None) -> dict[str, Any]:
     return wanted
 
 
-# What is over says nothing but whose it was.
+# An ended lease only shows its holder.
 _ENDED = {"agent.maintenance_changed": "maintenance ended", "agent.override_changed": "override ended"}
 
 
 def event_line(event: "LoggedEvent", names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Tell on one line what happened; `names` are those of keys, and of agents whose ids are no names."""
+    """Return an event on one line; `names` are those of keys, and of agents whose ids are no names."""
     actor = spoken(event.actor, names)
     match event.payload:
         case {"previous_status": before, "new_status": now, "agent_id": agent_id, **rest}:
@@ -309,7 +304,7 @@ def _members(payload: Mapping[str, Any], names: Mapping[str, str]) -> str:
 
 
 def _text(value: object) -> str:
-    """Return text as it is, what is in a plain list behind one another, and all else as JSON."""
+    """Return text unchanged, the items of a plain list separated by commas, and other values as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, list) and not any(isinstance(item, list | dict) for item in value):
@@ -318,7 +313,7 @@ def _text(value: object) -> str:
 
 
 def _shards(leases: Any) -> str:
-    """Return the numbers of shards whose leases are told, such as `0-7, 9`: their tokens are for --json."""
+    """Return the numbers of the leased shards, such as `0-7, 9`; --json has their tokens."""
     told = leases if isinstance(leases, list) else []
     found = [one.get("shard") for one in told if isinstance(one, dict)]
     numbers = {number for number in found if type(number) is int}

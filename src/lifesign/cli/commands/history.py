@@ -1,4 +1,4 @@
-"""How did an agent do over the last day and month? Asked on the command line."""
+"""Command that shows an agent's history."""
 
 import sys
 from collections.abc import Iterator
@@ -32,23 +32,17 @@ def history(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Show how an agent answered probes, and what its health document said, over the last day or month.
+    """Show an agent's probe results and health documents over the last day or month.
 
-    A half hour in which nobody looked has no line. ALIVE, FAILED and UNKNOWN count probes; what took time is
-    told as mean and highest, the share of answered requests as mean and lowest, that of errors as mean and
-    highest.
+    A half hour without a probe has no line. ALIVE, FAILED and UNKNOWN count probes. Latencies are shown as
+    mean and maximum, the share of answered requests as mean and minimum, that of errors as mean and maximum.
 
-    \b
-    Examples:
-      lifesign agents history billing-1
-      lifesign agents history https://agent.example --days
-      lifesign agents history billing-1 --json | jq '.half_hours[-1].latency_p99_ms.highest'
+    Examples: lifesign agents history billing-1 lifesign agents history https://agent.example --days lifesign
+    agents history billing-1 --json | jq '.half_hours[-1].latency_p99_ms.highest'
 
-    \b
-    Keys of --json:
-      half_hours   of the last 24 hours, the oldest first   days   of the last 30
-      notes        what is not there, and why
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    Keys of --json: half_hours of the last 24 hours, the oldest first days of the last 30 notes what is
+    missing, and why
+    """
     found: AgentHistory = ask(
         lambda client: with_agent_id(client.agents.history, client.targets, agent),
         registry=registry,

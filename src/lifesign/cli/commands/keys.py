@@ -1,4 +1,4 @@
-"""Who gets a key? Asked on the command line, of the database itself: the first admin has no other way."""
+"""Commands about keys; they use the database itself, since the first admin has no other access."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lifesign.storage.engine.transaction import Transaction
 
 PAGE = 1_000
-"""Of keys that one transaction reads."""
+"""Number of keys per transaction."""
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 keys = typer.Typer(
@@ -61,7 +61,7 @@ def create(
             help="enroll, agent, reader, prober, coordinator or admin.",
         ),
     ],
-    name: Annotated[str, typer.Option(metavar="NAME", help="For people: who has it, and what for.")],
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name for people: owner and purpose.")],
     agent_id: Annotated[
         str | None, typer.Option(metavar="AGENT_ID", help="Whose own it is; required for agent keys.")
     ] = None,
@@ -310,7 +310,7 @@ def _checked(model: Any, **members: object) -> Any:
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        # What is wrong with several members at once is which agent a key has, or has not.
+        # A fault of several members concerns the agent of the key.
         fault = invalid_setting(error, "agent_id")
         option = "--" + fault.name.removesuffix("_seconds").replace("_", "-")
         if fault.name.endswith("_seconds"):

@@ -35,23 +35,23 @@ def maintenance(
         float | None,
         duration_option("--for", least_s=1, most_s=MAX_MAINTENANCE_SECONDS, help="At most 30d."),
     ] = None,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Stands in the log.")] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Reason for the event log.")
+    ] = None,
     ended: Annotated[bool, typer.Option("--end", help="End it before its time.")] = False,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Let nothing take an agent or a pool down for a while, or end that.
+    """Begin or end a maintenance, during which nothing takes an agent or a pool down.
 
-    It stays through restarts, until its time or --end. Who joins a pool later is not in the pool's.
+    It survives restarts, until its time or --end. The maintenance of a pool does not include agents that join
+    later.
 
-    \b
-    Examples:
-      lifesign agents maintenance billing-1 --for 1h --reason "new disk"
-      lifesign agents maintenance --pool billing --for 15m --reason deploy
-      lifesign agents maintenance billing-1 --end
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    Examples: lifesign agents maintenance billing-1 --for 1h --reason "new disk" lifesign agents maintenance
+    --pool billing --for 15m --reason deploy lifesign agents maintenance billing-1 --end
+    """
     if (agent_id is None) == (pool is None):
         raise InvalidValue("AGENT_ID", agent_id, "either an agent or --pool")
     if agent_id is not None:
@@ -73,7 +73,7 @@ def maintenance(
         return
     until = "ended" if found.until is None else f"until {time_text(found.until)}"
     if pool is not None and not found.agents:
-        until = f"is over: nobody of {pool} was in it"
+        until = f"has ended: no agent of {pool} was in it"
     elif pool is not None:
         until += f" for {pluralize(len(found.agents), 'agent')} of {pool}"
     write_page(sys.stdout, [PageLine("maintenance", until), *listed("agent", found.agents)], colours=False)
@@ -82,7 +82,7 @@ def maintenance(
 async def _set_maintenance(
     client: "RegistryClient", agent_id: str | None, pool: str | None, seconds: float | None, reason: str
 ) -> "MaintenanceChange":
-    """Begin or end it, and tell of one agent as of a pool of one."""
+    """Begin or end it, and describe one agent like a pool of one."""
     from lifesign.client.registry_agents import MaintenanceChange  # noqa: PLC0415 - loaded by now
 
     agents = client.agents

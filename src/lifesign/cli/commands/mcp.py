@@ -1,4 +1,4 @@
-"""How do models get lifesign as tools?"""
+"""MCP server with lifesign's tools."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ TOKEN_VARIABLE = "LIFESIGN_MCP_TOKEN"  # noqa: S105 - the name of it, not the to
 
 
 class Transport(StrEnum):
-    """How the protocol travels."""
+    """Transport of the protocol."""
 
     STDIO = "stdio"
     HTTP = "http"
@@ -82,35 +82,33 @@ def mcp(
         ),
     ] = None,
 ) -> int:
-    """Offer what lifesign knows as tools for models, over MCP.
+    """Serve lifesign's tools for models, over MCP.
 
-    check_agent says whether to call an agent. With a registry there are also heartbeat, by which an agent
-    says that it is alive, find_agents, which lists who can do some work, and the four tools of whoever holds
-    a task: report_progress, mark_complete, request_human_help and delegate_subtask. What the tools may do
-    there, its key says: an agent's own key beats for that agent and writes to its tasks; to find others, it
-    takes a reader's or a higher one.
+    check_agent advises whether to call an agent. With a registry there are also heartbeat, which reports that
+    an agent is alive, find_agents, which lists agents by capability, and four tools for the holder of a task:
+    report_progress, mark_complete, request_human_help and delegate_subtask. The key decides what the tools
+    may do: an agent's own key sends heartbeats for that agent and writes to its tasks; find_agents needs a
+    reader's key or a higher one.
 
-    Where LIFESIGN_TASK_ID, _RUN_ID and _FENCING_TOKEN are set, tasks are written to in the name of that
-    run; otherwise whoever calls shows it.
+    If LIFESIGN_TASK_ID, _RUN_ID and _FENCING_TOKEN are set, tasks are written in the name of that run;
+    otherwise the caller passes them.
 
-    A model may have read anything, so check_agent asks public addresses alone, and networks that you allow.
+    A model may have read anything. Therefore check_agent only requests public addresses, and networks that
+    you allow.
 
-    By stdio, standard output is the protocol's alone, and a signal ends it at once. Over http nothing is
-    answered without the token, which is shown once if it was made here; what was asked is answered before
-    SIGTERM or Ctrl-C end it.
+    With stdio, standard output belongs to the protocol, and a signal ends the server at once. With http,
+    every request needs the token, which is shown once if it was created here; pending requests are answered
+    before SIGTERM or Ctrl-C ends it.
 
-    \b
-    Examples:
-      lifesign mcp
-      lifesign mcp --registry https://registry.example --key-file key
-      lifesign mcp --transport http --token-file token
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    Examples: lifesign mcp lifesign mcp --registry https://registry.example --key-file key lifesign mcp
+    --transport http --token-file token
+    """
     # The SDK takes a second, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
 
     from lifesign.domain.net.target_address import read_networks  # noqa: PLC0415
 
-    # Before all else: whoever lacks the SDK is told of the extra that brings the rest as well.
+    # First of all: without the SDK, the message names the extra that installs everything.
     from lifesign.mcp.run_calls import run_in  # noqa: PLC0415
     from lifesign.mcp.server import new_server  # noqa: PLC0415
     from lifesign.mcp.tools import offered  # noqa: PLC0415
@@ -138,7 +136,7 @@ def mcp(
 
 @dataclass(frozen=True, slots=True)
 class _Registry:
-    """Which registry is asked, and as whom."""
+    """Registry and key."""
 
     url: str
     key: str = field(repr=False)
@@ -147,7 +145,7 @@ class _Registry:
 
 @dataclass(frozen=True, slots=True)
 class _Front:
-    """Where it is served over http, and to whom."""
+    """Address and token for http."""
 
     place: "ListenAddress"
     token: str = field(repr=False)
@@ -161,7 +159,7 @@ async def _serve(
     front: _Front | None,
     run: "HeldRun | None",
 ) -> None:
-    """Serve until the client leaves, or somebody asks for the end."""
+    """Serve until the client disconnects, or a signal comes."""
     from lifesign.client import RegistryClient  # noqa: PLC0415 - see mcp
     from lifesign.mcp.tool import ToolContext  # noqa: PLC0415
     from lifesign.mcp.vetted_get import vetted_get  # noqa: PLC0415
@@ -209,5 +207,5 @@ def _say_ready(front: _Front, url: str) -> None:
 
 
 def _log_line(message: str) -> None:
-    """Tell whoever runs it: standard output is the protocol's."""
+    """Print a line for the operator: standard output belongs to the protocol."""
     sys.stderr.write(f"lifesign mcp: {printable(message)}\n")

@@ -61,7 +61,7 @@ def _upgrade(database: str) -> "Upgrade":
         file_use.check_unused(file)
 
     def function(transaction: "Transaction") -> "Upgrade":
-        # Whoever starts meanwhile waits for it, and finds it done.
+        # Servers that start meanwhile wait for it.
         schema.lock(transaction)
         if schema.is_behind(transaction):
             event_news.check_unserved(transaction)

@@ -70,15 +70,12 @@ def release_suspension(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> int:
-    """End the suspension of verdicts by silence: agents that are still silent are taken down.
+    """End the suspension of verdicts: agents whose heartbeats are still missing are taken down.
 
-    Nothing happens on a track that is not suspended. It needs an admin key.
+    Tracks that are not suspended are not changed. The command needs an admin key.
 
-    \b
-    Examples:
-      lifesign monitor release
-      lifesign monitor release --track heartbeat
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    Examples: lifesign monitor release lifesign monitor release --track heartbeat
+    """
     if track not in {None, *TRACKS}:
         raise InvalidValue("--track", track, f"one of {', '.join(TRACKS)}")
 

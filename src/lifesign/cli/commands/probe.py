@@ -1,4 +1,4 @@
-"""What do these agents look like from outside, now? Asked on the command line."""
+"""Command that probes agents now."""
 
 import sys
 from pathlib import Path
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from lifesign.prober.results.ledger import ProbeReport
 
 MAX_URLS = 100
-"""Of those that are looked at by one command; `lifesign census` takes more."""
+"""Maximum of URLs per command; `lifesign census` accepts more."""
 AT_ONCE = 10
 MIN_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS = 0.05, 120.0
-"""Those of a phase of a request in a probe definition, which takes 200 ms to import."""
+"""Limits of a request's phase in a probe definition, whose import takes 200 ms."""
 
 EXIT_CODES = {
     "alive": ExitCode.SUCCESS,
     "not_alive": ExitCode.FAILED,
     "unknown": ExitCode.NO_ANSWER,
 }
-"""By the group of a probe's result; of several targets, the first of 1, 2 and 0 that occurs."""
+"""By the group of a probe's result; for several targets, the first of 1, 2 and 0 that occurs."""
 
 Timeout = Annotated[
     float | None,

@@ -1,4 +1,4 @@
-"""How is this agent now, by the eyes of whoever watches it? Asked on the command line."""
+"""Command that requests a recheck by the registry's prober."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 POLL_SECONDS = 1.0
 """How often the result is looked for."""
 JOIN_SECONDS = 3.0
-"""How long nobody is there to look before that is told: a crawl that begins is not there yet."""
+"""How long to wait for a prober before its absence is reported: a crawl may be starting."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecheckResult:
-    """What came of having asked for a look."""
+    """Result of a requested recheck."""
 
     asked: "RecheckRecord"
     target: "TargetRecord"
@@ -41,7 +41,7 @@ class RecheckResult:
     is_new: bool
     """Whether it was looked at meanwhile."""
     has_prober: bool
-    """Whether anybody is there who could."""
+    """Whether a prober is running."""
 
     @property
     def has_new_result(self) -> bool:
@@ -60,7 +60,7 @@ class RecheckResult:
 
 
 class _Targets(ListsTargets, Protocol):
-    """Who knows targets: a registry's client, or the database of a crawl."""
+    """Finds targets: a registry's client, or the database of a crawl."""
 
     async def get(self, target_id: str) -> "TargetRecord": ...
     async def recheck(self, target_id: str) -> "RecheckRecord": ...
@@ -81,21 +81,17 @@ def recheck(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> int:
-    """Have an agent probed now, whatever its cadence says, and show what was seen.
+    """Request a probe of an agent now, regardless of its cadence, and show the result.
 
-    The prober that watches it looks within seconds; it may be asked once a minute. Nobody is probed from
-    here: where no prober is at work, it says so after some seconds, and at once if the agent asked to be left
-    alone for longer (Retry-After). For an agent that nobody watches there is `lifesign probe`.
+    The agent's prober probes within seconds; one recheck per minute is allowed. This command does not probe
+    by itself: if no prober is running, it says so after some seconds, and at once if the agent asked for a
+    longer wait (Retry-After). For an agent that no prober monitors, use `lifesign probe`.
 
-    \b
-    Examples:
-      lifesign recheck https://agent.example
-      lifesign recheck billing-1 --wait 10s
-      lifesign recheck https://agent.example --database sqlite:///directory.db
+    Examples: lifesign recheck https://agent.example lifesign recheck billing-1 --wait 10s lifesign recheck
+    https://agent.example --database sqlite:///directory.db
 
-    \b
     The JSON is that of GET /api/v1/targets/{target_id}.
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    """
     if database is not None:
         from lifesign.crawl.local_registry import LocalTargets, run_locally  # noqa: PLC0415
         from lifesign.domain.access.permissions import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150
@@ -137,15 +133,15 @@ def _no_result_reason(seen: RecheckResult, where: str, wait_seconds: float) -> s
     if seen.asked.not_before is not None:
         until = time_text(seen.asked.not_before)
         return f"it asked us to wait until {until} (Retry-After): it is looked at then"
-    return f"nobody has looked within {format_duration(wait_seconds)}"
+    return f"no probe within {format_duration(wait_seconds)}"
 
 
 async def _recheck(
     targets: _Targets, has_prober: Callable[[], Awaitable[bool]], given: str, wait_seconds: float
 ) -> RecheckResult:
-    """Ask for a look, and wait for it, but not where nobody is there who could look, or none may in time.
+    """Request a recheck, and wait for it unless no prober is running, or none may probe in time.
 
-    TargetNotFound or NotFound if nobody is known by what was given.
+    Raise TargetNotFound or NotFound for an unknown id or URL.
     """
     import asyncio  # noqa: PLC0415 - loaded by now
 
@@ -171,13 +167,13 @@ async def _recheck(
 
 
 async def _has_prober(client: "RegistryClient") -> bool:
-    """Whether anybody probes for a registry, as far as the key's owner may know."""
+    """Return whether a prober is running for a registry, as far as the key may know."""
     from lifesign.client.registry_errors import NotPermitted  # noqa: PLC0415 - loaded by now
 
     try:
         return bool((await client.shards.show()).probers)
     except NotPermitted:
-        # An agent's own key tells of the agent alone.
+        # An agent's own key shows only that agent.
         return True
 
 

@@ -1,4 +1,4 @@
-"""How is a command run under the lease of a task, on the command line?"""
+"""Command that runs another command under the lease of a task."""
 
 import os
 import signal
@@ -40,12 +40,13 @@ if TYPE_CHECKING:
     from lifesign.client.registry_errors import RegistryError
 
 UNPROCESSABLE: Final = 422
-"""What the registry answers to who wants a task that is not for it."""
+"""Status for an agent that requests a task of others."""
 
 
 def run(  # noqa: PLR0913 - each option is one
     command: Annotated[
-        list[str], typer.Argument(metavar="COMMAND...", help="What works at a task, and its arguments.")
+        list[str],
+        typer.Argument(metavar="COMMAND...", help="Command that works on a task, with its arguments."),
     ],
     *,
     task: Annotated[
@@ -130,7 +131,7 @@ def run(  # noqa: PLR0913 - each option is one
         bool,
         typer.Option(
             "--complete-on-exit/--no-complete-on-exit",
-            help="Exit code 0 hands the task in, with what stands in output.json.",
+            help="Exit code 0 submits the task, with the content of output.json.",
         ),
     ] = True,
     stop_on_budget: Annotated[
@@ -142,28 +143,24 @@ def run(  # noqa: PLR0913 - each option is one
 ) -> int:
     """Run a command under the lease of a task, again and again.
 
-    The registry knows it as an agent: it is registered, beats, and drains on SIGTERM. Each task that it gets
-    is worked at by one COMMAND, in a process group of its own, with the lease in LIFESIGN_LEASE and the
-    like, until it ends, the lease is lost, or its time is up. What it started is ended with it, even if this
-    program is killed; docs/adapter.md tells what an agent that kills its watchers may leave. Its output
-    goes to ours; lines about runs go to standard error.
+    The registry sees an agent: the adapter registers it, sends heartbeats, and drains on SIGTERM. For each
+    granted task one COMMAND runs in a process group of its own, with the lease in LIFESIGN_LEASE and similar
+    variables, until it ends, the lease is lost, or its time is over. All its processes end with it, even if
+    this program is killed; docs/adapter.md names the limits. Its output is passed on; lines about runs go to
+    standard error.
 
-    The key may be the agent's own, or one that may register it: then the own one is kept among the
-    workspaces. See docs/adapter.md.
+    The key may be the agent's own, or one that may register it: then its own key is stored in the directory
+    of the workspaces. See docs/adapter.md.
 
-    \b
-    Examples:
-      lifesign run --agent-id coder-1 --pool coder --key-file key -- ./agent.sh
-      lifesign run --pool coder --once --wait 0s --timeout 1h -- python agent.py
-      lifesign run --pool coder --no-progress-timeout 15m -- ./agent.sh
-      lifesign run --task task_01jd8w3q5t6v7x9zabcdefghjk --pool coder -- opencode run
+    Examples: lifesign run --agent-id coder-1 --pool coder --key-file key -- ./agent.sh lifesign run --pool
+    coder --once --wait 0s --timeout 1h -- python agent.py lifesign run --pool coder --no-progress-timeout 15m
+    -- ./agent.sh lifesign run --task task_01jd8w3q5t6v7x9zabcdefghjk --pool coder -- opencode run
 
-    \b
     Keys of --json, one object per line on standard output (the agent's output then goes to standard error):
-      at    when   what  registered, waiting, granted, started, stopping, completed, help_requested,
+      at    time   what  registered, waiting, granted, started, stopping, completed, help_requested,
                          failed, unreported, registry, tools, pruned, omitted, leaving or left
       text  for people   task_id   run_id   fencing_token   exit_reason   exit_code   workspace
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    """
     if not sys.platform.startswith("linux"):
         raise InvalidValue(
             "platform", sys.platform, "Linux, whose kernel says which processes are an agent's"
@@ -196,7 +193,7 @@ def run(  # noqa: PLR0913 - each option is one
         role_id=pool,
         capabilities=tuple(capability or ()),
         capacity=1,
-        # What the registry gives an agent that drains is for all of it.
+        # The registry's grace period for a draining agent is for all of it.
         drain_timeout_seconds=drain_s + grace_s + SLACK_SECONDS,
     )
     process_watcher.hide_memory()
@@ -249,20 +246,20 @@ def run(  # noqa: PLR0913 - each option is one
         try:
             outcome = asyncio.run(live())
         except RegistryError as error:
-            # Below all that was told.
+            # Below all messages.
             stack.close()
             code = f" ({error.code})" if error.code else ""
             sys.stderr.write(f"lifesign: {printable(str(error))}{printable(code)}{_hint(error, wanted)}\n")
             return exit_code_of(error)
         finally:
             if agent_id is None:
-                # Nobody comes back as an agent whose name was made up.
+                # An agent with a generated name does not return.
                 forget(own_key)
     return _exit_code(outcome, wanted_one=wanted.is_once, waits=wait is not None)
 
 
 def _check(*, task: str | None, once: bool) -> None:
-    """Refuse what cannot be meant, before anybody is registered for it."""
+    """Refuse invalid combinations before the agent is registered."""
     if task is not None and once:
         raise InvalidValue("--once", None, "not to be given with --task, which is one task already")
 
@@ -322,7 +319,7 @@ def _exit_code(outcome: "RunOutcome | None", *, wanted_one: bool, waits: bool) -
 
 
 def _found(command: list[str], user: "AgentUser | None") -> list[str]:
-    """Return the command with its program's whole path; InvalidValue if whoever runs it can start none."""
+    """Return the command with its program's full path; InvalidValue if its user cannot run it."""
     from lifesign.adapter.process.program import program_called  # noqa: PLC0415 - see `run`
 
     try:

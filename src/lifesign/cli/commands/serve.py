@@ -1,4 +1,4 @@
-"""How is the server started?"""
+"""Command that starts the server."""
 
 import logging
 import sys
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lifesign.registry.settings import RegistrySettings
 
 PREFIX = "LIFESIGN_SERVER_"
-"""Of the variables that stand for options."""
+"""Prefix of the variables for options."""
 
 _log = logging.getLogger("lifesign.registry")
 
@@ -105,9 +105,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
     ] = None,
     answer_seconds: Annotated[
         float | None,
-        _duration(
-            "database-timeout", "How long callers wait for the database before they are told to come again."
-        ),
+        _duration("database-timeout", "How long a request waits for the database before it gets 503."),
     ] = None,
     requests_per_second: Annotated[
         float | None,
@@ -364,14 +362,17 @@ def serve(  # noqa: PLR0913 - each setting is an option
 
 
 def _settings(**given: object) -> "RegistrySettings":
-    """Return the server's settings; what is not given stays at its default."""
+    """Return the server's settings; absent ones keep their defaults."""
     from lifesign.registry.settings import RegistrySettings  # noqa: PLC0415 - pydantic takes 60 ms
 
     return RegistrySettings.read(**{name: value for name, value in given.items() if value is not None})
 
 
 def _dashboard(registry: "Registry") -> "Dashboard":
-    """Return what people see of a server process, in that process: whoever supervises it loads none of it."""
+    """Return the web interface of a server process.
+
+    Called in that process, so that the supervisor does not load it.
+    """
     from lifesign.dashboard.routes import Dashboard  # noqa: PLC0415 - the supervisor needs none
 
     return Dashboard(registry)
@@ -418,7 +419,10 @@ def _say_ready(url: str) -> None:
 
 
 def _log_prepared(prepared: "Prepared") -> None:
-    """As `_say_prepared`, for programs that read every line; a key is for people, and stands in no log."""
+    """Log the messages of `_say_prepared` for programs that read every line.
+
+    Keys are for people, and never logged.
+    """
     members = {"database": prepared.database, "needs_admin_key": prepared.needs_admin_key}
     _log.info("server.prepared", extra=members)
     if prepared.admin_key is not None:

@@ -1,4 +1,4 @@
-"""Which targets are there, and what came of their probes? Asked on the command line."""
+"""Commands about targets and their probe results."""
 
 import sys
 import time
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NEVER_MEASURED: Final = "never_measured"
 """Stands where a result class stands, of those of whom there is none."""
 MAX_PAGE: Final = 1_000
-"""The most that is told at once."""
+"""Maximum page size."""
 MAX_IN_TABLE: Final = 100_000
 """Its columns are as wide as what they hold: all of it is in memory."""
 USUAL_IN_TABLE: Final = 100
@@ -54,7 +54,10 @@ def list_targets(
         ),
     ] = None,
     is_alive: Annotated[
-        bool, typer.Option("--alive", help="Those that live, be it behind a gate: ok and gated.")
+        bool,
+        typer.Option(
+            "--alive", help="Targets that are alive, including those that require credentials: ok and gated."
+        ),
     ] = False,
     is_not_alive: Annotated[
         bool, typer.Option("--not-alive", help="Those that were asked, and showed no life.")

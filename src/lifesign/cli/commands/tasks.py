@@ -1,4 +1,4 @@
-"""What is to be done, and how does it go on? Asked on the command line."""
+"""Commands about tasks."""
 
 import json
 import sys
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from lifesign.domain.models.tasks import TaskList, TaskRecord, TaskSummary
 
 PAGE = 1_000
-"""The most that the registry tells at once."""
+"""Maximum page size of the registry."""
 STATUSES = ("queued", "assigned", "running", "handoff", "review", "done", "cancelled")
 MAX_FILE_BYTES = 262_144
-"""Of one that holds an input or an output, which may be indented."""
+"""Maximum size of a file with an input or an output, which may be indented."""
 
 TaskIdArgument = Annotated[str, typer.Argument(metavar="TASK_ID", parser=read_task_id, help="Of the task.")]
 Comment = Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Why; kept with the task.")]
@@ -56,7 +56,7 @@ def _dollars(text: object) -> float:
 
 tasks = typer.Typer(
     name="tasks",
-    help="What is to be done, and how does it go on?",
+    help="Create, list and review tasks.",
     rich_markup_mode=None,
     no_args_is_help=False,
 )
@@ -169,7 +169,7 @@ def show_task(
 
 @tasks.command("create")
 def create_task(
-    title: Annotated[str, typer.Argument(metavar="TITLE", help="What is to be done, for people.")],
+    title: Annotated[str, typer.Argument(metavar="TITLE", help="Description of the work, for people.")],
     *,
     agent: Annotated[
         str | None, typer.Option("--agent", metavar="AGENT_ID", help="Only this agent may have it.")
@@ -185,7 +185,7 @@ def create_task(
         ),
     ] = None,
     given: Annotated[
-        Path | None, typer.Option("--input", metavar="FILE", help="What the work needs: a JSON object.")
+        Path | None, typer.Option("--input", metavar="FILE", help="Input of the work: a JSON object.")
     ] = None,
     tokens: Annotated[
         int, typer.Option("--tokens", metavar="COUNT", min=0, help="Token budget of its tool calls.")

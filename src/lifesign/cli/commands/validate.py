@@ -26,33 +26,27 @@ STDIN = "-"
 
 
 def validate(
-    source: Annotated[str, typer.Argument(metavar="FILE|URL|-", help="What to read; - is standard input.")],
+    source: Annotated[
+        str, typer.Argument(metavar="FILE|URL|-", help="File or URL to read; - is standard input.")
+    ],
     *,
     as_json: AsJson = False,
     timeout_seconds: Annotated[
         float, duration_option("--timeout", more_than_s=0, most_s=300, help="For a URL, at most 5m.")
     ] = DefaultDuration(10),
 ) -> int:
-    """Say whether something is a health document, and where and why not.
+    """Check whether something is a health document, and report each fault with its place.
 
-    Every fault is told with its place (a JSON pointer) and the section of the draft that it offends.
-    Oddities are warnings. A URL without a path means its /.well-known/agent-health; no redirect
-    leads to another host.
+    Every fault has its place (a JSON pointer) and the violated section of the draft. Unusual values are
+    warnings. A URL without a path means its /.well-known/agent-health; redirects to other hosts are not
+    followed.
 
-    \b
-    Examples:
-      lifesign validate health.json
-      lifesign validate https://agent.example
-      curl -s https://agent.example/.well-known/agent-health | lifesign validate -
+    Examples: lifesign validate health.json lifesign validate https://agent.example curl -s
+    https://agent.example/.well-known/agent-health | lifesign validate -
 
-    \b
-    Keys of --json, always present:
-      source    as given, for a URL the place where it was read
-      is_valid  true or false
-      error     why it could not be read at all, or null
-      faults    name, pointer, message, section of each
-      warnings  likewise
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    Keys of --json, always present: source as given; for a URL, its final address is_valid true or false error
+    why it could not be read at all, or null faults name, pointer, message, section of each warnings likewise
+    """
     if not source:
         raise InvalidValue("FILE|URL|-", source, "the path of a file, a URL with http:// or https://, or -")
     if source.lower().startswith(("http://", "https://")):
@@ -74,7 +68,7 @@ def validate(
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """What was found out about one source."""
+    """Findings about one source."""
 
     source: str
     error: str | None = None

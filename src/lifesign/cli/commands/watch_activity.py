@@ -1,4 +1,4 @@
-"""What do an agent's sessions do elsewhere? Told to the registry as heartbeats, on the command line."""
+"""Command that turns the activity of opencode sessions into heartbeats."""
 
 import json
 import os
@@ -54,29 +54,26 @@ def watch_opencode(
     as_json: AsJson = False,
     allow_plain_http: PlainHttp = False,
 ) -> int:
-    """Let agents that work in sessions of an opencode server beat without doing it themselves.
+    """Send heartbeats for agents that work in sessions of an opencode server.
 
-    What a session does is a heartbeat of its agent, at most every 5 s. An idle session beats at its agent's
-    interval while the server lives; a busy one of which nothing is heard is silent. Every heartbeat, and
-    why, is a line on standard output.
+    Activity of a session is a heartbeat of its agent, at most every 5 s. An idle session sends heartbeats at
+    its agent's interval while the server is alive; a busy one without events sends none. Each heartbeat, with
+    its reason, is a line on standard output.
 
-    Without --map an agent's registration names its sessions: metadata.opencode_session, one or a list.
-    Each agent beats with its own key: --key-file billing-1=FILE, or a DIRECTORY of files that are called
-    like their agents. One key for all has to be an admin's. If the opencode server asks for a password:
+    Without --map an agent's registration names its sessions: metadata.opencode_session, one or a list. Each
+    agent uses its own key: --key-file billing-1=FILE, or a DIRECTORY with files named like their agents. A
+    single key for all agents must be an admin's. If the opencode server requires a password:
     $OPENCODE_SERVER_PASSWORD, and $OPENCODE_SERVER_USERNAME if that is not "opencode".
 
-    \b
-    Examples:
-      lifesign watch-activity opencode http://127.0.0.1:4096 --map ses_1f83=billing-1 --key-file key
-      lifesign watch-activity opencode http://127.0.0.1:4096 --key-file /etc/lifesign/keys --json
+    Examples: lifesign watch-activity opencode http://127.0.0.1:4096 --map ses_1f83=billing-1 --key-file key
+    lifesign watch-activity opencode http://127.0.0.1:4096 --key-file /etc/lifesign/keys --json
 
-    \b
     Keys of --json, one object per line:
-      at    when   what  heartbeat, refused, command, session_error, session_absent, unknown_session,
+      at    time   what  heartbeat, refused, command, session_error, session_absent, unknown_session,
                          server_unreachable, server_reachable, registry_unreachable, registry_back,
                          mapping or ended
       text  for people   agent_id   session_id
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    """
     # aiohttp takes 200 ms, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
 
@@ -117,7 +114,7 @@ def _event_writer(*, as_json: bool) -> Callable[["WatchEvent"], None]:
     def emit(event: "WatchEvent") -> None:
         at = utc_text(datetime.now(UTC), "milliseconds")
         sys.stdout.write(_json_line(at, event) if as_json else _line(at, event))
-        # Whoever reads through a pipe wants it now.
+        # A reader of a pipe wants each line at once.
         sys.stdout.flush()
 
     return emit

@@ -1,4 +1,4 @@
-"""Whose sessions are watched, and with which keys do they beat? Read from the command line."""
+"""Options that name the watched agents and their keys."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -19,18 +19,18 @@ _EXPECTED_MAP: Final = "SESSION=AGENT_ID, such as ses_e07c55ebc=billing-1"
 
 @dataclass(frozen=True, slots=True)
 class WatchedAgents:
-    """Whom to watch."""
+    """Agents to watch."""
 
     sessions: Mapping[str, Collection[str]]
-    """Of each agent; empty where its registration says which."""
+    """Sessions by agent; empty if the agent's registration names them."""
     keys: Mapping[str, str] = field(repr=False)
-    """Of each agent."""
+    """Keys by agent."""
 
 
 def read_watched(maps: Collection[str], key_files: Collection[str]) -> WatchedAgents:
-    """Read `--map` and `--key-file`; InvalidValue for what cannot be meant.
+    """Read `--map` and `--key-file`; InvalidValue for invalid values.
 
-    Who has a key file of its own is watched, with or without sessions.
+    Every agent with a key file of its own is watched, with or without sessions.
     """
     sessions = _mapped(maps)
     own, shared = _key_places(key_files, frozenset(sessions))

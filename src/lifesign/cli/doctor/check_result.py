@@ -1,4 +1,4 @@
-"""What came of a question, and what is answered to one that is asked of several things?"""
+"""Result of a check, and the common answer to several results."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from lifesign.domain.text.durations import precise_text
 from lifesign.storage.engine.sqlite import ROOM_BYTES
 
 CLOCK_WARNING_SECONDS: Final = 2.0
-"""Below, clocks are in step: a registry tells its time in whole seconds."""
+"""Smaller differences are normal: a registry reports its time in whole seconds."""
 CLOCK_FAULT_SECONDS: Final = 60.0
 """Beyond, times of heartbeats and documents are of no use."""
 ROOM_WARNING_BYTES: Final = 1_000_000_000
@@ -21,13 +21,13 @@ Verdict = Literal["ok", "warning", "fault", "skipped"]
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What came of one question."""
+    """Result of one check."""
 
     about: str
     verdict: Verdict
     summary: str
     advice: str = ""
-    """What to do; empty if nothing is to be done."""
+    """Remedy; empty if none is needed."""
 
 
 def ahead_s(told_s: float, asked_s: float, answered_s: float) -> float:

@@ -1,4 +1,4 @@
-"""Is this set-up in order, and if not, what is there to do? Asked on the command line."""
+"""Command that checks a set-up and names remedies."""
 
 import logging
 import sys
@@ -74,24 +74,21 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check a set-up: the database, clocks, the network, keys, certificates, definitions, the disk.
+    """Check a set-up: database, clocks, network, keys, certificates, definitions, disk.
 
-    Nothing is changed. Requests go to the named registry and to the canaries of the definitions, and nowhere
-    else. What is a fault keeps something from working; a warning will, or may. Each comes with what to do.
+    Nothing is changed. Requests go only to the named registry and to the canaries of the definitions. A fault
+    prevents operation; a warning will or may do so. Each result names a remedy.
 
-    \b
-    Examples:
-      lifesign doctor
-      lifesign doctor --database sqlite:////var/lib/lifesign/registry.db
-      lifesign doctor --registry https://registry.example --key-file reader.key
-      lifesign doctor --definition probes/census.yml --json
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    # What they need takes 300 ms.
+    Examples: lifesign doctor lifesign doctor --database sqlite:////var/lib/lifesign/registry.db lifesign
+    doctor --registry https://registry.example --key-file reader.key lifesign doctor --definition
+    probes/census.yml --json
+    """
+    # Their imports take 300 ms.
     from lifesign.cli.doctor import definition_checks, machine_checks, server_checks  # noqa: PLC0415
     from lifesign.cli.doctor.database_checks import of_the_database  # noqa: PLC0415
     from lifesign.cli.doctor.registry_checks import of_a_registry  # noqa: PLC0415
 
-    # What is found is told once, below.
+    # Findings are reported once, below.
     logging.getLogger("lifesign").addHandler(logging.NullHandler())
     findings = [
         *machine_checks.of_the_program(),

@@ -1,4 +1,4 @@
-"""Can the database be reached, is it of this version, and does somebody sweep there?"""
+"""Checks of the database: reachable, current, and swept."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -26,16 +26,16 @@ from lifesign.storage.errors import ForeignDatabase, SchemaOutdated, SchemaUnkno
 from lifesign.storage.keys import key_rows
 
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
-"""With which every file of SQLite begins; what does not may be anybody's, and holds no secrets of ours."""
+"""First bytes of every SQLite file; other files may belong to others, and contain no secrets of lifesign."""
 SWEEP_WARNING_SECONDS: Final = 10.0
-"""Without a sweep, though a server is at work: they come twice a second unless a setting says otherwise."""
+"""Age of the last sweep that is a warning while a server runs: by default there are two per second."""
 
 
 def of_the_database(url: str, place: str = "", state_dir: Path | None = None) -> Iterator[CheckResult]:
-    """Ask whether the database can be reached, is of this version, can be changed, and has the time.
+    """Check that the database is reachable, current and writable, and its time.
 
-    And whether it is the one that this host's marker in `state_dir` names. `place` is where somebody listens
-    who is to sweep there; empty if nobody does.
+    Also check that it is the one in this host's marker in `state_dir`. `place` is the address of a running
+    server, which should sweep; empty without one.
     """
     try:
         known = marker_checks.known_identity(url, state_dir)
@@ -94,9 +94,7 @@ def _of_the_database(url: str, place: str, known: KnownIdentity | None) -> Itera
         yield CheckResult("database", "fault", summary, _advice_for(error, file))
     else:
         is_foreign = False
-        summary = (
-            "it takes changes" if file is None else "this user may write to it, and nobody keeps it locked"
-        )
+        summary = "it takes changes" if file is None else "this user may write to it, and no process locks it"
         yield CheckResult("database", "ok", summary)
     if file is not None and not is_foreign and _is_sqlite(file):
         yield from of_the_mode(file, "database")
@@ -109,7 +107,7 @@ def _is_absent(file: Path | None) -> bool:
 def _is_sqlite(file: Path) -> bool:
     try:
         if not file.is_file():
-            # To open a pipe would wait for its writer.
+            # Opening a pipe would block until it has a writer.
             return False
         with file.open("rb") as opened:
             return opened.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
@@ -133,7 +131,7 @@ def _inspect(
     else:
         advice = "lifesign keys create --role admin --name NAME"
         yield CheckResult(
-            "keys", "warning", "nobody has an admin key: nobody may manage keys over the API", advice
+            "keys", "warning", "there is no admin key: keys cannot be managed over the API", advice
         )
     if known is not None:
         yield marker_checks.of_the_marker(transaction, known)
@@ -141,7 +139,7 @@ def _inspect(
 
 
 def _of_the_sweeps(row: RegistryRow | None, now_s: float, place: str) -> CheckResult:
-    """Say when silence was last looked for, and whether somebody should have done so since."""
+    """Report the last sweep, and whether one is overdue."""
     if row is None or row.swept_at_s is None:
         return CheckResult("server", "skipped", "no server has ever swept here")
     ago_s = now_s - row.swept_at_s
@@ -150,13 +148,15 @@ def _of_the_sweeps(row: RegistryRow | None, now_s: float, place: str) -> CheckRe
         return CheckResult("server", "ok", summary)
     is_claimed = row.sweeper_until_s is not None and now_s < row.sweeper_until_s
     if not (place or is_claimed):
-        return CheckResult("server", "ok", f"{summary}, and no server is at work")
-    who = f"somebody listens at {place}" if place else "a server has claimed the next one"
+        return CheckResult("server", "ok", f"{summary}, and no server is running")
+    who = f"a server listens at {place}" if place else "a server has claimed the next one"
     advice = (
         "a server that has just begun sweeps at once; else its log says why it does not: it stands still, or "
         "has another database"
     )
-    return CheckResult("server", "warning", f"{summary}, though {who}: nobody's silence is noticed", advice)
+    return CheckResult(
+        "server", "warning", f"{summary}, though {who}: missed heartbeats are not noticed", advice
+    )
 
 
 def _try_a_change(transaction: Transaction) -> None:
@@ -169,7 +169,7 @@ def _try_a_change(transaction: Transaction) -> None:
 def _check_changes(file: Path) -> None:
     """Return if a server of this user could change an SQLite file. InvalidValue, StoreUnavailable.
 
-    It is not tried: whoever opens the file for it takes up the log that a crash has left.
+    The check does not open it for writing, which would replay the log that a crash has left.
     """
     check_writable(file)
     check_unlocked(file)

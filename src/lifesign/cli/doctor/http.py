@@ -1,4 +1,4 @@
-"""What does a server answer, and how long is it waited for?"""
+"""Requests of the checks to a server, with their timeouts."""
 
 import time
 from email.utils import parsedate_to_datetime
@@ -10,7 +10,7 @@ TIMEOUT_SECONDS: Final = 5.0
 """For one question to a registry."""
 MAX_ANSWER_BYTES: Final = 65_536
 MAX_LIST_BYTES: Final = 16 * 1024 * 1024
-"""Of the list of probers, and of the record of the monitor: what the registry's client reads, too."""
+"""Maximum size of the list of probers, and of the monitor's record; the same as in the registry's client."""
 
 
 def fetch(

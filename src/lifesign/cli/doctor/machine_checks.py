@@ -1,4 +1,4 @@
-"""What is installed here, and which ways lead out?"""
+"""Checks of installed packages and network access."""
 
 import resource
 import socket
@@ -56,6 +56,6 @@ def of_the_network() -> Iterator[CheckResult]:
                 family, "ok", "this machine has a route out; whether anything answers there was not asked"
             )
         except OSError as error:
-            advice = "" if family == "IPv6" else "a prober sees nobody from here"
+            advice = "" if family == "IPv6" else "a prober cannot reach any target from here"
             summary = f"this machine has no route out: {error.strerror}"
             yield CheckResult(family, "skipped" if family == "IPv6" else "warning", summary, advice)

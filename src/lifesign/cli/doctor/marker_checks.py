@@ -26,7 +26,7 @@ def known_identity(url: str, state_dir: Path | None) -> KnownIdentity | CheckRes
         if file is None:
             return None
     except InvalidValue as error:
-        # What is wrong with the URL is told by the questions about the database.
+        # The checks of the database report a faulty URL.
         return None if error.name == "database" else _fault(error)
     try:
         known = KnownIdentity.read(file)

@@ -78,7 +78,7 @@ def _check_answer(url: str, key: str) -> Iterator[CheckResult]:
         yield CheckResult("registry", "ok", f"{url} can serve")
     else:
         yield CheckResult(
-            "registry", "fault", f"{url} answers {status}", "its log says why: mostly its database is away"
+            "registry", "fault", f"{url} answers {status}", "see its log; often its database is unreachable"
         )
     if apart_s is not None:
         yield of_the_clock("clock", "the registry's", apart_s)
@@ -87,10 +87,10 @@ def _check_answer(url: str, key: str) -> Iterator[CheckResult]:
 
 
 def _is_a_registrys(url: str, status: int, body: bytes, key: str) -> bool:
-    """Whether this is what a registry answers when it is asked whether it can serve.
+    """Return whether this is a registry's answer to the readiness check.
 
-    Other servers say "ok" there, too. Only a registry's API has a record of its monitor, or refuses it to
-    this key, or to a caller without one, with a code of its own.
+    Other servers answer "ok" there, too. Only a registry has a record of its monitor, or refuses it to this
+    key, or without a key, with a code of its own.
     """
     if status != 200:
         return _has_code(body)
@@ -99,7 +99,7 @@ def _is_a_registrys(url: str, status: int, body: bytes, key: str) -> bool:
 
 
 def _has_tracks(body: bytes) -> bool:
-    """Whether this is the record of a monitor; its end may be cut off."""
+    """Return whether this is the record of a monitor; its end may be cut off."""
     try:
         summary = from_json(body, allow_partial=True)
     except ValueError:
@@ -108,7 +108,7 @@ def _has_tracks(body: bytes) -> bool:
 
 
 def _has_code(body: bytes) -> bool:
-    """Whether an error is told as a registry tells it."""
+    """Return whether an error has a registry's form."""
     try:
         summary = from_json(body)
     except ValueError:
@@ -134,7 +134,7 @@ def _of_the_key(url: str, key: str) -> Iterator[CheckResult]:
 
 
 def of_the_monitor(answer: bytes) -> Iterator[CheckResult]:
-    """Say whether silence takes anybody down now, and of which agents nothing is known."""
+    """Report whether timeouts take agents down now, and for which agents there is no evidence."""
     try:
         monitor = MonitorRecord.model_validate_json(answer)
     except ValidationError:
@@ -163,7 +163,7 @@ def _unread(about: str, path: str, size: int) -> CheckResult:
 
 
 def _of_the_probers(url: str, key: str) -> Iterator[CheckResult]:
-    """Say whether anybody probes, and whether the clocks of those who do are right."""
+    """Report whether probers are running, and whether their clocks are right."""
     root = url.rstrip("/")
     shards, targets = (
         fetch(f"{root}/api/v1/shards", key, MAX_LIST_BYTES),
@@ -226,7 +226,7 @@ def _is_late(prober: LivingProber, now_s: float) -> bool:
 
 
 def _of_its_decisions(monitor: MonitorRecord) -> Iterator[CheckResult]:
-    """Say whether silence takes anybody down now."""
+    """Report whether timeouts take agents down now."""
     held = {name: track for name, track in monitor.tracks.items() if track.state is MonitorState.SUSPENDED}
     if not held:
         yield CheckResult("decisions", "ok", "silence is believed")

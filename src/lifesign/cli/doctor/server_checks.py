@@ -1,4 +1,4 @@
-"""Could a server listen here: on this port, with this certificate, behind these proxies?"""
+"""Checks of a server's address, certificate and proxies."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ CERTIFICATE_WARNING_SECONDS: Final = 14 * 86_400.0
 
 
 def listener_text(host: str, port: int) -> str:
-    """Return where a server would listen if somebody does so already, in words; empty if nobody does."""
+    """Return the address as text if a server listens there already; empty if none does."""
     try:
         bound(host, port).close()
     except CannotListen as error:
@@ -62,7 +62,7 @@ def of_the_server(host: str, port: int, certificate: Path | None, key: Path | No
     if left_s <= 0:
         yield CheckResult("certificate", "fault", summary, "renew it")
     elif left_s < CERTIFICATE_WARNING_SECONDS:
-        yield CheckResult("certificate", "warning", summary, "renew it, and start the server anew")
+        yield CheckResult("certificate", "warning", summary, "renew it, and restart the server")
     else:
         yield CheckResult("certificate", "ok", summary)
 
@@ -72,10 +72,12 @@ def _of_the_port(host: str, port: int, scheme: str) -> CheckResult:
         bound(host, port).close()
     except CannotListen as error:
         if http.fetch(f"{scheme}://{_in_url(host)}:{port}/healthz") is not None:
-            return CheckResult("port", "ok", f"somebody answers at {host}, port {port}: a server is at work")
+            return CheckResult("port", "ok", f"a server answers at {host}, port {port}: a server is running")
         if error.why != os.strerror(errno.EADDRINUSE):
             return CheckResult("port", "fault", str(error), "end who has it, or choose another --port")
-        summary = f"somebody holds {host}, port {port}, and does not answer within {http.TIMEOUT_SECONDS:g} s"
+        summary = (
+            f"another process uses {host}, port {port}, and does not answer within {http.TIMEOUT_SECONDS:g} s"
+        )
         advice = "a server that has just begun answers soon; else end who has it, or choose another --port"
         return CheckResult("port", "fault", summary, advice)
     return CheckResult("port", "ok", f"{host}, port {port} is free")
@@ -92,10 +94,10 @@ def of_the_proxies(networks: Sequence[str]) -> Iterator[CheckResult]:
         yield CheckResult("proxies", "fault", str(error), "name addresses or networks: --trusted-proxies")
         return
     if settings.trusts_everybody:
-        summary = f"{named}: whoever connects may claim to come from any address, and limits hold nobody back"
+        summary = f"{named}: any client may claim any address, so that limits have no effect"
         yield CheckResult("proxies", "warning", summary, "name the proxies alone: --trusted-proxies")
     else:
-        yield CheckResult("proxies", "ok", f"{named}: their word on who connects is taken, and nobody else's")
+        yield CheckResult("proxies", "ok", f"{named}: only their headers decide about a client's address")
 
 
 def _in_url(host: str) -> str:

@@ -1,4 +1,4 @@
-"""Who is meant by this id or URL?"""
+"""Agents named by id or URL."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
@@ -10,15 +10,18 @@ if TYPE_CHECKING:
 
 PAGE: Final = 1_000
 MAX_PAGES: Final = 10
-"""Of one host's targets that are looked through; behind them a URL is known by its own id alone."""
+"""Maximum of pages of one host's targets that are searched.
+
+Beyond that, a URL is only known by its own id.
+"""
 MAX_NAMED: Final = 5
-"""Of the ids of those who have one URL."""
+"""Maximum of ids in a message about several targets with one URL."""
 
 T = TypeVar("T")
 
 
 class ListsTargets(Protocol):
-    """Who knows which targets lie on a host: a registry's client, or the database of a crawl."""
+    """Finds targets by host: a registry's client, or the database of a crawl."""
 
     async def list(self, *, limit: int, cursor: str | None, host: str, include_gone: bool) -> "TargetList":
         """Return one page."""
@@ -26,23 +29,25 @@ class ListsTargets(Protocol):
 
 
 def is_url(given: str) -> bool:
-    """Whether it is a URL, which is nobody's id."""
+    """Return whether it is a URL, which is never an id."""
     return "://" in given
 
 
 def check_id(given: str) -> None:
     """InvalidValue for a URL where an agent is to be changed: it says what is looked at, not who it is."""
     if is_url(given):
-        raise InvalidValue("AGENT_ID", given, "an agent's id, not a URL: agents show URL tells it")
+        raise InvalidValue(
+            "AGENT_ID", given, "an agent's id, not a URL: `lifesign agents show URL` shows the id"
+        )
 
 
 async def with_agent_id(function: Callable[[str], Awaitable[T]], targets: ListsTargets, given: str) -> T:
-    """Do a function for the one who is meant, and return what it returns; `function` takes an id.
+    """Call a function with the id of the named agent, and return its result.
 
-    What can be an id is first taken for one. A URL is known if it is probed: listed by a directory, or the
-    card's URL of an agent that registered itself so; it may be spelled in any way. InvalidValue if it is
-    none, or that of several. TargetNotFound if nobody has it; else what `function` raises, which must be
-    NotFound or TargetNotFound for an unknown id.
+    A possible id is first tried as one. A URL is known if it is probed: listed by a directory, or the card
+    URL of an agent that registered itself for probes; any spelling is accepted. Raise InvalidValue if it is
+    no URL, or that of several targets; TargetNotFound if it is unknown; else what `function` raises, which
+    must be NotFound or TargetNotFound for an unknown id.
     """
     from lifesign.client.registry_errors import NotFound  # noqa: PLC0415 - pydantic takes 60 ms
     from lifesign.domain.net.target import read_target  # noqa: PLC0415
@@ -61,7 +66,7 @@ async def with_agent_id(function: Callable[[str], Awaitable[T]], targets: ListsT
         try:
             return await function(given)
         except (NotFound, TargetNotFound):
-            # One word alone is an id that nobody has; a host has a dot in it, or a port, or a path.
+            # A single word is an unknown id; a host has a dot, a port, or a path.
             if isinstance(url, AddressRefused) or not any(mark in given for mark in ".:/"):
                 raise
             known = await _ids_at(url, targets)

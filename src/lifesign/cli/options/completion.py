@@ -1,4 +1,4 @@
-"""How does a shell complete our commands and options?"""
+"""Shell completion of commands and options."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ VARIABLE: Final = "_LIFESIGN_COMPLETE"
 
 
 class Shell(StrEnum):
-    """Those that have a script."""
+    """Shells with a completion script."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -49,7 +49,10 @@ def offering(*values: str) -> Callable[[str], list[str]]:
 
 
 def is_completion_request() -> bool:
-    """Whether a shell asks what may come next; then the shells are made known, which takes some time."""
+    """Return whether a shell requests completions.
+
+    Only then are the shells' classes loaded, which takes time.
+    """
     if VARIABLE not in os.environ:
         return False
     from typer._completion_classes import completion_init  # noqa: PLC0415 - see above

@@ -1,7 +1,7 @@
-"""How are settings read from a file, and where does each come from?
+"""Settings from files, with the source of each value.
 
-What has a variable has a place in the file: `LIFESIGN_SERVER_TLS_KEY` is `tls_key` in `[server]`.
-An option is stronger than its variable, a variable than the file, and the file than the default.
+Each variable has a member in the file: `LIFESIGN_SERVER_TLS_KEY` is `tls_key` in `[server]`. An option
+overrides its variable, a variable the file, and the file the default.
 """
 
 import os
@@ -33,7 +33,7 @@ MAX_UNKNOWN_NAMED: Final = 20
 """Variables that are no settings."""
 MAX_NAME_CHARACTERS: Final = 100
 PREFIXES: Final = {"server": "LIFESIGN_SERVER_", "prober": "LIFESIGN_PROBER_"}
-"""Of the variables, by table."""
+"""Prefixes of the variables, by table."""
 SOURCES: Final = {
     "COMMANDLINE": "option",
     "ENVIRONMENT": "environment",
@@ -51,7 +51,7 @@ _KINDS: Final[Mapping[object, tuple[str, frozenset[type]]]] = MappingProxyType(
         METAVAR: (FORM, frozenset({int, float, str})),
     }
 )
-"""What a file may say for a parameter: it has types, other than the environment, where all is text."""
+"""Allowed types of a parameter's value in a file; in the environment all values are text."""
 _PLACES: Final = "lifesign.config_places"
 """Under which name a command's context keeps where the settings of its file stand."""
 _TABLE = re.compile(r"\s*\[([^\[\]]+)\]")
@@ -61,7 +61,7 @@ _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)$")
 
 @dataclass(frozen=True, slots=True)
 class _SourceLocation:
-    """Where a setting stands."""
+    """Position of a setting."""
 
     file: Path
     table: str
@@ -88,10 +88,10 @@ def _take(context: typer.Context, file: Path | None, table: str) -> Path | None:
 
 
 def _warn_of_unknown_variables(context: typer.Context, table: str) -> None:
-    """Name the variables that look like a setting of a table and are none: nobody would miss what they say.
+    """Return variables that look like a setting of a table and are none.
 
-    They are not refused as in a file: others put variables there too, as Kubernetes does for each of its
-    services.
+    They are not refused as in a file: other programs set such variables too, as Kubernetes does for each of
+    its services.
     """
     prefix = PREFIXES[table]
     known = {f"{prefix}{name.upper()}" for name in _settings_elsewhere(context, table)} | {f"{prefix}CONFIG"}
@@ -229,7 +229,7 @@ def _expected(error: TyperException) -> str | None:
 
 @contextmanager
 def blaming_the_source(context: typer.Context, table: str) -> Iterator[None]:
-    """Let what is wrong with a setting be told by its option, its variable, or its line of the file."""
+    """Let errors about a setting name its option, its variable, or its line of the file."""
     try:
         yield
     except InvalidValue as error:

@@ -1,4 +1,4 @@
-"""What are the keys and targets called that events tell of which come one by one?"""
+"""Names of the keys and targets in a stream of events."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from lifesign.client.registry_events import LoggedEvent
 
 MAX_KEYS = 1_000
-"""Whose names are kept; once there are more, all are asked for again."""
+"""Maximum of cached names; beyond it, all are requested again."""
 AHEAD = 100
-"""Of the events that follow their names are asked for too: many may come at once."""
+"""Number of following events whose names are requested too: many may come at once."""
 
 
 class KeyNames:
-    """Asks the list of events for what a stream does not tell, once for each key and target."""
+    """Requests the names that a stream does not contain, once for each key and target."""
 
     def __init__(self, client: "RegistryClient") -> None:
         self._client = client
@@ -42,7 +42,7 @@ class KeyNames:
 
 
 def _nameless_in(event: "LoggedEvent") -> set[str]:
-    """Return the keys that act in an event, and whom it is about if the id tells nobody who that is."""
+    """Return the keys that act in an event, and its agent if the id is no name for people."""
     from lifesign.domain.net.display_name import has_readable_id  # noqa: PLC0415 - `--help` need not load it
 
     found = set(keys_acting(event.actor, event.payload))

@@ -39,7 +39,7 @@ METAVARS: Final[Mapping[str, str]] = MappingProxyType({
     "USER": "user of this machine",
     "drain": "the only command for agents",
 })  # fmt: skip
-"""What each word stands for. A short choice is written out instead: `heartbeat|probe`."""
+"""Meaning of each word. A short choice is written out instead: `heartbeat|probe`."""
 
 _SEPARATORS = re.compile(r"\.\.\.|[\[\]|:=,]")
 _LITERAL = re.compile(r"[a-z-]+")

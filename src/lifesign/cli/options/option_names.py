@@ -1,6 +1,6 @@
-"""By which option did a wrong setting come in?
+"""Options through which wrong settings came in.
 
-What a command calls knows settings; whoever typed the command knows its options.
+Commands call functions that know settings; the user knows options.
 """
 
 from collections.abc import Iterator

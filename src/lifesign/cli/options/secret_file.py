@@ -1,4 +1,4 @@
-"""How does a command read a key or a token from a file, and how does it write a new key into one?"""
+"""Keys and tokens in files: reading them, and writing new keys."""
 
 import os
 import sys
@@ -28,10 +28,10 @@ def read_secret(file: Path, option: str, what: str) -> str:
 
 @contextmanager
 def new_key_file(file: Path | None) -> Iterator[Callable[[str], None] | None]:
-    """Create a file that its owner alone may read, before there is a key, since that is told only once.
+    """Create a file that only its owner may read before a key is created, since the key is shown only once.
 
-    Given is what keeps a key in it, or None without a file. InvalidValue if there is such a file, or none
-    can be made; one in which no key was kept is removed.
+    Yield a function that stores a key in it, or None without a file. Raise InvalidValue if the file exists,
+    or cannot be created; a file without a key is removed.
     """
     if file is None:
         yield None

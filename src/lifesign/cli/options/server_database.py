@@ -1,4 +1,4 @@
-"""How does a command reach the registry's database itself, without a server?"""
+"""Access to the registry's database without a server."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 DATABASE_VARIABLE = "LIFESIGN_SERVER_DATABASE"
 DEFAULT_DATABASE = "sqlite:///lifesign.db"
-"""That of the server's settings; not imported from there, since pydantic takes 60 ms."""
+"""Default of the server's settings; not imported from there, since pydantic takes 60 ms."""
 ACTOR = OwnActor.COMMAND_LINE.value
-"""Who did it, as events name it."""
+"""Actor of the events."""
 
 DatabaseUrl = Annotated[
     str,
@@ -40,10 +40,10 @@ ServerConfig = Annotated[
         metavar="FILE",
         is_eager=True,
         callback=take_server_config,
-        help="Settings; what is given here or in the environment is stronger.",
+        help="Settings file; options and environment variables override it.",
     ),
 ]
-"""Of `serve`, and of whatever opens the same database."""
+"""Options of `serve`, and of commands that open the same database."""
 
 StateDir = Annotated[
     Path | None,
@@ -55,7 +55,7 @@ StateDir = Annotated[
         "$XDG_STATE_HOME or ~/.local/state.",
     ),
 ]
-"""Of `serve`, and of what adopts or restores its database."""
+"""Options of `serve`, and of commands that adopt or restore its database."""
 
 T = TypeVar("T")
 
@@ -96,8 +96,8 @@ def check_unused_file(url: str) -> None:
 
     place = sqlite_file(url)
     if place is not None and place.exists():
-        # To ask for its use changes how SQLite keeps it, which must not happen to another program's file. Of
-        # what is no database at all that question tells more.
+        # The check for a foreign database comes first: opening the database changes how SQLite stores it. For
+        # a file that is no database, opening it gives the better error.
         with suppress(StoreUnavailable):
             run_in_transaction(url, schema.revision, is_write=False)
         file_use.check_unused(place)

@@ -1,4 +1,4 @@
-"""Does silence take anybody down now, or is a status older than it looks? Asked before one is shown."""
+"""Notice about suspended decisions before a status is shown."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -7,13 +7,13 @@ if TYPE_CHECKING:
     from lifesign.client import RegistryClient
 
 SUSPENDED_TEXT = (
-    "decisions are held: nobody is taken down for silence, so that who is active here may be silent "
-    "(docs/registry.md, section 2; GET /api/v1/monitor says why)"
+    "decisions are suspended: missed heartbeats take no agent down, so that agents that are active here may "
+    "be down (docs/registry.md, section 2; GET /api/v1/monitor shows why)"
 )
 
 
 async def are_decisions_suspended(client: "RegistryClient") -> bool | None:
-    """Return whether decisions are held; None if it cannot be known, as with an agent's own key."""
+    """Return whether decisions are suspended; None if unknown, as with an agent's own key."""
     from lifesign.client.registry_errors import RegistryError  # noqa: PLC0415 - loaded by now
 
     try:

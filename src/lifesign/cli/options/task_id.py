@@ -1,4 +1,4 @@
-"""How is a task named on the command line?"""
+"""Task ids on the command line."""
 
 import re
 
@@ -8,7 +8,7 @@ _MAX_SHOWN_CHARS = 80
 
 
 def read_task_id(text: str) -> str:
-    """Return the id of a task; typer.BadParameter for what is none, before anybody is asked."""
+    """Return the id of a task; typer.BadParameter for an invalid one, before any request."""
     # Models take half a second, which `--help` need not pay.
     from lifesign.domain.models.tasks import TASK_ID_PATTERN  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""How is an agent's record shown to people?"""
+"""Text of an agent's record for people."""
 
 import json
 import time
@@ -26,13 +26,13 @@ _COLOURS = {
 }
 
 HEARTBEATS_ALONE = (
-    "heartbeats do not tell whether it works: register it with monitoring both and a card URL, so that a "
+    "heartbeats do not show whether it works: register it with monitoring both and a card URL, so that a "
     "prober reads its health document"
 )
 
 
 def page(agent: "AgentRecord") -> Iterator[PageLine]:
-    """Tell what is known of one agent, for people."""
+    """Return the lines of an agent's record for people."""
     yield PageLine("agent", agent.agent_id)
     yield PageLine(
         "status", f"{agent.status} since {time_text(agent.status_since)}", _COLOURS.get(agent.status)
@@ -73,7 +73,7 @@ def page(agent: "AgentRecord") -> Iterator[PageLine]:
     yield PageLine("silent", f"unhealthy after {unhealthy}, dead after {dead}")
     yield PageLine("monitoring", agent.monitoring)
     yield from listed("works on", agent.reported.tasks_in_progress)
-    yield from listed("is told", map(_command, agent.pending_commands or ()))
+    yield from listed("will be sent", map(_command, agent.pending_commands or ()))
     metadata = ((name, json.dumps(value, ensure_ascii=False)) for name, value in agent.metadata.items())
     yield from listed("metadata", (f"{name}: {value}" for name, value in metadata))
     if agent.observed is not None:
@@ -86,7 +86,7 @@ def page(agent: "AgentRecord") -> Iterator[PageLine]:
 
 
 def _health(agent: "AgentRecord") -> Iterator[PageLine]:
-    """Tell the health that is shown now, why it is unknown, and whether the last probes failed."""
+    """Return the current health, why it is unknown, and whether the last probes failed."""
     from lifesign.domain.observation.evidence_age import lost_text  # noqa: PLC0415 - pydantic takes 60 ms
 
     yield PageLine("health", health_text(agent))
@@ -99,7 +99,7 @@ def _health(agent: "AgentRecord") -> Iterator[PageLine]:
 
 
 def _observed_lines(seen: "ObservedState") -> Iterator[PageLine]:
-    """Tell what probers saw: beside what the agent says, never mixed with it."""
+    """Return the observations of probers: beside the agent's own reports, never mixed with them."""
     from lifesign.domain.observation.probe_summary import LAYER_WORDS  # noqa: PLC0415 - pydantic takes 60 ms
 
     layers = (
@@ -149,15 +149,15 @@ def _unproven_reason(link: "LinkShown") -> str:
 
 
 def _command(command: "PendingCommand") -> str:
-    """Tell what waits for the agent's next heartbeat."""
+    """Return the text of a pending command."""
     reason = f": {command.reason}" if command.reason else ""
     return f"{command.command} at its next heartbeat{reason} ({command.id})"
 
 
 def load_text(agent: "AgentSummary") -> str:
-    """Tell how much an agent does of how much it can; ? is what it does not say.
+    """Return the current load of an agent and its capacity; ? is an unknown value.
 
-    Empty for who is not alive: what it said last of its work is over.
+    Empty for an agent that is not alive: its last report is outdated.
     """
     if agent.status not in ALIVE:
         return ""

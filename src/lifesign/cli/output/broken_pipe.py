@@ -1,7 +1,7 @@
-"""What if whoever reads the output has left (`lifesign check URL | head -1`)?
+"""End of a command whose output has no reader any more (`lifesign check URL | head -1`).
 
-What a command found out does not change by that: where its exit code is a verdict, it stays the verdict's.
-Any other command ends as tools do that the pipe's signal ends.
+The findings do not change by that: an exit code that is a verdict stays. Any other command ends as tools do
+that the pipe's signal ends.
 """
 
 import os

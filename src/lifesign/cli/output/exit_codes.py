@@ -12,10 +12,10 @@ from lifesign.storage.errors import InvalidBackup
 
 
 class ExitCode(IntEnum):
-    """How a command ended. `check` alone has the codes of monitoring plugins instead.
+    """Exit codes of the commands. `check` has those of monitoring plugins instead.
 
     Wrong usage is 3 and not 2: a monitoring plugin that was called wrongly is UNKNOWN, not CRITICAL, and a
-    script can tell a wrong call from a registry that does not answer.
+    script can distinguish a wrong call from a registry that does not answer.
     """
 
     SUCCESS = 0
@@ -48,7 +48,7 @@ def exit_code_of(error: LifesignError) -> ExitCode:
 
 
 _Row = Mapping[int, str]
-"""What each exit code means of one command; the keys are in the order of `--help`."""
+"""Meaning of each exit code of one command; the keys are in the order of `--help`."""
 
 
 def _row(done: str, failed: str, no_answer: str, usage: str = "wrong usage", **further: str) -> _Row:
@@ -172,7 +172,7 @@ COMMANDS: Final[Mapping[str, _Row]] = MappingProxyType({
         "wrong usage, or FILE is not a whole backup of this version or an older one",
     ),
 })  # fmt: skip
-"""Of every command. READER_LEFT may be the end of each of them."""
+"""Exit codes of every command. Each may also end with READER_LEFT."""
 
 
 def exit_code_help(command: str) -> str | None:

@@ -1,4 +1,4 @@
-"""How is it shown to people what one probe saw?"""
+"""Text of a probe's observation for people."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, TextIO
@@ -32,9 +32,9 @@ def write_observation(
     now: datetime,
     why: str | None = None,
 ) -> None:
-    """Write what a probe of one target came to, layer by layer, and what follows from it.
+    """Write the results of a probe of one target, layer by layer, and their consequence.
 
-    `why` is by what it lives as far as that is known: a probe does not ask anew for all of it.
+    `why` is the evidence that the target is alive, as far as known: a probe does not repeat all requests.
     """
     from lifesign.census.result_groups import GROUPS  # noqa: PLC0415 - loaded by now
     from lifesign.census.tables import GROUP_WORDS, RESULT_WORDS  # noqa: PLC0415
@@ -90,7 +90,7 @@ def _facts(seen: "Observation | ObservedTarget", now: datetime) -> list[PageLine
 
 
 def _document(document: "ProbedDocument", seen_at: datetime) -> str:
-    """Tell what a document says, and how old it was when it was read."""
+    """Return the lines of a document, with its age when it was read."""
     from lifesign.domain.observation.decision import age_text, shown_ratio  # noqa: PLC0415 - pydantic takes 60 ms
 
     told = [document.status.value]

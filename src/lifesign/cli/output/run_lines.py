@@ -1,4 +1,4 @@
-"""How is what an adapter tells shown: as lines for people, or as JSON?"""
+"""Lines of an adapter, for people or as JSON."""
 
 import json
 import logging
@@ -21,20 +21,20 @@ _OF_TOOLS: Final = ("lifesign.adapter.tools", "lifesign.mcp", "mcp", "uvicorn", 
 _SDK_SERVER: Final = "mcp.server"
 """The logger of the SDK's server. Its warnings are about requests of the agent, which gets them back."""
 REPEAT_SECONDS: Final = 10.0
-"""In which the same line of a library is told once."""
+"""Period in which a repeated line of a library is shown once."""
 MAX_WAITING: Final = 10_000
-"""Of lines that nobody has read yet; those beyond are counted, and left out."""
+"""Maximum of lines that wait for a reader; further ones are counted and dropped."""
 FLUSH_SECONDS: Final = 2.0
-"""At the end, for whoever reads what still waits."""
+"""Time at the end for lines that wait for a reader."""
 _KEPT: Final = frozenset({RunEventKind.HELP_REQUESTED, RunEventKind.FAILED, RunEventKind.UNREPORTED})
-"""What is told of runs whose workspace stays."""
+"""Events about runs whose workspace is kept."""
 
 
 @contextmanager
 def event_writer(*, as_json: bool) -> Iterator[Emit]:
-    """Yield what writes each thing that is told: JSON to standard output, else lines to standard error.
+    """Yield a function that writes each event: JSON to standard output, else lines to standard error.
 
-    It returns at once, whoever reads. At the end of the block what waits has FLUSH_SECONDS to be read.
+    It returns at once, even without a reader. At the end of the block the remaining lines have FLUSH_SECONDS.
     """
     lines = _Lines(sys.stdout if as_json else sys.stderr, _json_line if as_json else _line)
     lines.start()
@@ -45,7 +45,7 @@ def event_writer(*, as_json: bool) -> Iterator[Emit]:
 
 
 class _Lines(threading.Thread):
-    """Writes lines, as fast as somebody reads them: a lease must not wait for that."""
+    """Writes lines at the speed of their reader: a lease must not wait for it."""
 
     def __init__(self, stream: TextIO, line_of: Callable[[str, RunEvent], str]) -> None:
         super().__init__(name="lines about runs", daemon=True)
@@ -64,14 +64,14 @@ class _Lines(threading.Thread):
         self._omitted += not self._put(event)
 
     def finish(self) -> None:
-        """Wait a moment until all is written; what nobody reads is left."""
+        """Wait a moment until all lines are written; lines without a reader are dropped."""
         self._ends = True
         with suppress(queue.Full):
             self._waiting.put_nowait(b"")
         self.join(FLUSH_SECONDS)
 
     def run(self) -> None:
-        # Whoever reads may have left; runs go on.
+        # The reader may have left; runs continue.
         with suppress(OSError):
             while not (self._ends and self._waiting.empty()):
                 left = memoryview(self._waiting.get())
@@ -88,11 +88,11 @@ class _Lines(threading.Thread):
 
 
 def _omitted_text(lines: int) -> str:
-    return f"{pluralize(lines, 'line')} that nobody read in time {plural(lines, 'is', 'are')} left out"
+    return f"{pluralize(lines, 'line')} that were not read in time {plural(lines, 'is', 'are')} left out"
 
 
 class LogForwarder(logging.Handler):
-    """Tells what is logged."""
+    """Forwards log records."""
 
     def __init__(self, write_event: Emit) -> None:
         super().__init__(logging.WARNING)
@@ -101,14 +101,14 @@ class LogForwarder(logging.Handler):
         self._said_at_s = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell one line."""
+        """Forward one record."""
         if record.name.startswith(_SDK_SERVER) and record.levelno < logging.ERROR:
             # An agent could fill the log with them.
             return
         is_of_tools = any(record.name == name or record.name.startswith(f"{name}.") for name in _OF_TOOLS)
         text = record.getMessage().strip()
         if record.exc_info and record.exc_info[1] is not None:
-            # Where it was raised is no line for people, nor is what a library adds on further ones.
+            # Tracebacks and the further lines of a library are not for people.
             text = f"{text}: {_in_a_line(record.exc_info[1])}"
         if (server := SPOKEN_WITH.get()) and not _is_lifesign_record(record):
             text = f"{server}: {text}"
@@ -116,7 +116,7 @@ class LogForwarder(logging.Handler):
             self._emit(RunEvent(what=RunEventKind.TOOLS if is_of_tools else RunEventKind.REGISTRY, text=text))
 
     def _is_repeated(self, record: logging.LogRecord, text: str) -> bool:
-        """Whether a library said the same just before: it may ask a server several times at once."""
+        """Return whether a library logged the same recently: it may send several requests at once."""
         said, former, at_s = (record.name, text), self._said, self._said_at_s
         if not _is_lifesign_record(record) and said == former and record.created - at_s < REPEAT_SECONDS:
             return True

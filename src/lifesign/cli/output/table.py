@@ -1,4 +1,4 @@
-"""How are rows shown as aligned columns, and values as JSON?"""
+"""Aligned columns, and values as JSON."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from typing import TextIO
 from lifesign.domain.net.peer_text import MAX_READ_CHARS, printable
 
 MAX_CELL_CHARS = 48
-"""Of all columns but the last, on a terminal; a pipe and `--json` get them whole."""
+"""Maximum width of all columns but the last, on a terminal; pipes and `--json` get full values."""
 
 
 def write_table(stream: TextIO, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -1,4 +1,4 @@
-"""How is a task shown to people?"""
+"""Text of a task for people."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ _COLOURS = {
 
 
 def page(task: "TaskRecord") -> Iterator[PageLine]:
-    """Tell what is known of one task, for people."""
+    """Return the lines of a task for people."""
     from lifesign.domain.models.tasks import run_end_text  # noqa: PLC0415 - pydantic takes 60 ms
 
     yield PageLine("task", task.task_id)

@@ -1,4 +1,4 @@
-"""How is a peer's text shown without harm?"""
+"""Safe output of foreign text."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -9,9 +9,9 @@ from typing import TextIO
 from lifesign.domain.net.peer_text import printable
 
 MAX_LISTED = 20
-"""Of findings of one kind; `--json` shows them all."""
+"""Maximum of shown findings of one kind; `--json` has them all."""
 LABEL_CHARS = 12
-"""Of the column of labels, the space behind them included; a longer one moves its text."""
+"""Width of the column of labels with the space after it; a longer label moves its text."""
 
 
 class Colour(StrEnum):
@@ -34,7 +34,7 @@ class PageLine:
 
 
 def has_colours(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether colours are welcome: on a terminal that knows them, unless NO_COLOR is set (no-color.org)."""
+    """Return whether to use colours: on a terminal with colours, unless NO_COLOR is set (no-color.org)."""
     return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 

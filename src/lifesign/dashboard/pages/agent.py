@@ -1,4 +1,4 @@
-"""What is known of one agent, and what may be done about it? (`/agents/{agent_id}`)"""
+"""Page of one agent, with its actions (`/agents/{agent_id}`)."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 EVENTS_SHOWN = 25
 CHANGES_READ = 200
-"""Of its status, and of what it says."""
+"""Number of changes of its status and reports that are read."""
 LEASES_SHOWN = 20
 TASKS_SHOWN = 20
 

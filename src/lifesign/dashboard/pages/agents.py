@@ -1,4 +1,4 @@
-"""Which agents are there? (`/agents`)"""
+"""Page of all agents (`/agents`)."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -33,7 +33,7 @@ COMMON = 20_000
 """From how many on it is quicker to walk along the order of names than to sort those who match."""
 
 MAX_NAME_CHARACTERS = 128
-"""Of an agent's id."""
+"""Maximum length of an agent's id."""
 MAX_ROW_NUMBER = 2**63
 
 _LISTED = {order: f"dashboard_{order}" for order in Order}
@@ -63,13 +63,13 @@ class TableQuery(BaseModel):
     capability: Capability | None = None
     host: Host | None = None
     evidence: EvidenceAge | None = None
-    """How old the last measured probe may be."""
+    """Maximum age of the last measured probe."""
     sort: Order = Order.NEWEST
     after: Cursor | None = None
 
     @property
     def wanted(self) -> TableFilter:
-        """What is looked for."""
+        """Filter of the table."""
         return TableFilter(
             text=self.q,
             status=self.status,
@@ -82,7 +82,7 @@ class TableQuery(BaseModel):
 
     @property
     def is_counted(self) -> bool:
-        """Whether the counts of the fleet tell how many match."""
+        """Whether the counts of the fleet contain the number of matches."""
         return not (self.q or self.pool or self.capability or self.host or self.evidence)
 
 

@@ -1,7 +1,7 @@
-"""What share of all targets is alive, by platform and over time? (`/census`)
+"""Page with the share of living targets, by platform and over time (`/census`).
 
-The census that `lifesign census` takes, with the same words and plots. Taking it reads every target,
-so it is kept for minutes.
+It has the texts and plots of `lifesign census`. The census reads every target, so that it is cached for
+minutes.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from lifesign.storage.engine.database import Database
 
 FRESH_SECONDS: Final = 120.0
 MAX_ROWS: Final = 50
-"""Of one table; the command tells all."""
+"""Maximum of rows per table; the command shows all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class CensusPage:
 
         async def show() -> Response:
             self._desk.count(request)
-            # Whoever may not look has nothing counted.
+            # Nothing is counted for a visitor without permission.
             visitor, _ = await self._desk.context(request, _check)
             return self._desk.page(request, "census.html", visitor, **await self._kept.get())
 
@@ -60,7 +60,7 @@ class CensusPage:
 
 
 def _check(context: RequestContext) -> None:
-    """Who may read it over the API may read it here."""
+    """The permission is that of the API."""
     context.ask("GET", "/api/v1/directories")
 
 

@@ -1,4 +1,4 @@
-"""What has happened, and what happens now? (`/events`)"""
+"""Page of past and present events (`/events`)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -25,7 +25,7 @@ class EventsQuery(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     group: str | None = None
-    """What stands before the dot of the types."""
+    """Part of the types before the dot."""
     agent: AgentId | None = None
     before: Annotated[int, Field(ge=1, le=MAX_NUMBER)] | None = None
 

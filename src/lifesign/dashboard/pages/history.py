@@ -1,7 +1,7 @@
-"""What was an agent over the last day, as changes tell it, and how does it stand now?
+"""An agent's last day, from changes, and its present state.
 
-Kept are the changes: of its status and of what it says, in the event log; of what probes came to, beside
-its target. A strip shows what held from one change to the next. Numbers over time are drawn by `plots`.
+Changes are stored: those of its status and reports in the event log, those of probe results with its target.
+A strip shows the state between changes. `plots` draws numbers over time.
 """
 
 import math
@@ -25,14 +25,14 @@ from lifesign.domain.text.durations import latency_text
 
 SPAN_SECONDS: Final = 86_400.0
 LATENCY_SCALE_MS: Final = (1.0, 60_000.0)
-"""From end to end, logarithmic; what is beyond is drawn at the end."""
+"""Ends of the logarithmic scale; values beyond it are drawn at its ends."""
 LATENCY_MARKS_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000)
 MAX_SEGMENTS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What held for a while; widths are shares of the strip, in percent."""
+    """State of a period; widths are shares of the strip, in percent."""
 
     word: str
     left: float
@@ -42,7 +42,7 @@ class Segment:
 
     @property
     def mark(self) -> str:
-        """Which style it has."""
+        """CSS class."""
         return self.word.replace(" ", "-")
 
 
@@ -74,7 +74,7 @@ class LatencyBar:
     place: float
     """In percent of the width."""
     is_reported: bool
-    """By the agent itself, not measured by a probe."""
+    """Reported by the agent itself, not measured by a probe."""
 
     @property
     def text(self) -> str:
@@ -114,7 +114,7 @@ def health_strip(agent: AgentRecord, events: Iterable[Event], now_s: float) -> S
         # It is too old by now: nothing is known since it was read.
         changes = [(document.observed_at.timestamp(), document.status.value), *changes]
     began_s = agent.registered_at.timestamp()
-    return Strip("health", "What it says", _segments(agent.health.value, changes, began_s, now_s))
+    return Strip("health", "Reported", _segments(agent.health.value, changes, began_s, now_s))
 
 
 def probe_strip(target: TargetRecord, now_s: float) -> Strip:
@@ -130,7 +130,7 @@ def probe_strip(target: TargetRecord, now_s: float) -> Strip:
         changes = [(target.evidence_at.timestamp(), last), *changes]
     if target.result_since is not None and not changes:
         changes = [(target.result_since.timestamp(), "never measured")]
-    return Strip("probe_label", "What was seen", _segments(now, changes, target.added_at.timestamp(), now_s))
+    return Strip("probe_label", "Observed", _segments(now, changes, target.added_at.timestamp(), now_s))
 
 
 def latencies(agent: AgentRecord) -> list[LatencyBar]:

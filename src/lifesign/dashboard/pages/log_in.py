@@ -1,4 +1,4 @@
-"""How does somebody log in, and out again?"""
+"""Login and logout."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ from lifesign.registry.errors import UnknownKey
 from lifesign.storage.engine.transaction import Transaction
 
 FORM_SECONDS = 3_600
-"""How long a login form may lie open."""
-SESSION_OVER = "Your session is over: log in again. A form that you have sent since did nothing."
+"""How long a login form is valid."""
+SESSION_OVER = "Your session has ended: log in again. A form that you sent since had no effect."
 OLD_FORM = (
-    "This form was no good any more, so nobody was logged in: it lay open for more than an hour, or this "
-    "browser keeps no cookies of this server. Send it again."
+    "This form has expired, so you are not logged in: it was open for more than an hour, or this browser "
+    "stores no cookies of this server. Send it again."
 )
 
 
@@ -31,7 +31,7 @@ class LogIn:
         self._desk = desk
 
     async def show(self, request: Request) -> Response:
-        """Show the form; who is logged in goes on to where it would have led."""
+        """Show the form; a visitor with a session is redirected."""
 
         async def show() -> Response:
             self._desk.count(request)

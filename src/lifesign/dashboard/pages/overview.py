@@ -1,4 +1,4 @@
-"""How is the fleet, at a glance?"""
+"""Overview of the fleet."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,9 +28,9 @@ from lifesign.storage.events import event_log
 
 EVENTS_SHOWN = 15
 MAX_CLOCKS = 10
-"""Of probers that are named."""
+"""Maximum of probers that are named."""
 TROUBLES_SHOWN = 8
-"""Of agents that went down last."""
+"""Number of agents shown that went down last."""
 
 
 class Overview:
@@ -46,7 +46,7 @@ class Overview:
 
         async def show() -> Response:
             self._desk.count(request)
-            # Whoever may not look makes nobody count.
+            # Nothing is counted for a visitor without permission.
             visitor, shown = await self._desk.context(request, _read)
             maintained = await self._facts.maintained.get()
             seen = await self._facts.observed.get()
@@ -61,7 +61,7 @@ class Overview:
         return await self._desk.guarded(request, show)
 
     async def read_once(self) -> None:
-        """Read what the page shows, and show it to nobody: the database is asked slowest the first time."""
+        """Read the data of the page without a visitor: the first queries of a process are the slowest."""
         await self._desk.database.read(
             lambda transaction: _read(RequestContext(transaction, visitor_of(transaction, "", is_open=True)))
         )
@@ -128,26 +128,26 @@ def sentence_of(fault: MonitorFault) -> str:
 
 
 def monitor_words(monitor: MonitorRecord) -> str:
-    """Say whether verdicts by silence are suspended, and why."""
+    """Return whether verdicts are suspended, and why, as text."""
     if monitor.state == "normal":
-        return "Silence is believed: agents that stay away are taken down."
+        return "Verdicts are active: agents whose heartbeats or probes fail are taken down."
     if monitor.state == "resuming":
-        return "A suspension is over: silence counts again, and agents that are still silent are leaving."
+        return "A suspension has ended: missed heartbeats and failed probes count again."
     return " ".join(
-        f"Decisions are held for agents monitored by {name}: {_mass_silence_text(track)}"
+        f"Verdicts are suspended for agents monitored by {name}: {_mass_silence_text(track)}"
         for name, track in monitor.tracks.items()
         if track.state == "suspended"
     )
 
 
 def _mass_silence_text(track: TrackRecord) -> str:
-    silent = f"{pluralize(track.exits, 'agent')} went silent"
+    silent = f"{pluralize(track.exits, 'agent')} timed out"
     if track.unwitnessed:
         return (
-            f"{silent}, and no request of any agent has arrived since. The way to this registry may be cut, "
-            "so no agent is taken down for it."
+            f"{silent}, and no request of any agent has arrived since. The connection to this registry may be "
+            "broken, so no agent is taken down for it."
         )
     return (
-        f"{silent} together, more than the {track.limit} that are believed at once. The monitoring may be at "
-        "fault, so no agent is taken down for it."
+        f"{silent} together, more than the limit of {track.limit}. The monitoring may be at fault, so no agent "
+        "is taken down for it."
     )

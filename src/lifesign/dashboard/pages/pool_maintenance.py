@@ -1,4 +1,4 @@
-"""What may be done about a whole pool? (`/agents?pool=...`)"""
+"""Actions on a whole pool (`/agents?pool=...`)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ class PoolShown:
     name: str
     members: Mapping[Status, int]
     living: int
-    """Who could go down."""
+    """Number of living agents."""
     maintenances: Sequence[MaintenanceGroup]
     may_begin: bool
-    """Somebody who lives is not in maintenance."""
+    """At least one living agent is not in maintenance."""
     may_end: bool
-    """Somebody who lives is in maintenance."""
+    """At least one living agent is in maintenance."""
 
 
 def pool_shown(context: RequestContext, role_id: str) -> PoolShown:

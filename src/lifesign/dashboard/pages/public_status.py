@@ -1,7 +1,7 @@
-"""How does an agent show its health to everybody? (`/status/{agent_id}`, `/badge/{agent_id}.svg`)
+"""Public status of an agent (`/status/{agent_id}`, `/badge/{agent_id}.svg`).
 
-Only who wants to: `"public_status": true` in the metadata of its record. Of all others nobody learns even
-that they are there.
+Only for agents with `"public_status": true` in the metadata of their record. For others the answer does not
+even show that they exist.
 """
 
 import re
@@ -29,10 +29,13 @@ from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.transaction import Transaction
 
 MEMBER: Final = "public_status"
-"""Of an agent's metadata."""
+"""Member of an agent's metadata."""
 MAX_AGE_SECONDS: Final = 60
 CHARACTER_WIDTH: Final = 6.6
-"""Of the badge's letters, about; their text is told its length, so that it fits whatever the font."""
+"""Approximate width of the badge's letters.
+
+The text has an explicit length, so that it fits with every font.
+"""
 PADDING: Final = 10
 _COLOURS: Final[Mapping[str, str]] = {
     "healthy": "#0a6b57", "degraded": "#855500", "unhealthy": "#b3261e", "dead": "#b3261e",
@@ -45,7 +48,7 @@ _ABSENT_WORD: Final = "unknown"
 
 
 def is_public(metadata: Mapping[str, Any]) -> bool:
-    """Whether an agent wants everybody to see how it is."""
+    """Return whether an agent publishes its status."""
     return metadata.get(MEMBER) is True
 
 

@@ -1,4 +1,4 @@
-"""What does the prober know of names, also of those that are no agents yet? (`/targets`)"""
+"""Page of targets, including those without an agent record (`/targets`)."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -45,7 +45,7 @@ class TargetsQuery(BaseModel):
     host: Host | None = None
     directory: Annotated[str, StringConstraints(pattern=DIRECTORY_PATTERN)] | None = None
     evidence: EvidenceAge | None = None
-    """How old the last measured probe may be."""
+    """Maximum age of the last measured probe."""
     cursor: Cursor | None = None
 
 

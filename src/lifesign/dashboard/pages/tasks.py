@@ -1,4 +1,4 @@
-"""What is to be done, who is at it, and what waits for people? (`/tasks`)"""
+"""Page of tasks: open ones, their holders, and those that wait for people (`/tasks`)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,11 +20,11 @@ from lifesign.storage.events import event_log
 
 PAGE_SIZE = 50
 WAITING_SHOWN = 50
-"""Of tasks that wait for people."""
+"""Maximum of tasks that wait for people on the page."""
 REPORTS_SHOWN = 20
 MAX_ANCESTORS = 10
 MAX_DESCENDANTS = 100
-"""Of the delegation tree that is drawn."""
+"""Maximum of the delegation tree on the page."""
 MAX_DEPTH = 5
 
 _REJECT = "reject"

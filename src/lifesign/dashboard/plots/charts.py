@@ -1,8 +1,8 @@
-"""How is what an agent said, and how it answered, drawn over time?
+"""Plots of an agent's reports and answers over time.
 
-As steps, one for each half hour or day: a line at the mean, a band from the lowest to the highest. Where
-there is no number there is no line, and none leads across: a place where nobody looked and one where
-nobody answered look different, and neither looks like a zero. Everything stands in a table besides.
+Values are steps, one for each half hour or day: a line at the mean, a band from the minimum to the maximum.
+Without a value there is no line, and none leads across: periods without probes and periods without answers
+look different, and neither looks like a zero. A table contains all values, too.
 """
 
 import math
@@ -19,9 +19,9 @@ from lifesign.domain.text.counts import percent_text
 from lifesign.domain.text.durations import latency_text
 
 WIDTH: Final = 1_000
-"""Of the plane that a plot is drawn on, which is stretched to the width of the page."""
+"""Width of a plot's coordinate system, which is stretched to the width of the page."""
 _DECIMALS: Final = 1
-"""Of places on the plane, a pixel of which is about one: a page has thousands of them."""
+"""Decimals of coordinates, whose unit is about one pixel: a page has thousands of them."""
 _BOTTOMS: Final = (0.99, 0.95, 0.9, 0.8, 0.5, 0.0)
 """Shares at which a scale of the answered may begin; 95 % and 50 % are where health changes (draft 4.3)."""
 _TOPS: Final = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -37,7 +37,7 @@ class MeasurePath:
 
     name: str
     style: str
-    """`observed` or `reported`; with `second` the lesser one of two that somebody said."""
+    """`observed` or `reported`; with `second` the lesser one of two reported values."""
     path: str
     band: str
     alt_text: str
@@ -76,7 +76,7 @@ class Column:
     left: float
     width: float
     alive: float
-    """Shares of its probes in percent; what is left told neither."""
+    """Shares of its probes in percent; the rest were inconclusive."""
     failed: float
     alt_text: str
 
@@ -107,19 +107,19 @@ class PlotSpan:
     key: str
     columns: Sequence[Column]
     areas: Sequence[Area]
-    """How probes ended, the later ones above the earlier."""
+    """Results of probes, the later ones above the earlier."""
     silences: Sequence[Stretch]
-    """Where nobody looked, and where nobody answered."""
+    """Periods without probes, and periods without answers."""
     plots: Sequence[Plot]
     ticks: Sequence[Mark]
     rows: Sequence[Row]
     """The latest first."""
     alt_text: str
-    """How its probes ended, in words."""
+    """Results of its probes, in words."""
 
 
 NUMBERS: Final = ("Answer", "Answered, it says", "Errors, it says", "p50, it says", "p99, it says")
-"""What stands in the columns of `Row.numbers`."""
+"""Headings of the columns of `Row.numbers`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ _Values = Sequence[tuple[_SlotPosition, SpreadShown | None]]
 _Series = tuple[str, str, _Values]
 """Its name, its style, and itself."""
 _Words = Callable[[float], str]
-"""How a value is said."""
+"""Formats a value."""
 
 
 def spans(history: AgentHistory, now_s: float) -> list[PlotSpan]:
@@ -302,7 +302,7 @@ def _back(run: Sequence[tuple[_SlotPosition, SpreadShown]], y: Callable[[SpreadS
 
 
 def _stairs(heights: Iterable[tuple[float, float]]) -> str:
-    """Return how a path goes on: to each height, and there to where it ends; what is level is one step."""
+    """Return the commands of a path to each height up to its end; equal heights become one step."""
     rounded = ((round(height, _DECIMALS), end) for height, end in heights)
     levels = ((height, [*steps][-1][1]) for height, steps in groupby(rounded, key=lambda step: step[0]))
     return "".join(f"V{height:g}H{end:g}" for height, end in levels)

@@ -1,4 +1,4 @@
-"""How high does a value stand in a plot, and which values are named beside it?"""
+"""Scales of plots, and the labelled values."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -9,7 +9,7 @@ HEIGHT: Final = 100
 _EDGE: Final = 4.0
 """Above and below what is drawn, so that a line at the end of the scale is seen whole."""
 _SHORTEST_MS: Final = 0.1
-"""What took less is drawn here."""
+"""Shorter times are drawn here."""
 _MAX_DECADE_MARKS: Final = 5
 
 
@@ -23,7 +23,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Where a value is drawn, from the top, and which values are named."""
+    """Position of values, from the top, and the labelled values."""
 
     y: Callable[[float], float]
     marks: Sequence[Mark]
