@@ -144,10 +144,10 @@ def _mass_silence_text(track: TrackRecord) -> str:
     silent = f"{pluralize(track.exits, 'agent')} timed out"
     if track.unwitnessed:
         return (
-            f"{silent}, and no request of any agent has arrived since. The connection to this registry may be "
-            "broken, so no agent is taken down for it."
+            f"{silent}, and no request of any agent has arrived since. The connection to this registry may "
+            "be broken, so no agent is taken down for it."
         )
     return (
-        f"{silent} together, more than the limit of {track.limit}. The monitoring may be at fault, so no agent "
-        "is taken down for it."
+        f"{silent} together, more than the limit of {track.limit}. The monitoring may be at fault, so no "
+        "agent is taken down for it."
     )
