@@ -33,7 +33,7 @@ INTERVAL_S = 30.0
 
 
 class OwnHeart:
-    """A registry in the test's own hands: takes heartbeats, unless it is told to do something else."""
+    """A registry in the test's own hands: takes heartbeats, unless it gets the command do something else."""
 
     def __init__(self) -> None:
         self.beats: list[tuple[float, str, str]] = []
@@ -324,7 +324,7 @@ async def test_the_sessions_that_a_registration_names_may_change() -> None:
         heart.metadata["a"] = {"opencode_session": ["ses_2", 7, "../x"]}
         await seen.until(WatchEventKind.MAPPING, times=3)
         assert "the rest is passed over" in seen.texts(WatchEventKind.MAPPING)[1]
-        assert seen.texts(WatchEventKind.MAPPING)[2] == "ses_2; idle it beats every 30 s"
+        assert seen.texts(WatchEventKind.MAPPING)[2] == "ses_2; while idle its interval is 30 s"
         await asyncio.sleep(1)
         sent = len(heart.beats)
         await asyncio.sleep(300)
@@ -376,7 +376,7 @@ async def test_sessions_of_nobody_are_told_of_once_and_counted() -> None:
         await asyncio.sleep(10)
         assert len(seen.texts(WatchEventKind.UNKNOWN_SESSION)) == 1
         assert seen.heart.beats == []
-    assert "3 events of 2 sessions that belong to nobody here" in seen.texts(WatchEventKind.ENDED)[0]
+    assert "3 events of 2 sessions that belong to no watched agent" in seen.texts(WatchEventKind.ENDED)[0]
 
 
 @in_virtual_time
@@ -411,7 +411,7 @@ async def test_what_the_registry_wants_of_an_agent_is_told_once() -> None:
     async with opencode(ses_1="idle") as (_, url), watching(url, {"a": ["ses_1"]}, heart) as seen:
         await seen.until(WatchEventKind.HEARTBEAT, times=3)
         assert seen.texts(WatchEventKind.COMMAND) == [
-            "the registry asks it to drain (cmd_1): nobody but you tells it"
+            "the registry asks it to drain (cmd_1): only you can deliver it"
         ]
         assert seen.texts(WatchEventKind.HEARTBEAT)[0].endswith("; the registry calls it draining")
         heart.ending["a"] = HeartbeatAccepted("active")

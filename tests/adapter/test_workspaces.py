@@ -66,7 +66,7 @@ def test_all_of_it_is_its_owners_alone(places: Workspaces) -> None:
 
 def test_a_directory_to_which_others_may_write_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    with pytest.raises(InvalidValue, match="nobody else may write"):
+    with pytest.raises(InvalidValue, match="no other user may write"):
         Workspaces(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(InvalidValue, match="workspaces"):
@@ -106,7 +106,7 @@ def test_so_is_one_that_is_somebody_elses(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="user 12345"):
         Workspaces(above / "runs")
     os.chown(above / "runs", 12345, 12345)
-    with pytest.raises(InvalidValue, match="a directory of ours"):
+    with pytest.raises(InvalidValue, match="a directory of this user"):
         Workspaces(above / "runs")
 
 

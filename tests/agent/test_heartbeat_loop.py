@@ -257,7 +257,7 @@ async def test_a_registry_that_is_away_is_asked_again_less_and_less_and_said_onc
         await agent.registry.until_beats(1)
         told = [record.message for record in caplog.records]
         assert len(told) == 2
-        assert told[0].startswith("a: the registry is away: HTTP 503")
+        assert told[0].startswith("a: the registry is unreachable: HTTP 503")
         assert told[1] == "a: the registry answers again"
         assert max(gaps(agent)) <= INTERVAL_S + 1
         assert agent.told == [("life", 1)]

@@ -383,7 +383,7 @@ async def test_a_key_that_works_no_tasks_begins_no_life_of_an_agent_that_is_ther
 
 
 def test_tasks_need_a_handler_and_no_other_source() -> None:
-    with pytest.raises(InvalidValue, match="tasks: expected an on_assignment, and no other source"):
+    with pytest.raises(InvalidValue, match="tasks: expected an on_assignment, without another source"):
         AgentRunner("a", tasks=True, registry="http://127.0.0.1:9", key="ahk_x")
 
 

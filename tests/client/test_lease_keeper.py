@@ -259,7 +259,7 @@ async def test_a_refusal_is_a_loss_at_once() -> None:
         ("lease_ended", {"end_reason": "expired"}, "its lease has expired at the registry"),
         ("lease_ended", {"end_reason": ["odd"]}, "HTTP 412: over"),
         ("lease_ended", {}, "HTTP 412: over"),
-        ("stale_token", {}, "somebody else has got it meanwhile"),
+        ("stale_token", {}, "another holder has acquired it meanwhile"),
     ],
 )
 async def test_why_it_was_refused_is_told_to_whom_has_not_asked(

@@ -65,7 +65,7 @@ async def test_a_list_is_known_by_its_place_too(
     if is_same:
         await refuse_other_lists(definition, lists, "here")
     else:
-        with pytest.raises(InvalidValue, match="whence here has it"):
+        with pytest.raises(InvalidValue, match="in here"):
             await refuse_other_lists(definition, lists, "here")
 
 
@@ -102,7 +102,7 @@ async def test_another_list_of_the_same_name_is_refused_by_a_registry_too(fleet:
     await fleet.crawls("one")
     fleet.has("two", "a.example", "x.example")
     with pytest.raises(
-        InvalidValue, match=r"agents\.txt \(place [0-9a-f]{8}\), whence there has it"
+        InvalidValue, match=r"agents\.txt \(place [0-9a-f]{8}\), the source of the list of this name in there"
     ) as refused:
         await fleet.crawls("two")
     # Both are called alike, and their places are told apart.

@@ -91,7 +91,7 @@ async def test_one_that_cannot_live_ends_the_crawl_and_the_others(tmp_path: Path
 
 async def test_one_that_can_store_nothing_is_not_replaced(tmp_path: Path, on_signal: Heard) -> None:
     parts = cast(tmp_path, "sleep", "held up")
-    with pytest.raises(PassDelayed, match=r"for 120 s nothing could be stored \(the disk is full\)"):
+    with pytest.raises(PassDelayed, match=r"no result could be stored for 120 s \(the disk is full\)"):
         await probe_all(parts, asyncio.Event(), on_signal.report, on_signal.died.append, act)
     assert on_signal.died == []
 

@@ -66,9 +66,9 @@ def test_a_line_tells_how_far_it_is_and_how_long_it_takes() -> None:
 
 
 def test_of_nobody_no_share_is_told() -> None:
-    assert last_line(CrawlState(probed=0, total=0), 3.0) == "there was nobody to probe"
+    assert last_line(CrawlState(probed=0, total=0), 3.0) == "there was no target to probe"
     noted = CrawlState(probed=0, total=0, note="the registry is away")
-    assert last_line(noted, 3.0) == "there was nobody to probe; the registry is away"
+    assert last_line(noted, 3.0) == "there was no target to probe; the registry is away"
 
 
 def test_a_crawl_without_an_end_counts_targets_and_not_probes() -> None:

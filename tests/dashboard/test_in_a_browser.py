@@ -316,7 +316,7 @@ def test_an_open_page_says_that_its_session_is_over_and_leads_back_to_itself(
 def test_people_decide_in_the_browser(context: BrowserContext, served: Sample) -> None:
     page = context.new_page()
     page.goto(f"/tasks/{served.tasks['review']}")
-    page.get_by_label("Comment").fill("looks right")
+    page.get_by_label("Comment", exact=True).fill("looks right")
     page.get_by_role("button", name="Accept").click()
     expect(page.get_by_role("status")).to_have_text("The review was noted.")
     expect(page.locator("[data-part=standing]")).to_contain_text("done")

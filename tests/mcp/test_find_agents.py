@@ -145,7 +145,9 @@ async def test_what_the_registry_refuses_has_its_code(model: Model) -> None:
 async def test_a_key_that_may_not_is_told_who_can_help(registry: RegistryServer) -> None:
     refused = text_of(await Model(registry.url, KEYS[Role.ENROLL]).call("find_agents", limit=100))
     assert refused.startswith("not_allowed: HTTP 403: ")
-    assert refused.endswith(": the key of this server is not for that: whoever runs it can give it another")
+    assert refused.endswith(
+        ": the key of this server lacks that permission: its operator can give it another one"
+    )
     unknown = text_of(await Model(registry.url, "ahk_" + "x" * 43).call("find_agents", limit=100))
     assert unknown.startswith("unknown_key: HTTP 401: ")
     assert "x" * 43 not in unknown

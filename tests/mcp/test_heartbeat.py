@@ -114,7 +114,7 @@ async def test_nobody_beats_with_the_key_of_another(registry: RegistryServer, kn
     for role in (Role.READER, Role.ENROLL):
         refused = await send_heartbeat(Model(registry.url, KEYS[role]), "victim")
         assert refused["error"].startswith("Failed to update heartbeat: HTTP 403: ")
-        assert refused["error"].endswith("whoever runs this server must give it the agent's own key")
+        assert refused["error"].endswith("the operator of this server must give it the agent's own key")
         assert KEYS[role] not in refused["error"]
 
 
@@ -275,7 +275,7 @@ class _Fleeting:
     ("agent_id", "is_back", "error"),
     [
         ("leaver", False, "Cannot heartbeat for terminated agent"),
-        ("returner", True, "Failed to update heartbeat: the agent has just registered anew: try again"),
+        ("returner", True, "Failed to update heartbeat: the agent has just registered again: try again"),
     ],
 )
 async def test_a_life_that_ends_meanwhile_is_told_as_if_it_had_ended_before(

@@ -83,12 +83,12 @@ async def test_a_tool_that_is_not_there_is_named_with_those_that_are() -> None:
         (ToolFailed("it is late", code="late"), "late: it is late"),
         (InvalidValue("url", "x", "a URL"), "invalid_argument: url: expected a URL; got 'x'"),
         (RegistryError("HTTP 409: no"), "refused: HTTP 409: no"),
-        (NotAuthorized("no", code="unknown_key"), "unknown_key: no: whoever runs this server must"),
-        (NotPermitted("no"), "refused: no: the key of this server is not for that"),
+        (NotAuthorized("no", code="unknown_key"), "unknown_key: no: the operator of this server must"),
+        (NotPermitted("no"), "refused: no: the key of this server lacks that permission"),
         (RateLimited("no"), "orchestrator_unavailable: no: ask less often"),
         (Unavailable("no"), "orchestrator_unavailable: no: ask again in a few seconds"),
-        (Unreachable("no", was_sent=False), "orchestrator_unavailable: no: ask again later; whoever runs"),
-        (InvalidAnswer("no"), "orchestrator_unavailable: no: whoever runs this server should look"),
+        (Unreachable("no", was_sent=False), "orchestrator_unavailable: no: try again later; the operator"),
+        (InvalidAnswer("no"), "orchestrator_unavailable: no: the operator of this server should check"),
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
@@ -114,7 +114,7 @@ async def test_a_fault_of_ours_is_logged_and_tells_nothing(caplog: pytest.LogCap
     assert result.is_error
     assert (
         text_of(result)
-        == "internal_error: a fault of this server, which its log tells; asking again may help"
+        == "internal_error: internal error of this server, described in its log; another try may succeed"
     )
     assert "the tool echo failed" in caplog.text
 

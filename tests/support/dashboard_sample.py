@@ -130,7 +130,7 @@ async def _probed(api: RegistryApi, clock: WoundClock) -> None:
 
 
 def month_behind(now_s: float, *, has_gaps: bool = True) -> KeptHistory:
-    """Make a month of numbers; with gaps it was down for a while, and at times nobody looked."""
+    """Make a month of numbers; with gaps it was down for a while, and at times not probed."""
     running = half_hour_of(now_s)
     history = KeptHistory()
     for number in range(running - 30 * HALF_HOURS_PER_DAY, running):

@@ -88,7 +88,7 @@ class Crawl:
         """Results of the last reading of each directory."""
 
     async def watch(self, *, processes: int) -> Crawled:
-        """Probe every target again and again, each at its own time. LifesignError if it cannot go on."""
+        """Probe every target continuously, each at its own time. LifesignError if it cannot continue."""
         if not self._definition.canaries_by_class:
             self._progress.say(NO_CANARIES)
         return await self._run(processes)

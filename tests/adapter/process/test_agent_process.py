@@ -229,7 +229,7 @@ async def test_a_timer_that_is_none_is_meddling_and_one_that_does_not_come_is_no
             timer.set(1_000.0)
             assert await process.wait() == -signal.SIGKILL
         return
-    with pytest.raises(CommandFailed, match="somebody has meddled with what watches over it"):
+    with pytest.raises(CommandFailed, match="its watcher process was manipulated"):
         async with running(tmp_path, "sleep", "1000", timer=timer):
             pytest.fail("nobody watches over it")
 
@@ -391,7 +391,7 @@ async def test_what_a_warden_would_never_say_ends_the_agent(tmp_path: Path, said
         below = process_watcher.descendants(keeper_of(process)).keys() | {keeper_of(process)}
         process._status.feed_data(said)
         assert await process.wait() == -signal.SIGKILL
-        assert process.fault == "somebody has meddled with what watches over it"
+        assert process.fault == "its watcher process was manipulated"
         await process.wait_gone()
         assert not below & process_watcher.processes().keys()
 

@@ -190,7 +190,7 @@ def test_an_agent_is_shown_by_the_url_at_which_it_is_probed(
     # The same host says nothing, and who sends heartbeats alone is not looked at anywhere.
     shown_by(capsys, "register", "billing-2", "--card-url", f"{card}/2")
     for url in ("https://agent.example/", f"{card}/2"):
-        assert f"nobody is probed at {url}" in shown_by(capsys, "show", url, ends=1)
+        assert f"no prober is running at {url}" in shown_by(capsys, "show", url, ends=1)
     assert "'nobody'" in shown_by(capsys, "show", "nobody", ends=1)
     assert "only http and https" in shown_by(capsys, "show", "ftp://agent.example", ends=3)
 
@@ -386,7 +386,7 @@ def test_a_listing_of_nobody_says_so(registry: RegistryServer, capsys: Captured)
 def test_what_waits_for_an_agent_stands_in_its_page(registry: RegistryServer, capsys: Captured) -> None:
     shown_by(capsys, "register", "a")
     shown_by(capsys, "command", "a", "drain", "--reason", "new disk")
-    assert "is told     drain at its next heartbeat: new disk (command_" in shown_by(capsys, "show", "a")
+    assert "will be sent drain at its next heartbeat: new disk (command_" in shown_by(capsys, "show", "a")
 
 
 def test_whom_a_listing_leaves_out_is_counted(registry: RegistryServer, capsys: Captured) -> None:
@@ -419,7 +419,7 @@ def test_while_decisions_are_held_what_is_shown_says_so(registry: RegistryServer
         return capsys.readouterr().err
 
     for arguments in (["list"], ["show", "silent"]):
-        assert told(*arguments).startswith("lifesign: decisions are held: nobody is taken down for silence")
+        assert told(*arguments).startswith("lifesign: decisions are suspended: missed heartbeats")
         assert told(*arguments, "--json") == ""
     for arguments in (["list", "--json"], ["show", "silent", "--json"]):
         assert main(["agents", *arguments]) == 0

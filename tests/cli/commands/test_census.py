@@ -366,8 +366,8 @@ async def test_lists_whose_names_differ_in_case_alone_do_not_take_each_other_s_p
         (tmp_path / directory).mkdir(exist_ok=True)
         (tmp_path / directory / name).write_text(f"http://127.0.0.1:9/{name}\n")
     for place, apart in (
-        (("--database", "sqlite:///here.db"), "--database URL keeps another list apart"),
-        (("--registry", registry.url), "a name in a definition keeps another list apart"),
+        (("--database", "sqlite:///here.db"), "For another list, use --database URL"),
+        (("--registry", registry.url), "For another list, use a name in a definition"),
     ):
         assert await census("one/Agents.txt", *ALLOW, *place) == 0
         capsys.readouterr()
@@ -395,8 +395,11 @@ async def test_two_lists_of_one_host_are_two_and_each_may_have_its_database(
             capsys.readouterr()
             assert await census(other, *ALLOW) == 3
             complaint = capsys.readouterr().err.splitlines()[-1]
-            assert f"expected {server.url}/a, whence database sqlite:///127.0.0.1.db has it" in complaint
-            assert "--database URL keeps another list apart" in complaint
+            assert (
+                f"expected {server.url}/a, the source of the list of this name in database sqlite:///127.0.0.1.db"
+                in complaint
+            )
+            assert "For another list, use --database URL" in complaint
             assert f"got '{other}" in complaint
         assert await census(f"{server.url}/a", *ALLOW, "--no-crawl", "--json") == 0
         assert json.loads(capsys.readouterr().out)["listed"] == 1

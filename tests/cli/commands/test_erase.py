@@ -63,7 +63,7 @@ def test_whoever_sits_at_a_terminal_is_asked(
     monkeypatch.setattr("sys.stdin", Terminal(typed))
     assert main(["agents", "erase", agent]) == ends
     said = capsys.readouterr().err
-    assert said.startswith("Erase billing-1 for ever? [y/N] ")
+    assert said.startswith("Erase billing-1 permanently? [y/N] ")
     assert ("nothing was erased" in said) is bool(ends)
     assert main(["agents", "show", agent]) == 1 - ends
 

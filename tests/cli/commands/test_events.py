@@ -1,4 +1,4 @@
-"""What has happened, and what is happening? Asked on the command line."""
+"""Commands about the event log. Asked on the command line."""
 
 import asyncio
 import functools
@@ -232,7 +232,7 @@ def test_archives_that_still_tell_of_the_erased_are_told(registry: RegistryServe
     with closing(sqlite3.connect(registry.directory / "registry.db")) as connection, connection:
         connection.execute("INSERT INTO archive_erasures VALUES (9, 'agent-1', '[[1,5]]')")
     assert json.loads(verify(capsys, registry.database_url, "--json"))["archive_erasures"] == 1
-    assert "may still tell of 1 erased agent\n" in verify(capsys, registry.database_url)
+    assert "may still contain 1 erased agent\n" in verify(capsys, registry.database_url)
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_a_registry_in_order_is_told_so(
         assert found.of("registry", "ok")
         assert found.of("key", "ok")
         assert len(found.of("clock", "ok")) == 2
-        assert "a server is at work" in found.of("port", "ok")[0]
+        assert "a server is running" in found.of("port", "ok")[0]
         assert found.of("keys", "ok")
         assert KEYS[Role.READER] not in json.dumps(found.findings)
 
@@ -370,7 +370,7 @@ def test_who_is_examined_is_not_changed(
     if summary is None:
         assert found.code == 0
         # Whether there is room on the disk, which is not tried, is told apart.
-        assert found.of("database", "ok")[1] == "this user may write to it, and nobody keeps it locked; "
+        assert found.of("database", "ok")[1] == "this user may write to it, and no process locks it; "
     else:
         assert any(summary in text for text in found.of("database", "fault"))
     assert before == ({} if (place / "x.db").is_dir() else as_it_is(place))
@@ -677,7 +677,7 @@ def test_a_registry_that_cannot_serve_is_told_so(port: str, capsys: pytest.Captu
     unavailable = error_response(StoreUnavailable("it is away"))
     with answering(unavailable.status_code, bytes(unavailable.body)) as url:
         found = examine(capsys, "--port", port, "--registry", url)
-    assert "its database is away" in found.of("registry", "fault")[0]
+    assert "its database is unreachable" in found.of("registry", "fault")[0]
 
 
 def test_people_get_a_page(port: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -707,14 +707,14 @@ def test_a_server_that_listens_and_does_not_sweep_is_warned_of() -> None:
     stalled = sweeps(109.0, "127.0.0.1, port 8440")
     assert stalled.verdict == "warning"
     assert stalled.summary.startswith(
-        "the last sweep was 1 min 49 s ago, though somebody listens at 127.0.0.1"
+        "the last sweep was 1 min 49 s ago, though a server listens at 127.0.0.1"
     )
     assert stalled.advice
     assert sweeps(11.0, claimed_s=1.0).verdict == "warning"
     ended = sweeps(109.0)
     assert (ended.verdict, ended.summary) == (
         "ok",
-        "the last sweep was 1 min 49 s ago, and no server is at work",
+        "the last sweep was 1 min 49 s ago, and no server is running",
     )
 
 

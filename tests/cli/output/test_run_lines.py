@@ -106,6 +106,6 @@ def test_lines_that_nobody_reads_are_counted(
     event = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [(one["what"], one["text"]) for one in event] == [
         ("tools", "0"), ("tools", "1"), ("tools", "2"),
-        ("omitted", "3 lines that nobody read in time are left out"),
+        ("omitted", "3 lines that were not read in time are left out"),
         ("tools", "6"),
     ]  # fmt: skip

@@ -16,8 +16,8 @@ AGENT = "/agents/translator"
 def test_what_it_says_stands_beside_what_was_seen(sample: Sample) -> None:
     text = sample.visitor(Role.READER).get(AGENT).text
     for words in (
-        "What it says Health healthy",
-        "What was seen Last probe answers a card, an interface that answers, a health document",
+        "Reported Health healthy",
+        "Observed Last probe answers a card, an interface that answers, a health document",
         "its own p99: 1,840 ms",
         "99.3 % of 412",
         "20 of the last 20 probes",
@@ -39,15 +39,15 @@ def test_numbers_over_time_are_drawn_told_and_in_a_table(sample: Sample) -> None
         assert len(re.findall(rf'role="img"[^>]+aria-label="{title}', page.html)) == 2
     assert len(re.findall(r'<path class="line said second"', page.html)) == 4
     assert "Last 30 days" in page.text
-    assert page.text.count("The same in numbers") == 2
-    assert re.search(r"The same in numbers .* answered 2\d\d ms \(", page.text)
+    assert page.text.count("Numbers") == 2
+    assert re.search(r"Numbers .* answered 2\d\d ms \(", page.text)
     assert "NaN" not in page.html
 
 
 def test_who_only_beats_has_no_such_numbers_and_the_page_says_why(sample: Sample) -> None:
     page = sample.visitor(Role.READER).get("/agents/librarian")
     assert "no prober asks it or reads its health document" in page.text
-    assert "The same in numbers" not in page.text
+    assert "Numbers" not in page.text
 
 
 def test_links_of_agents_lead_out_without_a_trace_and_over_http_only(sample: Sample) -> None:
@@ -137,7 +137,9 @@ def test_an_agent_is_probed_maintained_and_drained(acted: Sample) -> None:
     visitor = acted.visitor(Role.COORDINATOR)
     answer = visitor.do(AGENT, f"{AGENT}/recheck")
     assert (answer.status, answer.headers["location"]) == (303, AGENT)
-    assert "Nobody probes for this registry now; as soon as one does, it looks" in visitor.get(AGENT).text
+    assert (
+        "No prober is running for this registry now; as soon as one does, it looks" in visitor.get(AGENT).text
+    )
     again = visitor.do(AGENT, f"{AGENT}/recheck")
     assert again.status == 429
     assert int(again.headers["retry-after"]) > 0
@@ -255,7 +257,7 @@ def test_an_agent_that_beats_is_told_to_drain(acted: Sample) -> None:
     visitor = acted.visitor(Role.COORDINATOR)
     there = "/agents/research-1"
     assert visitor.do(there, f"{there}/command", reason="a new version").status == 303
-    assert "Is told to drain at its next heartbeat: a new version" in visitor.get(there).text
+    assert "Gets the command drain at its next heartbeat: a new version" in visitor.get(there).text
 
 
 @pytest.mark.parametrize("minutes", ["", "soon", "-1", "1e9", "9999999", "0", "43201", "99999"])
@@ -288,7 +290,7 @@ def test_who_meant_an_earlier_state_is_told_to_look_again(sample: Sample) -> Non
     [
         ("/agents?status=zzz", "Status has to be one of registering, active, "),
         ("/agents?health=well", "Says has to be one of healthy, "),
-        ("/agents?status=dead&status=active", "Status stands there twice."),
+        ("/agents?status=dead&status=active", "Status is repeated."),
         (f"/agents?q={'x' * 129}", "Part of id or name has to be at most 128 characters."),
         ("/agents?q=%00", "Part of id or name has to be text without control characters."),
         ("/agents?q=a%00b", "Part of id or name has to be text without control characters."),

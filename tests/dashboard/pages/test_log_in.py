@@ -200,7 +200,7 @@ def test_whose_session_is_over_is_told_once_at_the_login(sample: Sample) -> None
     where = visitor.get("/tasks").headers["location"]
     # A script that follows what happens takes nothing away from who looks.
     assert "Your session is over" not in visitor.get(where, sec_fetch_mode="cors").text
-    assert "Your session is over: log in again." in visitor.get(where).text
+    assert "Your session has ended: log in again." in visitor.get(where).text
     assert "Your session is over" not in visitor.get(where).text
 
 
@@ -212,7 +212,7 @@ def test_whose_session_is_over_where_everyone_may_read_is_told_once(open_sample:
     end_session(open_sample, visitor)
     assert "Your session is over" not in visitor.get("/agents", sec_fetch_mode="cors").text
     told = visitor.get("/agents?pool=billing")
-    assert "Your session is over: you read on as everybody may. Log in to act." in told.text
+    assert "Your session has ended: you see what everyone may read. Log in to act." in told.text
     assert 'href="/login?next=%2Fagents%3Fpool%3Dbilling"' in told.html
     assert "Your session is over" not in visitor.get("/agents?pool=billing").text
 
@@ -231,7 +231,7 @@ def test_a_form_of_a_session_that_is_over_leads_through_the_login_to_its_page(
     where = "/login?next=%2Fagents%2Ftranslator&form=undone"
     assert (answer.status, answer.headers["location"]) == (303, where)
     # Also if somebody has logged out in another tab, which leaves no cookie behind.
-    assert "A form that you have sent since did nothing." in visitor.get(where).text
+    assert "A form that you sent since had no effect." in visitor.get(where).text
 
 
 def test_a_login_form_of_another_tab_says_who_is_logged_in_and_leads_on(sample: Sample) -> None:
@@ -242,8 +242,8 @@ def test_a_login_form_of_another_tab_says_who_is_logged_in_and_leads_on(sample: 
     form = {"token": other_tab, "key": KEYS[Role.COORDINATOR], "next": "/tasks"}
     refused = visitor.post("/login", form)
     assert refused.status == 403
-    assert "You are logged in by now, with the key reader (reader)" in refused.text
-    assert '<a href="/tasks">Go on</a>' in refused.html
+    assert "You are logged in, with the key reader (reader)" in refused.text
+    assert '<a href="/tasks">Continue</a>' in refused.html
     assert visitor.cookies[SESSION_COOKIE] == first
     answer = visitor.post("/login", {**form, "token": refused.form_token()})
     assert (answer.status, answer.headers["location"]) == (303, "/tasks")
@@ -260,7 +260,7 @@ def test_a_login_form_that_lay_open_too_long_is_there_anew(sample: Sample) -> No
     form = {"token": token, "key": KEYS[Role.READER], "next": "/tasks"}
     refused = visitor.post("/login", form)
     assert (refused.status, SESSION_COOKIE in visitor.cookies) == (403, False)
-    assert "This form was no good any more, so nobody was logged in" in refused.text
+    assert "This form has expired" in refused.text
     answer = visitor.post("/login", {**form, "token": refused.form_token()})
     assert (answer.status, answer.headers["location"]) == (303, "/tasks")
 
@@ -306,7 +306,7 @@ def test_a_form_from_elsewhere_does_nothing(sample: Sample, forged: dict[str, st
     token = forged.pop("token", visitor.get("/").form_token())
     answer = visitor.post("/logout", {"token": token}, **forged)
     assert answer.status == 403
-    assert "not from a page of this session" in answer.text
+    assert "does not belong to this session" in answer.text
     assert visitor.get("/").status == 200
 
 

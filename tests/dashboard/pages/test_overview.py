@@ -21,11 +21,11 @@ PAGES = ("/", "/agents", "/login")
 def test_the_fleet_is_counted_by_status_by_word_and_by_sight(open_sample: Sample) -> None:
     page = open_sample.visitor().get("/")
     assert page.status == 200
-    for words in ("Where agents stand", "What they say", "What was seen", "Latest events", "Needs a look"):
+    for words in ("Agents by status", "Reported health", "Observed", "Latest events", "Needs attention"):
         assert words in page.text
     for words in ("1 deregistered", "1 gated", "1 never measured", "35 agents"):
         assert words in page.text
-    assert "Silence is believed" in page.text
+    assert "Verdicts are active" in page.text
 
 
 def test_who_is_down_is_named_with_the_reason(open_sample: Sample) -> None:
@@ -98,10 +98,10 @@ def test_the_api_does_not_take_a_session_for_a_key(sample: Sample) -> None:
 def test_a_hold_is_told_with_its_cause_and_ended_by_an_admin(acted: Sample) -> None:
     acted.server.write(suspend)
     reader, admin = acted.visitor(Role.READER), acted.visitor(Role.ADMIN)
-    assert "Decisions are held for agents monitored by heartbeat: 30 agents" in reader.get("/").text
-    assert "end the hold" not in reader.get("/").text
+    assert "Verdicts are suspended for agents monitored by heartbeat: 30 agents" in reader.get("/").text
+    assert "End the suspension" not in reader.get("/").text
     assert reader.do("/", "/monitor/release").status == 403
-    assert "end the hold" in admin.get("/").text
+    assert "End the suspension" in admin.get("/").text
     assert admin.do("/", "/monitor/release").status == 303
     assert "Decisions are held" not in admin.get("/").text
 

@@ -41,7 +41,7 @@ def test_who_looks_at_a_pool_sees_how_many_are_how(sample: Sample) -> None:
 def test_nobody_is_in_a_pool_that_is_misspelt(sample: Sample) -> None:
     visitor = sample.visitor(Role.COORDINATOR)
     page = visitor.get("/agents?pool=biling")
-    assert "Nobody is in it." in page.text
+    assert "It has no members." in page.text
     assert 'action="/pools' not in page.html
     answer = visitor.do(POOL, "/pools/biling/maintenance", minutes="5", reason="why")
     assert answer.status == 404
@@ -88,7 +88,7 @@ def test_a_reader_is_told_who_began_a_maintenance_until_when_and_why(acted: Samp
     assert re.search(
         f"In maintenance {when} , with 6 others of its pool : nothing takes it down. {by}", agent
     )
-    fleet = told_at_last(reader, f"Nothing takes these down .* Pool billing : 7 agents {when} {by}")
+    fleet = told_at_last(reader, f"Nothing takes these agents down .* Pool billing : 7 agents {when} {by}")
     assert '<a href="/agents?pool=billing">Pool billing</a>' in fleet.html
 
 
@@ -97,7 +97,7 @@ def test_one_member_in_maintenance_is_named(acted: Sample) -> None:
     visitor.do("/agents/billing-1", "/agents/billing-1/maintenance", minutes="5", reason="new disk")
     alone = r"In maintenance until [0-9: -]+UTC : billing-1 alone; nothing takes it down\."
     assert re.search(alone, visitor.get(POOL).text)
-    told_at_last(visitor, "Nothing takes these down .* billing-1 until")
+    told_at_last(visitor, "Nothing takes these agents down .* billing-1 until")
 
 
 def test_a_maintenance_whose_time_has_come_is_told_nowhere(acted: Sample) -> None:

@@ -49,9 +49,9 @@ def test_a_target_that_is_no_agent_has_a_page(sample: Sample) -> None:
     (where,) = re.findall(r'href="(/targets/tgt_[^"]+)"', html)
     page = visitor.get(where)
     assert "down since" in page.text
-    assert "No agent has shown itself here yet" in page.text
+    assert "No agent has answered here yet" in page.text
     assert visitor.do(where, f"{where}/recheck").status == 303
-    assert "Nobody probes for this registry now; as soon as one does, it looks" in visitor.get(where).text
+    assert "No prober is running for this registry now" in visitor.get(where).text
     assert 'href="/targets" aria-current="page"' in page.html
 
 

@@ -82,8 +82,8 @@ def test_work_is_rejected_by_who_is_sure(acted: Sample) -> None:
 @pytest.mark.parametrize(
     ("name", "legends"),
     [
-        ("review", ["The result is good", "It is not good enough"]),
-        ("handoff", ["An answer to what was asked", "Nobody needs it any more"]),
+        ("review", ["Accept the result", "Reject the result"]),
+        ("handoff", ["Answer the request for help", "Cancel the task"]),
     ],
 )
 def test_what_can_be_decided_stands_together_under_a_name(
@@ -127,7 +127,7 @@ def test_what_cannot_be_decided_is_said(
 def test_readers_decide_nothing(sample: Sample, function: str) -> None:
     fields = {"verdict": "accept", "resolution": "done", "sure": "yes"}
     assert decided(sample, "handoff", function, fields, Role.READER).status == 403
-    assert "What to do" not in sample.visitor(Role.READER).get(f"/tasks/{sample.tasks['handoff']}").text
+    assert "Actions" not in sample.visitor(Role.READER).get(f"/tasks/{sample.tasks['handoff']}").text
 
 
 def test_no_such_task_is_said(sample: Sample) -> None:

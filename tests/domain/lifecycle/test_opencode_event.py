@@ -95,8 +95,8 @@ def test_a_repeat_is_no_event_of_its_own() -> None:
         (failed(None)[1], "UnknownError: no such model"),
         ({"error": {"name": "ProviderAuthError"}}, "ProviderAuthError"),
         ({"error": {"data": {"message": "a\nb\x1b[2J"}}}, "a b\ufffd[2J"),
-        ({"error": 7}, "an error of which nothing is told"),
-        ({}, "an error of which nothing is told"),
+        ({"error": 7}, "an error without a description"),
+        ({}, "an error without a description"),
     ],
 )
 def test_an_error_is_told_as_far_as_it_is_known(members: dict[str, Any], told: str) -> None:

@@ -179,8 +179,8 @@ async def test_no_key_and_a_wrong_key_are_told_alike(api: RegistryApi) -> None:
     [
         *[(name, "names of the registry's own") for name in (*OwnActor, "Monitor", "key:x", "Key:x")],
         *[(name, "what probers find") for name in (TARGET, TARGET.upper())],
-        (".", "cannot stand in a path"),
-        ("..", "cannot stand in a path"),
+        (".", "a path cannot contain"),
+        ("..", "a path cannot contain"),
     ],
 )
 async def test_nobody_takes_a_name_of_ours_or_one_that_no_path_leads_to(

@@ -105,14 +105,20 @@ def list_agents(
 ) -> None:
     """List matching agents, with their total.
 
-    Examples: lifesign agents list lifesign agents list --status unhealthy --status dead lifesign agents list
-    --capability billing --free 1 --least-loaded lifesign agents list --status all --json | jq -r
-    .agents[].agent_id
+    \b
+    Examples:
+      lifesign agents list
+      lifesign agents list --status unhealthy --status dead
+      lifesign agents list --capability billing --free 1 --least-loaded
+      lifesign agents list --status all --json | jq -r .agents[].agent_id
 
-    Keys of --json: agents as the registry lists them total number of matches pool with --pool: its capacity
-    not_active without --status: number of matches that are not active decisions_suspended whether missed
-    heartbeats take no agent down now; absent if the key may not know
-    """
+    \b
+    Keys of --json:
+      agents    as the registry lists them   total   number of matches
+      pool      with --pool: its capacity
+      not_active      without --status: number of matches that are not active
+      decisions_suspended  whether missed heartbeats take no agent down now; absent if the key may not know
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
     wanted: dict[str, Any] = {
         "status": _statuses(status or ()),
         "capabilities": tuple(capability or ()),

@@ -46,8 +46,10 @@ def backup(
     read it, since it contains digests of keys and the secrets of webhooks. It contains no sessions. Archived
     events are in the archive's own files.
 
-    Examples: lifesign backup /var/backups/registry.gz
-    """
+    \b
+    Examples:
+      lifesign backup /var/backups/registry.gz
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
     from functools import partial  # noqa: PLC0415
 
     from lifesign.registry.backup.create_backup import back_up  # noqa: PLC0415 - SQLAlchemy takes 150 ms
@@ -89,9 +91,11 @@ def restore(
     not restored, nor an SQLite file that any process has open. A server that logs in to PostgreSQL as another
     user is not detected; its event streams end.
 
-    Examples: lifesign restore /var/backups/registry.gz lifesign restore registry.gz --database
-    postgresql://ah@db/ah --force
-    """
+    \b
+    Examples:
+      lifesign restore /var/backups/registry.gz
+      lifesign restore registry.gz --database postgresql://ah@db/ah --force
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
     import asyncio  # noqa: PLC0415 - see backup
     from functools import partial  # noqa: PLC0415
     from tempfile import TemporaryDirectory  # noqa: PLC0415
@@ -118,7 +122,7 @@ def restore(
     if as_json:
         write_json(sys.stdout, {**_as_json(restored), "revision": header.revision})
         return 0
-    text = f"{pluralize(restored.agents, 'agent')}; fencing tokens go on in epoch {restored.epoch}"
+    text = f"{pluralize(restored.agents, 'agent')}; fencing tokens continue in epoch {restored.epoch}"
     if is_older:
         text += f"; brought from revision {header.revision} to {schema.newest_revision()}"
     sys.stdout.write(printable(text) + "\n")

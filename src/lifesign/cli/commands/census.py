@@ -113,16 +113,21 @@ def census(
     which the report names: 20 s, of which an answer may take 10 to begin. Progress goes to standard error,
     the report to standard output.
 
-    Examples: lifesign census urls.txt --contact mailto:you@example.org lifesign census
-    https://directory.example/agents.json --contact mailto:you@example.org lifesign census agents.txt
-    --allow-network 10.0.0.0/8 --timeout 5s --output report lifesign census probes/census.yml --workers 2
-    --format html > census.html lifesign census census.db --json | jq .alive_ratio LIFESIGN_KEY=ahk_...
-    lifesign census --registry https://registry.example
+    \b
+    Examples:
+      lifesign census urls.txt --contact mailto:you@example.org
+      lifesign census https://directory.example/agents.json --contact mailto:you@example.org
+      lifesign census agents.txt --allow-network 10.0.0.0/8 --timeout 5s --output report
+      lifesign census probes/census.yml --workers 2 --format html > census.html
+      lifesign census census.db --json | jq .alive_ratio
+      LIFESIGN_KEY=ahk_... lifesign census --registry https://registry.example
 
+    \b
     After exit code 1 or 4, the same command continues with the remaining agents.
 
+    \b
     The JSON is described by schemas/census.schema.json.
-    """
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if form not in {None, *FORMATS}:
         raise InvalidValue("--format", form, f"one of {', '.join(FORMATS)}")
     if form is not None and as_json:

@@ -148,11 +148,15 @@ def crawl(
 
     Ctrl-C ends the crawl once all results are stored. The same command continues where it stopped.
 
-    Examples: lifesign crawl probes/directory.yml lifesign crawl probes/census.yml --once --workers 2 lifesign
-    crawl probes/one-agent.yml --database sqlite:////var/lib/agents.db lifesign crawl probes/directory.yml
-    --check lifesign serve --database sqlite:///directory.db LIFESIGN_KEY=ahk_... lifesign crawl census.yml
-    --once --registry https://registry.example
-    """
+    \b
+    Examples:
+      lifesign crawl probes/directory.yml
+      lifesign crawl probes/census.yml --once --workers 2
+      lifesign crawl probes/one-agent.yml --database sqlite:////var/lib/agents.db
+      lifesign crawl probes/directory.yml --check
+      lifesign serve --database sqlite:///directory.db
+      LIFESIGN_KEY=ahk_... lifesign crawl census.yml --once --registry https://registry.example
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if show_config:
         return print_config(context, "prober", {})
     from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415 - takes 200 ms
@@ -246,7 +250,7 @@ def run_crawl(
 
     `report` is a directory where a census is written now and then. `has_moved`: a list that is known there
     from elsewhere is the same one. `metrics` is where numbers are served, as `HOST:PORT`.
-    LifesignError if it cannot go on.
+    LifesignError if it cannot continue.
     """
     # SQLAlchemy and aiohttp take 400 ms, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
@@ -295,7 +299,7 @@ def run_crawl(
 def ended(crawled: "Crawled", *, is_once: bool) -> ExitCode:
     """Say how a crawl ended, and return the exit code for it."""
     if is_once and not crawled.is_done:
-        sys.stderr.write("not all were probed: the same command goes on with those that are left\n")
+        sys.stderr.write("not all targets were probed: the same command continues with the remaining ones\n")
         return ExitCode.INCOMPLETE
     if crawled.failed and not crawled.probed:
         return ExitCode.FAILED

@@ -87,7 +87,7 @@ def adopt(
         write_json(sys.stdout, {"adopted": epoch is not None, "epoch": shown, "marker": str(file.path)})
         return 0
     if epoch is not None:
-        text = f"adopted; fencing tokens go on in epoch {epoch}"
+        text = f"adopted; fencing tokens continue in epoch {epoch}"
     elif known.is_new:
         text = "nothing to adopt: the database is empty, and this host has no marker of it"
     else:

@@ -113,8 +113,10 @@ def remove_directory(
 
     A crawl whose definition names it reads it again.
 
-    Examples: lifesign directories remove agents.txt --database sqlite:///census.db
-    """
+    \b
+    Examples:
+      lifesign directories remove agents.txt --database sqlite:///census.db
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
     record = _ask(
         lambda lists: _remove(lists, name),
         database=database,

@@ -36,11 +36,16 @@ def erase(
     the log, since the hash chain covers it, as do tasks and intent states, without its name. Archived events
     follow within an hour; backups and copies are not reached.
 
-    Examples: lifesign agents erase billing-1 lifesign agents erase billing-1 --yes --json
+    \b
+    Examples:
+      lifesign agents erase billing-1
+      lifesign agents erase billing-1 --yes --json
 
-    Keys of --json: agent_id events number of events whose payload was erased archived_sequence events up to
-    here are archived, and erased there within an hour; 0: none are
-    """
+    \b
+    Keys of --json:
+      agent_id   events    number of events whose payload was erased
+      archived_sequence    events up to here are archived, and erased there within an hour; 0: none are
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
     check_id(agent_id)
     if not is_sure and not _is_wanted(agent_id):
         sys.stderr.write("lifesign: nothing was erased\n")

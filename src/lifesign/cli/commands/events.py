@@ -203,14 +203,19 @@ def verify_events(
     The command reads the database itself; the registry may keep running. A hash chain alone cannot show that
     the end of the log was cut off, or that all of it was rewritten: store the printed checkpoint elsewhere.
 
-    Examples: lifesign events verify --database sqlite:///lifesign.db lifesign events verify --json | jq -r
-    .checkpoint.hash
+    \b
+    Examples:
+      lifesign events verify --database sqlite:///lifesign.db
+      lifesign events verify --json | jq -r .checkpoint.hash
 
-    Keys of --json: good whether nothing is wrong fault first break of the chain, or null differences between
-    the log and the stored states events, erased, agents, leases, tasks, keys counts archive_erasures erased
-    agents that archived files may still contain archived, checkpoint sequence and hash where the database
-    begins and ends
-    """
+    \b
+    Keys of --json:
+      good        whether nothing is wrong
+      fault       first break of the chain, or null   differences  between the log and the stored states
+      events, erased, agents, leases, tasks, keys     counts
+      archive_erasures                                erased agents that archived files may still contain
+      archived, checkpoint                            sequence and hash where the database begins and ends
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
     report = _verified(database)
     with ignore_broken_pipe():
         if as_json:

@@ -37,12 +37,17 @@ def history(
     A half hour without a probe has no line. ALIVE, FAILED and UNKNOWN count probes. Latencies are shown as
     mean and maximum, the share of answered requests as mean and minimum, that of errors as mean and maximum.
 
-    Examples: lifesign agents history billing-1 lifesign agents history https://agent.example --days lifesign
-    agents history billing-1 --json | jq '.half_hours[-1].latency_p99_ms.highest'
+    \b
+    Examples:
+      lifesign agents history billing-1
+      lifesign agents history https://agent.example --days
+      lifesign agents history billing-1 --json | jq '.half_hours[-1].latency_p99_ms.highest'
 
-    Keys of --json: half_hours of the last 24 hours, the oldest first days of the last 30 notes what is
-    missing, and why
-    """
+    \b
+    Keys of --json:
+      half_hours   of the last 24 hours, the oldest first   days   of the last 30
+      notes        what is missing, and why
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
     found: AgentHistory = ask(
         lambda client: with_agent_id(client.agents.history, client.targets, agent),
         registry=registry,

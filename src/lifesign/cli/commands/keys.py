@@ -190,7 +190,7 @@ def limit(
     database: DatabaseUrl = DEFAULT_DATABASE,
     as_json: AsJson = False,
 ) -> int:
-    """Change how many workers may probe with a prober's key at a time. Workers that probe already go on.
+    """Change how many workers may probe with a prober's key at a time. Running workers continue.
 
     \b
     Examples:

@@ -49,9 +49,12 @@ def maintenance(
     It survives restarts, until its time or --end. The maintenance of a pool does not include agents that join
     later.
 
-    Examples: lifesign agents maintenance billing-1 --for 1h --reason "new disk" lifesign agents maintenance
-    --pool billing --for 15m --reason deploy lifesign agents maintenance billing-1 --end
-    """
+    \b
+    Examples:
+      lifesign agents maintenance billing-1 --for 1h --reason "new disk"
+      lifesign agents maintenance --pool billing --for 15m --reason deploy
+      lifesign agents maintenance billing-1 --end
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if (agent_id is None) == (pool is None):
         raise InvalidValue("AGENT_ID", agent_id, "either an agent or --pool")
     if agent_id is not None:

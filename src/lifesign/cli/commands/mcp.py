@@ -100,9 +100,12 @@ def mcp(
     every request needs the token, which is shown once if it was created here; pending requests are answered
     before SIGTERM or Ctrl-C ends it.
 
-    Examples: lifesign mcp lifesign mcp --registry https://registry.example --key-file key lifesign mcp
-    --transport http --token-file token
-    """
+    \b
+    Examples:
+      lifesign mcp
+      lifesign mcp --registry https://registry.example --key-file key
+      lifesign mcp --transport http --token-file token
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
     # The SDK takes a second, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
 

@@ -74,8 +74,11 @@ def release_suspension(
 
     Tracks that are not suspended are not changed. The command needs an admin key.
 
-    Examples: lifesign monitor release lifesign monitor release --track heartbeat
-    """
+    \b
+    Examples:
+      lifesign monitor release
+      lifesign monitor release --track heartbeat
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if track not in {None, *TRACKS}:
         raise InvalidValue("--track", track, f"one of {', '.join(TRACKS)}")
 

@@ -87,11 +87,15 @@ def recheck(
     by itself: if no prober is running, it says so after some seconds, and at once if the agent asked for a
     longer wait (Retry-After). For an agent that no prober monitors, use `lifesign probe`.
 
-    Examples: lifesign recheck https://agent.example lifesign recheck billing-1 --wait 10s lifesign recheck
-    https://agent.example --database sqlite:///directory.db
+    \b
+    Examples:
+      lifesign recheck https://agent.example
+      lifesign recheck billing-1 --wait 10s
+      lifesign recheck https://agent.example --database sqlite:///directory.db
 
+    \b
     The JSON is that of GET /api/v1/targets/{target_id}.
-    """
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if database is not None:
         from lifesign.crawl.local_registry import LocalTargets, run_locally  # noqa: PLC0415
         from lifesign.domain.access.permissions import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150

@@ -152,15 +152,19 @@ def run(  # noqa: PLR0913 - each option is one
     The key may be the agent's own, or one that may register it: then its own key is stored in the directory
     of the workspaces. See docs/adapter.md.
 
-    Examples: lifesign run --agent-id coder-1 --pool coder --key-file key -- ./agent.sh lifesign run --pool
-    coder --once --wait 0s --timeout 1h -- python agent.py lifesign run --pool coder --no-progress-timeout 15m
-    -- ./agent.sh lifesign run --task task_01jd8w3q5t6v7x9zabcdefghjk --pool coder -- opencode run
+    \b
+    Examples:
+      lifesign run --agent-id coder-1 --pool coder --key-file key -- ./agent.sh
+      lifesign run --pool coder --once --wait 0s --timeout 1h -- python agent.py
+      lifesign run --pool coder --no-progress-timeout 15m -- ./agent.sh
+      lifesign run --task task_01jd8w3q5t6v7x9zabcdefghjk --pool coder -- opencode run
 
+    \b
     Keys of --json, one object per line on standard output (the agent's output then goes to standard error):
       at    time   what  registered, waiting, granted, started, stopping, completed, help_requested,
                          failed, unreported, registry, tools, pruned, omitted, leaving or left
       text  for people   task_id   run_id   fencing_token   exit_reason   exit_code   workspace
-    """
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if not sys.platform.startswith("linux"):
         raise InvalidValue(
             "platform", sys.platform, "Linux, whose kernel says which processes are an agent's"

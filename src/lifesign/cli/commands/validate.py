@@ -41,12 +41,20 @@ def validate(
     warnings. A URL without a path means its /.well-known/agent-health; redirects to other hosts are not
     followed.
 
-    Examples: lifesign validate health.json lifesign validate https://agent.example curl -s
-    https://agent.example/.well-known/agent-health | lifesign validate -
+    \b
+    Examples:
+      lifesign validate health.json
+      lifesign validate https://agent.example
+      curl -s https://agent.example/.well-known/agent-health | lifesign validate -
 
-    Keys of --json, always present: source as given; for a URL, its final address is_valid true or false error
-    why it could not be read at all, or null faults name, pointer, message, section of each warnings likewise
-    """
+    \b
+    Keys of --json, always present:
+      source    as given; for a URL, its final address
+      is_valid  true or false
+      error     why it could not be read at all, or null
+      faults    name, pointer, message, section of each
+      warnings  likewise
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if not source:
         raise InvalidValue("FILE|URL|-", source, "the path of a file, a URL with http:// or https://, or -")
     if source.lower().startswith(("http://", "https://")):

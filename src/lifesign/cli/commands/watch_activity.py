@@ -65,15 +65,18 @@ def watch_opencode(
     single key for all agents must be an admin's. If the opencode server requires a password:
     $OPENCODE_SERVER_PASSWORD, and $OPENCODE_SERVER_USERNAME if that is not "opencode".
 
-    Examples: lifesign watch-activity opencode http://127.0.0.1:4096 --map ses_1f83=billing-1 --key-file key
-    lifesign watch-activity opencode http://127.0.0.1:4096 --key-file /etc/lifesign/keys --json
+    \b
+    Examples:
+      lifesign watch-activity opencode http://127.0.0.1:4096 --map ses_1f83=billing-1 --key-file key
+      lifesign watch-activity opencode http://127.0.0.1:4096 --key-file /etc/lifesign/keys --json
 
+    \b
     Keys of --json, one object per line:
       at    time   what  heartbeat, refused, command, session_error, session_absent, unknown_session,
                          server_unreachable, server_reachable, registry_unreachable, registry_back,
                          mapping or ended
       text  for people   agent_id   session_id
-    """
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
     # aiohttp takes 200 ms, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
 

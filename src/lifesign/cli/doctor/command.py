@@ -79,10 +79,13 @@ def doctor(
     Nothing is changed. Requests go only to the named registry and to the canaries of the definitions. A fault
     prevents operation; a warning will or may do so. Each result names a remedy.
 
-    Examples: lifesign doctor lifesign doctor --database sqlite:////var/lib/lifesign/registry.db lifesign
-    doctor --registry https://registry.example --key-file reader.key lifesign doctor --definition
-    probes/census.yml --json
-    """
+    \b
+    Examples:
+      lifesign doctor
+      lifesign doctor --database sqlite:////var/lib/lifesign/registry.db
+      lifesign doctor --registry https://registry.example --key-file reader.key
+      lifesign doctor --definition probes/census.yml --json
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
     # Their imports take 300 ms.
     from lifesign.cli.doctor import definition_checks, machine_checks, server_checks  # noqa: PLC0415
     from lifesign.cli.doctor.database_checks import of_the_database  # noqa: PLC0415

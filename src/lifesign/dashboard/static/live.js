@@ -92,7 +92,7 @@
     hasMissed = true;
     if (changes) sayChanges();
   };
-  const isBusy = () => document.hidden || document.querySelector("main .deeds:focus-within, main details[open] form");
+  const isBusy = () => document.hidden || document.querySelector("main .actions:focus-within, main details[open] form");
   // The page of what an event is about is fetched anew, soon but not for each of many events, and not
   // while somebody is filling in one of its forms, or looks elsewhere: then as soon as that is over.
   const reloadSoon = () => {
