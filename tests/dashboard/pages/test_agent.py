@@ -239,7 +239,7 @@ def test_a_verdict_on_who_is_gone_is_told_as_what_its_next_life_meets(acted: Sam
     text = visitor.get(AGENT).text
     assert "(declared by" not in text
     assert re.search(
-        r"Declared unhealthy by admin, .+ until .+: it invents refunds\. It is so again if", text
+        r"Declared unhealthy by admin, .+ until .+: it invents refunds\. The override applies", text
     )
     assert visitor.do(AGENT, f"{AGENT}/override/end").status == 303
     assert "Declared unhealthy" not in visitor.get(AGENT).text
