@@ -197,6 +197,8 @@ def test_the_health_tells_of_a_lost_file_though_nothing_is_written(file: Path, t
 @pytest.mark.fault
 def test_a_process_that_is_replaced_does_not_serve_what_lies_there_now(file: Path, tmp_path: Path) -> None:
     with serving(sqlite(file), tmp_path, "--workers", "2") as server:
+        log = tmp_path / "registry.log"
+        until("both processes serve", lambda: log.read_text().count("Application startup complete") == 2)
         assert register(server)[0] == 201
         until("the marker names the event", marked(sqlite(file), last_event(server)))
         _replace(file)
@@ -207,7 +209,6 @@ def test_a_process_that_is_replaced_does_not_serve_what_lies_there_now(file: Pat
         for child in children:
             if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
                 os.kill(int(child), signal.SIGKILL)
-        log = tmp_path / "registry.log"
         until("both are replaced", lambda: log.read_text().count("Application startup complete") >= 4)
         for _ in range(5):
             assert ask(server, "GET", "/healthz") == (503, "database_replaced")

@@ -130,8 +130,8 @@ class Model:
             self.now_s,
             reason="re_registered",
             incarnation=agent.incarnation + 1,
-            maintenance_until_s=agent.maintenance_until_s,
-            override=agent.override,
+            maintenance_until_s=agent.maintenance_until_s if self._is_maintained(agent) else None,
+            override=agent.override if self._is_overridden(agent) else None,
         )
         self.agents[agent_id] = new
         self._judge(new, may_fall=False)
@@ -196,9 +196,8 @@ class Model:
         """None ends it, also of one that is gone."""
         if agent.status not in ALIVE and seconds is not None:
             return 410
-        until_s = None if seconds is None else self.now_s + seconds
-        if until_s != agent.maintenance_until_s:
-            agent.maintenance_until_s = until_s
+        if seconds is not None or self._is_maintained(agent):
+            agent.maintenance_until_s = None if seconds is None else self.now_s + seconds
             self._judge(agent, may_fall=False)
         return 200
 
@@ -276,6 +275,12 @@ class Model:
 
     # The rules behind
 
+    def _is_maintained(self, agent: Agent) -> bool:
+        return agent.maintenance_until_s is not None and self.now_s < agent.maintenance_until_s
+
+    def _is_overridden(self, agent: Agent) -> bool:
+        return agent.override is not None and self.now_s < agent.override[1]
+
     def _judge(self, agent: Agent, *, may_fall: bool) -> None:
         while (step := self._next(agent, may_fall=may_fall)) is not None:
             self._move(agent, *step)
@@ -285,7 +290,7 @@ class Model:
         match agent.status:
             case "draining":
                 return self._end_of_drain(agent)
-            case "active" | "unhealthy" if agent.override is not None and self.now_s < agent.override[1]:
+            case "active" | "unhealthy" if agent.override is not None and self._is_overridden(agent):
                 declared = agent.override[0]
                 return None if agent.status == declared else (declared, "operator_override")
             case "active" | "unhealthy":
@@ -299,7 +304,7 @@ class Model:
         return ("dead", "drain_timeout") if is_over else None
 
     def _fall(self, agent: Agent) -> tuple[str, str] | None:
-        if agent.maintenance_until_s is not None and self.now_s < agent.maintenance_until_s:
+        if self._is_maintained(agent):
             return None
         if agent.status == "active":
             is_late, after = self.silence_s(agent) > agent.unhealthy_after_s, "unhealthy"

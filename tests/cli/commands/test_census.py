@@ -472,7 +472,7 @@ async def test_whoever_ends_it_before_its_list_was_read_is_told_no_more_than_tha
         out, told = await process.communicate()
     assert process.returncode == 4, told
     assert out == b""
-    assert told.splitlines()[-1].startswith(b"not all were probed: the same command goes on")
+    assert told.splitlines()[-1].startswith(b"not all targets were probed: the same command continues")
     assert not await asyncio.to_thread(os.listdir, tmp_path)
 
 

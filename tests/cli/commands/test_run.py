@@ -285,10 +285,17 @@ def test_a_command_of_a_user_of_its_own_has_its_workspace_and_nothing_of_roots(
         (["--user", "nobody", "--in-workspace"], "workspaces: expected a directory that nobody can reach"),
     ],
 )
-@pytest.mark.usefixtures("at")
-def test_a_user_who_is_shut_out_is_told_before_anything_is_taken(
-    capfd: pytest.CaptureFixture[str], arguments: list[str], said: str, tmp_path: Path
+def test_a_user_without_access_is_refused_before_the_registry_is_asked(
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
 ) -> None:
+    """No registry runs: checking another user's rights changes the whole process, a registry's thread too."""
+    monkeypatch.setenv("LIFESIGN_REGISTRY", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("LIFESIGN_KEY", KEYS[Role.ENROLL])
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert not tmp_path.stat().st_mode & 0o001
     with chdir(tmp_path):
         assert main(["run", *ONCE, *arguments, "--", "true"]) == 3

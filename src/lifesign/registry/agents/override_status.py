@@ -37,7 +37,7 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 
 MAX_OVERRIDE_SECONDS = 2_592_000
-"""30 days: nothing that is forgotten stays in force for longer."""
+"""30 days: a forgotten override does not stay in force for longer."""
 MAX_MEMBERS = 5_000
 """Maximum members of a pool whose maintenance begins or ends at once: a few seconds of work."""
 
@@ -47,7 +47,7 @@ _OVERRIDE = "/api/v1/agents/{agent_id}/override"
 
 
 class Maintenance(Body):
-    """The body of `PUT …/maintenance`."""
+    """Body of `PUT …/maintenance`."""
 
     until: Time | None = None
     seconds: (
@@ -63,7 +63,7 @@ class Maintenance(Body):
         return self
 
     def until_s(self, now_s: float) -> float:
-        """Return when it is over; InvalidRequest if that is past, or too far ahead."""
+        """Return its end; InvalidRequest if that is past, or too far ahead."""
         until_s = now_s + (self.seconds or 0.0) if self.until is None else self.until.timestamp()
         if not now_s < until_s <= now_s + MAX_OVERRIDE_SECONDS:
             expected = f"expected a time ahead, by at most {MAX_OVERRIDE_SECONDS} s"
@@ -72,7 +72,7 @@ class Maintenance(Body):
 
 
 class OverrideRequest(Maintenance):
-    """The body of `PUT …/override`: the verdict that holds in place of ours."""
+    """Body of `PUT …/override`: the status in place of the computed one."""
 
     status: Literal["active", "unhealthy"]
 
@@ -82,14 +82,9 @@ class PoolMaintenance(BaseModel):
 
     role_id: str
     agents: list[str]
-    """Return the members of a maintenance: all that are alive now.
-
-    Agents that join or return later are not in it.
-
-    At the end of a maintenance: all agents that were in it, and no others.
-    """
+    """Members of the maintenance: all that are alive now; at its end, all agents that were in it."""
     until: Time | None = None
-    """Absent: it is ended."""
+    """Absent: it has ended."""
 
 
 def begin_maintenance(transaction: Transaction, call: Call) -> OperationReply:
@@ -101,9 +96,9 @@ def begin_maintenance(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def end_maintenance(transaction: Transaction, call: Call) -> OperationReply:
-    """Judge an agent by the usual rules again; nothing happens if it is not in maintenance.
+    """End the maintenance of an agent; do nothing if it is not in maintenance.
 
-    Also of one that is gone: it would be in maintenance again with its next life.
+    Also for one that left: its maintenance would continue in its next incarnation.
     """
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     if not is_in_force(agent.maintenance_until_s, transaction.now_s):
@@ -121,14 +116,14 @@ def begin_pool_maintenance(transaction: Transaction, call: Call) -> OperationRep
 
 
 def end_pool_maintenance(transaction: Transaction, call: Call) -> OperationReply:
-    """Judge the members of a pool by the usual rules again."""
+    """End the maintenance of a pool."""
     maintained = _maintained(transaction, call)
     _maintain(transaction, maintained, None, None, call.actor)
     return _pool_shown(call, maintained, None)
 
 
 def override(transaction: Transaction, call: Call) -> OperationReply:
-    """Put a verdict in place of ours, for a while."""
+    """Override the status of an agent for a while."""
     agent = _living(transaction, call)
     body = call.body_as(OverrideRequest)
     if agent.status not in {Status.ACTIVE, Status.UNHEALTHY}:
@@ -147,7 +142,7 @@ def take_override_back(transaction: Transaction, call: Call) -> OperationReply:
     if agent.override_status is None:
         return _shown(transaction, agent)
     if not is_in_force(agent.override_until_s, transaction.now_s):
-        # It is over without a word of ours; perhaps no sweep has found that yet.
+        # It has expired; perhaps no sweep has noticed that yet.
         return _shown(transaction, _apply_verdicts(transaction, [agent], [], call.actor)[0])
     return _overridden(transaction, agent, OverrideChanged(agent_id=agent.agent_id), None, call.actor)
 
@@ -167,7 +162,7 @@ def _pool(call: Call) -> str:
 
 
 def _maintained(transaction: Transaction, call: Call) -> list[StoredAgent]:
-    """Return who of a pool is in maintenance, the gone too: their next life would be in it again."""
+    """Return the members of a pool in maintenance, also former ones: it would continue with them."""
     role_id = _pool(call)
     maintained = agent_rows.maintained_of_pool(transaction, role_id, MAX_MEMBERS + 1)
     if not maintained and not agent_rows.of_pool(transaction, role_id, sorted(ALIVE), 1):
@@ -195,7 +190,7 @@ def _maintain(
     reason: str | None,
     actor: str,
 ) -> list[StoredAgent]:
-    """Begin, move or end the maintenance of these agents, and return all of them as they are then."""
+    """Begin, move or end the maintenance of these agents; return all of them after the change."""
     changed = [
         replace(agent, maintenance_until_s=until_s)
         for agent in concerned
@@ -231,7 +226,7 @@ def _overridden(
 
 
 def _without_earlier_failures(transaction: Transaction, changed: Sequence[StoredAgent]) -> list[StoredAgent]:
-    """Let no failure up to now count against these agents; have those probed whose decision is over."""
+    """Let no failure up to now count against these agents; recheck those without an override."""
     # Facts that were read with the lock may be older than the lock.
     known = {
         agent.id: Observed.from_json(agent.observed)
