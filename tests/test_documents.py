@@ -60,7 +60,7 @@ def test_every_command_and_option_exists(document: Path) -> None:
     assert [words for words in typed(document) if fault_in(words) is not None] == []
 
 
-def test_whoever_is_shown_how_to_count_strangers_is_shown_how_to_name_a_contact() -> None:
+def test_crawl_examples_name_a_contact() -> None:
     helped = (REPOSITORY / "docs" / "reference" / "cli.md").read_text()
     shown = [shlex.split(line) for line in re.findall(r"^  lifesign (census .+)$", helped, re.MULTILINE)]
     shown += [words for document in DOCUMENTS for words in typed(document) if words[:1] == ["census"]]
@@ -69,7 +69,7 @@ def test_whoever_is_shown_how_to_count_strangers_is_shown_how_to_name_a_contact(
     assert [words for words in lists if not {"--contact", "--allow-network"} & set(words)] == []
 
 
-def test_commands_are_found_where_people_are_told_to_type_them() -> None:
+def test_documented_commands_exist() -> None:
     assert len(typed(REPOSITORY / "README.md")) >= 15
     assert len(typed(REPOSITORY / "docs" / "prober.md")) >= 12
     assert fault_in(["crawl", "census.yml", "--twice"]) == "--twice"

@@ -48,7 +48,7 @@ def test_a_service_runs_a_command_of_ours_and_may_do_nothing_else(name: str) -> 
     } <= variables
 
 
-def test_a_wrong_definition_is_told_once_and_starts_no_prober(
+def test_invalid_definition_is_reported_once_and_starts_no_prober(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, prober = OURS["definition"], OURS["prober"]
@@ -77,13 +77,13 @@ def test_what_services_wait_for_and_mount_is_there() -> None:
     assert (DIRECTORY / build["context"] / build["dockerfile"]).samefile(DIRECTORY / "Containerfile")
 
 
-def test_secrets_stand_in_no_file_of_ours() -> None:
+def test_secrets_are_in_no_file_of_the_project() -> None:
     text = (DIRECTORY / "compose.yaml").read_text()
     assert re.findall(r"PASSWORD: (?!\$\{)", text) == []
     assert ":${POSTGRES_PASSWORD:?" in text
 
 
-def test_the_image_is_made_of_what_there_is_and_runs_as_nobody() -> None:
+def test_image_is_built_from_existing_files_and_runs_without_root() -> None:
     text = (DIRECTORY / "Containerfile").read_text()
     (extras,) = re.findall(r"'\.\[([a-z,]+)\]'", text)
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]

@@ -56,7 +56,7 @@ def test_only_names_of_the_standard_have_the_old_name() -> None:
     assert found == []
 
 
-def test_no_address_belongs_to_somebody_else() -> None:
+def test_addresses_of_other_accounts_are_absent() -> None:
     assert [f"{place}: {line.strip()[:120]}" for place, line in lines() if FOREIGN_ADDRESS.search(line)] == []
 
 

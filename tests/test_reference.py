@@ -38,7 +38,7 @@ def test_every_event_has_words() -> None:
     ] == []
 
 
-def test_every_variable_of_the_environment_is_told() -> None:
+def test_every_environment_variable_is_documented() -> None:
     named = {
         name
         for source in SOURCES.rglob("*.py")

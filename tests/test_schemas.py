@@ -32,7 +32,7 @@ TOOLS = validator("tools.schema.json")
 
 
 @pytest.mark.parametrize("name", SCHEMA_FILES)
-def test_a_schema_is_what_the_models_say_and_make_schemas_writes_it_anew(name: str) -> None:
+def test_schemas_match_the_models_and_are_written_by_make(name: str) -> None:
     assert json.loads((SCHEMAS / name).read_text()) == generated()[name]
     Draft202012Validator.check_schema(generated()[name])
 

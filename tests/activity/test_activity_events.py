@@ -3,7 +3,7 @@
 from lifesign.activity.activity_events import Once, WatchEvent, WatchEventKind
 
 
-def test_the_same_about_the_same_is_told_once_until_it_is_otherwise() -> None:
+def test_same_message_is_logged_once_until_it_changes() -> None:
     event: list[WatchEvent] = []
     once = Once(event.append)
     for agent_id, text in [("a", "gone"), ("a", "gone"), ("b", "gone"), ("a", "no key"), ("a", "gone")]:
@@ -13,7 +13,7 @@ def test_the_same_about_the_same_is_told_once_until_it_is_otherwise() -> None:
     ]  # fmt: skip
 
 
-def test_what_is_over_may_be_told_again() -> None:
+def test_message_is_logged_again_after_its_cause_ended() -> None:
     event: list[WatchEvent] = []
     once = Once(event.append)
     assert not once.is_over("registry")

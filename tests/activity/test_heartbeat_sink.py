@@ -47,7 +47,7 @@ async def test_each_agent_beats_with_its_own_key_and_its_load(registry: Registry
         assert record.reported.current_load == 2
 
 
-async def test_nobody_beats_in_anothers_name(registry: RegistryServer) -> None:
+async def test_heartbeat_cannot_be_sent_for_another_agent(registry: RegistryServer) -> None:
     keys = await keys_of(registry, "a", "b")
     async with RegistryHeartbeatSink(registry.url, {"a": keys["b"], "b": KEYS[Role.COORDINATOR]}) as heart:
         for agent_id in ("a", "b"):

@@ -125,7 +125,7 @@ async def test_the_password_goes_along_with_all_that_is_asked() -> None:
         "endless line", "endless message",
     ],
 )  # fmt: skip
-async def test_what_is_no_stream_is_told(reply: Reply, kind: type, told: str) -> None:
+async def test_answer_that_is_not_an_event_stream_is_reported(reply: Reply, kind: type, told: str) -> None:
     async with asked() as (fake, server):
         fake.instead["/global/event"] = reply
         found, text = await failure_of(server)
@@ -133,14 +133,14 @@ async def test_what_is_no_stream_is_told(reply: Reply, kind: type, told: str) ->
     assert told in text
 
 
-async def test_a_wrong_password_is_told_without_showing_it() -> None:
+async def test_wrong_password_is_reported_without_showing_it() -> None:
     async with asked(password="sesame") as (fake, server):
         fake.instead["/global/event"] = answer(401)
         _, text = await failure_of(server)
     assert text == "/global/event: HTTP 401: it refuses the password in $OPENCODE_SERVER_PASSWORD"
 
 
-async def test_a_server_that_is_not_there_is_away() -> None:
+async def test_absent_server_is_unreachable() -> None:
     async with opencode() as (_, url):
         pass
     async with OpencodeServer(url) as server:
@@ -178,7 +178,7 @@ async def test_a_line_now_and_then_is_enough() -> None:
 
 
 @in_virtual_time
-async def test_who_never_answers_is_away() -> None:
+async def test_server_without_answer_is_unreachable() -> None:
     async with asked(ses_1="idle") as (fake, server):
         fake.instead = {"/global/event": silence, "/session/ses_1": silence}
         assert (await failure_of(server))[0] is OpencodeUnreachable
@@ -197,7 +197,7 @@ async def test_who_never_answers_is_away() -> None:
         ("/session/status", answer(200, b" " * 5_000_000, Content_Type="application/json")),
     ],
 )
-async def test_answers_of_another_program_are_told(path: str, reply: Reply) -> None:
+async def test_answers_of_another_program_are_reported(path: str, reply: Reply) -> None:
     async with asked(ses_1="idle") as (fake, server):
         fake.instead[path] = reply
         with pytest.raises(NotOpencode):

@@ -191,7 +191,7 @@ async def test_an_idle_session_beats_at_its_agents_interval_while_the_server_liv
 
 
 @in_virtual_time
-async def test_a_server_that_is_away_is_asked_less_and_less_often() -> None:
+async def test_unreachable_server_is_retried_with_backoff() -> None:
     async with opencode(ses_1="idle") as (fake, url):
         fake.instead["/global/event"] = answer(503)
         async with watching(url, {"a": ["ses_1"]}) as seen:
@@ -248,7 +248,7 @@ async def test_another_program_at_the_beginning_ends_it_and_later_it_is_waited_f
 
 
 @in_virtual_time
-async def test_heartbeats_are_dropped_while_the_registry_is_away_and_not_sent_later() -> None:
+async def test_heartbeats_are_dropped_not_delayed_while_the_registry_is_unreachable() -> None:
     heart = OwnHeart()
     async with opencode(ses_1="idle") as (_, url), watching(url, {"a": ["ses_1"]}, heart) as seen:
         await seen.until(WatchEventKind.HEARTBEAT)
@@ -267,7 +267,7 @@ async def test_heartbeats_are_dropped_while_the_registry_is_away_and_not_sent_la
 
 
 @pytest.mark.parametrize(("interval_s", "gap_s"), [(1.0, MIN_GAP_S), (30.0, 30.0), (600.0, MAX_GAP_SECONDS)])
-def test_who_is_refused_is_told_once_and_left_alone_for_its_interval(interval_s: int, gap_s: float) -> None:
+def test_refused_agent_is_reported_once_and_skipped_for_its_interval(interval_s: int, gap_s: float) -> None:
     @in_virtual_time
     async def run() -> None:
         heart = OwnHeart()
@@ -305,7 +305,7 @@ async def test_who_is_refused_at_the_very_beginning_ends_it() -> None:
 
 
 @in_virtual_time
-async def test_a_registry_that_is_away_at_the_beginning_is_waited_for() -> None:
+async def test_start_waits_for_an_unreachable_registry() -> None:
     heart = OwnHeart()
     heart.ending["a"] = Dropped("no connection")
     heart.metadata["a"] = {"opencode_session": ["ses_1"]}
@@ -352,7 +352,7 @@ async def test_two_agents_cannot_have_one_session() -> None:
 
 
 @in_virtual_time
-async def test_errors_are_told_with_their_session_and_say_nothing_else() -> None:
+async def test_errors_are_reported_with_their_session_only() -> None:
     async with opencode(ses_1="busy") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
         await seen.until(WatchEventKind.SERVER_REACHABLE)
         fake.says(failed("ses_1"), failed(None, words="out of disk"), failed("ses_of_nobody"))
@@ -367,7 +367,7 @@ async def test_errors_are_told_with_their_session_and_say_nothing_else() -> None
 
 
 @in_virtual_time
-async def test_sessions_of_nobody_are_told_of_once_and_counted() -> None:
+async def test_sessions_without_agent_are_reported_once_and_counted() -> None:
     async with opencode(ses_1="busy") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
         await seen.until(WatchEventKind.SERVER_REACHABLE)
         fake.says(idle("ses_7"), idle("ses_8"), idle("ses_7"))
@@ -380,7 +380,7 @@ async def test_sessions_of_nobody_are_told_of_once_and_counted() -> None:
 
 
 @in_virtual_time
-async def test_a_session_that_the_server_does_not_have_is_told_of_and_not_spoken_for() -> None:
+async def test_session_unknown_to_the_server_is_reported_without_heartbeat() -> None:
     async with opencode() as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
         await asyncio.sleep(100)
         fake.breaks_off()
@@ -394,7 +394,7 @@ async def test_a_session_that_the_server_does_not_have_is_told_of_and_not_spoken
 
 
 @in_virtual_time
-async def test_answers_about_sessions_that_are_none_are_a_server_that_is_away() -> None:
+async def test_malformed_session_list_counts_as_unreachable_server() -> None:
     async with opencode(ses_1="idle") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
         await seen.until(WatchEventKind.SERVER_REACHABLE)
         fake.instead["/session/status"] = as_json([])
@@ -405,7 +405,7 @@ async def test_answers_about_sessions_that_are_none_are_a_server_that_is_away() 
 
 
 @in_virtual_time
-async def test_what_the_registry_wants_of_an_agent_is_told_once() -> None:
+async def test_command_of_the_registry_is_reported_once() -> None:
     heart = OwnHeart()
     heart.ending["a"] = HeartbeatAccepted("draining", ("drain (cmd_1)",))
     async with opencode(ses_1="idle") as (_, url), watching(url, {"a": ["ses_1"]}, heart) as seen:
@@ -421,7 +421,7 @@ async def test_what_the_registry_wants_of_an_agent_is_told_once() -> None:
 
 
 @in_virtual_time
-async def test_who_wants_to_hear_more_often_than_is_said_is_told_so() -> None:
+async def test_shorter_interval_wanted_by_the_registry_is_reported() -> None:
     heart = OwnHeart()
     heart.thresholds = HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=2, dead_after_seconds=4)
     async with opencode(ses_1="idle") as (_, url), watching(url, {"a": ["ses_1"], "b": []}, heart) as seen:

@@ -30,7 +30,7 @@ def test_of_an_agent_that_does_not_come_back_nothing_is_kept(tmp_path: Path) -> 
     assert list(own_key.parent.iterdir()) == []
 
 
-def test_where_nothing_can_be_kept_that_is_told(tmp_path: Path) -> None:
+def test_credentials_that_cannot_be_stored_are_reported(tmp_path: Path) -> None:
     (tmp_path / "own-keys").touch()
     with (
         pytest.raises(InvalidValue, match="a directory to write to"),

@@ -188,7 +188,7 @@ async def test_no_task_in_time_is_no_failure(world: World) -> None:
         assert await adapter.living is None
 
 
-async def test_the_answer_to_a_claim_that_was_lost_blocks_nobody(world: World) -> None:
+async def test_lost_answer_to_a_claim_blocks_no_later_claim(world: World) -> None:
     async with world.adapting(*shell("exec sleep 1000"), wanted=OF_POOL) as adapter:
         started = await adapter.until("started")
         adapter.adapter._run = None
@@ -228,7 +228,7 @@ async def test_a_registry_that_restarts_ends_nothing(tmp_path: Path) -> None:
             assert (await there.now()).status == "review"
 
 
-async def test_a_registry_that_is_away_ends_the_agent_at_the_leases_own_deadline(tmp_path: Path) -> None:
+async def test_unreachable_registry_ends_the_agent_at_the_lease_deadline(tmp_path: Path) -> None:
     with registry_server(tmp_path) as other:
         code = "echo $$ > pid; exec sleep 1000"
         async with world_of(other, tmp_path) as there, there.adapting(*shell(code)) as adapter:

@@ -414,7 +414,7 @@ async def test_an_agent_that_has_handed_its_task_in_has_one_grace_in_all(world: 
         assert adapter.said()[-2] == ("help_requested", "it has called request_human_help, and goes on")
 
 
-async def test_of_what_cannot_be_killed_it_is_told_that_it_goes_on(
+async def test_process_that_cannot_be_killed_is_reported(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def end(process: AgentProcess, *_: object) -> bool:

@@ -99,7 +99,7 @@ def test_directories_that_are_made_for_it_are_ours_alone(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may give a directory to another user")
-def test_so_is_one_that_is_somebody_elses(tmp_path: Path) -> None:
+def test_workspace_of_another_user_is_refused(tmp_path: Path) -> None:
     above = tmp_path / "theirs"
     (above / "runs").mkdir(parents=True, mode=0o700)
     os.chown(above, 12345, 12345)
@@ -110,7 +110,7 @@ def test_so_is_one_that_is_somebody_elses(tmp_path: Path) -> None:
         Workspaces(above / "runs")
 
 
-def test_a_user_who_is_shut_out_is_told_before_anything_is_made(tmp_path: Path) -> None:
+def test_user_without_access_is_refused_before_a_directory_is_created(tmp_path: Path) -> None:
     user = AgentUser(name="its", uid=12345, gid=12346, groups=(12346,), home="/", login_shell="/bin/sh")
     tmp_path.chmod(0o700)
     with pytest.raises(InvalidValue, match="a directory that its can reach"):
@@ -245,7 +245,7 @@ def test_files_of_others_among_them_are_left_alone(places: Workspaces, clock: Cl
     assert note(places, OTHER)["ended_at_s"] == clock.at_s
 
 
-def test_where_it_is_is_told_without_detours(tmp_path: Path) -> None:
+def test_workspace_path_is_resolved(tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
     with Workspaces(tmp_path / "below" / ".." / "runs") as places:
         assert places.root == tmp_path / "runs"

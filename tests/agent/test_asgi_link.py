@@ -173,7 +173,7 @@ async def test_requests_in_flight_are_waited_for_before_the_agent_is_gone(direct
 
 
 @in_directory
-async def test_a_registry_that_is_away_keeps_no_app_from_starting_serving_and_ending(directory: str) -> None:
+async def test_unreachable_registry_delays_neither_start_nor_requests_nor_shutdown(directory: str) -> None:
     async with scripted_registry() as registry:
         for function in ("POST", "beat", "GET", "DELETE"):
             registry.answers(function, *[refusal(503, "unavailable")] * 10_000)
@@ -268,7 +268,7 @@ async def test_a_drain_that_the_registry_asks_for_takes_the_app_off_the_list_and
 
 
 @in_directory
-async def test_of_several_workers_one_beats_for_all_and_another_goes_on_with_the_same_life(
+async def test_one_of_several_workers_sends_heartbeats_and_another_continues_its_incarnation(
     directory: str,
 ) -> None:
     async with scripted_registry() as registry:
@@ -321,7 +321,7 @@ async def test_a_worker_that_ends_lets_another_one_beat_while_its_own_requests_e
 
 
 @in_directory
-async def test_workers_that_end_together_leave_nobody_on_the_list(directory: str) -> None:
+async def test_workers_that_end_together_deregister_the_agent(directory: str) -> None:
     async with scripted_registry() as registry:
         servers = [Server(link_to(registry, Desk().app, directory)) for _ in range(4)]
         for server in servers:
@@ -332,7 +332,7 @@ async def test_workers_that_end_together_leave_nobody_on_the_list(directory: str
 
 
 @in_directory
-async def test_a_worker_that_can_lock_nothing_beats_for_itself(directory: str) -> None:
+async def test_worker_without_a_lock_file_sends_its_own_heartbeats(directory: str) -> None:
     (Path(directory) / "crew").write_text("in the way")
     async with scripted_registry() as registry:
         server = Server(link_to(registry, Desk().app, directory))

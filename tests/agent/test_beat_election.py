@@ -89,7 +89,7 @@ def test_a_worker_that_finds_no_room_leaves_nothing_behind(
     assert first.leave()
 
 
-def test_what_was_begun_by_a_worker_that_was_killed_goes_once_nobody_is_there(tmp_path: Path) -> None:
+def test_record_of_a_killed_worker_is_removed_with_the_last_worker(tmp_path: Path) -> None:
     (tmp_path / "new-1-abcd").touch(mode=0o600)
     (tmp_path / "load-1-abcd").touch(mode=0o600)
     crew = BeatElection.join(tmp_path)
@@ -120,7 +120,7 @@ def test_a_worker_that_is_killed_leaves_lead_and_load_to_others(tmp_path: Path) 
     assert crew.leave()
 
 
-def test_a_life_is_told_to_later_workers_and_forgotten_with_the_last(tmp_path: Path) -> None:
+def test_incarnation_is_shared_with_later_workers_and_removed_with_the_last(tmp_path: Path) -> None:
     first = BeatElection.join(tmp_path)
     assert first.incarnation() is None
     first.note_incarnation(4)
@@ -146,7 +146,7 @@ def test_of_workers_that_go_at_once_exactly_one_is_the_last(tmp_path: Path) -> N
             assert sum(executor.map(BeatElection.leave, crews)) == 1
 
 
-def test_whatever_stands_in_a_life_that_is_none_is_none(tmp_path: Path) -> None:
+def test_malformed_incarnation_file_is_ignored(tmp_path: Path) -> None:
     crew = BeatElection.join(tmp_path)
     (tmp_path / "life").write_bytes(b"\xff" * 100)
     assert crew.incarnation() is None

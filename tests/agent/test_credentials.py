@@ -30,7 +30,7 @@ def test_a_key_that_another_process_was_given_meanwhile_is_used(tmp_path: Path) 
     assert keys.current() == "ahk_own"
 
 
-def test_the_own_key_is_kept_where_nobody_else_reads_it(tmp_path: Path) -> None:
+def test_agent_key_is_stored_with_private_mode(tmp_path: Path) -> None:
     file = tmp_path / "a.key"
     AgentKeys(key="ahk_given", key_file=file, environment={}).keep("ahk_own")
     assert (file.read_text(), stat.S_IMODE(file.stat().st_mode)) == ("ahk_own\n", 0o600)

@@ -211,7 +211,7 @@ def test_class_gets_a_run_unless_it_has_one() -> None:
     assert callable(Agent("b")(Base).run)  # type: ignore[attr-defined]
 
 
-def test_wrong_use_is_told_where_the_class_is_declared() -> None:
+def test_wrong_use_is_reported_where_the_class_is_declared() -> None:
     with pytest.raises(InvalidAgent, match=r"Idle: expected a method that is marked with @on_assignment"):
 
         @Agent("a")
@@ -258,7 +258,7 @@ def test_wrong_use_is_told_where_the_class_is_declared() -> None:
         (on_drain, on_assignment(lambda self, task=None: None), "has @on_assignment already"),
     ],
 )
-def test_what_is_no_such_method_is_told_where_it_is_marked(mark: Any, method: Any, expected: str) -> None:
+def test_unsuitable_method_is_reported_where_it_is_decorated(mark: Any, method: Any, expected: str) -> None:
     with pytest.raises(InvalidAgent, match=expected):
         mark(method)
 
@@ -282,7 +282,7 @@ def test_what_is_no_such_method_is_told_where_it_is_marked(mark: Any, method: An
         ({"key_file": "a.key"}, "agent_id"),
     ],
 )
-def test_what_a_registry_would_refuse_is_told_before_it_is_asked(said: Any, named: str) -> None:
+def test_invalid_profile_is_reported_before_registration(said: Any, named: str) -> None:
     with pytest.raises(InvalidValue, match=f"^{named}"):
         Agent(**said)
 

@@ -83,7 +83,7 @@ def test_a_function_that_never_ends_does_not_keep_the_process() -> None:
     subprocess.run([sys.executable, "-c", script], timeout=PATIENCE_SECONDS, check=True)
 
 
-def test_a_thread_that_goes_on_after_the_loop_disturbs_nobody() -> None:
+def test_thread_that_outlives_the_loop_does_no_harm() -> None:
     may_end, has_ended = threading.Event(), threading.Event()
 
     def block() -> None:

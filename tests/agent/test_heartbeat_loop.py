@@ -100,7 +100,7 @@ async def test_it_speaks_by_its_own_key_once_it_has_one_and_names_its_life() -> 
 
 
 @in_virtual_time
-async def test_it_tells_its_load_and_its_tasks() -> None:
+async def test_heartbeat_contains_load_and_tasks() -> None:
     async with living() as agent:
         agent.load = Load(3, ("task-1", "task-2"))
         await agent.registry.until_beats(1)
@@ -139,7 +139,7 @@ COMMAND = {"id": "c1", "command": "drain", "reason": "new version", "drain_timeo
 
 
 @in_virtual_time
-async def test_a_drain_that_somebody_else_began_is_followed() -> None:
+async def test_drain_begun_elsewhere_is_followed() -> None:
     async with living() as agent:
         await agent.registry.until_beats(1)
         agent.registry.status = "draining"
@@ -245,7 +245,7 @@ async def test_a_registration_whose_answer_was_lost_is_its_own_and_not_anothers(
 
 
 @in_virtual_time
-async def test_a_registry_that_is_away_is_asked_again_less_and_less_and_said_once(
+async def test_unreachable_registry_is_retried_with_backoff_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with living(chance=lambda: 1.0) as agent:
@@ -366,7 +366,7 @@ async def test_a_drain_is_over_when_the_registry_says_so_and_no_life_follows() -
 
 
 @in_virtual_time
-async def test_who_beats_by_hand_is_silent_otherwise() -> None:
+async def test_manual_heartbeats_disable_automatic_ones() -> None:
     async with living(is_automatic=False) as agent:
         await agent.loop.is_registered.wait()
         await asyncio.sleep(1000)
@@ -377,7 +377,7 @@ async def test_who_beats_by_hand_is_silent_otherwise() -> None:
 
 
 @in_virtual_time
-async def test_nobody_waits_for_a_beat_that_will_not_come() -> None:
+async def test_waiting_for_a_heartbeat_ends_with_the_loop() -> None:
     async with living() as agent:
         await agent.registry.until_beats(1)
         # An answer that never comes.
@@ -402,7 +402,7 @@ async def test_a_life_that_another_worker_began_goes_on() -> None:
 
 
 @in_virtual_time
-async def test_whoever_was_conflicted_though_it_supersedes_says_so(caplog: pytest.LogCaptureFixture) -> None:
+async def test_conflict_despite_supersede_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     async with living() as agent:
         agent.registry.answers("POST", CONFLICT)
         await agent.registry.until_beats(1)

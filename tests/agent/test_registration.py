@@ -76,7 +76,7 @@ async def test_who_never_had_a_place_asks_nothing() -> None:
 
 
 @in_virtual_time
-async def test_a_registry_that_registers_somebody_else_is_not_believed() -> None:
+async def test_registration_reply_for_another_agent_is_refused() -> None:
     async with placed() as (place, registry):
         await place.register(supersede=True)
         other = {**registry.record(), "agent_id": "b"}

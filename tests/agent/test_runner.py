@@ -122,7 +122,7 @@ def test_a_program_that_says_nothing_of_logging_shows_when_it_is_registered(regi
     assert "INFO shown: leaves: SIGTERM came\n" in said
 
 
-async def test_an_idle_agent_that_somebody_drained_leaves_and_does_not_come_back(
+async def test_idle_agent_that_is_drained_leaves_for_good(
     registry: RegistryServer,
 ) -> None:
     runner = AgentRunner("a", registry=registry.url, key=KEYS[Role.ENROLL])
@@ -186,7 +186,7 @@ async def test_work_that_outlasts_the_drain_is_dropped_and_the_agent_leaves() ->
 
 
 @in_virtual_time
-async def test_whoever_is_told_twice_to_end_ends_at_once() -> None:
+async def test_second_signal_ends_at_once() -> None:
     desk = Desk()
     async with scripted_registry() as registry:
         runner = runner_at(registry, desk)
@@ -259,7 +259,7 @@ async def test_only_who_had_work_says_that_it_is_dropped(caplog: pytest.LogCaptu
         assert "a: work is dropped: " in caplog.text
 
 
-async def test_the_key_of_an_agent_whose_id_nobody_chose_ends_with_it(
+async def test_key_of_an_agent_with_a_generated_id_is_removed_with_it(
     registry: RegistryServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     runner = AgentRunner(role_id="billing", registry=registry.url, key=KEYS[Role.ENROLL])
@@ -305,7 +305,7 @@ async def test_a_life_that_another_process_began_is_not_ended_by_the_one_that_le
 
 
 @in_virtual_time
-async def test_a_registry_that_is_away_stops_neither_work_nor_the_end() -> None:
+async def test_unreachable_registry_stops_neither_work_nor_shutdown() -> None:
     desk = Desk()
     desk.may_end.set()
     async with scripted_registry() as registry:
@@ -344,7 +344,7 @@ async def test_a_farewell_that_fails_is_said_and_does_not_keep_the_agent(
 
 
 @in_virtual_time
-async def test_whoever_does_not_wait_for_work_any_more_stops_it() -> None:
+async def test_cancelled_wait_cancels_its_work() -> None:
     desk = Desk()
     async with scripted_registry() as registry, runner_at(registry, desk) as runner:
         running = asyncio.create_task(runner.assign(1))

@@ -172,7 +172,7 @@ async def test_what_is_no_output_is_a_crash(registry: RegistryServer, admin: Reg
     assert "crash: what was returned is no output" in (task.explanation or "")
 
 
-async def test_why_a_handler_failed_is_told_and_one_that_ends_the_program_leaves_the_agent_alone(
+async def test_handler_failure_is_reported_and_system_exit_ends_only_the_task(
     registry: RegistryServer, admin: RegistryClient
 ) -> None:
     made = [await admin.tasks.create(title, agent_id="exits", max_attempts=1) for title in ("one", "two")]
@@ -325,7 +325,7 @@ async def test_who_was_given_up_drops_its_task_and_gets_it_again_in_its_next_lif
         await becomes(admin, made.task_id, "review")
 
 
-async def test_a_registry_that_was_away_hears_of_the_result_when_it_is_back(tmp_path: Path) -> None:
+async def test_result_is_delivered_when_the_registry_returns(tmp_path: Path) -> None:
     bench = Bench()
     with registry_server(tmp_path) as registry:
         async with RegistryClient(registry.url, key=ADMIN_KEY) as admin:
@@ -339,7 +339,7 @@ async def test_a_registry_that_was_away_hears_of_the_result_when_it_is_back(tmp_
                 assert (await becomes(admin, made.task_id, "review")).output == {"done": "patient"}
 
 
-async def test_a_handler_whose_registry_is_away_is_cancelled_while_nobody_else_could_have_its_task(
+async def test_handler_is_cancelled_before_another_agent_can_hold_its_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Most of what is left of the lease is for the handler to hear of it.
@@ -382,7 +382,7 @@ async def test_a_key_that_works_no_tasks_begins_no_life_of_an_agent_that_is_ther
     assert (record.incarnation, record.status) == (1, "deregistered")
 
 
-def test_tasks_need_a_handler_and_no_other_source() -> None:
+def test_tasks_require_a_handler_and_no_other_source() -> None:
     with pytest.raises(InvalidValue, match="tasks: expected an on_assignment, without another source"):
         AgentRunner("a", tasks=True, registry="http://127.0.0.1:9", key="ahk_x")
 
@@ -415,7 +415,7 @@ def example(registry: RegistryServer, directory: Path) -> "Iterator[subprocess.P
             process.wait()
 
 
-async def test_the_example_works_at_tasks_until_it_is_told_to_end(
+async def test_example_works_on_tasks_until_it_is_terminated(
     registry: RegistryServer, admin: RegistryClient, tmp_path: Path
 ) -> None:
     good = await admin.tasks.create("Count", role_id="writers", input={"words": ["a", "b"]})

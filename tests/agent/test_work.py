@@ -64,7 +64,7 @@ async def test_work_is_done_side_by_side_up_to_the_capacity_and_counted_as_load(
         assert work.load() == Load()
 
 
-async def test_what_the_handler_raises_is_raised_to_whoever_handed_it_in() -> None:
+async def test_exception_of_the_handler_reaches_the_submitter() -> None:
     source, hands = HandedIn("a"), Hands()
     hands.may_end.set()
     async with working(source, hands):
@@ -155,7 +155,7 @@ async def test_no_more_waits_than_the_bound() -> None:
         source.put(MAX_WAITING)
 
 
-async def test_what_nobody_waits_for_any_more_is_not_begun() -> None:
+async def test_cancelled_work_is_not_started() -> None:
     source, hands = HandedIn("a"), Hands()
     hands.may_end.set()
     left, kept = source.put(1), source.put(2)

@@ -110,7 +110,7 @@ def test_every_row_of_a_drawn_table_has_its_plot(monkeypatch: pytest.MonkeyPatch
     assert sum(attributes.get("class") == "plot" for attributes in shown.of("td")) == drawn
 
 
-def test_bars_are_hidden_from_readers_of_text_and_the_trend_is_told() -> None:
+def test_bars_are_hidden_from_screen_readers_and_the_trend_is_text() -> None:
     plots = [attributes for attributes in page().of("svg") if attributes.get("class") in {"bar", "trend"}]
     assert all(plot.get("aria-hidden") == "true" for plot in plots if plot["class"] == "bar")
     (trend_plot,) = [plot for plot in plots if plot["class"] == "trend"]
@@ -146,7 +146,7 @@ def test_one_run_is_no_trend() -> None:
     assert len(Page(trend(runs)).of("circle")) == 3
 
 
-def test_the_trend_of_a_directory_of_which_hardly_anybody_lives_is_no_flat_line() -> None:
+def test_trend_of_a_mostly_dead_directory_is_not_a_flat_line() -> None:
     few = [
         RunFacts(began_at_s=MADE_AT_S + day, ended_at_s=None, counts={R.OK: alive, R.REFUSED: 1000 - alive})
         for day, alive in enumerate((5, 12))

@@ -138,7 +138,7 @@ def test_of_the_living_without_a_document_nothing_is_known() -> None:
     assert {row.name: row.count for row in more.health} == {"healthy": 9}
 
 
-def test_it_is_told_by_what_the_living_live() -> None:
+def test_liveness_signals_are_counted_over_alive_agents() -> None:
     assert [(row.name, row.count, row.share) for row in take_census(facts()).shown] == [
         ("a card only", 3, 0.6),
         ("a gate: credentials or money first", 1, 0.2),

@@ -45,7 +45,7 @@ def test_every_class_and_every_group_has_words() -> None:
         ),
     ],
 )
-def test_the_headline_tells_the_share_of_the_measured(hosts: list[HostCount], told: str) -> None:
+def test_headline_gives_the_share_of_measured_targets(hosts: list[HostCount], told: str) -> None:
     assert headline(take_census(facts(hosts=hosts))) == told
 
 
@@ -71,7 +71,7 @@ def test_where_nothing_answered_the_first_line_names_the_probers_own_network(
 
 
 @pytest.mark.parametrize(("measured", "is_told"), [(0, True), (1, False)])
-def test_a_last_run_in_which_nothing_answered_is_told_too(measured: int, *, is_told: bool) -> None:
+def test_last_run_without_any_answer_is_included(measured: int, *, is_told: bool) -> None:
     hosts = [HostCount("a.example", ResultClass.OK, None, 5)]
     counts: dict[ResultClass | None, int] = {ResultClass.NOT_MEASURED: 5 - measured, ResultClass.OK: measured}
     run = RunFacts(began_at_s=MADE_AT_S - 60, ended_at_s=MADE_AT_S - 1, counts=counts)
@@ -103,7 +103,7 @@ def test_a_table_without_rows_is_not_shown() -> None:
     assert [table.key for table in tables(census)] == ["targets"]
 
 
-def test_platforms_that_are_not_shown_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_omitted_platforms_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(census_module, "MAX_PLATFORMS", 2)
     monkeypatch.setattr(tables_module, "MAX_SHOWN", 1)
     shown = {table.key: table for table in tables(take_census(facts()))}
@@ -113,7 +113,7 @@ def test_platforms_that_are_not_shown_are_told_of(monkeypatch: pytest.MonkeyPatc
     )
 
 
-def test_the_heading_tells_never_probed_from_not_measured() -> None:
+def test_heading_separates_never_probed_from_not_measured() -> None:
     never, vain = (
         HostCount("a.example", None, None, 1),
         HostCount("b.example", ResultClass.NOT_MEASURED, None, 1),

@@ -23,7 +23,7 @@ def test_markdown_begins_with_what_matters() -> None:
     assert "| never probed |      14 | 14.0 % |" in lines
 
 
-def test_it_is_told_which_time_is_covered_to_the_second() -> None:
+def test_covered_time_is_given_to_the_second() -> None:
     taken = take_census(facts())
     assert as_markdown(taken).splitlines()[3] == (
         "Taken 2026-09-21 14:13:20 UTC, each target by its last probe. "
@@ -56,7 +56,7 @@ def test_no_name_breaks_out_of_its_cell() -> None:
     assert [line.replace("\\|", "").count("|") for line in rows] == [8]
 
 
-def test_plain_text_keeps_what_harms_nobody() -> None:
+def test_plain_text_keeps_harmless_characters() -> None:
     assert plain("dns_failure a-b.example (x)") == "dns_failure a-b.example (x)"
 
 

@@ -70,7 +70,7 @@ def test_help_of_a_command_shows_examples_and_exit_codes(
     assert "\b" not in shown
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("lifesign ")
 
@@ -250,9 +250,7 @@ def test_what_the_system_refuses_elsewhere_is_no_output_that_cannot_be_written(
     assert err == f"lifesign: what it needs is refused by the system: {path!a} (No such file or directory)\n"
 
 
-def test_a_file_that_is_wrong_is_told_line_by_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_of_a_file_are_listed_line_by_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "probe.yml"
     file.write_text("name: Census\ntargets: [https://agent.example]\nmore: 1\n")
     assert main(["probe", "https://agent.example", "--definition", str(file)]) == 3

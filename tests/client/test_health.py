@@ -67,7 +67,7 @@ async def test_base_card_and_health_urls_lead_to_the_same_agent(path: str) -> No
 
 
 @pytest.mark.parametrize("path", ["/a", "/a/", "/a" + CARD_PATH, "/a" + HEALTH_PATH])
-async def test_several_agents_on_one_origin_are_told_apart(path: str) -> None:
+async def test_several_agents_of_one_origin_are_distinguished(path: str) -> None:
     replies = {
         "/a" + CARD_PATH: as_json(card(name="A")),
         "/a" + HEALTH_PATH: as_json(document("degraded", agent_id="a")),
@@ -260,7 +260,7 @@ async def test_plain_http_is_a_finding() -> None:
     assert "not_https" not in names(await check({}))
 
 
-async def test_age_is_counted_by_the_clock_of_whoever_served_it() -> None:
+async def test_age_is_computed_from_the_date_of_the_response() -> None:
     long_ago = datetime.now(UTC) - timedelta(days=3)
     stated = document(timestamp=(long_ago - timedelta(seconds=20)).isoformat())
     served = as_json(stated, Date=format_datetime(long_ago, usegmt=True))
@@ -391,7 +391,7 @@ async def test_a_session_of_ones_own_is_used_and_left_open() -> None:
         assert not session.closed
 
 
-async def test_whoever_judges_addresses_gives_a_get_of_its_own() -> None:
+async def test_caller_with_address_rules_passes_its_own_get() -> None:
     asked: list[str] = []
 
     async def get(url: URL, ask: Ask) -> Answer:

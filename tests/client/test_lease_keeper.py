@@ -201,7 +201,7 @@ async def test_a_try_that_hangs_leaves_time_for_another() -> None:
 
 
 @in_virtual_time
-async def test_nobody_answers_and_the_lease_is_lost_at_its_own_deadline_not_before() -> None:
+async def test_without_answer_the_lease_is_lost_at_its_own_deadline() -> None:
     async with renewing() as (registry, client):
         registry.always = HANGS
         async with kept(keeper_of(client)) as keeper:
@@ -214,9 +214,7 @@ async def test_nobody_answers_and_the_lease_is_lost_at_its_own_deadline_not_befo
 
 @in_virtual_time
 @pytest.mark.parametrize(("grace_s", "notice_s"), [(10.0, 10.0), (1_000.0, 60.0)])
-async def test_work_that_takes_its_time_to_end_is_told_before_the_deadline(
-    grace_s: float, notice_s: float
-) -> None:
+async def test_slow_work_is_notified_before_the_deadline(grace_s: float, notice_s: float) -> None:
     async with renewing() as (registry, client):
         registry.always = HANGS
         async with kept(keeper_of(client, grace_s=grace_s)) as keeper:
@@ -227,7 +225,7 @@ async def test_work_that_takes_its_time_to_end_is_told_before_the_deadline(
 
 
 @in_virtual_time
-async def test_a_grant_that_comes_late_is_renewed_though_its_work_would_have_been_told_to_end() -> None:
+async def test_late_renewal_counts_although_work_would_have_been_notified() -> None:
     async with renewing() as (registry, client):
         deadlines: list[float] = []
         late = keeper_of(
@@ -262,7 +260,7 @@ async def test_a_refusal_is_a_loss_at_once() -> None:
         ("stale_token", {}, "another holder has acquired it meanwhile"),
     ],
 )
-async def test_why_it_was_refused_is_told_to_whom_has_not_asked(
+async def test_reason_of_the_refusal_is_available_without_a_request(
     code: str, details: dict[str, Any], why: str
 ) -> None:
     async with renewing() as (registry, client):
@@ -298,7 +296,7 @@ async def test_what_was_answered_at_all_is_the_reason_and_not_that_nothing_was_a
 
 
 @in_virtual_time
-async def test_what_nobody_has_foreseen_loses_a_lease_in_words(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unforeseen_error_loses_the_lease_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:
     def break_down(_: float) -> None:
         raise ValueError("no such timer\nand more")
 

@@ -244,7 +244,7 @@ async def test_an_end_whose_answer_was_lost_is_no_conflict(status: str, *, is_do
     assert len(server.heads) == 2
 
 
-async def test_an_agent_is_forgotten_for_ever(client: RegistryClient) -> None:
+async def test_agent_is_erased_permanently(client: RegistryClient) -> None:
     record = await client.agents.register("a")
     with pytest.raises(Stale):
         await client.agents.erase("a", if_match='"9"')

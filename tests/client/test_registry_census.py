@@ -35,7 +35,7 @@ async def test_a_list_that_never_ends_is_not_followed(monkeypatch: pytest.Monkey
             [host async for host in client.census.hosts()]
 
 
-async def test_the_deadlines_of_a_run_are_told_to_whoever_asks(client: RegistryClient) -> None:
+async def test_deadlines_of_a_run_are_returned(client: RegistryClient) -> None:
     begun = await client.census.begin_run("one", "weekly", DEADLINES)
     assert begun.deadlines == DEADLINES
     assert (await client.census.begin_run("two", "weekly", DEADLINES)) == begun, "it takes part"
@@ -67,7 +67,7 @@ async def test_a_registry_that_keeps_no_names_of_lists_is_not_told() -> None:
         assert len(server.heads) == 1
 
 
-async def test_a_registry_that_knows_of_no_deadlines_is_told_of_none() -> None:
+async def test_unknown_deadlines_are_absent() -> None:
     run = {"run_id": "one", "name": "weekly", "began_at": "2026-01-01T00:00:00Z", "counts": []}
 
     refusal, taken = answer(422, b'{"error": {"code": "invalid_body", "message": "no"}}'), as_json(run)

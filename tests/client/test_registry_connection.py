@@ -110,7 +110,7 @@ async def test_a_question_is_asked_again_until_it_is_answered(
     assert waits == [0.1, 0.2]
 
 
-async def test_nobody_asks_for_ever(
+async def test_request_has_a_total_timeout(
     mocked: aioresponses, connection: RegistryConnection, waits: list[float]
 ) -> None:
     reply(mocked, "GET", 503, times=99)

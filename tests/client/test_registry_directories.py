@@ -37,7 +37,7 @@ async def test_a_directory_that_shrank_is_confirmed(client: RegistryClient) -> N
     assert (await client.directories.put("dir", urls(1), allow_shrink=True)).added == 1
 
 
-async def test_what_the_registry_refuses_is_told(client: RegistryClient, registry: RegistryServer) -> None:
+async def test_refusal_of_the_registry_is_raised(client: RegistryClient, registry: RegistryServer) -> None:
     with pytest.raises(NotFound):
         await client.directories.get("nowhere")
     with pytest.raises(Unprocessable):

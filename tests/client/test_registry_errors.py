@@ -75,7 +75,7 @@ def test_a_message_is_one_short_line() -> None:
     assert len(error.message) < 600
 
 
-def test_a_conflict_tells_the_lease_and_a_stale_version_the_current_one() -> None:
+def test_conflict_contains_the_lease_and_stale_version_the_current_one() -> None:
     conflict, stale = (
         error_of(409, {**BODY, "existing_lease": {"lease_id": "l"}}),
         error_of(412, {"current_version": 3}),

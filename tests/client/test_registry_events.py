@@ -55,7 +55,7 @@ async def test_events_are_chosen_by_type_and_agent(client: RegistryClient) -> No
     assert [event.payload["agent_id"] async for event in chosen] == ["b"]
 
 
-async def test_events_are_told_as_they_happen(client: RegistryClient) -> None:
+async def test_events_arrive_as_they_happen(client: RegistryClient) -> None:
     await client.agents.register("before")
     async with aclosing(client.events.stream(types=["agent.lifecycle"])) as stream:
         next_one = asyncio.ensure_future(take(stream, 1))
@@ -161,7 +161,7 @@ async def test_a_broken_stream_says_where_it_was() -> None:
     assert len(waits) == 2
 
 
-async def test_the_beginning_is_told_in_the_query() -> None:
+async def test_start_position_is_sent_in_the_query() -> None:
     script = Script(stream_of(told(8)))
     found, server, _ = await follow(script, 1, path=f"{STREAM}?after=7", after=7)
     assert found == [8]
@@ -173,7 +173,7 @@ async def test_nothing_comes_twice() -> None:
     assert (await follow(script, 3))[0] == [1, 2, 3]
 
 
-async def test_a_type_that_only_a_newer_registry_knows_is_told_all_the_same() -> None:
+async def test_unknown_event_type_of_a_newer_registry_is_delivered() -> None:
     newer = event(1, type="agent.promoted", new={"x": 1})
     script = Script(stream_of(b"data: %s\n\n" % json.dumps(newer).encode()))
     async with (
@@ -193,7 +193,7 @@ async def test_a_stream_ends_with_its_key(status: int, kind: type[Exception]) ->
         await follow(script, 2)
 
 
-async def test_a_stream_that_is_silent_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_stream_is_reopened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry_connection, "IDLE_SECONDS", 0.5)
 
     async def fall_silent(writer: asyncio.StreamWriter, head: str) -> None:
@@ -226,7 +226,7 @@ async def test_a_stream_that_was_there_is_waited_for_longer_than_one_that_never_
     assert waits[1] > 5
 
 
-async def test_nobody_waits_for_ever() -> None:
+async def test_waiting_is_bounded() -> None:
     with pytest.raises(Unavailable):
         await follow(Script(answer(503, Retry_After="3600")), 1)
     script = Script(stream_of(told(1)), answer(503, Retry_After="61"))

@@ -73,7 +73,7 @@ async def test_a_former_life_gets_no_lease(holder: RegistryClient) -> None:
 
 
 @pytest.mark.parametrize("ttl_seconds", [0, 0.5, 86_401, float("nan"), float("inf")])
-async def test_a_lease_for_no_time_or_for_ever_is_not_asked_for(ttl_seconds: float) -> None:
+async def test_lease_duration_out_of_range_is_not_requested(ttl_seconds: float) -> None:
     async with serving({}) as server, RegistryClient(server.url) as client:
         with pytest.raises(InvalidValue, match="ttl_seconds"):
             await client.leases.acquire("task:1", ttl_seconds=ttl_seconds)

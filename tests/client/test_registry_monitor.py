@@ -9,7 +9,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.mass_exit import MonitorState, Track
 
 
-async def test_the_monitor_tells_its_state(client: RegistryClient, registry: RegistryServer) -> None:
+async def test_monitor_returns_its_state(client: RegistryClient, registry: RegistryServer) -> None:
     seen = await client.monitor.get()
     assert seen.state is MonitorState.NORMAL
     assert {track.limit for track in seen.tracks.values()} == {20}

@@ -120,7 +120,7 @@ async def test_what_is_no_shard_is_refused() -> None:
             await client.shards.targets(7)
 
 
-async def test_a_claim_tells_of_witnesses_and_hears_the_registrys_time() -> None:
+async def test_claim_carries_witnesses_and_returns_the_registry_time() -> None:
     bodies: list[dict[str, Any]] = []
 
     async def registry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

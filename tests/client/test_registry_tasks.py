@@ -150,9 +150,7 @@ async def test_a_lease_that_no_registry_grants_is_no_answer(nonsense: dict[str, 
             await client.tasks.claim()
 
 
-async def test_whoever_holds_the_parent_reviews_the_child(
-    client: RegistryClient, agent: RegistryClient
-) -> None:
+async def test_holder_of_the_parent_reviews_the_child(client: RegistryClient, agent: RegistryClient) -> None:
     await client.tasks.create("parent")
     grant = await agent.tasks.claim()
     assert grant is not None

@@ -26,7 +26,7 @@ def test_one_that_others_may_read_is_used_and_complained_of(
     assert complaints == ([told] if mode & 0o077 else [])
 
 
-def test_a_pipe_is_nobody_elses(complaints: list[str]) -> None:
+def test_pipe_needs_no_ownership_check(complaints: list[str]) -> None:
     read, write = os.pipe()
     os.write(write, b"abc")
     os.close(write)

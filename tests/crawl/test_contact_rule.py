@@ -52,8 +52,6 @@ async def test_public_crawl_requires_contact(settings: dict[str, Any], public: s
     assert CONTACT_EXAMPLE in caught.value.expected
 
 
-async def test_page_of_the_project_stands_in_for_a_contact(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_project_page_replaces_a_contact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lifesign.prober.definition.models.PROJECT_URL", "https://project.example/")
     await require_contact(definition(tmp_path, targets=["agent.example"]))

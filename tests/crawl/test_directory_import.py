@@ -116,7 +116,7 @@ async def test_it_can_be_seen_how_far_a_list_is(
     assert reading.step is None
 
 
-async def test_where_a_file_lies_is_nobody_elses_concern(
+async def test_path_of_a_local_file_is_not_published(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -134,7 +134,7 @@ async def test_where_a_file_lies_is_nobody_elses_concern(
 
 
 @pytest.mark.parametrize("networks", [[], ["127.0.0.0/8"]])
-async def test_this_machine_is_told_of_only_if_it_is_not_asked(
+async def test_loopback_targets_are_reported_only_if_not_requested(
     networks: list[str], database: Database, tmp_path: Path
 ) -> None:
     write_list(tmp_path, "http://127.0.0.1:1/", "http://localhost:1/")
@@ -158,7 +158,7 @@ async def test_what_did_not_change_is_not_handed_over_again(
     )
 
 
-async def test_what_comes_and_what_leaves_is_told(
+async def test_added_and_removed_targets_are_reported(
     database: Database, tmp_path: Path, a_list: ProbeDefinition
 ) -> None:
     write_list(tmp_path, "a.example", "b.example", "c.example")
@@ -258,9 +258,7 @@ async def test_targets_in_the_definition_itself_follow_it(database: Database, tm
     assert await fewer.unnamed() == []
 
 
-async def test_what_is_odd_about_targets_in_the_definition_is_told(
-    database: Database, tmp_path: Path
-) -> None:
+async def test_odd_targets_of_the_definition_are_reported(database: Database, tmp_path: Path) -> None:
     odd = importer(database, defined(tmp_path, targets=["javascript:1", "a.example"]))
     outcome = await odd.import_inline()
     assert outcome is not None
@@ -274,7 +272,7 @@ async def test_what_is_odd_about_targets_in_the_definition_is_told(
     ("name", "text"),
     [("a.txt", ""), ("a.txt", "# nobody\n"), ("a.csv", "url,name\n"), ("a.json", "[]"), ("a.json", "{}")],
 )
-async def test_a_list_of_nobody_lets_nobody_go_in_any_format(
+async def test_empty_list_removes_no_target_in_any_format(
     database: Database, tmp_path: Path, name: str, text: str
 ) -> None:
     (tmp_path / name).write_text('["a.example"]' if name.endswith("json") else "url,name\na.example,A\n")
@@ -289,7 +287,7 @@ async def test_a_list_of_nobody_lets_nobody_go_in_any_format(
     )
 
 
-async def test_a_directory_that_the_definition_does_not_name_is_told_of(
+async def test_directory_missing_from_the_definition_is_reported(
     database: Database, tmp_path: Path, a_list: ProbeDefinition
 ) -> None:
     write_list(tmp_path, "a.example")

@@ -74,7 +74,7 @@ async def test_who_is_alone_gets_all_shards_and_all_targets(database: Database) 
 
 
 @pytest.mark.parametrize("stored", ["{", '{"failures_in_row": -1}', '{"of_another_version": 1}'])
-async def test_a_target_whose_memory_cannot_be_read_begins_anew_and_no_other_waits(
+async def test_target_with_unreadable_memory_restarts_without_delaying_others(
     database: Database, caplog: pytest.LogCaptureFixture, stored: str
 ) -> None:
     await imported(database, URLS)
@@ -156,7 +156,7 @@ async def test_only_shards_that_have_changed_are_read_again(database: Database) 
     assert await ledger.changed({}) == []
 
 
-async def test_shards_that_are_asked_for_together_are_told_apart(database: Database) -> None:
+async def test_shards_claimed_together_are_distinguished(database: Database) -> None:
     await imported(database, URLS)
     ledger = LocalLedger(database)
     first = (await ledger.targets(shard_of("a.example"), None)).version
@@ -183,7 +183,7 @@ async def test_who_leaves_leaves_all_shards_to_others(database: Database) -> Non
     assert len((await second.claim("second", TTL_S, {})).claims) == SHARDS
 
 
-async def test_a_database_that_is_away_is_a_ledger_that_is_away(
+async def test_unreachable_database_is_an_unreachable_ledger(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*_: object) -> None:

@@ -25,7 +25,7 @@ def fetch(port: int, path: str = "/metrics") -> str:
         return str(answer.read().decode())
 
 
-async def test_a_crawl_tells_how_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_crawl_reports_its_progress_as_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     async with (
         mixed_directory(tmp_path),
@@ -87,7 +87,7 @@ def test_anything_else_is_refused_before_anything_is_opened(
     assert [file.name for file in tmp_path.iterdir()] == ["one.yml"]
 
 
-async def test_a_place_that_is_taken_is_told() -> None:
+async def test_occupied_port_is_reported() -> None:
     async with serving_metrics("127.0.0.1:0", list) as port:
         with pytest.raises(CannotListen):
             async with serving_metrics(f"127.0.0.1:{port}", list):

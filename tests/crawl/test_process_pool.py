@@ -146,7 +146,7 @@ def test_a_crawl_without_an_end_counts_each_target_once_however_often_it_was_pro
     assert statuses.state.results == {ResultClass.OK: 10, ResultClass.REFUSED: 4}
 
 
-def test_it_is_told_how_much_of_the_work_is_elsewhere() -> None:
+def test_share_of_targets_elsewhere_is_reported() -> None:
     statuses = WorkerStatuses(total=None, workers=2)
     half = replace(STANDING, shards=SHARDS // 2, has_begun=True)
     statuses.note("a", half)
@@ -162,7 +162,7 @@ def test_it_is_told_how_much_of_the_work_is_elsewhere() -> None:
     assert "shards" not in statuses.state.note
 
 
-def test_until_all_processes_have_begun_it_is_told_how_many_are_starting() -> None:
+def test_number_of_starting_processes_is_reported_until_all_run() -> None:
     begun = replace(STANDING, shards=342, has_begun=True, latest={None: 100})
     statuses = WorkerStatuses(total=None, workers=3, is_alone=True, listed=300)
     assert statuses.state.note == "3 of 3 processes are starting"

@@ -45,7 +45,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_probes_are_told_by_group_and_by_class() -> None:
+def test_probes_are_counted_by_group_and_class() -> None:
     text = "12 alive, 1,503 not alive (refused 1,500, ok 12, timeout 3)"
     assert counts_text(RESULTS) == text
     assert counts_text({}) == "nothing yet"
@@ -57,7 +57,7 @@ def test_probes_are_told_by_group_and_by_class() -> None:
     assert counts_text(silent).startswith("55 unknown (internal 47, stale_document 7")
 
 
-def test_a_line_tells_how_far_it_is_and_how_long_it_takes() -> None:
+def test_line_shows_progress_and_remaining_time() -> None:
     state = CrawlState(probed=1515, total=181_666, results=RESULTS)
     line = line_of(state, 1500.0)
     assert line.startswith("1,515 of 181,666 probed, 1,500/s, 2 min 1 s left: 12 alive")
@@ -65,7 +65,7 @@ def test_a_line_tells_how_far_it_is_and_how_long_it_takes() -> None:
     assert line_of(noted, None) == "0 of 7 probed: nothing yet; the registry is away"
 
 
-def test_of_nobody_no_share_is_told() -> None:
+def test_without_targets_no_share_is_given() -> None:
     assert last_line(CrawlState(probed=0, total=0), 3.0) == "there was no target to probe"
     noted = CrawlState(probed=0, total=0, note="the registry is away")
     assert last_line(noted, 3.0) == "there was no target to probe; the registry is away"
@@ -83,9 +83,7 @@ def test_a_crawl_without_an_end_counts_targets_and_not_probes() -> None:
 
 
 @pytest.mark.parametrize(("total", "rate"), [(None, 5.0), (10, None), (10, 0.0)])
-def test_nobody_knows_how_long_it_takes_without_an_end_or_a_rate(
-    total: int | None, rate: float | None
-) -> None:
+def test_remaining_time_needs_an_end_and_a_rate(total: int | None, rate: float | None) -> None:
     assert seconds_left(CrawlState(probed=1, total=total), rate) is None
 
 
@@ -162,7 +160,7 @@ def test_a_traceback_is_shown_to_its_last_line(*, is_drawn: bool) -> None:
     assert shown.endswith(r"ValueError: the last line \x1b[2J of the traceback")
 
 
-def test_a_long_list_is_told_of_before_anybody_is_probed() -> None:
+def test_long_list_is_reported_before_the_first_probe() -> None:
     clock, stream = Clock(), io.StringIO()
     with PlainProgress(stream, clock) as progress:
         for second in range(int(LINE_EVERY_SECONDS) * 2 + 3):
@@ -179,7 +177,7 @@ def test_a_long_list_is_told_of_before_anybody_is_probed() -> None:
     assert "━" in drawn.getvalue()
 
 
-def test_the_last_line_tells_how_long_all_of_it_took() -> None:
+def test_last_line_gives_the_total_time() -> None:
     assert last_line(CrawlState(probed=1515, total=1515, results=RESULTS), 60.5).startswith(
         "1,515 of 1,515 probed in 1 min 1 s, 25/s: 12 alive"
     )
@@ -240,7 +238,7 @@ class Gone(io.StringIO):
         raise BrokenPipeError
 
 
-def test_a_crawl_goes_on_though_nobody_reads_its_lines() -> None:
+def test_crawl_continues_although_its_output_is_not_read() -> None:
     with PlainProgress(Gone()) as progress:
         progress.say("reading")
         progress.show(CrawlState(probed=1, total=2))

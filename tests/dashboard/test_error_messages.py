@@ -32,15 +32,13 @@ def test_a_browser_gets_a_page_where_there_is_none(sample: Sample, path: str) ->
 
 
 @pytest.mark.parametrize("path", ["/api/v1/nothing", "/dialects/x", "/.well-known/x", "/api/v1/agents/x"])
-def test_programs_paths_answer_programs_whoever_asks(sample: Sample, path: str) -> None:
+def test_api_paths_answer_json_to_every_client(sample: Sample, path: str) -> None:
     seen = sample.visitor().get(path, accept="text/html,*/*", x_api_key=KEYS[Role.READER])
     assert (seen.status, seen.headers["content-type"]) == (404, JSON)
 
 
 @pytest.mark.parametrize(("path", "allowed"), [("/agents", "GET, HEAD"), ("/", "GET, HEAD")])
-def test_a_form_that_is_sent_to_a_page_is_told_what_is_allowed(
-    sample: Sample, path: str, allowed: str
-) -> None:
+def test_wrong_method_on_a_page_lists_the_allowed_ones(sample: Sample, path: str, allowed: str) -> None:
     seen = sample.visitor().post(path, {"a": "b"}, accept="text/html")
     told = sample.visitor().post(path, {"a": "b"}, accept=JSON)
     assert is_our_page(seen)
@@ -67,7 +65,7 @@ def test_where_pages_are_by_https_alone_their_refusals_say_so_too(filled: Filled
     ("error", "status", "after"),
     [(StoreUnavailable("it is away"), 503, "2"), (TooManyRequests(1.2), 429, "2")],
 )
-def test_who_is_to_come_again_is_told_when(
+def test_retry_after_is_shown(
     sample: Sample, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, after: str
 ) -> None:
     def refuse(*_: object) -> None:

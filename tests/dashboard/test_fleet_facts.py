@@ -31,7 +31,7 @@ async def test_all_who_look_at_once_are_answered_by_one_count(nowhere: Database)
     await nowhere.close()
 
 
-async def test_nobody_waits_while_an_older_count_is_there(nowhere: Database) -> None:
+async def test_older_count_is_served_without_waiting(nowhere: Database) -> None:
     taken: list[int] = []
 
     def count(_transaction: Transaction) -> int:
@@ -47,9 +47,7 @@ async def test_nobody_waits_while_an_older_count_is_there(nowhere: Database) -> 
     await nowhere.close()
 
 
-async def test_a_count_that_fails_is_told_and_tried_again(
-    nowhere: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_count_is_logged_and_retried(nowhere: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_facts, "USABLE_SECONDS", 0.0)
     is_unreachable = True
 

@@ -172,7 +172,7 @@ def broken_rules(page: Page) -> list[str]:
     return [f"{rule['id']}: {rule['nodes'][0]['html'][:200]}" for rule in found]
 
 
-def test_somebody_logs_in_and_finds_an_agent_by_keyboard_alone(browser: Browser, served: Sample) -> None:
+def test_login_and_search_work_by_keyboard_alone(browser: Browser, served: Sample) -> None:
     with browser.new_context(viewport=DESK, base_url=served.server.url) as context:
         context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
@@ -253,9 +253,7 @@ NOTE_TORN = """() => {
 """Notes whenever the number of tasks that wait is not that of those below it."""
 
 
-def test_lists_tell_how_many_have_changed_and_what_waits_for_people_follows(
-    context: BrowserContext, served: Sample
-) -> None:
+def test_number_of_changes_and_pending_reviews_are_updated(context: BrowserContext, served: Sample) -> None:
     table, tasks = context.new_page(), context.new_page()
     table.goto("/agents")
     tasks.goto("/tasks")
@@ -378,7 +376,7 @@ def test_on_a_phone_each_word_of_an_agent_says_what_it_is(browser: Browser, serv
         assert table.evaluate("table => table.scrollWidth - table.clientWidth") <= 0
 
 
-def test_a_tick_stands_in_the_line_of_its_button(context: BrowserContext, served: Sample) -> None:
+def test_checkbox_is_aligned_with_its_button(context: BrowserContext, served: Sample) -> None:
     page = context.new_page()
     page.goto("/agents/translator")
     button = page.get_by_role("button", name="Drain it now").bounding_box()

@@ -132,7 +132,7 @@ def test_a_strip_is_filled_from_end_to_end_and_nothing_overlaps(
     assert at == pytest.approx(100, abs=1e-6) or now_s - began_s < 1
 
 
-def test_a_strip_tells_what_held_when() -> None:
+def test_status_strip_shows_periods() -> None:
     strip = _segments("dead", [(75.0, "unhealthy"), (50.0, "active"), (0.0, "registering")], 0.0, 100.0)
     assert [(one.word, round(one.left), round(one.width)) for one in strip] == [
         ("active", 0, 50),

@@ -90,7 +90,7 @@ def create_task(served: Sample, title: str = "Something to do") -> None:
     assert answer.status == 201, answer.body
 
 
-def test_an_event_is_told_to_all_who_watch_and_carries_its_place(served: Sample) -> None:
+def test_event_reaches_all_open_pages_with_its_sequence(served: Sample) -> None:
     last = position(served)
     with open_page(served, last) as one, open_page(served, last) as other:
         assert one.answer.headers["content-type"] == "text/event-stream"
@@ -115,7 +115,7 @@ def test_who_comes_back_hears_what_was_missed(served: Sample) -> None:
 
 
 @pytest.mark.parametrize("after", ["", "1", "99999999999", "-1", "x", "1" * 30])
-def test_who_was_away_for_too_long_goes_on_from_now(served: Sample, after: str) -> None:
+def test_reader_that_was_away_too_long_continues_from_now(served: Sample, after: str) -> None:
     with open_page(served, after) as stream:
         missed = stream.next("missed")
         assert int(missed["data"]) == int(missed["id"]) == position(served)
@@ -131,7 +131,7 @@ def test_counts_follow_what_happens(served: Sample) -> None:
     assert set(counts) >= {"status active", "health unknown", "health healthy"}
 
 
-def test_nobody_hears_anything_without_a_session(sample: Sample) -> None:
+def test_stream_requires_a_session(sample: Sample) -> None:
     with open_page(sample, 0) as stream:
         assert stream.answer.status == 403
         assert stream.answer.read() == b""

@@ -131,7 +131,7 @@ async def test_whatever_comes_instead_of_a_document_is_a_class_with_a_reason(
         (b"it's \xff\r\n", "it begins with no status line: it's \\xff"),
     ],
 )
-async def test_what_is_not_http_is_told_in_words_of_our_own(sent: bytes, told: str) -> None:
+async def test_non_http_answer_is_described_in_plain_words(sent: bytes, told: str) -> None:
     checked = await check({CARD_PATH: hostile.raw(sent), HEALTH_PATH: hostile.raw(sent)})
     assert checked.card_reason == f"not an HTTP answer: {told}"
 
@@ -225,7 +225,7 @@ def self_signed(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
     return context
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_a_tls_failure(self_signed: ssl.SSLContext) -> None:
+async def test_untrusted_certificate_is_a_tls_failure(self_signed: ssl.SSLContext) -> None:
     async with serving({HEALTH_PATH: as_json(document())}, self_signed) as server:
         checked = await fetch_health(server.url)
     assert checked.document_result is ResultClass.TLS_FAILURE
@@ -323,7 +323,7 @@ async def test_over_https_there_is_nothing_to_find(mocked: aioresponses) -> None
 
 
 @pytest.mark.parametrize("coding", ["gzip, gzip", "identity, gzip", "x-gzip, x-gzip", "br"])
-async def test_a_body_that_is_packed_as_nobody_asked_for_is_told_with_its_coding(coding: str) -> None:
+async def test_unrequested_content_coding_is_reported(coding: str) -> None:
     reply = packed(coding, gzip.compress(gzip.compress(json.dumps(document()).encode())))
     checked = await check({HEALTH_PATH: reply})
     assert checked.document_reason == (

@@ -130,7 +130,7 @@ async def test_of_a_names_addresses_only_those_are_connected_to_that_may_be(name
     assert refused.card_result is ResultClass.REFUSED
 
 
-async def test_a_name_that_leads_elsewhere_a_moment_later_is_judged_anew(named: Named) -> None:
+async def test_name_that_resolves_differently_later_is_checked_again(named: Named) -> None:
     asked = named({"moved.example": [["127.0.0.3"], [ELSEWHERE]]})
     async with serving({}, host="127.0.0.3") as moved, serving(agent(), host=ELSEWHERE) as inner:
         moved.replies[CARD_PATH] = redirect(f"http://moved.example:{inner.port}{CARD_PATH}")
@@ -175,7 +175,7 @@ async def test_public_addresses_are_found_under_any_name(named: Named) -> None:
 # ── a session of one's own ──
 
 
-async def test_a_session_of_ones_own_asks_the_host_that_was_named_and_nobody_else() -> None:
+async def test_own_session_contacts_only_the_named_host() -> None:
     settings: dict[str, Any] = {"headers": {"X-Secret": "hunter2"}}
     async with (
         serving(agent(), host=ELSEWHERE) as moved,

@@ -171,9 +171,11 @@ def test_when_the_worker_that_beats_is_killed_another_one_goes_on_with_the_same_
         assert after.capacity.current_load <= 6
         until("the killed one has a successor", lambda: workers(tmp_path) == 2)
     assert record(registry, AGENT_ID).status is Status.DEREGISTERED
-    # Nothing was superseded on the way. Who goes last may be one that never beat and says no drain.
+    # Nothing was superseded on the way. A drain is completed by the agent's request or by a sweep before it.
     reasons = [reason for _, reason in steps(registry, AGENT_ID)]
-    assert [reason for reason in reasons if reason != "drain_initiated"] == ["registered", "deregistered"]
+    assert reasons[0] == "registered"
+    assert reasons[-1] in {"deregistered", "drain_completed"}
+    assert set(reasons[1:-1]) <= {"drain_initiated"}
     # uvicorn sets up its own loggers only.
     assert "INFO linked-1: registered, life 1" in (tmp_path / "uvicorn.log").read_text()
 

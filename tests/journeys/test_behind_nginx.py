@@ -137,7 +137,7 @@ def test_people_log_in_and_their_session_is_for_tls_alone(proxied: Proxied) -> N
 
 
 @pytest.mark.parametrize("path", ["/api/v1/events/stream", "/live?after="])
-def test_what_happens_is_told_at_once_through_an_open_stream(proxied: Proxied, path: str) -> None:
+def test_events_pass_an_open_stream_at_once(proxied: Proxied, path: str) -> None:
     visitor = Visitor(proxied.visitor.url, trusts=proxied.visitor.trusts)
     visitor.log_in(ADMIN_KEY)
     cookie = "; ".join(f"{name}={value}" for name, value in visitor.cookies.items())
@@ -178,7 +178,7 @@ def test_a_body_that_is_too_large_is_refused_by_the_registry_itself(proxied: Pro
     assert (status, answer["error"]["code"]) == (413, "body_too_large")
 
 
-def test_callers_are_told_apart_by_their_own_address_whatever_they_claim(proxied: Proxied) -> None:
+def test_callers_are_distinguished_by_address_whatever_headers_they_send(proxied: Proxied) -> None:
     """Attempts to log in are limited by it, and the log names it."""
     forger = Visitor(proxied.visitor.url, trusts=proxied.visitor.trusts, address="127.0.0.7")
 

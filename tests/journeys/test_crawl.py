@@ -164,7 +164,7 @@ async def test_ctrl_c_ends_a_crawl_cleanly_and_the_next_one_goes_on(
 
 
 @pytest.mark.long
-async def test_a_process_that_is_killed_is_replaced_and_nobody_is_left_out(tmp_path: Path) -> None:
+async def test_killed_process_is_replaced_and_no_target_is_skipped(tmp_path: Path) -> None:
     async with slow_targets(tmp_path) as servers, crawling(tmp_path, "--workers", "2") as process:
         await until_asked(servers, 3)
         os.kill(children(process.pid)[0], signal.SIGKILL)

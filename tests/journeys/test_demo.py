@@ -84,7 +84,7 @@ def read_until_kept(process: "subprocess.Popen[str]") -> list[str]:
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_the_agents_stay_up_until_they_are_told_to_end(demo: Demo, ending: signal.Signals) -> None:
+def test_agents_run_until_they_are_terminated(demo: Demo, ending: signal.Signals) -> None:
     with demo.running("--keep") as process:
         assert len(read_until_kept(process)) == 3
         assert len(demo.processes()) == 4

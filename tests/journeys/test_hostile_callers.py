@@ -118,7 +118,7 @@ GOOD = {f"{AGENTS}/one/heartbeat": HEARTBEAT, LEASES: b'{"resource": "r"}'}
         ("GET", "/dialects/openintent/api/v1/agents"),
     ],
 )
-def test_without_exactly_one_good_key_nothing_is_told(
+def test_every_operation_requires_exactly_one_valid_key(
     target: Attacked, method: str, path: str, headers: tuple[bytes, ...]
 ) -> None:
     answer = target.ask(request(method, path, GOOD.get(path, b""), headers=headers))
@@ -173,7 +173,7 @@ NOT_JSON = [
 
 @pytest.mark.parametrize("body", NOT_JSON, ids=lambda body: str(body[:24]))
 @pytest.mark.parametrize("path", [AGENTS, f"{AGENTS}/one/heartbeat", LEASES])
-def test_what_is_not_json_is_told_so(target: Attacked, path: str, body: bytes) -> None:
+def test_invalid_json_is_reported(target: Attacked, path: str, body: bytes) -> None:
     answer = target.post(path, body)
     if len(body) > 4_096 and path == LEASES:
         assert_refused(answer, 413, "body_too_large")
@@ -230,7 +230,7 @@ INVALID = [
 
 
 @pytest.mark.parametrize(("path", "body"), INVALID, ids=lambda part: str(part[:50]))
-def test_what_a_body_must_not_say_is_told_with_its_place(target: Attacked, path: str, body: bytes) -> None:
+def test_invalid_members_are_reported_with_their_place(target: Attacked, path: str, body: bytes) -> None:
     answer = target.post(path, body)
     if b"e400" in body:
         # It would be stored as something else.
@@ -350,7 +350,7 @@ def test_a_path_that_is_not_there_is_not_found_whatever_it_hides(target: Attacke
         "/api/v1/agents/" + "a" * 129 + "/heartbeat",
     ],
 )
-def test_nobody_of_an_impossible_name_beats(target: Attacked, path: str) -> None:
+def test_heartbeat_for_an_impossible_name_is_refused(target: Attacked, path: str) -> None:
     answer = target.post(path, HEARTBEAT)
     assert answer.status == 404
     assert_refused(answer, 404, answer.code)
@@ -382,7 +382,7 @@ def test_nobody_of_an_impossible_name_beats(target: Attacked, path: str) -> None
     ],
     ids=lambda query: query[:30],
 )
-def test_a_query_that_must_not_be_is_told_so(target: Attacked, query: str) -> None:
+def test_invalid_query_is_reported(target: Attacked, query: str) -> None:
     answer = target.ask(request("GET", f"{AGENTS}?{query.replace(' ', '%20')}", key=ADMIN_KEY))
     assert_refused(answer, 422, "invalid_request")
     assert len(answer.json()["error"]["details"]["faults"]) <= call.MAX_FAULTS
@@ -498,7 +498,7 @@ def test_ten_thousand_headers_and_very_long_ones_do_no_harm(target: Attacked) ->
     }  # fmt: skip
 
 
-def test_a_host_of_somebody_else_leads_nowhere(target: Attacked) -> None:
+def test_foreign_host_header_has_no_effect(target: Attacked) -> None:
     raw = request("GET", f"{AGENTS}/", key=ADMIN_KEY).replace(b"registry.test", b"evil.example")
     answer = target.ask(raw)
     assert_refused(answer, 404, "not_found")

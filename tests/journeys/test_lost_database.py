@@ -187,7 +187,7 @@ def test_no_change_is_acknowledged_once_the_file_is_lost(
 
 
 @pytest.mark.fault
-def test_the_health_tells_of_a_lost_file_though_nothing_is_written(file: Path, tmp_path: Path) -> None:
+def test_healthz_reports_a_lost_file_without_any_write(file: Path, tmp_path: Path) -> None:
     with serving(sqlite(file), tmp_path, "--sweep-interval", "1m") as server:
         assert ask(server, "GET", "/healthz") == (200, "ok\n")
         _replace(file)

@@ -76,7 +76,7 @@ async def test_half_a_fleet_that_falls_silent_is_held_and_the_truly_dead_are_dea
     assert {event["payload"]["agent_id"] for event in steps} == gone, "who came back never went"
 
 
-async def test_when_all_who_fell_silent_are_heard_again_the_hold_ends_and_nobody_went(fleet: Fleet) -> None:
+async def test_suspension_of_mass_silence_ends_when_agents_answer_again(fleet: Fleet) -> None:
     await fleet.live(120, fleet.names[SILENT:])
     assert await fleet.state() == "suspended"
     await fleet.live(300, fleet.names)

@@ -112,7 +112,7 @@ async def test_a_bare_agent_is_alive_by_its_card_and_its_interface(agents: Agent
 
 
 @pytest.mark.parametrize("sdk", AGENTS)
-async def test_a_wrapped_agent_tells_its_health_too(agents: Agents, sdk: str) -> None:
+async def test_wrapped_agent_also_reports_its_health(agents: Agents, sdk: str) -> None:
     async with probing() as probes:
         observation = await probes.see(agents.url(sdk, "wrapped"))
         assert results(observation) == {"discovery": "ok", "transport": "ok", "readiness": "ok"}

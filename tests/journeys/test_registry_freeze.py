@@ -117,14 +117,14 @@ def _steps_of_strict(transaction: Transaction) -> dict[str, list[str]]:
 
 
 @pytest.mark.fault
-def test_while_postgresql_hangs_callers_are_told_so_and_nobody_dies_of_it(tmp_path: Path) -> None:
+def test_frozen_postgresql_gives_503_and_no_agent_dies(tmp_path: Path) -> None:
     with _world(tmp_path, 1) as (url, ports):
         asyncio.run(_drill(url, ports, [5.5]))
 
 
 @pytest.mark.fault
 @pytest.mark.long
-def test_freezes_of_any_length_lose_nothing_and_kill_nobody(tmp_path: Path) -> None:
+def test_freezes_of_any_length_lose_no_write_and_kill_no_agent(tmp_path: Path) -> None:
     """One of them is longer than any statement may take: then all connections are made anew."""
     with _world(tmp_path, 2) as (url, ports):
         asyncio.run(_drill(url, ports, [5.5, 12.0, 35.0, 3.5, 5.5]))

@@ -54,7 +54,7 @@ def _run(directory: Path, outages: int, seconds: float) -> None:
 
 
 @pytest.mark.fault
-def test_while_postgresql_is_away_callers_are_told_so_and_then_all_is_well(tmp_path: Path) -> None:
+def test_stopped_postgresql_gives_503_until_it_returns(tmp_path: Path) -> None:
     _run(tmp_path, outages=1, seconds=2)
 
 

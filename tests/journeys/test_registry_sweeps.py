@@ -115,13 +115,13 @@ def _sweep_together(directory: Path, number: int) -> None:
 
 
 @pytest.mark.fault
-def test_of_three_servers_that_sweep_each_transition_is_told_once(tmp_path: Path) -> None:
+def test_three_sweeping_servers_record_each_transition_once(tmp_path: Path) -> None:
     _sweep_together(tmp_path, 60)
 
 
 @pytest.mark.fault
 @pytest.mark.long
-def test_of_three_servers_that_sweep_a_thousand_transitions_are_told_once(tmp_path: Path) -> None:
+def test_three_sweeping_servers_record_a_thousand_transitions_once(tmp_path: Path) -> None:
     _sweep_together(tmp_path, 500)
 
 

@@ -186,7 +186,7 @@ def test_the_first_start_shows_a_key_once_and_a_restart_keeps_everything(
     assert (tmp_path / "lifesign.db").stat().st_mode & 0o077 == 0
 
 
-def test_where_nobody_looks_no_key_is_shown_and_the_command_line_gives_one(
+def test_without_a_terminal_no_key_is_printed_and_the_command_creates_one(
     start: Start, tmp_path: Path
 ) -> None:
     server = start()
@@ -313,7 +313,7 @@ def test_a_head_without_end_is_refused_by_every_process(start: Start) -> None:
 
 @pytest.mark.fault
 @pytest.mark.long
-def test_callers_who_never_finish_are_let_go_and_keep_nobody_waiting(start: Start) -> None:
+def test_incomplete_requests_are_closed_and_delay_no_other(start: Start) -> None:
     """Slowly dripping heads, 400 at once, and as many who only connect: over after 10 s, and a second."""
     server = start(on_terminal=True)
     agent = server.register("agent-1", server.admin_key)
@@ -444,7 +444,7 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_database_that_is_away_is_told_without_the_password(tmp_path: Path) -> None:
+def test_unreachable_database_is_reported_without_the_password(tmp_path: Path) -> None:
     url = "postgresql://ah:hunter2@127.0.0.1:1/ah"
     code, told = refused(tmp_path, "--port", "0", database=url)
     assert code == 2

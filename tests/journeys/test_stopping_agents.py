@@ -208,7 +208,7 @@ def test_an_adapter_that_is_stopped_at_any_moment_ends_with_its_agent(
 @pytest.mark.long
 @pytest.mark.parametrize("moment", Moment)
 @pytest.mark.parametrize("function", DEEDS[:-1])
-def test_the_command_ends_when_it_is_told_to_at_any_moment(
+def test_command_ends_on_signal_at_any_moment(
     registry: RegistryServer, standing: Gate, tmp_path: Path, function: str, moment: Moment
 ) -> None:
     name = f"stopped-{next(NUMBERS)}"

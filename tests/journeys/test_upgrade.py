@@ -107,7 +107,7 @@ def silenced(transaction: Transaction, last: int) -> list[object]:
 
 @pytest.mark.fault
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
-def test_a_database_of_the_version_before_is_upgraded_and_nobody_is_lost(kind: str, tmp_path: Path) -> None:
+def test_database_of_the_previous_version_is_upgraded_without_loss(kind: str, tmp_path: Path) -> None:
     url, package = bare_url(kind, tmp_path), package_of_next_version(tmp_path)
     prepare(url, [*AGENTS, QUIET])
     asyncio.run(drill(url, tmp_path, package))

@@ -16,7 +16,7 @@ from lifesign.mcp.check_agent import MAX_DOCUMENT_BYTES
 from lifesign.mcp.tool import NOTICE
 
 
-async def test_it_tells_what_the_command_tells(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_answer_is_the_same_as_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     replies = {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document("degraded"))}
     async with serving(replies) as server, tools() as model:
         result = await model.call_tool("check_agent", {"url": server.url})

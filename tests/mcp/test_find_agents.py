@@ -68,7 +68,7 @@ async def test_agents_are_found_by_what_they_can_do(
     assert await found(model, **arguments) == expected
 
 
-async def test_a_pool_is_told_with_its_totals_and_agents_in_lines(model: Model) -> None:
+async def test_pool_is_described_with_totals_and_one_line_per_agent(model: Model) -> None:
     result = await model.call("find_agents", role_id="bill")
     told: Any = result.structured_content
     assert (told["pool"]["available_capacity"], told["notice"]) == (5, NOTICE)
@@ -142,7 +142,7 @@ async def test_what_the_registry_refuses_has_its_code(model: Model) -> None:
     assert code == "invalid_request"
 
 
-async def test_a_key_that_may_not_is_told_who_can_help(registry: RegistryServer) -> None:
+async def test_key_without_permission_gets_a_hint(registry: RegistryServer) -> None:
     refused = text_of(await Model(registry.url, KEYS[Role.ENROLL]).call("find_agents", limit=100))
     assert refused.startswith("not_allowed: HTTP 403: ")
     assert refused.endswith(
@@ -153,7 +153,7 @@ async def test_a_key_that_may_not_is_told_who_can_help(registry: RegistryServer)
     assert "x" * 43 not in unknown
 
 
-async def test_an_agent_that_a_prober_found_is_told_with_what_was_listed_and_where_its_card_is(
+async def test_probed_agent_is_described_with_listing_and_card_url(
     registry: RegistryServer,
 ) -> None:
     listed, card = "https://found.example/", "https://found.example/.well-known/agent.json"

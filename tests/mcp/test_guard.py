@@ -76,14 +76,14 @@ async def ask(
     ],
 )
 @pytest.mark.parametrize("path", [PATH, "/"])
-async def test_nobody_is_answered_without_the_token(authorization: tuple[str, ...], path: str) -> None:
+async def test_missing_token_gets_401(authorization: tuple[str, ...], path: str) -> None:
     status, headers, body = await ask(Guard(never, TOKEN), *authorization, path=path)
     assert (status, headers[b"www-authenticate"]) == (401, b'Bearer realm="lifesign"')
     assert TOKEN.encode() not in body
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-async def test_whoever_shows_the_token_is_let_through(scheme: str) -> None:
+async def test_right_token_is_admitted(scheme: str) -> None:
     assert (await ask(Guard(taken, TOKEN), f"{scheme} {TOKEN}", body=(b"{", b"}")))[::2] == (200, b"taken")
 
 
@@ -124,7 +124,7 @@ async def test_a_body_that_is_said_to_be_too_long_is_not_waited_for(length: byte
     assert (status, headers[b"connection"]) == (413, b"close")
 
 
-async def test_a_body_may_have_as_many_bytes_as_are_told() -> None:
+async def test_size_limit_of_a_body_is_configurable() -> None:
     guard = Guard(taken, TOKEN)
     assert (await ask(guard, f"Bearer {TOKEN}", length=b"00262144"))[0] == 200
 
@@ -161,7 +161,7 @@ async def test_what_has_begun_to_be_answered_is_cut_off() -> None:
 @pytest.mark.parametrize(
     "token", ["", "t" * (MIN_TOKEN_CHARS - 1), "t" * (MAX_TOKEN_CHARS + 1), "t" * 30 + " t", "é" * 30]
 )
-def test_a_token_that_is_easily_guessed_or_cannot_be_sent_is_refused(token: str) -> None:
+def test_weak_or_unsendable_token_is_refused(token: str) -> None:
     with pytest.raises(InvalidValue, match="--token-file: expected a token of 22 to 4096") as caught:
         check_token(token, "--token-file")
     assert caught.value.given is None

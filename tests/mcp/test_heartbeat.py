@@ -77,7 +77,7 @@ async def die(registry: RegistryServer, agent_id: str) -> None:
         ("silent", "dead", "team-1", "Agent is inactive. Requires re-spawn."),
     ],
 )
-async def test_whoever_cannot_beat_is_told_why_and_no_times(
+async def test_agent_without_heartbeat_permission_gets_the_reason_and_no_times(
     registry: RegistryServer,
     known: RegistryClient,
     *,
@@ -97,14 +97,16 @@ async def test_whoever_cannot_beat_is_told_why_and_no_times(
     assert answer == {"success": False, "error": error}
 
 
-async def test_a_registry_that_is_away_is_the_fourth_error() -> None:
+async def test_unreachable_registry_is_the_fourth_error() -> None:
     result = await Model("http://127.0.0.1:9", ADMIN_KEY).call("heartbeat", agentId="a", teamName="t")
     assert result.is_error
     assert text_of(result).startswith("Failed to update heartbeat: no connection to 127.0.0.1:9")
     assert result.structured_content == {"success": False, "error": text_of(result)}
 
 
-async def test_nobody_beats_with_the_key_of_another(registry: RegistryServer, known: RegistryClient) -> None:
+async def test_heartbeat_with_the_key_of_another_is_refused(
+    registry: RegistryServer, known: RegistryClient
+) -> None:
     await register(known, "victim")
     other = await register(known, "other")
     assert other.agent_key is not None
@@ -159,7 +161,7 @@ async def test_idle_is_kept_until_it_is_active_again(known: RegistryClient, mode
     assert record.version == 3
 
 
-async def test_metadata_stand_in_the_record_beside_what_is_there(known: RegistryClient, model: Model) -> None:
+async def test_metadata_are_merged_into_the_record(known: RegistryClient, model: Model) -> None:
     await register(known, "busy", metadata={"opencode_session": "ses_1"})
     await send_heartbeat(model, "busy", metadata={"task": "t-1", "progress": 0.5})
     await send_heartbeat(model, "busy", status="active")
@@ -169,7 +171,7 @@ async def test_metadata_stand_in_the_record_beside_what_is_there(known: Registry
     }
 
 
-async def test_metadata_that_nobody_can_keep_fail_though_the_agent_is_alive(
+async def test_metadata_that_cannot_be_stored_fail_although_the_agent_is_alive(
     known: RegistryClient, model: Model
 ) -> None:
     before = await register(known, "talkative")
@@ -181,7 +183,7 @@ async def test_metadata_that_nobody_can_keep_fail_though_the_agent_is_alive(
     assert after.last_heartbeat_at > before.last_heartbeat_at
 
 
-async def test_who_is_asked_to_drain_is_told_so(known: RegistryClient, model: Model) -> None:
+async def test_request_to_drain_is_returned(known: RegistryClient, model: Model) -> None:
     await register(known, "leaving")
     await known.agents.send_command("leaving", "drain")
     result = await model.call("heartbeat", agentId="leaving", teamName="team-1")
@@ -278,7 +280,7 @@ class _Fleeting:
         ("returner", True, "Failed to update heartbeat: the agent has just registered again: try again"),
     ],
 )
-async def test_a_life_that_ends_meanwhile_is_told_as_if_it_had_ended_before(
+async def test_incarnation_that_ends_meanwhile_is_reported_like_an_earlier_end(
     known: RegistryClient, agent_id: str, error: str, *, is_back: bool
 ) -> None:
     await register(known, agent_id)

@@ -82,7 +82,7 @@ async def test_a_body_is_bounded(server: HttpServer) -> None:
     assert (await post(server, body=b" " * (MAX_BODY_BYTES + 1))).status_code == 413
 
 
-async def test_what_is_no_call_is_told_so_without_a_trace(server: HttpServer) -> None:
+async def test_malformed_call_is_refused_without_a_traceback(server: HttpServer) -> None:
     response = await post(server, body=b"{")
     assert response.status_code == 400
     assert "Traceback" not in response.text

@@ -7,7 +7,7 @@ from tests.support.servers import REPOSITORY
 from lifesign.mcp.refusal_code import ToolRefusalCode
 
 
-def test_every_code_stands_in_one_of_the_tables() -> None:
+def test_every_code_is_in_one_of_the_tables() -> None:
     pages = "\n".join((REPOSITORY / "docs" / page).read_text() for page in ("mcp.md", "tool-proxy.md"))
     tables = re.split(r"^\| code \|.*\n", pages, flags=re.MULTILINE)[1:]
     told = {

@@ -27,13 +27,13 @@ ENVIRONMENT = {
 }
 
 
-def test_a_process_under_a_lease_is_told_of_its_run_by_its_environment() -> None:
+def test_process_under_a_lease_gets_its_run_from_the_environment() -> None:
     assert run_in(ENVIRONMENT) == RUN
     assert run_in({"PATH": "/bin", "LIFESIGN_RUN_ID": ""}) is None
 
 
 @pytest.mark.parametrize("name", list(ENVIRONMENT))
-def test_a_run_is_told_of_whole_or_not_at_all(name: str) -> None:
+def test_run_variables_are_complete_or_absent(name: str) -> None:
     with pytest.raises(InvalidValue, match=f"{name}: expected a value, as .* have one"):
         run_in({**ENVIRONMENT, name: ""})
 

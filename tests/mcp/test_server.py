@@ -92,7 +92,7 @@ async def test_a_tool_that_is_not_there_is_named_with_those_that_are() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-async def test_what_can_be_helped_is_told_with_the_help(error: Exception, told: str) -> None:
+async def test_helpful_errors_carry_a_hint(error: Exception, told: str) -> None:
     async def fail(_asked: Word, _reach: ToolContext) -> ToolAnswer:
         raise error
 
@@ -103,7 +103,7 @@ async def test_what_can_be_helped_is_told_with_the_help(error: Exception, told: 
     assert failed(result)[0] == told.partition(":")[0]
 
 
-async def test_a_fault_of_ours_is_logged_and_tells_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_internal_error_is_logged_and_reveals_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def fail(_asked: Word, _reach: ToolContext) -> ToolAnswer:
         raise ZeroDivisionError("ahk_secret")
 

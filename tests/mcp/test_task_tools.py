@@ -148,7 +148,7 @@ async def test_case_11_a_child_is_paid_out_of_the_envelope_and_the_parent_stays_
     assert not reported.is_error
 
 
-async def test_a_registry_that_is_away_is_told_as_such(registry: RegistryServer) -> None:
+async def test_unreachable_registry_is_reported(registry: RegistryServer) -> None:
     run = HeldRun(task_id=f"task_{'0' * 26}", run_id=f"run_{'0' * 26}", fencing_token=1)
     async with RegistryClient("http://127.0.0.1:9", key=KEYS[Role.ADMIN], timeout_seconds=0.3) as away:
         answers = [await call(server_of(away, run), tool, arguments) for tool, arguments, _ in CALLS]

@@ -23,7 +23,7 @@ def test_who_writes_to_a_task_shows_the_run_unless_the_server_is_bound_to_one() 
 
 
 @pytest.mark.parametrize("tool", [*TOOLS, *offered(has_registry=True)], ids=lambda tool: tool.name)
-def test_a_model_is_told_what_each_tool_and_each_argument_is(tool: Tool) -> None:
+def test_every_tool_and_argument_has_a_description(tool: Tool) -> None:
     assert len(tool.description) > 100
     for model in (tool.takes, tool.gives):
         schema = model.model_json_schema(by_alias=True)

@@ -34,7 +34,7 @@ async def test_a_token_goes_where_it_was_meant_for() -> None:
     assert server.asked("/")["authorization"] == "Bearer secret"
 
 
-async def test_a_name_that_leads_elsewhere_a_moment_later_is_vetted_anew(
+async def test_name_that_resolves_differently_later_is_checked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     named_hosts(monkeypatch)({"agent.example": [["127.0.0.1"], ["10.0.0.5"]]})
@@ -49,7 +49,7 @@ async def test_a_name_that_leads_elsewhere_a_moment_later_is_vetted_anew(
     assert len(server.heads) == 1
 
 
-async def test_what_a_name_of_our_own_network_leads_to_is_told_to_us_alone(
+async def test_private_addresses_of_a_name_are_shown_only_in_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named_hosts(monkeypatch)({"db.internal.example": [["10.1.2.3"]]})

@@ -142,7 +142,7 @@ async def test_a_failing_recorder_fails_no_request(
     assert all(record.levelno == logging.ERROR for record in caplog.records)
 
 
-async def test_a_failing_recorder_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_recorder_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = HandClock()
     middleware = AgentHealthMiddleware(
         app_of([start(500), final()], clock), agent_id="agent", clock=clock.clock

@@ -130,7 +130,7 @@ async def test_two_agents_of_one_origin_have_their_own_documents_and_cards(
         assert card.header("link") == f'<{root}{path}>; rel="status"'
 
 
-async def test_a_document_of_the_origin_stands_beside_those_of_its_agents() -> None:
+async def test_document_of_the_origin_is_beside_those_of_its_agents() -> None:
     front = AgentHealthMiddleware(origin(Starlette(), added=False), agent_id="front", exclude=["/agents/*"])
     assert await agent_at(front, HEALTH) == "front"
     assert await agent_at(front, "/agents/adder" + HEALTH) == "adder"

@@ -238,7 +238,7 @@ def test_nothing_is_kept_of_what_its_status_decides(status: int, headers: dict[s
     assert StreamedBody(begin, content_of(begin), 100).kept is None
 
 
-def test_what_is_no_json_is_told() -> None:
+def test_invalid_json_is_reported() -> None:
     for body in (b"<html>", b"", b" "):
         with pytest.raises(NotJson):
             classify_json(body, 100)

@@ -75,9 +75,7 @@ def is_full(answer: Answer) -> bool:
     [("healthy", "healthy"), ("degraded", "healthy"), ("unhealthy", "unhealthy"), ("unknown", "unknown")],
 )
 @pytest.mark.parametrize("token", [None, TOKEN])
-async def test_the_coarse_document_tells_the_state_and_nothing_else(
-    status: str, published: str, token: str | None
-) -> None:
+async def test_coarse_document_shows_only_the_state(status: str, published: str, token: str | None) -> None:
     answer = await get(coarse(status, token))
     assert answer.status == 200
     document = answer.json()
@@ -227,7 +225,7 @@ def requests_of_every_kind() -> list[tuple[dict[str, Any], str]]:
 
 @pytest.mark.parametrize("detail", [{}, {"detail": "coarse"}, {"detail": "coarse", "detail_token": TOKEN}])
 @pytest.mark.parametrize("is_broken", [False, True])
-async def test_no_answer_tells_anything_internal(
+async def test_no_response_contains_internal_details(
     *,
     detail: dict[str, Any],
     is_broken: bool,

@@ -175,9 +175,7 @@ async def test_a_good_stream_is_a_response_however_it_is_cut(
 
 @pytest.mark.parametrize("steps", [[start(), final(b"x")], [start(headers=JSON), chunk(b"{"), final(b"}")]])
 @pytest.mark.parametrize("kind", ["coroutine function", "plain function", "object"])
-async def test_what_send_gives_back_can_be_awaited_whatever_the_servers_send_is(
-    steps: list[Message], kind: str
-) -> None:
+async def test_return_value_of_send_is_awaitable_with_every_server(steps: list[Message], kind: str) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         for step in steps:
             await asyncio.gather(wrapping(send(step)))
@@ -192,7 +190,7 @@ async def test_what_send_gives_back_can_be_awaited_whatever_the_servers_send_is(
     assert outcomes(middleware) == {"answered": 1}
 
 
-async def test_a_task_can_be_made_of_what_a_coroutine_function_gives_back() -> None:
+async def test_return_value_of_a_coroutine_function_can_become_a_task() -> None:
     async def app(scope: Scope, receive: Receive, send: Any) -> None:
         for step in (start(headers=JSON), chunk(b"{"), final(b"}")):
             await asyncio.create_task(send(step))

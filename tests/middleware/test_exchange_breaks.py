@@ -284,7 +284,7 @@ async def test_an_oserror_of_the_apps_own_is_its_own_also_after_messages_that_we
 @pytest.mark.parametrize("headers", TYPES)
 @pytest.mark.parametrize("before", [[], [chunk(b"data: {}\n\n")]])
 @pytest.mark.parametrize(("seconds", "outcome"), [(29.9, "abandoned"), (30.1, "abandoned_late")])
-async def test_a_caller_who_leaves_is_judged_by_how_long_it_waited(
+async def test_disconnect_is_classified_by_the_waiting_time(
     *, before: list[Step], rest: list[Step], headers: dict[str, str], seconds: float, outcome: str
 ) -> None:
     """B7: a return without the final body, and http.disconnect followed by an empty one."""
@@ -452,7 +452,7 @@ async def test_stalled_upload_is_never_overdue(outcome: str) -> None:
     assert outcomes(middleware) == {outcome: 1}
 
 
-async def test_time_of_a_receive_that_was_given_up_is_no_upload_for_ever() -> None:
+async def test_cancelled_receive_does_not_count_as_upload_forever() -> None:
     clock = HandClock()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -144,9 +144,7 @@ async def test_a_failed_task_in_the_answer_to_a_poll_is_a_good_answer(method: st
         ("POST", "/v1/tasks/7:subscribe", "answered"),
     ],
 )
-async def test_the_rest_binding_tells_sends_from_polls_by_the_path(
-    method: str, path: str, outcome: str
-) -> None:
+async def test_rest_binding_separates_sends_from_polls_by_path(method: str, path: str, outcome: str) -> None:
     scope = http_scope(path, method)
     asked = request(b'{"message":{}}')
     assert await answered(FAILED_REST, JSON, asked=asked, scope=scope) == outcome

@@ -152,5 +152,5 @@ async def test_a_method_that_no_route_takes_reached_no_operation(agent: str) -> 
     assert played.outcome == "no_operation"
 
 
-async def test_where_a_framework_does_not_tell_a_404_counts_as_unmatched() -> None:
+async def test_without_route_information_a_404_counts_as_unmatched() -> None:
     assert await outcome_at([start(404), final(b"no")], "/tasks/7") == "no_operation"

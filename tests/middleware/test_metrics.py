@@ -52,7 +52,7 @@ async def test_the_numbers_of_the_document_stand_at_a_path() -> None:
     assert agent.health.document().calibration.sample_count == 20  # type: ignore[union-attr]
 
 
-async def test_answers_that_were_not_inspected_stand_there_by_reason() -> None:
+async def test_uninspected_responses_are_exported_by_reason() -> None:
     agent = wrapped(metrics_path="/metrics")
     for inspection in (Inspection.COMPRESSED, Inspection.COMPRESSED, Inspection.OVERSIZED):
         agent.health.count(Outcome.NOT_INSPECTED, 5, None, agent.health.clock.monotonic_ns(), inspection)
@@ -99,7 +99,7 @@ async def test_below_a_root_path_and_without_the_setting() -> None:
     assert (await ask(wrapped(), "/metrics")).body == b"ok"
 
 
-async def test_whoever_publishes_little_shows_numbers_for_a_token_alone() -> None:
+async def test_restricted_details_require_the_token_for_metrics() -> None:
     agent = wrapped(detail="coarse", detail_token=TOKEN, metrics_path="/metrics")
     assert (await ask(agent, "/metrics")).status == 401
     for given, status in ((TOKEN, 200), (TOKEN + "x", 401), ("", 401)):

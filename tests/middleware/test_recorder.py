@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -101,7 +102,7 @@ def test_more_than_an_hour_counts_as_an_hour(health: AgentHealth, latency_ms: fl
 
 
 @pytest.mark.parametrize("count", [1, 255, 256, 257, 1000])
-def test_quick_answers_are_there_for_whoever_looks(health: AgentHealth, clock: HandClock, count: int) -> None:
+def test_fast_responses_are_visible_immediately(health: AgentHealth, clock: HandClock, count: int) -> None:
     for _ in range(count):
         health.count_quick_answer(5_000_000, clock.monotonic_ns())
     assert outcomes(health) == {"answered": count}
@@ -135,7 +136,7 @@ def test_the_first_byte_of_a_stream_has_percentiles_of_its_own(health: AgentHeal
 # --- document and published -------------------------------------------------------------------------------
 
 
-def test_document_tells_of_now_and_published_of_the_last_refresh(
+def test_document_is_current_and_published_one_is_of_the_last_refresh(
     health: AgentHealth, clock: HandClock
 ) -> None:
     before = published(health)
@@ -176,6 +177,25 @@ def test_it_is_computed_once_for_ten_thousand_askers(clock: HandClock) -> None:
         clock.advance(60)
 
 
+def test_thread_that_asks_during_a_refresh_gets_the_new_document(clock: HandClock) -> None:
+    answers: list[bytes] = []
+    threads: list[Thread] = []
+
+    def ask_meanwhile() -> None:
+        threads.append(Thread(target=lambda: answers.append(health.published(clock.monotonic_ns()).document)))
+        threads[-1].start()
+        # Long enough for an answer that does not wait for the refresh.
+        threads[-1].join(0.1)
+
+    health = agent(clock, model_changed_at=ask_meanwhile)
+    for _ in range(2):
+        document = health.published(clock.monotonic_ns()).document
+        threads[-1].join()
+        assert answers[-1] == document
+        health.record(latency_ms=5)
+        clock.advance(60)
+
+
 def test_the_seconds_to_the_next_refresh_are_never_too_many(health: AgentHealth, clock: HandClock) -> None:
     health.published(clock.monotonic_ns())
     for passed_s in (0, 0.5, 1, 30, 59, 59.9, 60, 1000):
@@ -191,7 +211,7 @@ LONG_AGO = (NOW - timedelta(days=3, hours=23)).astimezone(TOKYO)
 
 
 @pytest.mark.parametrize("moment", [LONG_AGO, lambda: LONG_AGO])
-def test_a_moment_is_told_in_utc_and_its_age_in_whole_days(clock: HandClock, moment: Any) -> None:
+def test_moments_are_utc_and_ages_whole_days(clock: HandClock, moment: Any) -> None:
     decay = agent(clock, model_changed_at=moment, capabilities_updated_at=moment).document().decay
     assert decay is not None
     assert decay.days_since_model_change == 3
@@ -269,7 +289,7 @@ def fail(*_: object, **__: object) -> Any:
     raise RuntimeError("secret of the inside")
 
 
-def test_a_recorder_that_cannot_count_fails_nobody_and_says_so_once_a_minute(
+def test_broken_recorder_fails_no_request_and_is_logged_once_a_minute(
     clock: HandClock, monkeypatch: pytest.MonkeyPatch, complaints: Callable[[], list[str]]
 ) -> None:
     health = agent(clock)
@@ -305,7 +325,7 @@ def test_a_document_that_cannot_be_made_says_unknown_until_it_can(
     assert published(health).health.status is HealthStatus.HEALTHY
 
 
-def test_windows_that_cannot_be_opened_fail_nobody(
+def test_unreadable_windows_fail_no_request(
     health: AgentHealth, monkeypatch: pytest.MonkeyPatch, complaints: Callable[[], list[str]]
 ) -> None:
     monkeypatch.setattr(recorder, "open_windows", fail)

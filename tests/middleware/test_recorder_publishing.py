@@ -110,7 +110,7 @@ def test_who_is_asked_first_while_another_publishes_serves_what_that_one_publish
     assert served(newcomer) == after
 
 
-def test_a_publisher_that_is_stuck_stops_nobody(team: Team) -> None:
+def test_stuck_publisher_blocks_no_worker(team: Team) -> None:
     (before,) = team.answers()
     worker = team.workers[0]
     with team.someone_publishing():
@@ -147,9 +147,7 @@ def test_a_worker_that_cannot_make_the_document_publishes_nothing(
 
 
 @pytest.mark.parametrize("spoil", [lambda size: b"\xff" * size, os.urandom, bytes])
-def test_a_board_that_is_spoilt_while_workers_use_it_stops_nobody(
-    team: Team, spoil: Callable[[int], bytes]
-) -> None:
+def test_damaged_shared_state_blocks_no_worker(team: Team, spoil: Callable[[int], bytes]) -> None:
     team.answers()
     (board,) = team.state_dir.glob("*/board")
     for _ in range(3):

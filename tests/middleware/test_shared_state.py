@@ -246,7 +246,7 @@ def test_where_there_is_no_boot_id_a_reboot_shows_in_the_clocks(
     assert rebooted == WALL_NS + 600 * SECOND_NS
 
 
-def test_a_time_base_with_any_byte_changed_is_made_anew(whole: bytes, fuzzed: SharedState) -> None:
+def test_damaged_time_base_is_recreated(whole: bytes, fuzzed: SharedState) -> None:
     header = 72
     os.pwrite(fuzzed.fd, whole, 0)
     agreed_ns = fuzzed.agree_on_offset(0, WALL_NS + 10**12)

@@ -376,7 +376,7 @@ def test_other_settings_that_a_living_worker_counts_under_stay(workers: Workers)
 # --- what nobody may learn --------------------------------------------------------------------------------
 
 
-def test_the_document_tells_nothing_of_places_processes_and_versions(tmp_path: Path) -> None:
+def test_document_reveals_no_paths_processes_or_versions(tmp_path: Path) -> None:
     workers = Workers(tmp_path / "canary-place")
     team = [workers.start() for _ in range(3)]
     record(team[0], 20)

@@ -128,7 +128,7 @@ CORRUPT: list[Callable[[Path], None]] = [
 
 
 @pytest.mark.parametrize("corrupt", CORRUPT)
-def test_who_starts_sets_it_aside_with_a_warning_and_counts_anew(
+def test_foreign_file_is_moved_aside_with_a_warning_at_the_start(
     place: Place, caplog: pytest.LogCaptureFixture, corrupt: Callable[[Path], None]
 ) -> None:
     path = place.leave_behind()
@@ -196,7 +196,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=examples(50))
 @given(data=st.data(), at=st.integers(0, 1_450_000), noise=st.binary(min_size=1, max_size=4096))
-def test_whatever_stands_in_a_file_the_document_is_sound(
+def test_document_is_valid_with_any_file_content(
     fuzzed: Path, data: st.DataObject, at: int, noise: bytes
 ) -> None:
     place = Place(fuzzed)

@@ -134,7 +134,7 @@ def test_room_that_is_refused_leaves_no_half_made_file(
 
 
 @pytest.mark.fault
-def test_a_disk_that_became_read_only_before_the_first_request_fails_nobody(
+def test_read_only_disk_before_the_first_request_fails_no_request(
     disk: Callable[[str], Path], clock: HandClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = disk("size=8m")
@@ -235,7 +235,7 @@ def test_a_directory_of_ours_that_others_may_read_is_closed_to_them(tmp_path: Pa
     again.close()
 
 
-def test_a_directory_that_is_removed_stops_nobody_who_has_it_open(tmp_path: Path, clock: HandClock) -> None:
+def test_removed_directory_does_not_stop_workers_that_opened_it(tmp_path: Path, clock: HandClock) -> None:
     first, second = agent(clock, state_dir=tmp_path), agent(clock, state_dir=tmp_path)
     record(first, 3)
     record(second, 4)
@@ -282,7 +282,7 @@ def test_an_agents_directory_that_is_not_ours_is_not_used(
     again.close()
 
 
-def test_the_name_of_the_directory_tells_nothing_of_the_agent(tmp_path: Path, clock: HandClock) -> None:
+def test_directory_name_reveals_nothing_of_the_agent(tmp_path: Path, clock: HandClock) -> None:
     """And an agent cannot choose a path by its name."""
     health = agent(clock, agent_id="../../secret/agent", state_dir=tmp_path / "state")
     record(health, 1)

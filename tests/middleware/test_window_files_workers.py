@@ -103,7 +103,7 @@ def test_a_publisher_killed_between_lock_and_write_leaves_the_board_to_others(tm
             assert files(tmp_path) == 2
 
 
-def test_a_publisher_that_is_stopped_with_the_lock_in_its_hands_stops_nobody(tmp_path: Path) -> None:
+def test_suspended_publisher_that_holds_the_lock_blocks_no_worker(tmp_path: Path) -> None:
     with worker_processes(tmp_path, 2) as (stopped, other):
         other.ask("record 20")
         held = other.ask("published")

@@ -117,7 +117,7 @@ async def test_one_private_address_among_many_public_ones_is_never_called() -> N
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @on_both_loops
-async def test_a_redirect_is_judged_anew(status: int) -> None:
+async def test_redirect_is_checked_again(status: int) -> None:
     names: dict[str, Answer] = {"public.example": ("127.1.0.1",), "private.example": ("127.0.0.1",)}
     async with serving({"/": answer(200)}) as inside:
         replies = {

@@ -114,7 +114,7 @@ async def test_the_largest_body_is_read_also_when_its_header_comes_with_it() -> 
 
 
 @on_both_loops
-async def test_whoever_is_slow_is_given_up_at_the_deadline() -> None:
+async def test_slow_target_ends_at_the_deadline() -> None:
     async def never(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
 
@@ -154,7 +154,7 @@ async def test_whoever_is_slow_is_given_up_at_the_deadline() -> None:
 
 
 @on_both_loops
-async def test_a_connection_that_is_cut_is_told_at_each_stage() -> None:
+async def test_cut_connection_is_classified_at_each_stage() -> None:
     async def at_once(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 

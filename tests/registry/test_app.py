@@ -16,7 +16,7 @@ from lifesign.storage.engine.sqlite import ROOM_BYTES
 FACTS = {f"fact {number}": "x" * 100 for number in range(10)}
 
 
-async def test_a_server_that_can_store_nothing_says_that_it_is_ill(
+async def test_server_that_cannot_write_is_unhealthy(
     tmp_path: Path, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lifesign.storage.engine.sqlite.BUSY_SECONDS", 0.1)
@@ -35,7 +35,7 @@ async def test_a_server_that_can_store_nothing_says_that_it_is_ill(
 
 
 @pytest.mark.fault
-async def test_a_server_whose_disk_is_full_is_ill_until_there_is_room_again(
+async def test_server_with_a_full_disk_is_unhealthy_until_there_is_space(
     tmp_path: Path, clock: WoundClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     with mounted(tmp_path / "disk", "size=2m") as disk:

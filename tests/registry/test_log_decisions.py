@@ -145,7 +145,7 @@ def test_a_wave_is_cut_to_some_lines_and_a_number(log: Log) -> None:
     assert told[-1]["event"] == f"agent.lifecycle to active: registered: {more}"
 
 
-async def test_nobody_fills_the_log_by_asking(api: RegistryApi, clock: WoundClock, log: Log) -> None:
+async def test_requests_cannot_flood_the_log(api: RegistryApi, clock: WoundClock, log: Log) -> None:
     for _ in range(MAX_REFUSALS_PER_SECOND + 7):
         await api.ask("GET", AGENTS, key=None)
     assert len(log.lines("call.refused")) == MAX_REFUSALS_PER_SECOND
@@ -163,7 +163,7 @@ def test_members_of_events_have_names_that_a_record_takes() -> None:
         assert get_args(payload) == ()
 
 
-def test_the_document_names_what_is_told_and_what_is_not() -> None:
+def test_document_lists_logged_and_unlogged_events() -> None:
     text = (REPOSITORY / "docs" / "monitoring.md").read_text()
     words = set(re.findall(r"`([a-z_.]+)`", text))
     assert {"agent.lifecycle", "monitor.suspended", "call.refused", "fenced_write_rejected"} <= words

@@ -55,7 +55,7 @@ async def test_a_registration_leaves_out_null_and_what_we_do_not_know(api: Regis
     assert await api.lifecycle("one") == [("registering", "active", "registered")]
 
 
-async def test_nobody_registers_by_the_id_of_a_target(api: RegistryApi) -> None:
+async def test_registration_by_target_id_is_refused(api: RegistryApi) -> None:
     body = {"agent_id": target_id("https://agent.example/")}
     assert (await api.ask("POST", f"{AGENTS}/register", body, key=Role.ENROLL)).status == 400
 
@@ -84,7 +84,7 @@ async def test_a_heartbeat_without_a_time_shows_no_drift(api: RegistryApi) -> No
     ]
 
 
-async def test_nobody_beats_for_another(api: RegistryApi) -> None:
+async def test_heartbeat_for_another_agent_is_refused(api: RegistryApi) -> None:
     await registered(api)
     key = await registered(api, "two")
     answer = await api.ask("POST", f"{AGENTS}/one/heartbeat", {}, key=key)

@@ -66,7 +66,7 @@ async def test_silence_makes_unhealthy_and_then_dead_just_after_the_thresholds(a
     ]
 
 
-async def test_who_beats_is_put_off_and_nothing_is_told(api: RegistryApi) -> None:
+async def test_agent_that_sends_heartbeats_is_postponed_without_an_event(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     for _ in range(8):
         api.clock.advance(30)
@@ -97,7 +97,7 @@ async def test_the_leases_of_the_dead_expire_after_the_agents_event(api: Registr
 
 
 @pytest.mark.both_databases
-async def test_a_coordinator_that_dies_is_told_of(api: RegistryApi) -> None:
+async def test_death_of_a_coordinator_is_reported(api: RegistryApi) -> None:
     await api.register("lead", role_id="leaders", capabilities=["coordinator"])
     await api.register("worker", capabilities=["translation"])
     api.clock.advance(301)
@@ -187,7 +187,7 @@ async def test_a_command_whose_time_is_over_is_forgotten_with_an_event(
     assert await _types(database) == ["agent.command_expired"]
 
 
-async def test_more_than_one_transaction_takes_are_all_judged(
+async def test_all_due_agents_are_processed_in_several_transactions(
     database: Database, clock: WoundClock, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("lifesign.registry.sweep.CHUNK", 3)
@@ -198,7 +198,7 @@ async def test_more_than_one_transaction_takes_are_all_judged(
     assert await _types(database) == ["agent.lifecycle"] * 10
 
 
-async def test_whoever_is_just_within_its_time_is_met_once_in_a_sweep(
+async def test_agent_within_its_interval_is_visited_once_per_sweep(
     database: Database, clock: WoundClock, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("lifesign.registry.sweep.CHUNK", 2)
@@ -212,7 +212,9 @@ async def test_whoever_is_just_within_its_time_is_met_once_in_a_sweep(
     assert await count_by_status(database) == {"unhealthy": 5}
 
 
-async def test_when_all_fall_silent_at_once_nobody_goes_until_the_hold_is_over(slow_api: RegistryApi) -> None:
+async def test_simultaneous_silence_of_all_takes_no_agent_down_during_the_suspension(
+    slow_api: RegistryApi,
+) -> None:
     key = (await slow_api.register("survivor"))["agent_key"]
     await add_agents(slow_api.database, 30)
     slow_api.clock.advance(91)
@@ -271,7 +273,7 @@ async def test_who_has_just_registered_is_held_with_the_others(slow_api: Registr
     }
 
 
-async def test_when_those_who_are_held_are_heard_again_nobody_ever_goes(slow_api: RegistryApi) -> None:
+async def test_suspended_agents_that_answer_again_never_go_down(slow_api: RegistryApi) -> None:
     names = await add_agents(slow_api.database, 30)
     keys = [await slow_api.add_agent_key(name) for name in names]
     slow_api.clock.advance(91)
@@ -289,7 +291,7 @@ async def test_when_those_who_are_held_are_heard_again_nobody_ever_goes(slow_api
 # Missed heartbeats have witnesses.
 
 
-async def test_two_agents_that_fall_silent_with_nobody_heard_are_held_up_to_the_limit(
+async def test_two_silent_agents_without_witness_are_suspended_up_to_the_limit(
     slow_api: RegistryApi,
 ) -> None:
     """As if the way to the registry was cut: neither agent's request arrives, nor any other."""
@@ -332,7 +334,7 @@ async def test_agents_that_stay_silent_are_believed_after_the_longest_hold(slow_
     assert ended["payload"]["cause"] == "max_suspension"
 
 
-async def test_a_single_agent_is_judged_by_itself(slow_api: RegistryApi) -> None:
+async def test_single_agent_has_no_mass_exit(slow_api: RegistryApi) -> None:
     await add_agents(slow_api.database, 1)
     await _live(slow_api, 100)
     assert await count_by_status(slow_api.database) == {"unhealthy": 1}
@@ -441,9 +443,7 @@ async def test_while_it_is_held_drains_go_on(api: RegistryApi) -> None:
 
 
 @pytest.mark.both_databases
-async def test_a_record_that_cannot_be_judged_hides_no_other(
-    database: Database, clock: WoundClock, caplog: Any
-) -> None:
+async def test_invalid_record_hides_no_other(database: Database, clock: WoundClock, caplog: Any) -> None:
     await add_agents(database, 5)
 
     def spoil(transaction: Transaction) -> None:
@@ -487,7 +487,7 @@ async def test_a_sweep_that_fails_is_followed_by_the_next(
 
 
 @pytest.mark.both_databases
-async def test_a_sweep_that_somebody_else_has_claimed_is_left_alone_until_it_stops(
+async def test_sweep_claimed_by_another_process_is_skipped_until_that_stops(
     database: Database, clock: WoundClock
 ) -> None:
     await add_agents(database, 1)

@@ -195,7 +195,7 @@ async def test_who_connects_and_says_nothing_is_let_go_without_a_word(
     ],
 )
 @on_both_loops
-async def test_a_head_that_does_not_end_is_told_that_it_took_too_long(beginning: bytes, drop: bytes) -> None:
+async def test_endless_head_gets_a_timeout_answer(beginning: bytes, drop: bytes) -> None:
     async with served() as server:
         caller = await server.connect(beginning)
         dripping = asyncio.create_task(drip(caller, drop))
@@ -302,7 +302,7 @@ async def test_offer_of_another_protocol_with_a_body_is_refused(body: bytes, sta
         assert "Upgrade" in json.loads(answer.body)["message"]
 
 
-def test_of_those_who_do_not_speak_http_some_are_told_in_a_second() -> None:
+def test_number_of_answers_to_non_http_callers_is_limited_per_second() -> None:
     watch = connection_limits._Watch(set())
     told = [watch.may_complain(5.5, logging.WARNING) for _ in range(30)]
     assert told == [True] * 20 + [False] * 10
@@ -312,7 +312,7 @@ def test_of_those_who_do_not_speak_http_some_are_told_in_a_second() -> None:
 
 @on_both_loops
 @pytest.mark.parametrize("most", [0, 1])
-async def test_requests_that_fail_are_told_so_often_in_a_second(
+async def test_number_of_logged_failures_is_limited_per_second(
     most: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(connection_limits, "MAX_COMPLAINTS_PER_SECOND", most)
@@ -363,7 +363,7 @@ async def test_who_takes_nothing_holds_up_no_server_that_ends(
 
 
 @on_both_loops
-async def test_over_tls_a_head_that_does_not_end_is_told_so_too(tmp_path: Path) -> None:
+async def test_endless_head_over_tls_gets_a_timeout_answer(tmp_path: Path) -> None:
     async with served(Authority(tmp_path)) as server:
         caller = await server.connect(b"GET / HTTP/1.1\r\n")
         waiting_at_s = await server.until_waiting(1)
@@ -386,7 +386,7 @@ async def test_who_takes_its_time_over_an_answer_gets_all_of_it(monkeypatch: pyt
 
 
 @on_both_loops
-async def test_beyond_the_most_connections_callers_are_told_to_come_again(
+async def test_connections_above_the_limit_get_503(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(connection_limits, "MAX_CONNECTIONS", 2)
@@ -412,7 +412,7 @@ async def test_beyond_the_most_connections_callers_are_told_to_come_again(
 
 
 @on_both_loops
-async def test_those_far_beyond_are_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_far_above_the_limit_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_limits, "MAX_CONNECTIONS", 0)
     monkeypatch.setattr(connection_limits, "MAX_REFUSED", 1)
     monkeypatch.setattr(connection_limits, "LINGER_SECONDS", PATIENCE_SECONDS)

@@ -21,7 +21,7 @@ def test_garbage_is_looked_for_less_often_and_afterwards_as_before() -> None:
 
 
 @pytest.mark.parametrize("chosen", [0, 2 * YOUNG_OBJECTS])
-def test_whoever_has_it_looked_for_even_less_keeps_that(chosen: int) -> None:
+def test_rarer_collection_of_the_user_is_kept(chosen: int) -> None:
     gc.set_threshold(chosen, 10, 10)
     with rarely_collected():
         assert gc.get_threshold() == (chosen, 10, 10)

@@ -27,7 +27,7 @@ def test_a_line_says_when_how_grave_who_and_what() -> None:
 
 
 @pytest.mark.parametrize("broken", ["a\nb", "a\r\nb", "a\x1b[2Jb", "a\u2028b", "a\x85b", "a\ud800b"])
-def test_nobody_writes_a_line_of_his_own(broken: str) -> None:
+def test_log_lines_cannot_be_injected(broken: str) -> None:
     line = LogLine().format(record("%s", broken))
     assert line.isprintable()
     assert line.isascii()

@@ -41,6 +41,6 @@ async def test_a_trusted_proxy_is_believed_where_it_names_an_address(said: list[
     assert await caller(said) == told
 
 
-async def test_nobody_else_is_believed() -> None:
+async def test_other_proxies_are_not_trusted() -> None:
     assert await caller(["203.0.113.7"], ("198.51.100.1", 5)) == "198.51.100.1"
     assert await caller(["203.0.113.7"], None) is None

@@ -9,7 +9,7 @@ from lifesign.serving.self_signed_certificate import certificate_ends_s
 
 # Until 2049 as UTCTime, later as GeneralizedTime (RFC 5280 4.1.2.5).
 @pytest.mark.parametrize("year", [2027, 2049, 2050, 2070])
-def test_a_certificate_tells_when_it_ends(tmp_path: Path, year: int) -> None:
+def test_expiry_of_the_certificate_is_reported(tmp_path: Path, year: int) -> None:
     ends_at = datetime(year, 6, 1, 12, 30, 15, tzinfo=UTC)
     issued = trustme.CA().issue_cert("registry.example", not_after=ends_at)
     file = tmp_path / "chain.pem"
@@ -26,7 +26,7 @@ def test_a_certificate_tells_when_it_ends(tmp_path: Path, year: int) -> None:
         b"-----END CERTIFICATE----------BEGIN CERTIFICATE-----",
     ],
 )  # fmt: skip
-def test_what_is_no_certificate_tells_nothing(tmp_path: Path, content: bytes) -> None:
+def test_invalid_certificate_has_no_expiry(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "chain.pem").write_bytes(content)
     assert certificate_ends_s(tmp_path / "chain.pem") is None
     assert certificate_ends_s(tmp_path / "none.pem") is None

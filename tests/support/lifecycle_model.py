@@ -196,8 +196,11 @@ class Model:
         """None ends it, also of one that is gone."""
         if agent.status not in ALIVE and seconds is not None:
             return 410
-        if seconds is not None or self._is_maintained(agent):
-            agent.maintenance_until_s = None if seconds is None else self.now_s + seconds
+        if seconds is None and not self._is_maintained(agent):
+            return 200
+        until_s = None if seconds is None else self.now_s + seconds
+        if until_s != agent.maintenance_until_s:
+            agent.maintenance_until_s = until_s
             self._judge(agent, may_fall=False)
         return 200
 

@@ -163,8 +163,10 @@ class AgentHealth:
         `now_ns` is the time of this recorder's monotonic clock. If the document cannot be made, it
         says `unknown`.
         """
+        # Read before `_held`, as a refresh in another thread sets both first and `_held` last.
+        is_current = now_ns < self._refresh_due_ns and not self._is_refreshing
         held = self._held
-        if held is not None and now_ns < self._refresh_due_ns and not self.is_on_grid:
+        if held is not None and is_current and not self.is_on_grid:
             return held
         with self._lock:
             try:
@@ -263,7 +265,7 @@ class AgentHealth:
         now_ns = self.clock.monotonic_ns()
         if now_ns >= self._complaint_due_ns.get(what, 0):
             self._complaint_due_ns[what] = now_ns + _COMPLAINT_INTERVAL_NS
-            _log.exception("lifesign: %s (not said again for a minute)", what)
+            _log.exception("lifesign: %s (not logged again for a minute)", what)
 
     def _begin(self) -> None:
         self._lock = threading.RLock()
@@ -384,6 +386,7 @@ class AgentHealth:
     def _refresh(self, now_ns: int) -> PublishedDocument:
         """Adopt what another worker has published, or make and publish the document."""
         # First of all: an operator's function may record, or ask for the document, in its turn.
+        is_nested, self._is_refreshing = self._is_refreshing, True
         self._refresh_due_ns = now_ns + self.settings.refresh_ns
         wall_ns = self.clock.wall_ns()
         if self.is_on_grid:
@@ -394,9 +397,8 @@ class AgentHealth:
                 self._held = None
             self._is_provisional = wall_ns == self._held_from_ns
             self._look_again_ns = None
-        if self._is_refreshing:
+        if is_nested:
             return self._unknown(now_ns)
-        self._is_refreshing = True
         try:
             windows = self._opened(now_ns)
             if self.is_on_grid:

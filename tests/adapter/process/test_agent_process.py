@@ -78,7 +78,7 @@ def pid_in(file: Path) -> int:
 
 
 @pytest.mark.parametrize(("code", "expected"), [("exit 0", 0), ("exit 7", 7), ("kill -SEGV $$", -11)])
-async def test_its_exit_code_is_told(tmp_path: Path, code: str, expected: int) -> None:
+async def test_exit_code_is_reported(tmp_path: Path, code: str, expected: int) -> None:
     async with running(tmp_path, "sh", "-c", code) as process:
         assert await process.wait() == expected
         await process.wait_gone()
@@ -112,7 +112,7 @@ async def test_signals_are_as_usual_for_it_and_it_leads_a_session_of_its_own(tmp
     assert (tmp_path / "stdout.log").read_text() == "[] set() True\n"
 
 
-async def test_a_command_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_missing_command_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="No such file"):
         async with running(tmp_path, "no-such-program-here"):
             pass
@@ -141,7 +141,7 @@ async def test_who_does_not_listen_is_killed_after_its_grace(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("stopped", ["warden", "keeper", "both", "nobody"])
-async def test_whoever_of_its_watchers_goes_on_kills_all_of_it_when_its_timer_is_due(
+async def test_any_surviving_watcher_kills_the_agent_when_the_lease_timer_ends(
     tmp_path: Path, stopped: str
 ) -> None:
     timer = LeaseTimer(1_000.0)
@@ -291,7 +291,7 @@ async def test_a_stopped_agent_hears_that_it_has_to_end(tmp_path: Path) -> None:
         assert await process.wait() == 5
 
 
-async def test_a_warden_that_is_killed_takes_the_agent_with_it(tmp_path: Path) -> None:
+async def test_killed_watcher_takes_the_agent_with_it(tmp_path: Path) -> None:
     code = f"import subprocess\nsubprocess.Popen(['sleep', '1000'])\n{DAEMON}time.sleep(1000)"
     async with running(tmp_path, *python(code)) as process:
         pid_in(tmp_path / "daemon")
@@ -344,7 +344,7 @@ async def test_what_outlives_both_is_known_by_its_environment_or_by_what_it_is_b
         assert not below & process_watcher.processes().keys()
 
 
-async def test_an_agent_that_stops_its_warden_is_ended_all_the_same(tmp_path: Path) -> None:
+async def test_agent_that_stops_its_watcher_is_ended_all_the_same(tmp_path: Path) -> None:
     once = "kill -STOP $PPID; echo $$ > ready; exec sleep 1000"
     async with running(tmp_path, "sh", "-c", once) as process:
         pid = pid_in(tmp_path / "ready")
@@ -352,7 +352,7 @@ async def test_an_agent_that_stops_its_warden_is_ended_all_the_same(tmp_path: Pa
         assert not is_alive(pid)
 
 
-async def test_a_warden_that_is_stopped_again_and_again_without_its_keeper_is_replaced(
+async def test_watcher_stopped_repeatedly_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lifesign.adapter.process.agent_process.WATCHER_TIMEOUT_SECONDS", 0.1)
@@ -386,7 +386,7 @@ async def test_an_agent_that_keeps_both_stopped_is_killed_past_them(
 @pytest.mark.parametrize(
     "said", [b"started abc\n", b"started 1\n", b"exited 99999999999999999999\n", b"\xff\n", 5_000 * b"1"]
 )
-async def test_what_a_warden_would_never_say_ends_the_agent(tmp_path: Path, said: bytes) -> None:
+async def test_unexpected_message_of_a_watcher_ends_the_agent(tmp_path: Path, said: bytes) -> None:
     async with running(tmp_path, "sleep", "1000") as process:
         below = process_watcher.descendants(keeper_of(process)).keys() | {keeper_of(process)}
         process._status.feed_data(said)

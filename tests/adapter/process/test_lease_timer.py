@@ -46,7 +46,7 @@ def test_it_is_not_due_before(left_s: float) -> None:
         assert not is_readable_within(theirs, 50)
 
 
-def test_who_waits_for_it_hears_that_it_is_set_anew() -> None:
+def test_waiting_thread_notices_a_changed_deadline() -> None:
     with timer(-1.0) as (moved, theirs):
         moved.set(1_000.0)
         assert not is_readable_within(theirs, 0)

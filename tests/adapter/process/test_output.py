@@ -23,9 +23,7 @@ def a_directory(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("put", [a_pipe, a_directory])
-def test_what_an_agent_puts_in_the_place_of_its_log_keeps_nobody_waiting(
-    tmp_path: Path, put: Callable[[Path], None]
-) -> None:
+def test_fifo_in_place_of_the_log_blocks_nothing(tmp_path: Path, put: Callable[[Path], None]) -> None:
     # So that what was put there stays where it is.
     (tmp_path / "stdout.log.older" / "full").mkdir(parents=True)
     reading, passed_on = os.pipe()

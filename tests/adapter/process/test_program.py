@@ -41,7 +41,7 @@ def test_the_first_one_that_can_be_started_is_found(place: Path, monkeypatch: py
     assert program_called("work") == third
 
 
-def test_one_that_is_not_there_is_told_from_one_that_cannot_be_started(
+def test_missing_program_differs_from_one_that_cannot_start(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(CommandFailed) as absent:
@@ -64,7 +64,7 @@ def test_one_that_is_not_there_is_told_from_one_that_cannot_be_started(
         ("#!/bin/sh\r", r"its first line names '/bin/sh\\r', which is not there"),
     ],
 )
-def test_a_script_is_told_whose_interpreter_cannot_be_started(place: Path, first_line: str, why: str) -> None:
+def test_script_with_unusable_interpreter_is_reported(place: Path, first_line: str, why: str) -> None:
     with pytest.raises(CommandFailed) as failed:
         program_called(str(script(place / "work", first_line)))
     assert failed.value.reason == f"{place / 'work'}: {why}".replace("\\\\", "\\")
@@ -73,7 +73,7 @@ def test_a_script_is_told_whose_interpreter_cannot_be_started(place: Path, first
 @pytest.mark.parametrize(
     "first_line", ["#!/bin/sh -e", "#!", "#! ", "#!sh", "echo hello", "#!/usr/bin/env sh", ""]
 )
-def test_what_only_its_start_can_tell_is_left_to_that(place: Path, first_line: str) -> None:
+def test_obstacles_visible_only_at_the_start_are_left_to_it(place: Path, first_line: str) -> None:
     work = script(place / "work", first_line)
     assert program_called(str(work)) == work
 
@@ -90,7 +90,9 @@ def test_what_of_path_cannot_be_looked_into_is_passed_over(
 
 
 @ONLY_ROOT
-def test_whoever_is_not_root_passes_over_what_is_shut(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directories_without_permission_are_skipped_for_other_users(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script(place / "roots" / "work")
     (place / "roots").chmod(0o700)
     work = script(place / "work")

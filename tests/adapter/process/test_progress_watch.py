@@ -30,7 +30,7 @@ async def test_call_under_way_is_progress_to_its_end() -> None:
 
 
 @in_virtual_time
-async def test_adapter_that_stood_still_itself_counts_anew() -> None:
+async def test_adapter_that_was_suspended_restarts_its_count() -> None:
     watch = ProgressWatch()
     waiting = asyncio.create_task(watch.wait_stalled(60))
     await asyncio.sleep(30)

@@ -59,7 +59,7 @@ async def budget_is(work: Proxied, **expected: float) -> None:
             found = await work.budget()
 
 
-async def test_a_call_is_paid_for_and_what_is_left_is_told(
+async def test_call_is_charged_and_the_remaining_budget_reported(
     registry: RegistryServer, upstream: HttpUpstream
 ) -> None:
     async with proxied(registry, "payer", offering(upstream), budget={"usd": 1.0}) as work:
@@ -173,7 +173,7 @@ async def test_a_refusal_under_the_code_of_a_closed_connection_costs_nothing(
             assert (code, await work.budget()) == ("upstream_unavailable", {"settled": 0.25})
 
 
-async def test_a_call_that_is_too_long_is_told_so(registry: RegistryServer) -> None:
+async def test_timeout_of_a_call_is_reported(registry: RegistryServer) -> None:
     async with proxied(registry, "wordy", budget={"usd": 1.0}) as work:
         with pytest.raises(MCPError, match="a body has at most 262144 bytes"):
             await work.call("report_progress", {"summary": "x" * 300_000})
@@ -288,7 +288,7 @@ async def test_what_the_agent_does_not_wait_for_is_paid_for_all_the_same(
 @pytest.mark.parametrize(
     ("tool", "arguments"), [("mark_complete", {"output": {}}), ("request_human_help", {"reason": "which?"})]
 )
-async def test_nobody_hands_in_what_goes_on_and_is_not_paid_for(
+async def test_unfinished_call_is_neither_submitted_nor_charged(
     registry: RegistryServer, upstream: HttpUpstream, tmp_path: Path, tool: str, arguments: dict[str, Any]
 ) -> None:
     begun_before = upstream.carried_out().count("wait")
@@ -379,7 +379,7 @@ async def test_lease_that_is_lost_while_a_call_is_reserved_stops_the_call(
     assert upstream.carried_out() == before
 
 
-async def test_a_registry_that_is_away_stops_calls_and_hears_later_what_one_did_cost(
+async def test_unreachable_registry_stops_calls_and_later_receives_the_cost(
     upstream: HttpUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metered_call, "RETRY_SECONDS", 0.05)

@@ -68,7 +68,7 @@ async def test_all_are_offered_where_the_file_says_so_and_a_name_that_is_taken_g
         assert text_of(await work.call("acme_report_progress")) == "report_progress"
 
 
-async def test_a_server_that_is_away_takes_nothing_from_the_others(
+async def test_unreachable_server_leaves_the_tools_of_others(
     registry: RegistryServer, upstream: HttpUpstream
 ) -> None:
     upstreams = read(

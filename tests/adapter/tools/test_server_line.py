@@ -54,7 +54,7 @@ def test_what_is_no_answer_is_nobodys(line: str) -> None:
     assert read_line(line.encode()) is None
 
 
-def test_what_is_no_text_is_told_from_what_is_no_message() -> None:
+def test_undecodable_text_differs_from_an_invalid_message() -> None:
     with pytest.raises(NotText, match="not UTF-8"):
         read_line(b"\xff\xfe\x00\x01")
 

@@ -137,7 +137,7 @@ for _ in range(100):
         ({"Origin": "https://evil.example"}, 403),
     ],
 )
-async def test_nobody_is_answered_without_the_runs_token_and_no_page_at_all(
+async def test_missing_run_token_gets_401_and_no_page(
     registry: RegistryServer, headers: dict[str, str], status: int
 ) -> None:
     name = f"guarded-{status}-{len(headers.get('Authorization', 'none'))}"
@@ -189,7 +189,7 @@ async def test_what_is_under_way_ends_with_the_block(registry: RegistryServer, t
     assert str(tmp_path) not in ps.stdout
 
 
-async def test_a_call_that_is_cut_off_by_the_end_of_its_run_is_nothing_to_be_told(
+async def test_call_cut_off_by_the_end_of_its_run_is_not_reported(
     registry: RegistryServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     program = ["sh", "-c", "touch $0/began; tail -f /dev/null $0/began", str(tmp_path)]

@@ -105,7 +105,7 @@ async def test_a_secret_reaches_the_server_and_nothing_else_does(
     ],
     ids=["absent", "no server", "silent"],
 )
-async def test_one_that_does_not_start_is_told_with_the_reason(
+async def test_failed_start_is_reported_with_its_reason(
     command: list[str], start_seconds: float, why: str
 ) -> None:
     async with started(command, start_seconds=start_seconds) as server:
@@ -133,7 +133,7 @@ async def test_a_secret_that_is_gone_by_then_is_named() -> None:
         ("deep", "answer_invalid", "what acme answered cannot be read; whether it was carried out"),
     ],
 )
-async def test_a_bad_answer_fails_its_call_and_no_other(
+async def test_invalid_response_fails_only_its_own_call(
     tool: str, code: str, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with started(MISBEHAVING) as server:
@@ -196,7 +196,7 @@ async def test_one_that_dies_between_two_calls_is_started_again_unasked(
                 await asyncio.sleep(0.02)
 
 
-async def test_a_tool_that_it_does_not_have_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unknown_tool_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     price = {"usd_per_call": 0}
     named: dict[str, Any] = {"tools": {"run": price, "absent": price}, "offer_all": False, "price": None}
     async with started(MISBEHAVING, **named) as server:

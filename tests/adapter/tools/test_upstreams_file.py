@@ -134,9 +134,7 @@ def test_a_file_says_which_servers_offer_what_at_which_price(directory: Path) ->
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else None,
 )
-def test_what_is_wrong_is_told_with_its_line(
-    directory: Path, before: str, after: str, line: int, told: str
-) -> None:
+def test_errors_name_their_line(directory: Path, before: str, after: str, line: int, told: str) -> None:
     assert before in GOOD
     refused = reading(directory, GOOD.replace(before, after, 1))
     assert f"line {line}: " in refused

@@ -117,7 +117,7 @@ def test_more_than_a_page_is_listed(
     assert len(json_of(capsys, "list", "--limit", "3")["agents"]) == 3
 
 
-def test_a_record_tells_all_that_is_known(registry: RegistryServer, capsys: Captured) -> None:
+def test_record_shows_all_known_fields(registry: RegistryServer, capsys: Captured) -> None:
     shown_by(capsys, "register", "a", "--card-url", "https://agent.example/card", "--endpoint", "https://x")
     shown = shown_by(capsys, "show", "a")
     for expected in (
@@ -195,9 +195,7 @@ def test_an_agent_is_shown_by_the_url_at_which_it_is_probed(
     assert "only http and https" in shown_by(capsys, "show", "ftp://agent.example", ends=3)
 
 
-def test_an_agent_whose_robots_txt_closed_says_since_when_nobody_looked(
-    registry: RegistryServer, capsys: Captured
-) -> None:
+def test_agent_excluded_by_robots_txt_shows_since_when(registry: RegistryServer, capsys: Captured) -> None:
     url = "https://closed.example/"
     listed(registry, url)
     closed = LayerResult(result=ResultClass.NOT_MEASURED, reason="its robots.txt keeps us out")
@@ -298,7 +296,7 @@ def test_a_registry_that_is_not_there_ends_with_two(
         [],
     ],
 )
-def test_wrong_usage_ends_with_three_and_asks_nobody(
+def test_wrong_usage_exits_with_3_without_a_request(
     arguments: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, ADMIN_KEY)
@@ -306,7 +304,7 @@ def test_wrong_usage_ends_with_three_and_asks_nobody(
     assert shown_by(capsys, *arguments, ends=3).startswith("lifesign: ")
 
 
-def test_without_a_key_nobody_is_asked(
+def test_missing_key_is_refused_without_a_request(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
@@ -377,13 +375,13 @@ def test_the_key_is_no_argument(capsys: Captured) -> None:
     assert "No such option" in shown_by(capsys, "list", "--key", "x", ends=3)
 
 
-def test_a_listing_of_nobody_says_so(registry: RegistryServer, capsys: Captured) -> None:
+def test_empty_list_is_stated(registry: RegistryServer, capsys: Captured) -> None:
     assert shown_by(capsys, "list") == "no agent matches that is active\n"
     assert shown_by(capsys, "list", "--status", "all") == "no agent matches\n"
     assert json_of(capsys, "list")["agents"] == []
 
 
-def test_what_waits_for_an_agent_stands_in_its_page(registry: RegistryServer, capsys: Captured) -> None:
+def test_pending_commands_are_shown_with_the_agent(registry: RegistryServer, capsys: Captured) -> None:
     shown_by(capsys, "register", "a")
     shown_by(capsys, "command", "a", "drain", "--reason", "new disk")
     assert "will be sent drain at its next heartbeat: new disk (command_" in shown_by(capsys, "show", "a")

@@ -42,7 +42,7 @@ def test_what_was_backed_up_is_restored_into_an_empty_database(
     assert main(["restore", str(file), "--database", empty, "--force"]) == 0
 
 
-def test_a_restore_says_which_keys_stay_revoked_and_of_which_nobody_knows(
+def test_restore_lists_revoked_and_unknown_keys(
     filled: str, database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "registry.gz"
@@ -234,7 +234,7 @@ def test_a_file_that_is_no_database_is_not_restored_to(
     assert (tmp_path / "diary.db").read_bytes() == b"Dear diary, " * 1_000
 
 
-def test_what_was_done_is_told_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lists_what_the_restore_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def told(*arguments: str) -> dict[str, Any]:
         assert main([*arguments, "--json"]) == 0, capsys.readouterr().err
         return dict(json.loads(capsys.readouterr().out))

@@ -168,7 +168,7 @@ async def test_who_asked_us_to_wait_counts_as_seen_before_and_not_as_seen_now(
     assert "In the last run 1 was not measured, and counts as seen before." in told
 
 
-async def test_what_was_counted_before_the_clock_was_set_back_keeps_nobody_from_being_asked(
+async def test_results_from_before_a_clock_setback_do_not_prevent_probes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with mixed_directory(tmp_path) as servers:
@@ -208,7 +208,7 @@ def test_what_is_no_list_that_can_be_read_is_wrong_usage_and_leaves_nothing(
     assert [file.name for file in tmp_path.iterdir()] == ["pipe"]
 
 
-async def test_a_pass_that_asked_nobody_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_pass_without_probes_is_not_a_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "none.txt").write_text("https://agent.example\n")
     (tmp_path / "none.yml").write_text(
         "{name: none, contact: 'mailto:me@agent.example', directories: [{file: none.txt}],"
@@ -430,7 +430,7 @@ async def test_two_lists_of_one_host_are_two_and_each_may_have_its_database(
         (["--registry", "http://127.0.0.1:1"], "--key-file"),
     ],
 )
-def test_wrong_usage_is_told_on_one_line(
+def test_wrong_usage_is_one_line(
     arguments: list[str],
     told: str,
     tmp_path: Path,
@@ -458,7 +458,7 @@ def test_a_list_that_cannot_be_read_has_no_census_and_leaves_nothing(
     assert [file.name for file in tmp_path.iterdir()] == ["list.txt"]
 
 
-async def test_whoever_ends_it_before_its_list_was_read_is_told_no_more_than_that(tmp_path: Path) -> None:
+async def test_interrupt_before_the_list_was_read_reports_no_results(tmp_path: Path) -> None:
     async with serving({"/list.txt": silence}) as server:
         process = await asyncio.create_subprocess_exec(
             *(COMMAND, "census", f"{server.url}/list.txt", *ALLOW),
@@ -476,7 +476,7 @@ async def test_whoever_ends_it_before_its_list_was_read_is_told_no_more_than_tha
     assert not await asyncio.to_thread(os.listdir, tmp_path)
 
 
-async def test_a_list_that_can_be_read_no_more_is_told_in_the_report_and_by_the_exit_code(
+async def test_list_that_becomes_unreadable_is_reported_with_an_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with mixed_directory(tmp_path):
@@ -554,7 +554,7 @@ def test_a_database_that_was_there_stays_though_its_list_cannot_be_read(tmp_path
     assert main(["census", "list.db"]) == 0
 
 
-def test_a_database_is_told_of_to_whom_may_not_write_it(
+def test_database_without_write_permission_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "50%? list.txt").write_text("http://127.0.0.1:9/\n")
@@ -585,7 +585,7 @@ def test_a_database_is_told_of_to_whom_may_not_write_it(
         ("agents.db-shm", "in agents.db-shm beside it (only who may write can make it)"),
     ],
 )
-def test_whoever_may_not_read_all_of_a_database_is_told_which_file_that_is(
+def test_database_file_without_read_permission_is_named(
     closed: str,
     told: str,
     tmp_path: Path,
@@ -679,7 +679,7 @@ async def test_a_list_may_be_called_whatever_a_file_may_be_called(
     assert "refused" in shown.out
 
 
-async def test_whoever_tries_a_network_of_his_own_is_told_how_to_open_it(
+async def test_private_network_is_refused_with_the_option_that_allows_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tmp_path.joinpath("agents.txt").write_text("http://127.0.0.1:9/\n")

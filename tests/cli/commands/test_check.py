@@ -86,7 +86,7 @@ async def test_everything_worth_knowing_is_on_the_page(capsys: pytest.CaptureFix
         assert expected in shown
 
 
-async def test_an_id_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_id_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     said = full(agent_id="urn:example:one")
     await run({HEALTH_PATH: as_json(said)})
     shown = capsys.readouterr().out
@@ -220,7 +220,7 @@ async def test_a_document_from_the_future_is_shown_as_one(capsys: pytest.Capture
     assert "age         10 d 1 h in the future\n" in capsys.readouterr().out
 
 
-async def test_whoever_named_no_scheme_is_told_which_was_assumed(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_assumed_scheme_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     hint = "https:// was assumed"
     async with serving({HEALTH_PATH: as_json(document())}) as server:
         # It waits for a handshake that never comes.
@@ -298,7 +298,7 @@ def test_what_is_wrong_is_called_by_its_option(
         ("http://0x7f000001/agent", "an IPv4 address is written as four decimal numbers"),
     ],
 )
-def test_what_is_no_address_is_told_with_what_is_wrong(
+def test_invalid_address_is_reported_with_its_error(
     url: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", url]) == 3

@@ -96,7 +96,7 @@ async def test_a_directory_is_probed_once_and_its_agents_are_decided_about(
     assert found == {urls["healthy"]: "active", urls["bare"]: "active"}
 
 
-async def test_a_definition_that_changes_tells_what_it_has_left_and_where_results_go(
+async def test_changed_definition_reports_removed_targets_and_the_destination_of_results(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/a\nhttp://127.0.0.1:1/b\n")
@@ -114,7 +114,7 @@ async def test_a_definition_that_changes_tells_what_it_has_left_and_where_result
     assert "lifesign directories remove agents.txt --database sqlite:///other.db" in text
 
 
-async def test_names_that_nobody_looks_up_are_told_of_with_what_to_do(
+async def test_names_that_are_not_resolved_are_reported_with_a_hint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Nobody listens there.
@@ -133,7 +133,7 @@ def linked(link: Path, *, to: str) -> None:
     link.symlink_to(to)
 
 
-async def test_whoever_crawls_has_the_database_alone(
+async def test_crawl_has_exclusive_use_of_the_database(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with mixed_directory(tmp_path), open_local_backend("sqlite:///mixed.db"):
@@ -173,7 +173,7 @@ async def test_what_a_crawl_without_an_end_does_now_and_then_can_be_done(tmp_pat
     assert "Timeout is what has not ended after 7 s in all." in written
 
 
-async def test_a_directory_that_has_shrunk_is_held_and_the_way_out_is_told(
+async def test_shrunken_directory_is_suspended_and_the_command_to_confirm_is_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mixed.yml").write_text(DEFINITION)
@@ -189,7 +189,7 @@ async def test_a_directory_that_has_shrunk_is_held_and_the_way_out_is_told(
     assert "46 of 46 probed" in text
 
 
-async def test_a_directory_that_cannot_be_read_is_a_failure_if_nobody_was_probed(
+async def test_unreadable_directory_is_a_failure_if_no_target_was_probed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mixed.yml").write_text(DEFINITION)
@@ -220,7 +220,7 @@ async def test_a_pass_ends_if_the_disk_is_full_before_its_list_was_read(
 
 
 @pytest.mark.parametrize("once", [(), ("--once",)], ids=["watch", "once"])
-async def test_a_list_that_is_not_there_is_told_before_anything_begins(
+async def test_missing_list_is_reported_before_the_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], once: tuple[str, ...]
 ) -> None:
     (tmp_path / "mixed.yml").write_text(DEFINITION)
@@ -251,7 +251,7 @@ async def test_an_agent_that_falls_silent_is_seen_by_a_crawl_that_goes_on(tmp_pa
     assert sum(shown.state.results.values()) == 6, "each counts once"
 
 
-async def test_a_pass_that_is_told_to_end_while_its_last_answers_come_in_is_through(tmp_path: Path) -> None:
+async def test_pass_ended_while_its_last_results_arrive_is_complete(tmp_path: Path) -> None:
     stop, shown = asyncio.Event(), Shown()
 
     async def stop_and_answer(writer: asyncio.StreamWriter, head: str) -> None:
@@ -270,7 +270,7 @@ async def test_a_pass_that_is_told_to_end_while_its_last_answers_come_in_is_thro
             await home.drop_run(again)
 
 
-async def test_a_pass_that_was_killed_after_its_last_answer_is_told_when_it_goes_on(tmp_path: Path) -> None:
+async def test_pass_killed_after_its_last_result_is_reported_on_restart(tmp_path: Path) -> None:
     async with mixed_directory(tmp_path) as servers:
         definition = read_definition_file(tmp_path / "mixed.yml")
         async with open_local_backend("sqlite:///mixed.db") as home:
@@ -289,7 +289,7 @@ async def test_a_pass_that_was_killed_after_its_last_answer_is_told_when_it_goes
     assert "3 alive, 3 not alive" in text[0]
 
 
-async def test_a_crawl_that_is_stopped_before_its_list_was_read_does_not_say_that_nobody_is_left(
+async def test_crawl_stopped_before_its_list_was_read_does_not_claim_completeness(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/")
@@ -354,7 +354,7 @@ async def test_a_crawl_for_a_registry_leaves_nothing_here_and_its_agents_there(
     assert found == {urls["healthy"]: "active", urls["bare"]: "active"}
 
 
-async def test_a_registry_that_says_no_or_nothing_is_told_before_anybody_is_probed(
+async def test_refusing_or_silent_registry_is_reported_before_the_first_probe(
     tmp_path: Path,
     registry: RegistryServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -374,7 +374,7 @@ async def test_a_registry_that_says_no_or_nothing_is_told_before_anybody_is_prob
     assert "no connection to 127.0.0.1:1" in capsys.readouterr().err
 
 
-async def test_what_is_no_registry_is_told_as_such(
+async def test_address_of_another_server_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mixed.yml").write_text(DEFINITION)
@@ -402,7 +402,7 @@ async def test_what_is_no_registry_is_told_as_such(
         (Crawled(is_done=False, probed=0), "watch", 0),
     ],
 )
-def test_how_it_ended_is_told_by_the_exit_code(crawled: Crawled, mode: str, code: int) -> None:
+def test_exit_code_shows_how_it_ended(crawled: Crawled, mode: str, code: int) -> None:
     assert ended(crawled, is_once=mode == "once") == code
 
 
@@ -419,7 +419,7 @@ def test_how_it_ended_is_told_by_the_exit_code(crawled: Crawled, mode: str, code
         (["mixed.yml", "--report", "mixed.yml"], "--report"),
     ],
 )
-def test_wrong_usage_is_told_on_one_line(
+def test_wrong_usage_is_one_line(
     arguments: list[str],
     text: str,
     tmp_path: Path,
@@ -445,9 +445,7 @@ def test_crawl_of_public_addresses_requires_contact(
     assert [file.name for file in tmp_path.iterdir()] == ["one.yml"]
 
 
-def test_a_definition_is_checked_without_probing_anybody(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_definition_is_checked_without_a_probe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mixed.yml"
     (tmp_path / "agents.txt").write_text("agent.example\n")
     (tmp_path / "closed.txt").write_text("a.example\n")
@@ -474,7 +472,7 @@ def test_a_definition_is_checked_without_probing_anybody(
     assert files(tmp_path) == before
 
 
-async def test_a_crawl_ends_when_it_is_told_to_though_nobody_hears_what_it_says() -> None:
+async def test_crawl_ends_on_signal_although_its_output_is_not_read() -> None:
     def say(_text: str) -> None:
         raise BrokenPipeError
 

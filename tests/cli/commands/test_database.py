@@ -102,7 +102,7 @@ def test_a_file_that_is_in_use_or_another_programs_is_not_adopted(
     assert (marker.read() or current(url)).installation_id == "ins_other"
 
 
-def test_a_directory_that_cannot_be_written_to_is_told_before_anything_is_changed(
+def test_read_only_directory_is_reported_before_any_change(
     url: str, file: MarkerFile, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()

@@ -81,15 +81,15 @@ def test_a_registry_is_asked_where_no_database_is_named(
         (["confirm"], "NAME"),
     ],
 )
-def test_wrong_usage_is_told_on_one_line(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_is_one_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*arguments) == 3
     complaint = capsys.readouterr().err
     assert told in complaint
     assert complaint.count("\n") == 1
 
 
-def test_who_lists_nobody_cannot_be_removed(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_directory_that_lists_no_agent_cannot_be_removed(
+    database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("remove", "nobody", "--database", database) == 3
     assert "a directory with at least one entry" in capsys.readouterr().err

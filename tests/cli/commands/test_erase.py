@@ -28,7 +28,7 @@ def agent(registry: RegistryServer, capsys: Captured) -> str:
     return "billing-1"
 
 
-def test_who_is_sure_erases_an_agent_and_is_told_what_went(agent: str, capsys: Captured) -> None:
+def test_yes_option_erases_an_agent_and_lists_what_was_removed(agent: str, capsys: Captured) -> None:
     assert main(["agents", "erase", agent, "--yes"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "agent       billing-1",
@@ -39,7 +39,7 @@ def test_who_is_sure_erases_an_agent_and_is_told_what_went(agent: str, capsys: C
     assert "(agent_not_found)" in capsys.readouterr().err
 
 
-def test_programs_are_told_as_the_registry_tells(agent: str, capsys: Captured) -> None:
+def test_json_is_the_answer_of_the_registry(agent: str, capsys: Captured) -> None:
     assert main(["agents", "erase", agent, "--yes", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told == {"agent_id": agent, "events": 3, "archived_sequence": 0}
@@ -57,7 +57,7 @@ def test_without_a_terminal_nothing_is_erased_by_mistake(
 
 
 @pytest.mark.parametrize(("typed", "ends"), [("y\n", 0), ("Yes\n", 0), ("n\n", 1), ("\n", 1), ("", 1)])
-def test_whoever_sits_at_a_terminal_is_asked(
+def test_terminal_asks_for_confirmation(
     agent: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch, typed: str, ends: int
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(typed))

@@ -196,7 +196,7 @@ def test_a_reader_that_left_ends_it_quietly(registry: RegistryServer, capsys: Ca
         assert process.stderr.read() == ""
 
 
-def test_nobody_there_ends_it_with_two(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_registry_exits_with_2(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_VARIABLE, "ahk_any")
     monkeypatch.setenv(URL_VARIABLE, "http://127.0.0.1:1")
     impatient = functools.partial(RegistryClient, timeout_seconds=0.3)
@@ -213,9 +213,7 @@ def verify(capsys: Captured, url: str, *options: str, ends: int = 0) -> str:
     return captured.err if ends > 1 else captured.out
 
 
-def test_a_log_that_is_as_it_was_written_is_told_with_its_checkpoint(
-    registry: RegistryServer, capsys: Captured
-) -> None:
+def test_intact_log_is_reported_with_its_checkpoint(registry: RegistryServer, capsys: Captured) -> None:
     register(capsys, "a", "b")
     last = json.loads(shown_by(capsys, "events", "list", "--json"))["events"][-1]
     shown = verify(capsys, registry.database_url)
@@ -226,7 +224,9 @@ def test_a_log_that_is_as_it_was_written_is_told_with_its_checkpoint(
     assert report["checkpoint"] == {"sequence": 4, "hash": last["hash"]}
 
 
-def test_archives_that_still_tell_of_the_erased_are_told(registry: RegistryServer, capsys: Captured) -> None:
+def test_archives_that_still_contain_erased_agents_are_reported(
+    registry: RegistryServer, capsys: Captured
+) -> None:
     assert json.loads(verify(capsys, registry.database_url, "--json"))["archive_erasures"] == 0
     assert "archives" not in verify(capsys, registry.database_url)
     with closing(sqlite3.connect(registry.directory / "registry.db")) as connection, connection:
@@ -262,7 +262,7 @@ def test_a_log_that_was_changed_ends_with_one(
         ("UPDATE keys SET role = 'admin' WHERE agent_id = 'a'", "role is agent in the log, admin in the"),
     ],
 )
-def test_a_store_that_was_changed_is_told_apart_from_the_log(
+def test_changed_table_is_reported_apart_from_the_log(
     registry: RegistryServer, capsys: Captured, statement: str, word: str
 ) -> None:
     register(capsys, "a", "b")
@@ -342,7 +342,7 @@ def test_no_database_is_made_where_none_was(capsys: Captured, tmp_path: Path) ->
         ({"task_id": "t", "run_id": "r", "report": 2}, "t: run_id r; report 2 by x"),
     ],
 )
-def test_each_event_is_told_on_one_line(payload: dict[str, Any], text: str) -> None:
+def test_each_event_is_one_line(payload: dict[str, Any], text: str) -> None:
     members = {"id": "evt_1", "type": "any", "created_at": "", "previous_hash": "", "hash": ""}
     event = LoggedEvent.model_validate({"sequence": 1, "actor": "x", "payload": payload, **members})
     assert event_line(event) == text
@@ -356,14 +356,14 @@ def test_each_event_is_told_on_one_line(payload: dict[str, Any], text: str) -> N
         {"agent_id": TARGET, "changed": ["name"]},
     ],
 )
-def test_a_target_is_told_by_its_place(payload: dict[str, Any]) -> None:
+def test_target_is_shown_by_its_url(payload: dict[str, Any]) -> None:
     members = {"id": "evt_1", "type": "any", "created_at": "", "previous_hash": "", "hash": ""}
     event = LoggedEvent.model_validate({"sequence": 1, "actor": "x", "payload": payload, **members})
     assert event_line(event, {TARGET: "agent.example/a2a"}).startswith("agent.example/a2a: ")
 
 
 @pytest.mark.parametrize("what", ["maintenance", "override"])
-def test_what_has_ended_is_told(what: str) -> None:
+def test_ended_entries_are_listed(what: str) -> None:
     members = {
         "id": "evt_1",
         "created_at": "",

@@ -72,14 +72,14 @@ def test_each_half_hour_with_a_probe_has_a_line(probed: str, capsys: Captured) -
     assert int(last.split()[-1]) == pytest.approx(900, rel=0.005)
 
 
-def test_days_are_told_apart_and_a_url_is_known(probed: str, capsys: Captured) -> None:
+def test_days_are_separated_and_a_url_is_accepted(probed: str, capsys: Captured) -> None:
     assert main(["agents", "history", CARD, "--days"]) == 0
     head, *days = capsys.readouterr().out.splitlines()
     assert head.startswith("DAY (UTC)")
     assert sum(int(day.split()[1]) for day in days) == 3
 
 
-def test_programs_get_what_the_registry_tells(probed: str, capsys: Captured) -> None:
+def test_json_is_the_answer_of_the_registry(probed: str, capsys: Captured) -> None:
     assert main(["agents", "history", probed, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["agent_id"] == probed
@@ -88,7 +88,9 @@ def test_programs_get_what_the_registry_tells(probed: str, capsys: Captured) -> 
     assert set(told) == {"agent_id", "half_hours", "days", "notes"}
 
 
-def test_who_only_beats_has_none_and_the_reason_is_told(registry: RegistryServer, capsys: Captured) -> None:
+def test_heartbeat_agent_has_no_history_and_the_reason_is_given(
+    registry: RegistryServer, capsys: Captured
+) -> None:
     assert main(["agents", "register", "billing-2"]) == 0
     capsys.readouterr()
     assert main(["agents", "history", "billing-2"]) == 0

@@ -120,7 +120,7 @@ def test_the_workers_of_a_probers_key_are_limited(shell: Shell) -> None:
     shell.run("create", "--role", "reader", "--name", "r", "--max-workers", "2", code=3)
 
 
-def test_an_unknown_key_is_told(shell: Shell) -> None:
+def test_unknown_key_is_reported(shell: Shell) -> None:
     shell.create("--role", "admin", "--name", "alice")
     assert "no key has the id" in shell.run("limit", "key_nobody", "--max-workers", "2", code=1)
     for command in ("rotate", "revoke"):
@@ -187,7 +187,7 @@ def test_the_database_is_the_servers_by_default() -> None:
         (["--role", "agent", "--agent-id", "a b"], "--agent-id: expected 1 to 128 letters, "),
     ],
 )
-def test_what_is_wrong_is_told_by_the_name_of_the_option(
+def test_errors_name_their_option(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], told: str
 ) -> None:
     database = f"sqlite:///{tmp_path}/r.db"

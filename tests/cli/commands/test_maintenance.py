@@ -56,14 +56,14 @@ def test_wrong_usage_ends_with_three(capsys: Captured, arguments: list[str]) -> 
     assert shown_by(capsys, "maintenance", *arguments, ends=3).count("\n") == 1
 
 
-def test_a_pool_is_told_with_how_many_it_concerns(registry: RegistryServer, capsys: Captured) -> None:
+def test_pool_maintenance_reports_the_number_of_agents(registry: RegistryServer, capsys: Captured) -> None:
     for agent_id in ("a", "b"):
         shown_by(capsys, "register", agent_id, "--pool", "billing")
     shown = shown_by(capsys, "maintenance", "--pool", "billing", "--for", "15m", "--reason", "deploy")
     assert shown.splitlines()[0].endswith("Z for 2 agents of billing")
 
 
-def test_a_pool_of_nobody_is_refused(registry: RegistryServer, capsys: Captured) -> None:
+def test_empty_pool_is_refused(registry: RegistryServer, capsys: Captured) -> None:
     options = ("maintenance", "--pool", "nosuch")
     assert "nosuch" in shown_by(capsys, *options, "--for", "15m", "--reason", "deploy", ends=1)
     assert "nosuch" in shown_by(capsys, *options, "--end", ends=1)

@@ -37,7 +37,7 @@ def test_wrong_usage_ends_with_three(
     assert captured.err.splitlines()[-1].startswith(f"lifesign: {told}")
 
 
-def test_a_token_that_is_easily_guessed_is_refused_and_not_shown(
+def test_weak_token_is_refused_and_not_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "token").write_text("hunter2")

@@ -50,7 +50,7 @@ def test_a_file_of_another_program_stays_as_it_is(
     assert (file.read_bytes(), sorted(tmp_path.iterdir())) == before
 
 
-def test_a_database_that_is_away_ends_with_two(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreachable_database_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["migrate", "--database", "postgresql://ah:hunter2@127.0.0.1:1/ah"]) == 2
     told = capsys.readouterr().err
     assert told.count("\n") == 1

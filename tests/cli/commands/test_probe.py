@@ -56,7 +56,7 @@ async def test_who_only_serves_a_card_is_said_to_do_no_more(capsys: pytest.Captu
     assert capsys.readouterr().out.splitlines()[1].startswith("alive: a card only; its interface: refused (")
 
 
-async def test_nobody_there_is_not_alive(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_absent_agent_is_not_alive(capsys: pytest.CaptureFixture[str]) -> None:
     ended = await asyncio.to_thread(main, ["probe", f"http://127.0.0.1:{free_port()}", *ALLOW])
     shown = capsys.readouterr().out
     assert ended == 1
@@ -154,9 +154,7 @@ async def test_a_definition_gives_what_the_command_line_does_not(
         (["agent.example", "--definition", "/not/there.yml"], "/not/there.yml"),
     ],
 )
-def test_wrong_usage_is_told_on_one_line(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_is_one_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe", *arguments]) == 3
     complaint = capsys.readouterr().err
     assert told.lower() in complaint.lower()

@@ -52,7 +52,7 @@ async def watched(directory: Path, text: str = SELDOM) -> AsyncIterator[tuple[st
             await crawling
 
 
-async def test_whoever_watches_it_looks_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_watched_target_is_probed_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with watched(tmp_path) as (database, servers):
         server = servers["healthy"]
         assert server.heads == []
@@ -99,7 +99,7 @@ async def test_who_asked_to_be_left_alone_is_not_waited_for(
         (("networks: {allow: [127.0.0.0/8]}", ""), "blocked_address"),
     ],
 )
-async def test_a_look_that_does_not_tell_whether_it_lives_has_one_exit_code(
+async def test_recheck_without_a_verdict_has_one_exit_code(
     change: tuple[str, str], result: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with watched(tmp_path, SELDOM.replace(*change)) as (database, servers):
@@ -111,7 +111,7 @@ async def test_a_look_that_does_not_tell_whether_it_lives_has_one_exit_code(
         assert CARD_PATH not in server.paths
 
 
-async def test_a_look_that_measures_nothing_is_told_as_such(
+async def test_recheck_that_measures_nothing_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with watched(tmp_path) as (database, servers):
@@ -150,7 +150,7 @@ def unwatched(tmp_path: Path) -> str:
     return url
 
 
-def test_where_nobody_watches_what_was_known_is_told_as_such(
+def test_without_a_prober_the_known_result_is_reported(
     unwatched: str, impatient: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # A domain may be an agent's id too.
@@ -161,9 +161,7 @@ def test_where_nobody_watches_what_was_known_is_told_as_such(
     assert f"lifesign crawl PROBE.yml --database {unwatched}\n" in shown.err
 
 
-def test_who_has_not_looked_in_time_is_told_as_such(
-    unwatched: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prober_that_is_late_is_reported(unwatched: str, capsys: pytest.CaptureFixture[str]) -> None:
     async def join() -> None:
         async with open_local_backend(unwatched) as home:
             asked = ShardClaimRequest(worker="worker-1", held={})
@@ -184,7 +182,7 @@ def test_who_has_not_looked_in_time_is_told_as_such(
         ([], 3, "AGENT_ID|URL"),
     ],
 )
-def test_whom_nobody_knows_nobody_looks_at(
+def test_unknown_target_is_not_probed(
     arguments: list[str], code: int, told: str, unwatched: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["recheck", *arguments, "--database", unwatched]) == code

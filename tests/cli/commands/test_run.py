@@ -122,7 +122,7 @@ def test_a_key_that_works_no_tasks_takes_nobodys_place(
     assert main(["run", *who, "--agent-id", "coder-of-an-admin", "--", "true"]) == 5
 
 
-def test_nobody_need_read_what_it_tells(at: RegistryServer, tmp_path: Path) -> None:
+def test_output_need_not_be_read(at: RegistryServer, tmp_path: Path) -> None:
     task = task_at(at)
     unread, told = os.pipe()
     try:
@@ -184,7 +184,7 @@ def test_json_is_one_object_per_line_and_what_the_command_says_goes_elsewhere(
     assert err == "said\n"
 
 
-def test_what_the_registry_refuses_or_does_not_answer_is_told_in_one_line(
+def test_refusal_or_silence_of_the_registry_is_one_line(
     at: RegistryServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = "task_00000000000000000000000000"
@@ -231,7 +231,7 @@ def test_what_the_registry_refuses_or_does_not_answer_is_told_in_one_line(
         ([], "Missing argument"),
     ],
 )
-def test_wrong_usage_is_told_in_one_line(
+def test_wrong_usage_is_one_line(
     at: RegistryServer, capfd: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     assert main(["run", *arguments]) == 3
@@ -328,7 +328,7 @@ def test_a_program_is_looked_up_as_the_user_who_runs_it(
     assert capfd.readouterr().out == "by theirs\n"
 
 
-def test_a_script_whose_interpreter_is_missing_is_told_before_a_task_is_taken(
+def test_missing_interpreter_is_reported_before_a_task_is_claimed(
     at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     task = task_at(at)
@@ -368,7 +368,7 @@ def test_what_the_tools_are_to_know_the_command_is_not(
     assert {"HOME", "OTHER", "LIFESIGN_PROXY_URL", "LIFESIGN_RUN_TOKEN"} <= environment.keys()
 
 
-def test_a_program_of_the_tools_that_is_not_there_is_told_before_a_task_is_taken(
+def test_missing_program_of_a_tool_server_is_reported_before_a_task_is_claimed(
     at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     tools = tmp_path / "tools.yml"

@@ -52,7 +52,7 @@ def test_defaults_are_the_settings_own() -> None:
     (["--database", "postgresql://ah:secret-word@db/ah"], None, " --database postgresql://ah:...@db/ah"),
     (["--config", "ours.toml"], None, " --config ours.toml"),
 ])  # fmt: skip
-def test_who_has_no_admin_key_is_told_how_to_make_one_in_this_database(  # noqa: PLR0917 - most are fixtures
+def test_missing_admin_key_is_reported_with_the_command_that_creates_one(  # noqa: PLR0917 - most are fixtures
     given: list[str],
     variable: str | None,
     needed: str,

@@ -126,7 +126,7 @@ def test_all_pages_are_turned_and_no_cell_is_a_formula(
 
 
 @pytest.mark.parametrize("common", [0, 20_000], ids=["walked along", "sorted"])
-def test_targets_are_told_by_host_and_a_part_of_them_too(
+def test_targets_are_shown_by_host_and_filtered_by_substring(
     common: int, database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(targets, "MAX_PAGE", 2)
@@ -162,7 +162,7 @@ def test_a_registry_is_asked_where_no_database_is_named(
         (["--limit", "0"], "--limit"),
     ],
 )
-def test_wrong_usage_is_told_on_one_line(
+def test_wrong_usage_is_one_line(
     options: list[str], told: str, database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("--database", database, *options) == 3
@@ -171,7 +171,7 @@ def test_wrong_usage_is_told_on_one_line(
     assert complaint.count("\n") == 1
 
 
-def test_a_target_of_a_registered_agent_is_told_from_a_listed_one(
+def test_target_of_a_registered_agent_differs_from_a_listed_one(
     registry: RegistryServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     card = "https://agent.example/.well-known/agent-card.json"

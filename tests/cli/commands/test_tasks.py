@@ -147,7 +147,7 @@ def test_what_cannot_be_right_is_wrong_usage(
         (["create", "t", "--backoff", "2h"], "--backoff: expected a duration of 0s to 1h; got '2h'"),
     ],
 )
-def test_what_no_registry_need_be_asked_is_told_at_once(
+def test_local_errors_are_reported_without_a_request(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
     # Whoever asked there would end with 2.

@@ -37,7 +37,7 @@ def test_a_valid_document_ends_well(file: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == f"{file}: a valid health document\n"
 
 
-def test_every_fault_is_told_with_its_place_and_section(
+def test_every_error_is_reported_with_its_place_and_section(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text(json.dumps(BROKEN))
@@ -79,14 +79,16 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 @pytest.mark.parametrize("source", ["/nonexistent", "/", "\x00", "evil\x1b[2J"])
-def test_what_cannot_be_read_is_told(source: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_input_is_reported(source: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", source]) == 3
     told = capsys.readouterr().err
     assert "cannot be read" in told
     assert told[:-1].isprintable()
 
 
-def test_whoever_names_a_host_or_nothing_is_told_what_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bare_host_or_missing_argument_is_reported_with_the_expected_form(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["validate", "agent.example"]) == 3
     expected = "agent.example: cannot be read: no such file; a URL begins with http:// or https://\n"
     assert capsys.readouterr().err == expected
@@ -96,7 +98,7 @@ def test_whoever_names_a_host_or_nothing_is_told_what_is_taken(capsys: pytest.Ca
     assert capsys.readouterr().err.startswith("lifesign: FILE|URL|-: expected the path of a file, a URL")
 
 
-def test_what_cannot_be_read_is_told_in_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_input_is_reported_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", "--json", "/nonexistent"]) == 3
     assert "no such file" in json.loads(capsys.readouterr().out)["error"]
 
@@ -134,9 +136,7 @@ async def test_a_wrong_content_type_is_a_warning(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     "reply", [answer(404), answer(500), hostile.reset, hostile.endless_body, hostile.silence]
 )
-async def test_an_address_that_gives_nothing_is_told(
-    reply: Reply, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_empty_answer_is_reported(reply: Reply, capsys: pytest.CaptureFixture[str]) -> None:
     assert await validate_url(reply, "", "--timeout", str(SHORT_SECONDS)) == 2
     assert "cannot be read" in capsys.readouterr().err
 

@@ -19,7 +19,7 @@ from lifesign.cli.doctor.check_result import of_the_directory
         (0, "fault", "0 bytes are free in "),
     ],
 )
-def test_what_is_free_is_told_in_a_unit_that_says_something(
+def test_free_space_is_given_in_a_suitable_unit(
     free: int, verdict: str, summary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _directory: SimpleNamespace(free=free))

@@ -112,9 +112,7 @@ def test_what_is_not_there_yet_is_no_fault(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_registry_in_order_is_told_so(
-    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sound_registry_is_reported(tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]) -> None:
     with registry_server(tmp_path) as server:
         key = tmp_path / "reader.key"
         key.write_text(KEYS[Role.READER])
@@ -218,7 +216,7 @@ def prober(joined_s: float, reported_s: float | None = None) -> LivingProber:
         ([prober(50)], "warning", "none has reported a result yet"),
     ],
 )
-def test_probers_are_told_by_their_last_result(
+def test_probers_are_listed_with_their_last_result(
     living: list[LivingProber], verdict: str, summary: str
 ) -> None:
     """A prober that was killed 50 s ago still has its lease."""
@@ -261,7 +259,7 @@ def test_lost_evidence_and_mass_silence_are_warnings_with_their_counts() -> None
     assert "10.1.0.0/16" in silence
 
 
-def test_what_an_extra_is_missing_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_reported_with_its_purpose(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [finding.about for finding in machine_checks.of_the_program()] == ["program"]
     monkeypatch.setitem(machine_checks.EXTRAS, "metrics", "no_module_is_called_so")
     (summary,) = (finding for finding in machine_checks.of_the_program() if finding.about == "metrics")
@@ -269,7 +267,7 @@ def test_what_an_extra_is_missing_for_is_told(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.both_databases
-def test_a_database_of_another_kind_is_told(
+def test_unsupported_database_is_reported(
     database_kind: str, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = bare_url(database_kind, tmp_path)
@@ -287,7 +285,7 @@ async def _execute(url: str, statement: str) -> None:
 
 
 @pytest.mark.both_databases
-def test_a_database_of_another_program_is_told(
+def test_database_of_another_program_is_reported(
     database_kind: str, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = bare_url(database_kind, tmp_path)
@@ -391,7 +389,7 @@ def test_a_database_in_use_is_examined_without_a_change(
         assert as_it_is(tmp_path) == before
 
 
-def test_who_keeps_a_database_locked_is_told_of(
+def test_process_that_locks_the_database_is_named(
     tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_use, "BUSY_SECONDS", 0.1)
@@ -412,7 +410,7 @@ def test_who_keeps_a_database_locked_is_told_of(
         ("hunter2", "postgresql://USER@HOST/NAME"),
     ],
 )
-def test_a_database_that_cannot_be_is_told_without_its_password(
+def test_invalid_database_url_is_shown_without_its_password(
     url: str, summary: str, port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = examine(capsys, "--port", port, "--database", url)
@@ -421,7 +419,7 @@ def test_a_database_that_cannot_be_is_told_without_its_password(
     assert "hunter2" not in json.dumps(found.findings)
 
 
-def test_a_file_that_is_no_database_is_told(
+def test_file_that_is_not_a_database_is_reported(
     tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "x.db").write_bytes(b"no database" * 1_000)
@@ -433,7 +431,7 @@ def test_a_file_that_is_no_database_is_told(
     assert found.of("database", "warning") == []
 
 
-def test_what_is_in_the_place_of_a_database_and_is_no_file_is_told(
+def test_directory_in_place_of_the_database_is_reported(
     tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(tmp_path / "pipe.db")
@@ -451,7 +449,7 @@ def test_what_is_in_the_place_of_a_database_and_is_no_file_is_told(
     assert "cannot come to x.db" in found.of("database", "fault")[0]
 
 
-def test_a_damaged_database_that_others_may_read_is_told(
+def test_damaged_and_world_readable_database_is_reported(
     tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "x.db").write_bytes(b"SQLite format 3\0" * 1_000)
@@ -460,7 +458,7 @@ def test_a_damaged_database_that_others_may_read_is_told(
     assert "chmod 600" in found.of("database", "warning")[0]
 
 
-def test_what_is_found_is_told_once(tmp_path: Path, port: str) -> None:
+def test_each_finding_appears_once(tmp_path: Path, port: str) -> None:
     (tmp_path / "x.db").write_bytes(b"SQLite format 3\0" * 1_000)
     command = [sys.executable, "-c", "from lifesign.cli import main; main()", "doctor", "--port", port]
     ran = subprocess.run(
@@ -470,7 +468,7 @@ def test_what_is_found_is_told_once(tmp_path: Path, port: str) -> None:
     assert ran.stderr == ""
 
 
-def test_a_port_that_is_taken_is_told(
+def test_occupied_port_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "TIMEOUT_SECONDS", 0.1)
@@ -488,7 +486,7 @@ def test_a_port_that_is_taken_is_told(
         ("proxy.example", "fault", "trusted_proxies"),
     ],
 )
-def test_proxies_that_are_everybody_are_told(
+def test_proxy_network_that_covers_all_addresses_is_reported(
     port: str, capsys: pytest.CaptureFixture[str], networks: str, verdict: str, part: str
 ) -> None:
     found = examine(capsys, "--port", port, "--trusted-proxies", networks)
@@ -497,7 +495,7 @@ def test_proxies_that_are_everybody_are_told(
 
 
 @pytest.mark.parametrize(("days", "verdict"), [(100, "ok"), (5, "warning"), (-1, "fault")])
-def test_a_certificate_tells_when_it_ends(
+def test_expiry_of_the_certificate_is_reported(
     days: int, verdict: str, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begins = datetime.now(UTC) - timedelta(days=30)
@@ -588,7 +586,7 @@ async def test_canaries_are_asked_by_names_of_the_definitions_name_servers(
     assert found.code == 1
 
 
-def test_placeholders_among_canaries_are_told(
+def test_placeholder_canaries_are_reported(
     tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def answering(
@@ -623,7 +621,7 @@ async def test_the_time_of_an_answer_is_compared_with_that_between_question_and_
 
 
 @pytest.mark.parametrize(("apart_s", "verdict"), [(0.5, "ok"), (-5, "warning"), (100, "fault")])
-def test_clocks_that_are_apart_are_told(apart_s: float, verdict: str) -> None:
+def test_clock_difference_is_reported(apart_s: float, verdict: str) -> None:
     found = of_the_clock("clock", "the registry's", apart_s)
     assert found.verdict == verdict
     assert ("in step" in found.summary) is (verdict == "ok")
@@ -641,7 +639,7 @@ def test_clocks_that_are_apart_are_told(apart_s: float, verdict: str) -> None:
         (503, b'{"error": {}}'),
     ],
 )
-def test_what_is_no_registry_is_told_so(
+def test_address_of_another_server_is_reported(
     status: int, body: bytes, port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with answering(status, body) as url:
@@ -673,7 +671,7 @@ def test_a_doctor_without_a_registry_says_that_it_asked_none(
     assert URL_VARIABLE in examine(capsys, "--port", port).of("registry", "skipped")[0]
 
 
-def test_a_registry_that_cannot_serve_is_told_so(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_registry_that_cannot_serve_is_reported(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     unavailable = error_response(StoreUnavailable("it is away"))
     with answering(unavailable.status_code, bytes(unavailable.body)) as url:
         found = examine(capsys, "--port", port, "--registry", url)
@@ -718,7 +716,7 @@ def test_a_server_that_listens_and_does_not_sweep_is_warned_of() -> None:
     )
 
 
-def test_who_holds_the_port_and_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_process_on_the_port_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "TIMEOUT_SECONDS", 0.2)
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]

@@ -78,6 +78,6 @@ def test_a_shell_that_has_no_script_is_refused(capsys: pytest.CaptureFixture[str
     assert "Value error" not in told
 
 
-def test_without_a_shell_the_choices_are_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_shell_the_choices_are_listed_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion"]) == 3
     assert "Choose from: bash, zsh, fish" in capsys.readouterr().err

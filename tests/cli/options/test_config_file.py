@@ -109,21 +109,19 @@ def test_passwords_are_hidden(capsys: pytest.CaptureFixture[str], monkeypatch: p
         ("#" * 70_000, "a file of at most 65536 bytes"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(
-    text: str, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_name_their_line(text: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("lifesign.toml").write_bytes(text.encode("utf-8", "surrogateescape"))
     assert main(["serve", "--config", "lifesign.toml", "--show-config"]) == 3
     assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ['port = "x"', "port = 70000", 'log_format = "xml"', "workers = 0"])
-def test_a_value_that_cannot_be_is_told_by_its_name(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_value_is_reported_with_its_name(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--config", write(f"[server]\n{text}\n")]) == 3
     assert f"line 2: /server/{text.partition(' ')[0]}: " in capsys.readouterr().err
 
 
-def test_a_file_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_file_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--config", "none.toml"]) == 3
     assert "a readable file" in capsys.readouterr().err
 
@@ -202,7 +200,7 @@ def test_every_variable_is_documented() -> None:
         ('database = "mysql://a/b"', "/server/database: expected sqlite:///FILE"),
     ],
 )
-def test_a_value_that_cannot_be_is_told_by_its_line(
+def test_invalid_value_is_reported_with_its_line(
     text: str, told: str | None, show: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--config", write(f"[server]\nworkers = 1\n{text}\n"), *show]) == 3
@@ -214,7 +212,7 @@ def test_a_value_that_cannot_be_is_told_by_its_line(
 
 
 @pytest.mark.parametrize("show", [[], ["--show-config"]])
-def test_a_host_that_has_no_address_is_told_before_there_is_a_server(
+def test_unresolvable_host_is_reported_before_the_server_starts(
     show: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--host", "none.invalid", "--port", "0", *show]) == 1
@@ -232,7 +230,7 @@ def test_texts_of_the_environment_are_read_as_what_a_setting_takes(
     assert (found["port"], found["open_dashboard"]) == ((8441, "environment"), (True, "environment"))
 
 
-def test_a_variable_that_cannot_be_is_told_by_itself_and_an_option_by_its_name(
+def test_invalid_variable_is_reported_as_such_and_an_option_by_its_name(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable, value in (("PORT", "99999"), ("TASK_RETENTION", "0s"), ("DIALECT", "foo")):
@@ -292,7 +290,7 @@ def test_who_trusts_everybody_s_word_on_addresses_is_warned(
 
 
 @pytest.mark.parametrize("network", ["10.0.0.1/8", "x", "10.0.0.0/99"])
-def test_what_is_no_network_is_told_in_our_words(network: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_network_is_reported_in_plain_words(network: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--trusted-proxies", network, "--show-config"]) == 3
     told = capsys.readouterr().err
     assert "expected networks such as 10.1.0.0/16" in told

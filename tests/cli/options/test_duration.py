@@ -70,7 +70,7 @@ def test_anything_else_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("unit", ["d", ""])
-def test_one_that_is_too_long_is_told_as_that(unit: str) -> None:
+def test_too_long_duration_is_reported_as_such(unit: str) -> None:
     with pytest.raises(typer.BadParameter, match=r"of at most 999999999w; got '9{40}'$"):
         read_duration("9" * 30_000 + unit)
 
@@ -99,7 +99,7 @@ def test_a_duration_is_written_in_its_largest_whole_unit(seconds: float, text: s
     assert str(DefaultDuration(seconds)) == text
 
 
-def test_bounds_are_told_in_the_form_of_durations() -> None:
+def test_bounds_are_given_as_durations() -> None:
     read = duration_between(1, 86_400)
     assert [read("1s"), read("1d"), read(60.0)] == [1, 86_400, 60]
     for text in ("0s", "86401s", "2w"):
@@ -111,7 +111,7 @@ def test_bounds_are_told_in_the_form_of_durations() -> None:
         duration_between(2, None)("1")
 
 
-def test_an_error_in_seconds_is_told_in_durations() -> None:
+def test_error_in_seconds_is_given_as_durations() -> None:
     error = in_durations("--lease", InvalidValue("lease_seconds", 90_000.0, "at least 0.5, at most 86400"))
     assert str(error) == "--lease: expected at least 0.5s, at most 1d; got '25h'"
 
@@ -143,7 +143,7 @@ def test_no_option_has_a_unit_in_its_name() -> None:
         (["serve", "--sweep-interval", "soon"], "--sweep-interval"),
     ],
 )
-def test_a_wrong_duration_is_told_by_its_option_its_value_and_the_form(
+def test_invalid_duration_is_reported_with_option_value_and_form(
     arguments: list[str], option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 3
@@ -151,7 +151,7 @@ def test_a_wrong_duration_is_told_by_its_option_its_value_and_the_form(
     assert line.startswith(f"lifesign: {option}: {FORM}; got 'soon'")
 
 
-def test_a_wrong_duration_in_a_variable_is_told_by_the_variable(
+def test_invalid_duration_in_a_variable_names_the_variable(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LIFESIGN_SERVER_SWEEP_INTERVAL", "soon")

@@ -33,9 +33,7 @@ def test_what_a_server_of_tools_wrote_moves_no_cursor(capfd: pytest.CaptureFixtu
         ("mcpother", "registry"),
     ],
 )
-def test_what_is_logged_is_told_as_what_it_is_of(
-    logger: str, what: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_log_record_names_its_subject(logger: str, what: str, capfd: pytest.CaptureFixture[str]) -> None:
     with event_writer(as_json=True) as write_event, logging_to(LogForwarder(write_event)):
         logging.getLogger(logger).error("it failed", exc_info=ValueError("bad\nworse"))
     event = json.loads(capfd.readouterr().out)
@@ -43,7 +41,7 @@ def test_what_is_logged_is_told_as_what_it_is_of(
     assert event["text"] == "it failed: ValueError: bad"
 
 
-def test_a_library_that_says_the_same_again_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_repeated_message_of_a_library_is_printed_once(capfd: pytest.CaptureFixture[str]) -> None:
     sdk = logging.getLogger("mcp.client.streamable_http")
     with event_writer(as_json=True) as write_event, logging_to(LogForwarder(write_event)):
         for text in ("redirected to a", "redirected to a", "redirected to a", "redirected to b"):
@@ -80,9 +78,7 @@ def test_warnings_of_the_sdks_server_are_not_shown(capfd: pytest.CaptureFixture[
     assert [json.loads(line)["text"] for line in capfd.readouterr().out.splitlines()] == ["a fault"]
 
 
-def test_lines_that_nobody_reads_are_counted(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unread_lines_are_counted(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_lines, "MAX_WAITING", 2)
     is_begun, may_write = threading.Event(), threading.Event()
     write, written = os.write, list[bytes]()

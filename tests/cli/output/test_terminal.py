@@ -43,7 +43,7 @@ def test_nothing_that_steers_a_terminal_comes_through(harm: str) -> None:
 
 
 @pytest.mark.parametrize("before", ["", "x" * (MAX_LINE_CHARS - 15)])
-def test_a_password_is_shown_to_nobody(before: str) -> None:
+def test_password_is_never_shown(before: str) -> None:
     assert "s3cr" not in printable(f"{before} https://u:s3cret@agent.example")
 
 
@@ -60,7 +60,7 @@ def test_a_line_stays_one_line_of_printable_text(text: str, colours: bool) -> No
     assert len(shown) <= MAX_LINE_CHARS + 20
 
 
-def test_labels_stand_in_a_column_and_are_not_repeated() -> None:
+def test_labels_are_aligned_and_not_repeated() -> None:
     assert (
         page(PageLine("why", "a"), PageLine("why", "b"), PageLine("", "end"))
         == "why         a\n            b\nend\n"

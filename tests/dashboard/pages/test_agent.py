@@ -13,7 +13,7 @@ from lifesign.storage.engine.transaction import Transaction
 AGENT = "/agents/translator"
 
 
-def test_what_it_says_stands_beside_what_was_seen(sample: Sample) -> None:
+def test_reported_figures_are_beside_observed_ones(sample: Sample) -> None:
     text = sample.visitor(Role.READER).get(AGENT).text
     for words in (
         "Reported Health healthy",
@@ -27,7 +27,7 @@ def test_what_it_says_stands_beside_what_was_seen(sample: Sample) -> None:
         assert words in text
 
 
-def test_history_is_told_to_who_does_not_see_it(sample: Sample) -> None:
+def test_history_is_described_for_screen_readers(sample: Sample) -> None:
     html = sample.visitor(Role.READER).get("/agents/planner").html
     (status,) = re.findall(r'aria-label="(Status: [^"]+)"', html)
     assert re.fullmatch(r"Status: active \d+\.\d %, unhealthy \d+\.\d % of the time shown", status)
@@ -63,7 +63,7 @@ def test_it_says_what_is_missing_where_no_document_was_read(sample: Sample) -> N
     assert "none was read" not in visitor.get(AGENT).text
 
 
-def test_what_was_seen_before_it_registered_anew_is_not_said_to_be_unseen(acted: Sample) -> None:
+def test_observations_from_before_a_new_registration_are_shown(acted: Sample) -> None:
     visitor = acted.visitor(Role.READER)
     body = json.dumps({"agent_id": "translator", "name": "Translator", "supersede": True}).encode()
     sent = {"x-api-key": KEYS[Role.ADMIN], "content-type": "application/json"}
@@ -82,7 +82,7 @@ def test_what_a_hostile_agent_says_is_text(sample: Sample) -> None:
     assert "\u202e" not in html
 
 
-def test_nobody_of_this_name_is_said(sample: Sample) -> None:
+def test_unknown_agent_is_a_404_page(sample: Sample) -> None:
     page = sample.visitor(Role.READER).get("/agents/nobody")
     assert page.status == 404
     assert "no agent is registered as 'nobody'" in page.text
@@ -170,7 +170,7 @@ def test_a_result_is_promised_within_seconds_where_a_prober_is_at_work(acted: Sa
     assert "Nobody probes" not in page
 
 
-def test_what_was_done_is_told_once_and_on_its_own_page_alone(acted: Sample) -> None:
+def test_confirmation_is_shown_once_and_only_on_its_own_page(acted: Sample) -> None:
     visitor, reader = acted.visitor(Role.COORDINATOR), acted.visitor(Role.READER)
     visitor.do(AGENT, f"{AGENT}/maintenance", minutes="5", reason="new disk")
     told = "In maintenance: nothing takes it down"
@@ -185,7 +185,7 @@ def test_what_was_done_is_told_once_and_on_its_own_page_alone(acted: Sample) -> 
 
 
 @pytest.mark.parametrize("said", ["drain", "drain.", f"drain.{'0' * 64}", f"x.{'0' * 200}", "drain.ä"])
-def test_a_cookie_of_somebody_else_tells_nothing(sample: Sample, said: str) -> None:
+def test_cookie_of_another_user_shows_nothing(sample: Sample, said: str) -> None:
     visitor = sample.visitor(Role.READER)
     visitor.cookies["lifesign_done"] = said.encode().decode("latin-1")
     page = visitor.get(AGENT)
@@ -210,7 +210,7 @@ def test_a_verdict_is_declared_and_taken_back(acted: Sample) -> None:
     assert log.body.count(b'"actor":"key:key_admin_') == 2
 
 
-def test_a_declared_verdict_whose_time_has_come_is_told_no_more(acted: Sample) -> None:
+def test_expired_override_is_no_longer_shown(acted: Sample) -> None:
     visitor = acted.visitor(Role.ADMIN)
     form = {"status": "unhealthy", "minutes": "10", "reason": "it invents refunds"}
     assert visitor.do(AGENT, f"{AGENT}/override", **form).status == 303
@@ -226,7 +226,7 @@ def test_a_declared_verdict_whose_time_has_come_is_told_no_more(acted: Sample) -
     assert f'action="{AGENT}/override"' in page.html
 
 
-def test_a_verdict_on_who_is_gone_is_told_as_what_its_next_life_meets(acted: Sample) -> None:
+def test_override_of_a_former_agent_applies_to_its_next_incarnation(acted: Sample) -> None:
     visitor = acted.visitor(Role.ADMIN)
     form = {"status": "unhealthy", "minutes": "10", "reason": "it invents refunds"}
     assert visitor.do(AGENT, f"{AGENT}/override", **form).status == 303
@@ -253,7 +253,7 @@ def test_a_verdict_needs_a_status_an_end_and_a_reason(sample: Sample, wrong: dic
     assert sample.visitor(Role.ADMIN).do(AGENT, f"{AGENT}/override", **form).status == 422
 
 
-def test_an_agent_that_beats_is_told_to_drain(acted: Sample) -> None:
+def test_heartbeat_agent_is_asked_to_drain(acted: Sample) -> None:
     visitor = acted.visitor(Role.COORDINATOR)
     there = "/agents/research-1"
     assert visitor.do(there, f"{there}/command", reason="a new version").status == 303
@@ -270,7 +270,7 @@ def test_minutes_are_a_number(sample: Sample, minutes: str) -> None:
     assert "/seconds" not in answer.text
 
 
-def test_who_acts_on_an_agent_that_died_meanwhile_is_told_so_in_words_for_people(sample: Sample) -> None:
+def test_action_on_a_dead_agent_is_refused_in_plain_words(sample: Sample) -> None:
     visitor, dead = sample.visitor(Role.COORDINATOR), "/agents/billing-7"
     answer = visitor.do(AGENT, f"{dead}/maintenance", minutes="5", reason="why")
     assert answer.status == 410
@@ -278,7 +278,7 @@ def test_who_acts_on_an_agent_that_died_meanwhile_is_told_so_in_words_for_people
     assert f'<a href="{dead}">Back to' in answer.html
 
 
-def test_who_meant_an_earlier_state_is_told_to_look_again(sample: Sample) -> None:
+def test_action_on_an_outdated_page_is_refused(sample: Sample) -> None:
     answer = sample.visitor(Role.COORDINATOR).do(AGENT, f"{AGENT}/drain", etag='"99"', sure="yes")
     assert answer.status == 412
     assert "It has changed since its page was loaded: look at it again, and then decide." in answer.text
@@ -301,7 +301,7 @@ def test_who_meant_an_earlier_state_is_told_to_look_again(sample: Sample) -> Non
         ("/targets?observed=x", "Observed has to be one of answers, "),
     ],
 )
-def test_what_is_wrong_with_a_query_is_told_in_our_words(sample: Sample, path: str, told: str) -> None:
+def test_query_errors_are_in_plain_words(sample: Sample, path: str, told: str) -> None:
     page = sample.visitor(Role.READER).get(path)
     assert page.status == 422
     assert told in page.text
@@ -311,7 +311,7 @@ def test_what_is_wrong_with_a_query_is_told_in_our_words(sample: Sample, path: s
     assert f'<a href="{where}">Back to all {where.strip("/")}</a>' in page.html
 
 
-def test_what_is_wrong_with_a_reason_is_told_in_our_words(sample: Sample) -> None:
+def test_reason_errors_are_in_plain_words(sample: Sample) -> None:
     form = {"minutes": "5", "reason": "two\nlines"}
     page = sample.visitor(Role.ADMIN).do(AGENT, f"{AGENT}/maintenance", **form)
     assert page.status == 422

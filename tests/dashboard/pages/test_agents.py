@@ -29,7 +29,7 @@ def test_what_others_add_to_a_link_changes_nothing(sample: Sample, path: str) ->
     "path",
     ["/agents?status=zzz", "/agents?pool=%00", "/tasks?status=x", "/events?before=x", "/targets?observed=x"],
 )
-def test_nobody_learns_what_is_wrong_with_a_query_before_the_login(sample: Sample, path: str) -> None:
+def test_query_errors_are_hidden_before_the_login(sample: Sample, path: str) -> None:
     answer = sample.visitor().get(path)
     assert answer.status == 303
     assert answer.headers["location"].startswith("/login?next=")
@@ -125,7 +125,7 @@ def test_names_are_walked_along_as_they_are_sorted(
     assert agents_on(visitor.get("/agents?status=active&sort=name")) == sorted_
 
 
-def test_what_is_unknown_and_what_was_never_measured_are_told_apart(open_sample: Sample) -> None:
+def test_unknown_differs_from_never_measured(open_sample: Sample) -> None:
     text = open_sample.visitor().get("/agents").text
     assert "hostile active unknown never measured" in text
     assert "planner unhealthy unknown down" in text

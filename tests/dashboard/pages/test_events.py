@@ -13,7 +13,7 @@ from lifesign.domain.events.event_type import EventType
 
 
 @pytest.mark.parametrize("path", ["/events?group=task", "/events"])
-def test_a_key_that_did_something_is_told_by_its_name(sample: Sample, path: str) -> None:
+def test_key_that_acted_is_shown_by_name(sample: Sample, path: str) -> None:
     text = sample.visitor(Role.READER).get(path).text
     assert re.search(r" by (admin, key:key_admin_|coordinator, key:key_coordinator_)", text)
     assert re.findall(r" by key:\S+", text) == []
@@ -35,7 +35,7 @@ def line(kind: EventType, actor: str, **payload: Any) -> tuple[str, str, str]:
     return told.subject, told.text, told.by
 
 
-def test_who_holds_is_told_once_and_by_name() -> None:
+def test_holder_is_shown_once_and_by_name() -> None:
     lease = {"resource": "r:1", "lease_id": "l", "fencing_token": 3, "expires_at": "x"}
     granted = line(EventType.LEASE_ACQUIRED, "key:key_1", holder="key:key_1", **lease)
     assert granted == ("r:1", "granted to ops, key:key_1, token 3", "")

@@ -51,7 +51,7 @@ def test_after_the_login_one_is_at_the_page_that_was_asked_for(sample: Sample) -
 
 
 @pytest.mark.parametrize("where", ["//evil.example", "/\\evil.example", "https://evil.example", "/a\r\nb: c"])
-def test_nobody_is_led_elsewhere_by_a_login(sample: Sample, where: str) -> None:
+def test_login_redirects_only_within_the_dashboard(sample: Sample, where: str) -> None:
     asked = f"/login?{urlencode({'next': where})}"
     assert "evil" not in sample.visitor().get(asked).html
     assert sample.visitor(Role.READER).get(asked).headers["location"] == "/"
@@ -193,7 +193,7 @@ def test_a_session_is_over_at_its_time(sample: Sample) -> None:
     assert visitor.get("/").status == 303
 
 
-def test_whose_session_is_over_is_told_once_at_the_login(sample: Sample) -> None:
+def test_expired_session_is_reported_once_at_the_login(sample: Sample) -> None:
     visitor = newcomer(sample)
     visitor.log_in(KEYS[Role.READER])
     end_session(sample, visitor)
@@ -204,7 +204,7 @@ def test_whose_session_is_over_is_told_once_at_the_login(sample: Sample) -> None
     assert "Your session is over" not in visitor.get(where).text
 
 
-def test_whose_session_is_over_where_everyone_may_read_is_told_once(open_sample: Sample) -> None:
+def test_expired_session_is_reported_once_where_reading_is_public(open_sample: Sample) -> None:
     visitor = open_sample.visitor()
     assert "Your session is over" not in visitor.get("/agents").text
     visitor.log_in(KEYS[Role.COORDINATOR])
@@ -253,7 +253,7 @@ def test_a_login_form_of_another_tab_says_who_is_logged_in_and_leads_on(sample: 
     assert visitor.get("/").status == 303
 
 
-def test_a_login_form_that_lay_open_too_long_is_there_anew(sample: Sample) -> None:
+def test_expired_login_form_is_shown_again(sample: Sample) -> None:
     visitor = newcomer(sample)
     token = visitor.get("/login").form_token()
     del visitor.cookies[FORM_COOKIE]
@@ -265,7 +265,7 @@ def test_a_login_form_that_lay_open_too_long_is_there_anew(sample: Sample) -> No
     assert (answer.status, answer.headers["location"]) == (303, "/tasks")
 
 
-def test_a_login_form_from_elsewhere_logs_nobody_in_and_gives_no_other(sample: Sample) -> None:
+def test_login_form_of_another_site_is_refused_without_a_new_one(sample: Sample) -> None:
     visitor = newcomer(sample)
     form = {"token": visitor.get("/login").form_token(), "key": KEYS[Role.READER]}
     answer = visitor.post("/login", form, origin="https://elsewhere.example", sec_fetch_site="cross-site")
@@ -433,9 +433,9 @@ def test_a_public_url_of_https_is_kept_to_although_a_proxy_asks_without(
         assert visitor.get("/").status == 303
 
 
-def test_the_login_form_tells_keepers_of_passwords_whose_key_it_is(sample: Sample) -> None:
+def test_login_form_names_the_account_for_password_managers(sample: Sample) -> None:
     assert re.search(r'<input [^>]*autocomplete="username"[^>]* hidden>', sample.visitor().get("/login").html)
 
 
-def test_nobody_is_told_to_come_by_https_where_there_is_none(sample: Sample) -> None:
+def test_https_is_not_required_where_there_is_none(sample: Sample) -> None:
     assert "strict-transport-security" not in sample.visitor().get("/login").headers

@@ -80,7 +80,7 @@ def test_programs_are_answered_at_the_root_as_ever(sample: Sample) -> None:
         assert b'"openapi":"/openapi.json"' in answer.body
 
 
-def test_files_have_names_of_their_own_and_are_kept_for_ever(sample: Sample) -> None:
+def test_assets_have_hashed_names_and_are_cached_permanently(sample: Sample) -> None:
     for name in ("dashboard.css", "live.js", "icon.svg"):
         answer = sample.visitor().get(asset_path(name))
         assert answer.status == 200
@@ -95,7 +95,7 @@ def test_the_api_does_not_take_a_session_for_a_key(sample: Sample) -> None:
     assert visitor.get("/api/v1/agents", x_api_key=KEYS[Role.READER]).status == 200
 
 
-def test_a_hold_is_told_with_its_cause_and_ended_by_an_admin(acted: Sample) -> None:
+def test_suspension_is_shown_with_its_cause_and_ended_by_an_admin(acted: Sample) -> None:
     acted.server.write(suspend)
     reader, admin = acted.visitor(Role.READER), acted.visitor(Role.ADMIN)
     assert "Verdicts are suspended for agents monitored by heartbeat: 30 agents" in reader.get("/").text

@@ -38,7 +38,7 @@ def test_who_looks_at_a_pool_sees_how_many_are_how(sample: Sample) -> None:
     assert 'id="pool"' not in sample.visitor(Role.COORDINATOR).get("/agents").html
 
 
-def test_nobody_is_in_a_pool_that_is_misspelt(sample: Sample) -> None:
+def test_misspelt_pool_is_empty(sample: Sample) -> None:
     visitor = sample.visitor(Role.COORDINATOR)
     page = visitor.get("/agents?pool=biling")
     assert "It has no members." in page.text
@@ -73,7 +73,7 @@ def test_what_can_be_done_about_a_pool_is_shown_and_nothing_else(acted: Sample) 
     assert functions(visitor.get(POOL)) == [DEED, f"{DEED}/end"]
 
 
-def test_a_reader_is_told_who_began_a_maintenance_until_when_and_why(acted: Sample) -> None:
+def test_reader_sees_author_end_and_reason_of_a_maintenance(acted: Sample) -> None:
     acted.visitor(Role.COORDINATOR).do(POOL, DEED, minutes="5", reason="new disk")
     reader = acted.visitor(Role.READER)
     when = r"until 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC"
@@ -100,7 +100,7 @@ def test_one_member_in_maintenance_is_named(acted: Sample) -> None:
     told_at_last(visitor, "Nothing takes these agents down .* billing-1 until")
 
 
-def test_a_maintenance_whose_time_has_come_is_told_nowhere(acted: Sample) -> None:
+def test_expired_maintenance_is_not_shown(acted: Sample) -> None:
     acted.visitor(Role.COORDINATOR).do(POOL, DEED, minutes="5", reason="new disk")
 
     def pass_by(transaction: Transaction) -> None:

@@ -31,7 +31,7 @@ def test_who_wants_to_has_a_page_and_a_badge(sample: Sample) -> None:
 @pytest.mark.parametrize(
     "agent_id", ["planner", "research-1", "nobody", "x" * 129, "x" * 500, "%3Cscript%3E"]
 )
-def test_of_all_others_nobody_learns_whether_they_are_there(sample: Sample, agent_id: str) -> None:
+def test_private_agents_are_indistinguishable_from_absent_ones(sample: Sample, agent_id: str) -> None:
     visitor = sample.visitor()
     page, badge = visitor.get(f"/status/{agent_id}"), visitor.get(f"/badge/{agent_id}.svg")
     assert (page.status, badge.status) == (404, 404)

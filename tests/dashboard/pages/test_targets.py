@@ -72,7 +72,7 @@ def test_who_asked_to_be_left_alone_is_not_said_to_be_looked_at_now(acted: Sampl
     assert "within seconds" not in page
 
 
-def test_the_census_is_told_with_its_plots(sample: Sample) -> None:
+def test_census_is_shown_with_its_plots(sample: Sample) -> None:
     page = sample.visitor(Role.READER).get("/census")
     for words in ("alive", "By platform", "example.net", "sample-directory", "From run to run"):
         assert words in page.text
@@ -95,7 +95,7 @@ def test_who_is_not_logged_in_sees_nothing(sample: Sample, path: str) -> None:
     assert sample.visitor().get(path).status in {303, 403}
 
 
-def test_events_are_told_the_latest_first_and_by_what_they_are_about(sample: Sample) -> None:
+def test_events_are_listed_newest_first_with_their_subject(sample: Sample) -> None:
     visitor = sample.visitor(Role.READER)
     page = visitor.get("/events?group=task")
     sequences = [int(found) for found in re.findall(r'data-sequence="(\d+)"', page.html)]

@@ -91,7 +91,7 @@ def test_how_probes_ended_is_an_area_for_each_word_and_level_steps_are_one() -> 
     assert [area.word for area in well.areas] == ["unknown", "answers"]
 
 
-def test_the_share_that_was_seen_stands_beside_the_share_that_is_said() -> None:
+def test_observed_share_is_beside_the_reported_one() -> None:
     (span,) = drawn(slot(1, 3, 3, response_ratio=flat(0.99)))
     (plot,) = span.plots
     assert [line.name for line in plot.lines] == ["probes answered", "requests answered, it says"]
@@ -125,7 +125,7 @@ def test_latencies_stand_on_whole_decades() -> None:
     assert len(wide.plots[-1].scale) <= 6
 
 
-def test_numbers_stand_in_a_table_the_latest_first() -> None:
+def test_figures_are_in_a_table_newest_first() -> None:
     (span,) = drawn(slot(1, answer_ms=spread(90, 100, 2_000)), slot(0, 0, 0, 1), days=[])
     last, first = span.rows
     assert first.numbers == ["100 ms (90 ms to 2,000 ms)", *["\N{EN DASH}"] * (len(NUMBERS) - 1)]

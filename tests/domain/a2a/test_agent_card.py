@@ -68,7 +68,7 @@ def test_a_02_card_has_security_schemes_extensions_and_an_extended_card() -> Non
     assert extension.params == {}
 
 
-def test_the_generation_of_a_card_without_version_is_told_by_its_newest_member() -> None:
+def test_generation_of_a_card_without_version_follows_its_newest_member() -> None:
     assert interpret_agent_card(without(CARD_03, "protocolVersion")).generation == "0.3"
     assert interpret_agent_card(without(CARD_03, "protocolVersion", "signatures")).generation == "0.3"
     assert interpret_agent_card(without(CARD_01, "authentication")).generation is None
@@ -177,7 +177,7 @@ def test_every_oddity_is_named_and_placed(odd: object, expected: list[str]) -> N
     ],
     ids=["nothing", "HTML", "NaN", "a number without end", "UTF-16", "deep list", "deep object", "too much"],
 )
-def test_what_is_not_json_is_told_apart(raw: bytes, name: str) -> None:
+def test_invalid_json_is_reported_as_such(raw: bytes, name: str) -> None:
     card = read_agent_card(raw)
     assert (card.kind, findings(card)) == (CardKind.NOT_JSON, [name])
     assert not card.interfaces

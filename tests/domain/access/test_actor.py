@@ -7,7 +7,7 @@ from lifesign.registry.transitions.status_changes import MONITOR
 
 
 @pytest.mark.parametrize("name", [*OwnActor, "Monitor", "SERVER", "key:", "key:x", "KEY:x"])
-def test_nobody_else_acts_by_the_name_of_a_part_or_a_key(name: str) -> None:
+def test_reserved_actor_names_are_refused(name: str) -> None:
     assert is_reserved(name)
 
 

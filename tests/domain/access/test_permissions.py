@@ -120,7 +120,7 @@ def test_an_agent_may_not_ask_for_all_records_where_it_may_ask_for_its_own() -> 
     assert allowed(AGENT, None) == set()
 
 
-def test_an_agents_key_that_belongs_to_nobody_may_do_nothing() -> None:
+def test_agent_key_without_an_agent_has_no_rights() -> None:
     nobody = Principal("key_1", Role.AGENT, None)
     for agent_id in (None, "", "None", "agent_a"):
         assert allowed(nobody, agent_id) == set()
@@ -165,7 +165,7 @@ def test_a_refusal_says_which_key_may_not_do_what_and_for_whom() -> None:
         require(Principal("key_1", Role.ENROLL, None), Permission.MANAGE_KEYS)
 
 
-def test_what_somebody_may_not_do_is_told_in_words() -> None:
+def test_missing_permission_is_described() -> None:
     assert ACTION_PHRASES.keys() <= set(Permission)
     for action in Permission:
         told = str(NotAllowed("reader", action, None))
@@ -173,7 +173,7 @@ def test_what_somebody_may_not_do_is_told_in_words() -> None:
         assert not told.endswith((" override", " maintenance for", " release hold", " set maintenance"))
 
 
-def test_nobody_can_change_the_table() -> None:
+def test_permission_table_is_immutable() -> None:
     with pytest.raises(TypeError):
         PERMISSIONS[Role.READER, Permission.ERASE] = PERMISSIONS[Role.ADMIN, Permission.ERASE]  # type: ignore[index]
 

@@ -46,7 +46,7 @@ def test_members_have_names_where_they_must() -> None:
         Named("a")  # type: ignore[call-arg]
 
 
-def test_the_type_checker_alone_sees_to_it_that_nobody_changes_it() -> None:
+def test_immutability_is_checked_by_the_type_checker_alone() -> None:
     point = Point(1)
     # mypy fails here as soon as there is nothing to ignore.
     point.x = 2  # type: ignore[misc]

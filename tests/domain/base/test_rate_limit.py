@@ -33,7 +33,7 @@ def test_a_burst_is_let_in_at_once_and_then_one_request_per_spacing() -> None:
     assert times_allowed(limit, [100.0] * 5 + [100.05, 100.1, 100.15, 100.2]) == [100.0] * 3 + [100.1, 100.2]
 
 
-def test_a_caller_who_was_away_has_its_whole_burst_again_and_no_more() -> None:
+def test_idle_caller_regains_its_whole_burst_and_no_more() -> None:
     limit = RateLimit(per_second=10, burst=3)
     assert times_allowed(limit, [100.0] * 3 + [9_000.0] * 9) == [100.0] * 3 + [9_000.0] * 3
 
@@ -51,7 +51,7 @@ def test_no_span_of_time_lets_in_more_than_a_burst_and_the_rate(
 
 
 @given(LIMITS, TIMES, STEPS)
-def test_whoever_waits_as_long_as_told_is_let_in(
+def test_caller_that_waits_as_long_as_requested_is_admitted(
     limit: RateLimit, start_s: float, steps: list[float]
 ) -> None:
     arrival_s, now_s = 0.0, start_s
@@ -83,9 +83,7 @@ def test_a_refused_request_counts_for_nothing(limit: RateLimit, now_s: float) ->
 
 
 @given(LIMITS, TIMES, st.floats(0, 1_000_000))
-def test_a_clock_that_was_set_back_makes_nobody_wait_longer_than_one_spacing(
-    limit: RateLimit, now_s: float, back_s: float
-) -> None:
+def test_clock_setback_delays_by_one_spacing_at_most(limit: RateLimit, now_s: float, back_s: float) -> None:
     arrival_s, wait_s = ask(limit, now_s + back_s, now_s)
     assert 0 <= wait_s <= limit.spacing_s * 1.001
     assert arrival_s - now_s <= limit.spacing_s * limit.burst * 1.001 + limit.spacing_s
@@ -125,7 +123,7 @@ def test_a_limiter_judges_one_caller_as_the_rule_does(
     assert [now_s for now_s in times_s if limiter.wait_s("a", now_s) == 0] == times_allowed(limit, times_s)
 
 
-def test_whoever_asked_longest_ago_is_forgotten_first() -> None:
+def test_oldest_caller_is_evicted_first() -> None:
     limiter = RateLimiter(RateLimit(per_second=0.001, burst=1), max_callers=2)
     for caller in ("a", "b"):
         assert limiter.wait_s(caller, 0.0) == 0

@@ -322,7 +322,7 @@ def test_a_missing_a_repeated_and_a_moved_event_are_found(events: list[Event], d
     assert "expected sequence" in broken([*events[: at + 1], events[at], *events[at + 1 :]]).what
 
 
-def test_a_removal_is_found_though_the_rest_is_numbered_anew() -> None:
+def test_removal_is_detected_although_later_events_are_renumbered() -> None:
     first, _, third = chained(DRAFT, DRAFT, DRAFT)
     error = broken([first, replace(third, sequence=2)])
     assert (error.sequence, error.what) == (2, "it does not name the hash of the event before it")
@@ -330,7 +330,7 @@ def test_a_removal_is_found_though_the_rest_is_numbered_anew() -> None:
     assert broken([first, relinked]).what == "it is not what was hashed"
 
 
-def test_a_log_written_anew_differs_from_a_checkpoint_kept_elsewhere() -> None:
+def test_rewritten_log_differs_from_a_stored_checkpoint() -> None:
     honest = chained(DRAFT, DRAFT)
     forged = chained(DRAFT.model_copy(update={"actor": "nobody"}), DRAFT)
     assert verify(forged) != verify(honest)
@@ -354,7 +354,7 @@ def test_erasure_keeps_the_chain_valid(events: list[Event], places: set[int]) ->
         assert erased(erased(event)) == erased(event)
 
 
-def test_an_erased_event_tells_nothing_but_its_hash() -> None:
+def test_erased_event_shows_only_its_hash() -> None:
     event = erased(chained(DRAFT)[0])
     assert event.is_erased
     assert event.payload == {"erased": payload_hash(DRAFT.payload.members())}

@@ -64,14 +64,14 @@ def compared(state: KeyState, *stored: StoredKey) -> list[str]:
         (replace(KEY, revoked_at_s=AT_S), "is_revoked"),
     ],
 )
-def test_whatever_is_changed_in_a_stored_key_is_told(changed: StoredKey, member: str) -> None:
+def test_every_changed_field_of_a_stored_key_is_reported(changed: StoredKey, member: str) -> None:
     created = known_after((CREATED, told()))
     assert compared(created, KEY) == []
     (difference,) = compared(created, changed)
     assert difference.startswith(f"key key_1: {member} is ")
 
 
-def test_a_revoked_key_that_is_good_again_is_told() -> None:
+def test_revoked_key_that_is_valid_again_is_reported() -> None:
     revoked = known_after((CREATED, told()), (REVOKED, told()))
     assert compared(revoked, replace(KEY, revoked_at_s=AT_S)) == []
     assert compared(revoked, KEY) == ["key key_1: is_revoked is True in the log, False in the store"]
@@ -79,7 +79,7 @@ def test_a_revoked_key_that_is_good_again_is_told() -> None:
     assert known_after((CREATED, told()), (REVOKED, told()), (ROTATED, told())).is_revoked
 
 
-def test_what_an_event_tells_of_an_altered_key_is_not_believed() -> None:
+def test_event_about_an_altered_key_is_not_trusted() -> None:
     altered = replace(KEY, role=Role.ADMIN, name="bob", digest=digest_of("other"), revoked_at_s=AT_S)
     state = known_after((CREATED, told()), (REVOKED, told(altered)))
     assert len(compared(state, altered)) == 3
@@ -93,7 +93,7 @@ def test_no_event_lets_a_key_last_longer(first: float | None, then: float | None
     assert state.expires_at_s == min((at_s for at_s in (first, then) if at_s is not None), default=None)
 
 
-def test_a_key_without_an_event_and_an_event_without_a_key_are_told() -> None:
+def test_key_without_event_and_event_without_key_are_reported() -> None:
     state = known_after((CREATED, told()))
     assert compared(state, KEY, replace(KEY, key_id="key_2")) == ["key key_2: in the store, not in the log"]
     assert compared(state) == ["key key_1: in the log, not in the store"]

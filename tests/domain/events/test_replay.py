@@ -216,7 +216,7 @@ def test_an_event_of_which_one_shard_cannot_be_changes_none(payload: Payload, wh
 # --- the log as a whole --------------------------------------------------------------------------
 
 
-def test_the_example_log_leads_to_the_states_that_it_tells_of() -> None:
+def test_example_log_leads_to_its_states() -> None:
     replay, checkpoint = Replay(), GENESIS
     for path in EXAMPLES:
         event = read_event(json.loads(path.read_text()))
@@ -311,7 +311,7 @@ def test_a_task_goes_on_as_the_table_says(before: list[Payload], payload: Payloa
     assert why in refusal(replayed(REGISTERED, *before), payload)
 
 
-def test_who_had_a_task_is_not_asked_once_somebody_is_erased() -> None:
+def test_holder_of_a_task_is_not_compared_after_an_erasure() -> None:
     replay = replayed(REGISTERED, QUEUED)
     replay.apply(erased(event_of(replay, TAKEN)))
     replay.apply(event_of(replay, GRANTED))
@@ -410,7 +410,9 @@ def test_states_that_agree_have_no_difference() -> None:
         ([A], [], "lease of r: in the log, not in the store"),
     ],
 )
-def test_each_difference_is_told(agents: list[AgentState], leases: list[LeaseState], difference: str) -> None:
+def test_each_difference_is_reported(
+    agents: list[AgentState], leases: list[LeaseState], difference: str
+) -> None:
     found = replayed(REGISTERED, acquired(1)).differences(agents, leases)
     assert found[0].startswith(difference)
 
@@ -438,12 +440,12 @@ def test_a_lease_whose_holder_was_erased_is_compared_by_its_token(token: int, is
     assert bool(replay.differences([], [stored])) is is_told
 
 
-def test_a_token_that_no_event_explains_is_told_while_nothing_was_erased() -> None:
+def test_unexplained_token_is_reported_unless_something_was_erased() -> None:
     stored = LeaseState(resource="r", lease_id=None, holder=None, token=1)
     assert Replay().differences([], [stored]) == ["lease of r: token is 0 in the log, 1 in the store"]
 
 
-def test_only_so_many_differences_are_told() -> None:
+def test_number_of_reported_differences_is_bounded() -> None:
     stored = (replace(A, agent_id=f"a{number}") for number in range(MAX_DIFFERENCES + 1))
     assert len(Replay().differences(stored, [])) == MAX_DIFFERENCES
     assert len(list(stored)) == 1

@@ -38,7 +38,7 @@ def test_a_status_takes_its_reason_and_version_along() -> None:
     )
 
 
-def test_a_new_life_counts_the_incarnation_on_and_the_version_anew() -> None:
+def test_new_incarnation_increments_the_counter_and_resets_the_version() -> None:
     again = lifecycle(Signal.RE_REGISTERED, Status.DEAD, 2, 1)
     agent = replayed(REGISTERED, TIMED_OUT, DIED, again).agents["a"]
     assert (agent.status, agent.incarnation, agent.version) == (Status.ACTIVE, 2, 1)
@@ -47,7 +47,7 @@ def test_a_new_life_counts_the_incarnation_on_and_the_version_anew() -> None:
 @pytest.mark.parametrize(
     ("signal", "is_kept"), [(Signal.RE_REGISTERED, False), (Signal.PROBE_REDISCOVERED, True)]
 )
-def test_who_registers_anew_leaves_behind_what_its_event_does_not_name(signal: Signal, is_kept: bool) -> None:  # noqa: FBT001 - a table
+def test_new_registration_resets_fields_that_its_event_omits(signal: Signal, is_kept: bool) -> None:  # noqa: FBT001 - a table
     replay = replayed(
         REGISTERED,
         MaintenanceChanged(agent_id="a", until=AT),
@@ -61,7 +61,7 @@ def test_who_registers_anew_leaves_behind_what_its_event_does_not_name(signal: S
     assert (agent.maintenance_until_s, agent.override_status, agent.override_until_s) == expected
 
 
-def test_what_a_registration_names_of_what_was_decreed_stays() -> None:
+def test_registration_keeps_overrides_that_it_names() -> None:
     replay = replayed(
         REGISTERED,
         MaintenanceChanged(agent_id="a", until=AT),
@@ -96,12 +96,12 @@ def test_what_a_registration_names_of_what_was_decreed_stays() -> None:
         ),
     ],
 )
-def test_a_registration_names_nothing_that_was_not_decreed(named: dict[str, Any], why: str) -> None:
+def test_registration_adds_no_override(named: dict[str, Any], why: str) -> None:
     replay = replayed(REGISTERED, TIMED_OUT, DIED)
     assert refusal(replay, lifecycle(Signal.RE_REGISTERED, Status.DEAD, 2, 1, **named)) == why
 
 
-def test_decrees_can_be_taken_back() -> None:
+def test_overrides_can_be_withdrawn() -> None:
     replay = replayed(
         REGISTERED,
         MaintenanceChanged(agent_id="a", until=AT),

@@ -33,7 +33,7 @@ from lifesign.domain.models.tasks import RunWrite
         ),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_in_words(model: type[BaseModel], given: dict[str, object], told: str) -> None:
+def test_errors_are_in_plain_words(model: type[BaseModel], given: dict[str, object], told: str) -> None:
     with pytest.raises(ValidationError) as refused:
         model.model_validate(given)
     assert str(invalid_setting(refused.value, "it")) == told

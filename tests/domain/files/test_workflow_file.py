@@ -164,7 +164,7 @@ def test_a_file_may_declare_that_there_are_no_agents() -> None:
     assert read_workflow("agents: {}").agents == {}
 
 
-def test_nobody_can_change_what_was_read() -> None:
+def test_parsed_workflow_is_immutable() -> None:
     with pytest.raises(TypeError):
         read_workflow("agents: {}").agents["a"] = only("agents: {a: {}}")  # type: ignore[index]
 
@@ -228,7 +228,7 @@ def test_the_edge_of_a_rule_is_within_it(members: dict[str, Any]) -> None:
     assert only(entry(**members)).role_id == "a"
 
 
-def test_all_faults_are_told_with_their_lines_in_the_order_of_the_file() -> None:
+def test_all_errors_are_listed_with_lines_in_file_order() -> None:
     text = WHOLE.replace("interval_seconds: 40", "interval_seconds: often")
     text = text.replace("max_instances: 8", "max_instances: 1").replace("- proofreading", "- proof reading")
     told = [(fault.line, fault.path) for fault in faults(text)]
@@ -245,7 +245,7 @@ def test_a_fault_reads_as_a_sentence() -> None:
     assert str(raised.value) == "line 3: /agents/a/capacity: expected a mapping"
 
 
-def test_no_more_faults_are_told_than_anybody_reads() -> None:
+def test_number_of_reported_errors_is_bounded() -> None:
     assert len(faults(entry(**{f"x{number}": 1 for number in range(MAX_FAULTS * 2)}))) == MAX_FAULTS
 
 

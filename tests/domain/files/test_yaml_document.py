@@ -54,7 +54,7 @@ def test_values_are_what_they_look_like() -> None:
     }  # fmt: skip
 
 
-def test_an_unknown_key_is_told_with_the_keys_that_are_known_there() -> None:
+def test_unknown_key_is_reported_with_the_known_ones() -> None:
     assert told("tree: 1") == ["line 1: /tree: no such key; expected one of leaves, fruit, seeds"]
     assert told("leaves:\n- size: 1\n- sise: 1\n") == [
         "line 3: /leaves/1/sise: no such key; expected one of size"
@@ -76,7 +76,7 @@ def test_one_thing_that_is_wrong_is_refused_where_it_was_read() -> None:
     assert str(read.refused(("a", "c"), "expected 2")) == "line 1: /a/c: expected 2"
 
 
-def test_what_nobody_asks_for_may_be_anything() -> None:
+def test_unused_members_may_have_any_value() -> None:
     read = document("a: {x: 1, x: 2}\nb: 1\n")
     assert read.section("b") == 1
     with pytest.raises(InvalidFile, match="line 1: /a/x: this key stands here a second time"):

@@ -62,7 +62,7 @@ CODES = {
 
 
 @pytest.mark.parametrize(("code", "outcome"), CODES.items())
-def test_a_json_rpc_error_is_judged_by_its_code_wherever_it_stands(code: int, outcome: Outcome) -> None:
+def test_json_rpc_error_is_classified_by_code_at_any_depth(code: int, outcome: Outcome) -> None:
     error = rpc_error(code)
     assert said(error) is outcome
     assert said(dict(reversed(error.items()))) is outcome
@@ -299,7 +299,7 @@ def test_a_rest_poll_is_one(http_method: str, path: str) -> None:
 
 
 @pytest.mark.parametrize("request_", [None, [], "SendMessage", {"method": None}, {"method": 1}, {}])
-def test_sending_is_assumed_where_nothing_tells_otherwise(request_: object) -> None:
+def test_sending_is_assumed_without_other_evidence(request_: object) -> None:
     assert not is_poll("POST", "/", request_)
 
 
@@ -376,7 +376,7 @@ def test_only_a_json_rpc_call_with_an_id_expects_an_answer() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"[" * 200_000, b'{"a":' * 200_000, b"[" * 50_000 + b"]" * 50_000])
-def test_what_is_nested_too_deeply_is_told_apart_from_what_is_no_json(raw: bytes) -> None:
+def test_too_deep_nesting_differs_from_invalid_json(raw: bytes) -> None:
     with pytest.raises(TooComplex):
         outcome_of_json(raw)
     assert parse_or_none(raw) is None
@@ -399,7 +399,7 @@ def test_what_is_nested_too_deeply_is_told_apart_from_what_is_no_json(raw: bytes
         b'{"jsonrpc": "2.0", "result": {"score": -Infinity}}',
     ],
 )
-def test_what_is_no_json_is_told(raw: bytes) -> None:
+def test_invalid_json_is_reported(raw: bytes) -> None:
     with pytest.raises(NotJson):
         outcome_of_json(raw)
     assert parse_or_none(raw) is None
@@ -466,7 +466,7 @@ ANSWERS = JSON | st.one_of(
 @given(ANSWERS)
 @example(rpc(result={"status": {"state": []}}))
 @example(rpc(result={"task": {"status": {"state": {}}}}))
-def test_any_json_is_judged(message: object) -> None:
+def test_any_json_is_classified(message: object) -> None:
     raw = json.dumps(message).encode()
     assert outcome_of_json(raw) in Outcome
     assert read_event_stream(b"data: " + raw + b"\n\n").outcome in Outcome
@@ -476,7 +476,7 @@ def test_any_json_is_judged(message: object) -> None:
 
 
 @given(st.binary())
-def test_any_bytes_are_judged_or_no_json(raw: bytes) -> None:
+def test_any_bytes_are_classified_or_invalid_json(raw: bytes) -> None:
     try:
         outcome = outcome_of_json(raw)
     except (NotJson, TooComplex):

@@ -81,7 +81,7 @@ def test_nothing_at_all_is_an_answer() -> None:
     assert read_event_stream(b"") == StreamEnd(ANSWERED)
 
 
-def test_stream_tells_whether_it_had_an_event() -> None:
+def test_stream_records_whether_it_had_an_event() -> None:
     for nothing in (b"", b": ping\n\n", b"retry: 100\n\n", b"event: error\n\n", b"data: {}\n"):
         assert not read_event_stream(nothing).has_events
     assert read_event_stream(event({})).has_events
@@ -94,7 +94,7 @@ def test_event_with_empty_data_says_nothing() -> None:
     assert read_event_stream(b"id: 1\ndata: \n\n") == StreamEnd(ANSWERED, has_events=True)
 
 
-def test_data_that_is_no_json_is_told() -> None:
+def test_event_data_that_is_not_json_is_reported() -> None:
     done = StreamEnd(ANSWERED, has_other_data=True, has_events=True)
     assert read_event_stream(event_of("[DONE]")) == done
     mixed = event_of("[DONE]") + event(rpc(result={}))
@@ -408,7 +408,7 @@ LINES = st.lists(
 
 @given(LINES.map(b"".join), st.lists(st.integers(0, 60), max_size=5))
 @example(b"data: {}\r\r\n\rdata", [9, 10])
-def test_any_stream_is_judged_the_same_however_it_is_cut(stream: bytes, cuts: list[int]) -> None:
+def test_classification_of_a_stream_is_independent_of_its_chunks(stream: bytes, cuts: list[int]) -> None:
     whole = read_event_stream(stream)
     assert whole.outcome in Outcome
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]

@@ -338,7 +338,7 @@ def test_schema_model_and_reader_agree_about_times(text: str, is_time: bool) -> 
 
 
 @given(MODEL_DOCUMENTS)
-def test_what_the_models_write_the_schema_accepts_and_the_reader_gives_back(document: HealthDocument) -> None:
+def test_written_models_pass_the_schema_and_are_read_back(document: HealthDocument) -> None:
     raw = document.to_json()
     assert schema_accepts(json.loads(raw))
     again, _ = read_document(raw)
@@ -399,7 +399,7 @@ def test_a_document_has_the_shape_of_draft_4_2() -> None:
     assert b": " not in document.to_json()
 
 
-def test_null_days_and_absent_days_are_told_apart() -> None:
+def test_null_days_differ_from_absent_days() -> None:
     assert (
         b"days_since" not in HealthDocument.model_validate(changed("decay/days_since_model_change")).to_json()
     )
@@ -441,7 +441,7 @@ def test_a_document_is_immutable() -> None:
 
 
 @given(MODEL_DOCUMENTS | SCHEMA_DOCUMENTS.map(HealthDocument.model_validate))
-def test_a_coarse_document_tells_up_or_not_and_nothing_else(document: HealthDocument) -> None:
+def test_coarse_document_shows_only_up_or_not(document: HealthDocument) -> None:
     raw = coarse(document).to_json()
     written = json.loads(raw)
     assert list(written) == ["schema_version", "agent_id", "timestamp", "health"]
@@ -534,7 +534,7 @@ def test_bytes_that_are_no_json_object_have_one_fault_at_the_root(raw: bytes, na
     assert words in fault.message
 
 
-def test_all_faults_are_told_at_once_in_words() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     members = changed("calibration/response_ratio", 1.2)
     members["health"] = {"status": "x" * 5000}
     del members["agent_id"]
@@ -652,9 +652,7 @@ def test_measurements_without_samples_are_findings() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), DURATIONS)
-def test_what_is_counted_and_judged_by_our_own_rules_has_no_finding(
-    responses: int, errors: int, latency_ms: float
-) -> None:
+def test_documents_by_our_own_rules_have_no_finding(responses: int, errors: int, latency_ms: float) -> None:
     members = changed("health/status", health_status(Samples(responses=responses, errors=errors)))
     members["calibration"] = {"measurement_window_seconds": 300, "sample_count": responses + errors}
     if responses + errors:

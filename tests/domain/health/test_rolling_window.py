@@ -164,7 +164,7 @@ def test_every_outcome_is_counted_apart() -> None:
     assert read([written(*samples)], START_NS).current == [outcome + 1 for outcome in Outcome]
 
 
-def test_a_block_that_nobody_wrote_to_says_nothing() -> None:
+def test_block_without_writer_contributes_nothing() -> None:
     assert facts(read([new_block()], START_NS)) == expected([], START_NS)
     assert facts(read([], START_NS)) == expected([], START_NS)
 
@@ -460,7 +460,7 @@ def test_no_content_of_a_block_makes_reading_fail(noise: bytes, lane: int) -> No
 
 
 @pytest.mark.parametrize("section", ["counts", "latencies", "first_bytes"])
-def test_more_than_anybody_can_have_counted_is_refused(section: str) -> None:
+def test_impossible_counts_are_refused(section: str) -> None:
     block = written(answered(START_NS))
     lanes = getattr(WindowWriter(block, WINDOW_NS, START_NS), section)
     lanes[0] = 2**63
@@ -473,7 +473,7 @@ def test_more_latencies_than_interactions_are_refused() -> None:
     assert not is_plausible(block, WINDOW_NS, START_NS)
 
 
-def test_what_a_writer_wrote_stays_plausible_for_ever() -> None:
+def test_written_counts_stay_plausible() -> None:
     block = written(
         *(answered(START_NS + slot * SLOT_NS) for slot in range(ROWS) for _ in range(1 + slot * 7))
     )

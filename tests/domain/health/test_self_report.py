@@ -87,7 +87,7 @@ def published(document: HealthDocument) -> dict[str, Any]:
 # --- what does not exist is left out ----------------------------------------------------------------------
 
 
-def test_an_agent_that_nobody_asked_anything_says_that_it_does_not_know() -> None:
+def test_agent_without_interactions_is_unknown() -> None:
     assert published(report(window())) == {
         "schema_version": "0.1.0",
         "agent_id": "urn:agent",
@@ -103,7 +103,7 @@ def test_an_agent_that_nobody_asked_anything_says_that_it_does_not_know() -> Non
     }
 
 
-def test_an_agent_with_everything_to_tell_tells_everything() -> None:
+def test_agent_with_all_facts_reports_all_of_them() -> None:
     changed_at, updated_at = NOW - timedelta(days=3, hours=23), NOW - timedelta(hours=1)
     declared = OperatorFacts("urn:agent", 300, CountingProfile.INTERACTIONS, 50, changed_at, updated_at)
     current = {Outcome.ANSWERED: 99, Outcome.RAISED: 1, Outcome.NOT_INSPECTED: 5}
@@ -336,7 +336,7 @@ def test_who_never_was_healthy_has_no_such_time() -> None:
     assert "last_healthy_at" not in published(report(window(FAILING)))["health"]
 
 
-def test_nobody_was_last_healthy_in_the_future_even_if_the_clock_was_set_back() -> None:
+def test_last_healthy_is_never_in_the_future_after_a_clock_setback() -> None:
     document = published(report(window(FAILING), last_healthy_at=NOW + timedelta(hours=1)))
     assert document["health"]["last_healthy_at"] == document["timestamp"]
 

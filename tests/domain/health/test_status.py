@@ -45,7 +45,7 @@ def test_nine_samples_say_nothing_however_they_ended(responses: int) -> None:
     ],
     ids=str,
 )
-def test_ten_samples_are_judged_by_their_ratio(samples: Samples, status: HealthStatus) -> None:
+def test_ten_samples_are_classified_by_their_ratio(samples: Samples, status: HealthStatus) -> None:
     assert health_status(samples) is status
     assert health_status(samples, 10**6, None) is status
     assert health_status(samples, None, 1) is status

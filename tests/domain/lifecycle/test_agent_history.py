@@ -182,7 +182,7 @@ def test_what_was_gathered_is_read_as_it_is_stored_now_and_as_it_was_once(stored
 @pytest.mark.parametrize(
     "stored", ["[1.0,2.0,3.0]", "[1.0,2.0,3.0,0]", "[-1.0,2.0,3.0,1]", "[1.0,2.0,3.0,1,4]", '{"low":1.0}']
 )
-def test_what_nobody_gathered_is_refused(stored: str) -> None:
+def test_malformed_history_is_refused(stored: str) -> None:
     with pytest.raises(ValidationError):
         stored_slot(stored)
 
@@ -209,7 +209,7 @@ def test_any_time_lies_in_a_half_hour_that_can_be_kept(at_s: float) -> None:
     assert unpacked(packed([held])) == (held,)
 
 
-def test_nobody_looked_is_a_gap_and_no_zero() -> None:
+def test_period_without_probes_is_a_gap_instead_of_zero() -> None:
     history = read(kept(NOW - 9, NOW - 2, NOW))
     assert numbers(history.half_hours) == [NOW - 9, NOW - 2, NOW]
 
@@ -349,7 +349,7 @@ def test_a_slot_without_numbers_is_eleven_characters() -> None:
         ("00010100001", "cut off"),
     ],
 )
-def test_what_nobody_packed_is_refused(text: str, why: str) -> None:
+def test_malformed_packed_history_is_refused(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         unpacked(text)
 

@@ -71,7 +71,7 @@ def test_what_the_registry_asks_for_is_honoured_within_bounds(asked_s: float, wa
 
 
 @given(st.floats(1, 604_800), CHANCES)
-def test_whoever_stands_aside_looks_again_within_the_time_in_which_the_other_would_be_dead(
+def test_standby_worker_checks_again_before_the_other_would_be_dead(
     dead_after_s: float, chance: float
 ) -> None:
     assert dead_after_s / 2 <= next_claim_at_s(0.0, dead_after_s, chance) <= dead_after_s

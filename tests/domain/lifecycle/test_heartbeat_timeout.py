@@ -128,7 +128,7 @@ def test_spans_that_touch_become_one() -> None:
     assert spans == (ExcludedSpan(0.0, 20.0), ExcludedSpan(40.0, 50.0))
 
 
-def test_a_span_that_ended_longer_ago_than_anybody_is_judged_by_is_forgotten() -> None:
+def test_expired_gap_is_removed() -> None:
     known = [ExcludedSpan(0.0, 9.0), ExcludedSpan(0.0, 10.0), ExcludedSpan(20.0, 30.0)]
     assert add_span(known[:1], ExcludedSpan(100.0, 110.0), now_s=110.0, keep_s=100.0) == (
         ExcludedSpan(100.0, 110.0),
@@ -242,7 +242,7 @@ def test_a_clock_has_drifted_beyond_two_intervals(client: float, *, drifted: boo
         (-4.0, -4.0, 0.5, 0.0),
     ],
 )
-def test_several_processes_tell_one_jump_once(
+def test_several_processes_report_one_jump_once(
     gap_s: float, wall_s: float, monotonic_s: float, jump_s: float
 ) -> None:
     assert clock_jump_since_s(gap_s, wall_s, monotonic_s) == jump_s

@@ -152,7 +152,7 @@ def test_half_of_a_fleet_silent_at_once_is_held_said_and_released_by_itself() ->
     assert exit_limit(fleet.monitor) == DEFAULT_POLICY.min_exits
 
 
-def test_a_failure_of_ours_that_ends_takes_nobody_down() -> None:
+def test_ended_fault_of_ours_takes_no_agent_down() -> None:
     fleet = fleet_of(1000)
     fleet.run(600)
     fleet.silence(fleet.agents)
@@ -259,7 +259,7 @@ def test_agents_that_no_witness_bears_out_are_held_however_few_they_are() -> Non
     assert (seen.event.cause, seen.event.exits, seen.event.unwitnessed) == (MonitorChange.MASS_EXIT, 1, 1)
 
 
-def test_a_hold_without_witnesses_lasts_until_somebody_is_heard_or_its_time_is_over() -> None:
+def test_suspension_without_witnesses_ends_with_a_signal_or_at_its_limit() -> None:
     lost = START_S - 91
     held = assess(new_monitor(START_S), [lost], START_S, unwitnessed=[lost]).monitor
     monitor = held
@@ -371,7 +371,7 @@ def test_the_wave_coming_back_keeps_the_hold() -> None:
     assert at(180, monitor, 0).monitor.state is MonitorState.SUSPENDED
 
 
-def test_the_look_that_ends_a_hold_lets_nobody_go_yet() -> None:
+def test_check_that_ends_a_suspension_takes_no_agent_down() -> None:
     """Its exits were judged by all of their silence; the excused part is to be taken off first."""
     seen = at(900, held_monitor(), 50)
     assert seen.event is not None
@@ -430,7 +430,7 @@ def test_only_what_witnesses_bear_out_is_learned(alone: int, learned: int) -> No
     assert baseline_exits(seen.monitor) == learned
 
 
-def test_time_in_which_nobody_looked_says_nothing() -> None:
+def test_time_without_checks_is_no_evidence() -> None:
     monitor = replace(new_monitor(START_S), baseline=(7, 7), exits_this_cadence=5)
     day_later = at(86_400 + 30, monitor, 3).monitor
     assert day_later.baseline == (7, 7, 5)
@@ -536,7 +536,7 @@ def test_whatever_happens_holds_end_and_the_row_stays_small(
 
 
 @given(LOOKS)
-def test_nobody_is_held_for_longer_than_two_holds(story: list[tuple[float, list[float], str]]) -> None:
+def test_suspension_lasts_two_periods_at_most(story: list[tuple[float, list[float], str]]) -> None:
     now_s, monitor = START_S, new_monitor(START_S)
     stopped_s = START_S + 500
     delayed_s, looked_s = 0.0, START_S
@@ -578,7 +578,7 @@ def test_a_clock_that_is_set_back_makes_no_cohort() -> None:
         ("was held once already", 0.0, True, True),
     ],
 )
-def test_only_who_has_lived_tells_of_us(
+def test_only_agents_with_earlier_signals_are_evidence_of_our_fault(
     who: str, heard_for_s: float, *, is_of_cohort: bool, tells: bool
 ) -> None:
     monitor = replace(new_monitor(START_S), cohort_before_s=START_S)

@@ -45,7 +45,7 @@ def test_what_an_agent_asked_for_is_no_loss(reason: UnknownReason) -> None:
     assert watched_after(EvidenceWatchState(), {reason: 5}, NOW_S, 0)[1] is None
 
 
-def test_a_clock_that_was_set_back_delays_no_report_for_ever() -> None:
+def test_clock_setback_delays_reports_only_briefly() -> None:
     watched, _ = watched_after(EvidenceWatchState(), CUT, NOW_S + 3_600, LOST_S)
     assert is_due(watched.counted_at_s, NOW_S, 15)
     watched, _ = watched_after(watched, CUT, NOW_S, LOST_S)
@@ -77,7 +77,7 @@ def test_half_of_the_results_are_not_too_many() -> None:
     assert keys_after(watched, {"a": (10, 10)}, NOW_S + 300, 300)[1] == []
 
 
-def test_a_key_that_is_counted_anew_is_compared_anew() -> None:
+def test_reset_counter_of_a_key_is_compared_from_the_start() -> None:
     watched, _ = keys_after(KeysWatched(), {"a": (100, 100)}, NOW_S, 300)
     watched, turns = keys_after(watched, {"a": (0, 150)}, NOW_S + 300, 300)
     assert turns == []

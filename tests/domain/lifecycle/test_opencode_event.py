@@ -99,7 +99,7 @@ def test_a_repeat_is_no_event_of_its_own() -> None:
         ({}, "an error without a description"),
     ],
 )
-def test_an_error_is_told_as_far_as_it_is_known(members: dict[str, Any], told: str) -> None:
+def test_error_is_reported_as_far_as_known(members: dict[str, Any], told: str) -> None:
     read = read_event(text_of(("session.error", members)))
     assert read is not None
     assert (read.meaning, read.error, read.session_id) == (Meaning.ERROR, told, None)

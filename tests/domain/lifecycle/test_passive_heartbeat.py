@@ -102,7 +102,7 @@ def test_an_idle_session_beats_at_its_agents_interval_while_the_server_lives() -
     assert {due.cause for _, due in watched.sent} == {Cause.IDLE}
 
 
-def test_a_server_that_is_not_heard_lets_nobody_beat() -> None:
+def test_unreachable_server_sends_no_heartbeat() -> None:
     watched = Watched(a1=IDLE)
     watched.look()
     assert len(watched.wind(SERVER_SILENT_S + 300, is_server_heard=False)) <= 2
@@ -143,7 +143,7 @@ def test_a_session_that_the_server_does_not_have_says_nothing_until_it_is_create
     assert watched.wind(300) == []
 
 
-def test_sessions_of_nobody_are_counted_and_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_without_agent_are_counted_and_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passive_heartbeat, "MAX_UNKNOWN_SESSIONS", 2)
     watched = Watched(a1=IDLE)
     watched.look()

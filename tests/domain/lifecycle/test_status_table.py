@@ -58,7 +58,7 @@ def test_every_signal_leads_somewhere_and_every_status_is_left() -> None:
     assert {status for status, _ in TRANSITIONS} == set(Status)
 
 
-def test_nobody_returns_to_registering() -> None:
+def test_no_status_leads_back_to_registering() -> None:
     assert set(TRANSITIONS.values()) == set(Status) - {Status.REGISTERING}
 
 
@@ -87,12 +87,12 @@ def test_a_draining_agent_never_comes_back() -> None:
 
 
 @pytest.mark.parametrize("status", sorted(ALIVE))
-def test_whoever_takes_part_can_be_deregistered_and_superseded(status: Status) -> None:
+def test_every_living_status_can_be_deregistered_and_superseded(status: Status) -> None:
     assert status_after(status, Signal.DEREGISTERED) is Status.DEREGISTERED
     assert status_after(status, Signal.SUPERSEDED) is Status.DEREGISTERED
 
 
-def test_nobody_dies_without_having_been_unhealthy_or_draining() -> None:
+def test_death_requires_unhealthy_or_draining_before_it() -> None:
     before = {status for (status, _), after in TRANSITIONS.items() if after is Status.DEAD}
     assert before == {Status.UNHEALTHY, Status.DRAINING}
 

@@ -147,7 +147,7 @@ def test_the_end_of_a_link_has_a_reason(stated: LinkClaim | None, reason: Unlink
     assert decide(claims, None, is_gone=False, now_s=NOW_S) == LinkDecision()
 
 
-def test_a_target_that_is_gone_is_linked_to_nobody() -> None:
+def test_removed_target_is_linked_to_no_agent() -> None:
     proven = [claim(1, card_at_s=NOW_S)]
     assert decide(proven, 1, is_gone=True, now_s=NOW_S) == LinkDecision(reason=UnlinkReason.TARGET_GONE)
     assert decide(proven, None, is_gone=True, now_s=NOW_S) == LinkDecision()

@@ -126,7 +126,7 @@ def test_a_silence_a_little_beyond_the_threshold_does_not_look_like_the_threshol
     assert explanation == "no heartbeat for 1 min 31 s, more than 1 min 30 s"
 
 
-def test_whoever_is_found_silent_for_long_dies_in_two_steps() -> None:
+def test_long_silent_agent_dies_in_two_steps() -> None:
     verdict = judged(facts(last_heartbeat_at_s=NOW - 301))
     assert verdict.signals == (Signal.HEARTBEAT_TIMEOUT, Signal.HEARTBEAT_TIMEOUT)
     assert verdict.status is Status.DEAD
@@ -179,7 +179,7 @@ def test_a_heartbeat_that_is_itself_too_old_ends_no_silence() -> None:
 
 
 @pytest.mark.parametrize("reason", [Reason.HEALTH_REPORTED_UNHEALTHY, Reason.OBSERVED_CONTRADICTS_REPORT])
-def test_a_heartbeat_revives_nobody_who_is_unhealthy_for_another_reason(reason: Reason) -> None:
+def test_heartbeat_does_not_heal_unhealthy_for_another_reason(reason: Reason) -> None:
     seen = saying("unhealthy", 2, recent_interactions="0" * 10)
     assert judged(unhealthy(reason, Monitoring.BOTH, observed=seen)).signals == ()
 
@@ -230,7 +230,7 @@ def test_time_alone_takes_no_probed_agent_down(failures: int) -> None:
         assert (verdict.signals, verdict.assess_at_s) == ((), None)
 
 
-def test_a_measured_failure_that_is_too_old_takes_nobody_down() -> None:
+def test_outdated_failure_takes_no_agent_down() -> None:
     known = facts(Monitoring.PROBE, observed=failing(9))
     assert judged(known, NOW + 900).status is Status.DEAD
     verdict = judged(known, NOW + 900.1)
@@ -245,7 +245,7 @@ def test_excused_time_shortens_no_observed_silence() -> None:
 
 
 @pytest.mark.parametrize(("unhealthy_after_s", "dead_after_s"), [(60, 120), (7_200, 86_400)])
-def test_a_probed_agent_is_judged_by_its_own_thresholds(unhealthy_after_s: int, dead_after_s: int) -> None:
+def test_probed_agent_has_its_own_thresholds(unhealthy_after_s: int, dead_after_s: int) -> None:
     own = {"thresholds": Thresholds(30, unhealthy_after_s, dead_after_s)}
     for silence_s, signals in (
         (unhealthy_after_s, 0),
@@ -270,12 +270,12 @@ def test_a_probed_agent_dies_after_an_hour_and_four_failures(
     assert judged(down).signals == (Signal.PROBE_FAILURES,) * dies
 
 
-def test_a_silent_probed_agent_is_told_with_its_figures() -> None:
+def test_silent_probed_agent_is_reported_with_its_figures() -> None:
     verdict = judged(facts(Monitoring.PROBE, observed=failing(3, 1000)))
     assert verdict.explanation == "no sign of life for 16 min 40 s, more than 15 min, and 3 failures in a row"
 
 
-def test_time_that_does_not_count_as_silence_is_told() -> None:
+def test_excused_time_is_reported() -> None:
     """For 50 minutes no prober ran: of that time two intervals count."""
     observed = failing(3, 1000, last_liveness_signal_at_s=NOW - 4000, measured_at_s=NOW)
     verdict = judged(facts(Monitoring.PROBE, observed=observed))
@@ -305,7 +305,7 @@ def test_a_liveness_signal_ends_the_silence_of_a_probed_agent(failures: int, sig
         assert verdict.explanation == "a sign of life 5 s ago"
 
 
-def test_without_any_liveness_signal_nobody_recovers() -> None:
+def test_no_recovery_without_a_liveness_signal() -> None:
     for observed in (None, Observed()):
         assert judged(unhealthy(Reason.PROBE_FAILURES, Monitoring.PROBE, observed=observed)).signals == ()
 
@@ -324,7 +324,7 @@ def test_two_signs_of_life_half_a_minute_apart_raise_the_dead(apart_s: float, si
     assert verdict.status is (Status.ACTIVE if signals else Status.DEAD)
 
 
-def test_a_broken_run_of_life_raises_nobody() -> None:
+def test_interrupted_successes_do_not_recover_an_agent() -> None:
     assert judged(dead(observed=failing(1, 0))).signals == ()
     assert judged(dead(observed=None)).signals == ()
     assert judged(dead(observed=Observed())).signals == ()
@@ -343,7 +343,7 @@ def test_who_was_alive_when_its_drain_timed_out_must_fall_silent_first() -> None
 
 
 @pytest.mark.parametrize("monitoring", BEATING)
-def test_nobody_who_beats_is_raised_by_a_prober(monitoring: Monitoring) -> None:
+def test_prober_does_not_recover_a_heartbeat_agent(monitoring: Monitoring) -> None:
     gone = facts(monitoring, status=Status.DEAD, reason=Reason.HEARTBEAT_TIMEOUT, observed=alive())
     assert judged(gone).signals == ()
 
@@ -360,7 +360,7 @@ def test_two_documents_that_say_unhealthy_are_believed(monitoring: Monitoring) -
     assert verdict.health is HealthStatus.UNHEALTHY
 
 
-def test_documents_that_are_stale_by_now_bring_nobody_down() -> None:
+def test_outdated_documents_take_no_agent_down() -> None:
     known = facts(Monitoring.PROBE, observed=saying("unhealthy", 2))
     assert judged(known, NOW + 900).signals == (Signal.HEALTH_REPORTED_UNHEALTHY,)
     assert judged(known, NOW + 900.1).signals == ()
@@ -444,7 +444,7 @@ def test_a_contradiction_ends_when_half_succeed_again(recent: str, signals: int)
 # What holds for all rows.
 
 
-def test_a_reason_that_has_gone_while_another_fault_holds_is_told_in_two_steps() -> None:
+def test_change_of_the_fault_is_reported_in_two_steps() -> None:
     late = unhealthy(
         Reason.HEALTH_REPORTED_UNHEALTHY,
         Monitoring.BOTH,
@@ -458,7 +458,7 @@ def test_a_reason_that_has_gone_while_another_fault_holds_is_told_in_two_steps()
     assert judged(beats).signals == (Signal.HEARTBEAT_RESUMED, Signal.HEALTH_REPORTED_UNHEALTHY)
 
 
-def test_a_reason_of_a_track_that_no_longer_counts_does_not_last_for_ever() -> None:
+def test_reason_of_a_track_that_no_longer_counts_ends() -> None:
     seen = saying("unhealthy", 9)
     assert judged(unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, observed=seen)).status is Status.ACTIVE
     forgotten = unhealthy(Reason.OBSERVED_CONTRADICTS_REPORT, Monitoring.PROBE, observed=None)
@@ -468,7 +468,7 @@ def test_a_reason_of_a_track_that_no_longer_counts_does_not_last_for_ever() -> N
     assert judged(silent).signals == (Signal.PROBE_RECOVERED,)
 
 
-def test_a_reason_that_brings_nobody_down_is_left_alone() -> None:
+def test_harmless_reason_is_kept() -> None:
     assert judged(unhealthy(Reason.REGISTERED)).signals == ()
 
 
@@ -565,7 +565,7 @@ def test_signs_of_life_and_reports_flow_through_a_hold() -> None:
         (facts(Monitoring.PROBE, observed=saying("healthy", recent_interactions="0" * 10)), 1),
     ],
 )
-def test_nothing_goes_down_in_maintenance_and_all_is_judged_when_it_ends(known: Facts, signals: int) -> None:
+def test_maintenance_prevents_failure_and_its_end_applies_all_verdicts(known: Facts, signals: int) -> None:
     maintained = replace(known, maintenance_until_s=NOW + 60)
     verdict = judged(maintained)
     assert (verdict.signals, verdict.assess_at_s) == ((), NOW + 60)
@@ -693,7 +693,7 @@ def test_an_interface_that_fails_while_nothing_speaks_for_the_agent_is_unreachab
     assert not judged(known, NOW + 900.1).is_unreachable, "what was seen is too old by then"
 
 
-def test_nobody_is_unreachable_who_was_not_asked() -> None:
+def test_agent_that_was_not_probed_is_not_unreachable() -> None:
     assert not judged(facts()).is_unreachable
 
 
@@ -786,7 +786,7 @@ def test_a_verdict_is_what_its_signals_lead_to(
 
 
 @given(known=ALL_FACTS, is_suspended=st.booleans(), excluded_downtime=EXCUSED)
-def test_what_was_applied_is_not_judged_again(
+def test_applied_verdict_is_stable(
     *, known: Facts, is_suspended: bool, excluded_downtime: tuple[ExcludedSpan, ...]
 ) -> None:
     verdict = judged(known, is_suspended=is_suspended, excluded_downtime=excluded_downtime)
@@ -837,7 +837,7 @@ def test_just_after_the_deadline_of_a_silence_the_agent_goes_down(
 
 
 @given(ALL_FACTS, EXCUSED)
-def test_a_hold_only_ever_keeps_somebody_up(
+def test_suspension_only_ever_keeps_agents_up(
     known: Facts, excluded_downtime: tuple[ExcludedSpan, ...]
 ) -> None:
     held = judged(known, is_suspended=True, excluded_downtime=excluded_downtime)
@@ -845,7 +845,7 @@ def test_a_hold_only_ever_keeps_somebody_up(
 
 
 @given(ALL_FACTS, EXCUSED, st.integers(1, 5000))
-def test_more_excuse_never_brings_anybody_down(
+def test_more_excused_time_never_takes_an_agent_down(
     known: Facts, excluded_downtime: tuple[ExcludedSpan, ...], more: int
 ) -> None:
     ranks = {Status.ACTIVE: 0, Status.UNHEALTHY: 1, Status.DEAD: 2}

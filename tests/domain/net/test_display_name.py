@@ -30,7 +30,7 @@ def test_a_name_comes_first_and_an_id_last() -> None:
     assert called("billing-1") == "billing-1"
 
 
-def test_the_id_of_a_target_tells_nobody_who_it_is() -> None:
+def test_target_id_does_not_reveal_the_url() -> None:
     assert has_readable_id("billing-1")
     assert has_readable_id("tgt_mine")
     assert not has_readable_id(target_id("https://agent.example/"))

@@ -57,7 +57,7 @@ def test_another_name_is_not(host: str) -> None:
 
 
 @given(st.text())
-def test_any_text_is_judged(text: str) -> None:
+def test_any_text_is_classified(text: str) -> None:
     is_own_host(text, {"registry.example"})
     try:
         PublicAddress.read(text)

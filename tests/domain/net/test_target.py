@@ -185,11 +185,11 @@ def test_the_host_of_a_target_is_what_stands_before_port_and_path(url: str, host
         ("http://[::1]:80/", False),
     ],
 )
-def test_a_host_of_a_single_word_is_told_from_names_and_addresses(url: str, *, is_one: bool) -> None:
+def test_single_label_host_differs_from_names_and_addresses(url: str, *, is_one: bool) -> None:
     assert is_at_one_word(url) is is_one
 
 
-def test_an_id_is_short_printable_and_for_ever_the_same() -> None:
+def test_id_is_short_printable_and_stable() -> None:
     # Ids stand in databases: this one must not change.
     known = "tgt_745cf503e6a267f168ddb5b970c7b629"
     assert target_id("https://agent.example/") == known
@@ -208,7 +208,7 @@ def test_other_names_are_no_targets(name: str) -> None:
     assert not is_target_id(name)
 
 
-def test_phase_turn_and_shard_are_for_ever_the_same() -> None:
+def test_phase_turn_and_shard_are_stable() -> None:
     # Workers of different versions share the work: they must agree.
     assert phase_of("tgt_1") == pytest.approx(0.552143390724698, abs=1e-15)
     assert turn_of("tgt_1") == 1_146_823_210
@@ -252,7 +252,7 @@ def test_all_targets_of_a_host_lie_in_one_shard() -> None:
     assert all(one == other for one, other in pairwise(shards))
 
 
-def test_a_spelling_that_is_repeated_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_host_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[str] = []
 
     def judge(url: str) -> TargetUrl | AddressRefused:

@@ -111,7 +111,7 @@ def test_a_special_range_is_refused_from_its_first_to_its_last_address(first: st
 
 
 @pytest.mark.parametrize(("first", "last"), CLOSED_FOR_GOOD + OPEN_BY_NAME)
-def test_what_lies_beside_a_special_range_is_judged_by_itself(first: str, last: str) -> None:
+def test_address_beside_a_special_range_is_classified_by_itself(first: str, last: str) -> None:
     beside = [ip_address(first) - 1] if int(ip_address(first)) else []
     if last != "255.255.255.255" and not last.startswith("ffff:"):
         beside.append(ip_address(last) + 1)
@@ -360,7 +360,7 @@ def test_a_refusal_never_quotes_a_password() -> None:
 
 
 @pytest.mark.parametrize("host", PRIVATE)
-def test_a_literal_address_is_judged_at_once(host: str) -> None:
+def test_literal_address_is_classified_at_once(host: str) -> None:
     url = f"http://{host}/"
     assert refusal(vet_url(url)).name == "blocked_address"
     assert isinstance(vet_url(url, read_networks([host])), TargetUrl)
@@ -476,7 +476,7 @@ def test_an_unusual_spelling_is_refused_even_where_loopback_is_allowed() -> None
 @example("017700000001")
 @example("127.0.0.1")
 @example("1.2.3.4")
-def test_whatever_the_system_reads_as_an_address_is_judged_as_that_address_or_refused(host: str) -> None:
+def test_every_system_spelling_of_an_address_is_classified_or_refused(host: str) -> None:
     judged = vet_url(f"http://{host}/")
     try:
         read = IPv4Address(socket.inet_aton(host))
@@ -513,7 +513,7 @@ def test_a_password_is_hidden(given: str, shown: str, in_a_text: str) -> None:
     assert without_passwords(f"not {given} nor {given!r}") == f"not {in_a_text} nor {in_a_text!r}"
 
 
-def test_a_token_is_hidden_where_a_url_is_expected_and_a_user_is_told_in_a_text() -> None:
+def test_token_in_place_of_a_url_is_hidden_and_a_user_name_is_reported() -> None:
     assert without_password("https://s3cret@host/x") == "https://...@host/x"
     assert without_password("u:s3cret@host/x") == "...@host/x"
     assert without_passwords("expected postgresql://USER@HOST/NAME") == "expected postgresql://USER@HOST/NAME"
@@ -547,7 +547,7 @@ def test_in_a_text_the_same_is_hidden_as_by_a_regular_expression(pieces: list[st
     assert without_passwords(text) == IN_A_TEXT.sub(r"\1:...@", text)
 
 
-def test_an_ipv6_address_without_brackets_is_told_how_to_be_written() -> None:
+def test_ipv6_address_without_brackets_is_refused_with_the_right_form() -> None:
     judged = vet_url("http://2001:db8::1:8080/")
     assert isinstance(judged, AddressRefused)
     assert "[2001:db8::1]:8080" in judged.reason

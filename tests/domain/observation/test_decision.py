@@ -72,7 +72,7 @@ def test_each_reported_status_has_the_action_of_the_draft(status: str, action: A
     assert (decision.action, decision.status) == (action, status)
 
 
-def test_a_healthy_agent_is_told_with_its_response_ratio() -> None:
+def test_healthy_agent_is_described_with_its_response_ratio() -> None:
     decision = decide_on("healthy", ratio=0.99)
     assert "response ratio 0.99 over 1,000 requests within 1 d" in decision.reasons
     assert decision.retry_after_seconds is None
@@ -83,7 +83,7 @@ def test_a_degraded_agent_that_declines_is_getting_worse() -> None:
     assert not any("worsening" in reason for reason in decide_on("degraded", trend="stable").reasons)
 
 
-def test_an_improving_agent_is_told_to_recover() -> None:
+def test_improving_agent_is_described_as_recovering() -> None:
     assert any("recovering" in reason for reason in decide_on("degraded", trend="improving").reasons)
 
 
@@ -100,7 +100,7 @@ def test_an_unhealthy_agent_that_never_was_healthy_has_no_outage_to_measure() ->
     assert "it does not say when it was last healthy" in decide_on("unhealthy").reasons
 
 
-def test_few_samples_are_told() -> None:
+def test_few_samples_are_stated() -> None:
     assert "3 samples are too few to judge by" in decide_on("unknown", ratio=1.0, samples=3).reasons
 
 

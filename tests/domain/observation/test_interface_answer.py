@@ -45,7 +45,7 @@ def test_the_rest_is_no_answer(status: int) -> None:
 
 @given(STATUSES)
 @example(304)
-def test_every_status_is_judged_and_only_a_good_one_needs_no_reason(status: int) -> None:
+def test_every_status_code_is_classified_and_only_success_has_no_reason(status: int) -> None:
     result, reason = classify_interface(status)
     assert bool(reason) or (result is ResultClass.OK and 200 <= status < 400)
     # "Not modified" answers a condition, and a probe sends none.

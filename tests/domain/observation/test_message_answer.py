@@ -30,7 +30,7 @@ STATES = {
 
 
 @pytest.mark.parametrize(("state", "expected"), STATES.items())
-def test_a_task_is_judged_by_its_state_in_every_generation(state: str, expected: ResultClass) -> None:
+def test_task_is_classified_by_its_state_in_every_generation(state: str, expected: ResultClass) -> None:
     of_1_0 = task_10(state.upper().replace("-", "_"))
     answers = [said(rpc(result=task_0x(state))), said(rpc(result=of_1_0)), said(of_1_0, is_rpc=False)]
     assert {answer.result for answer in answers} == {expected}
@@ -97,7 +97,7 @@ def test_the_agents_own_words_are_quoted_in_short() -> None:
     ("status", "expected"),
     [(401, GATED), (402, GATED), (403, GATED), (407, GATED), (429, ResultClass.RATE_LIMITED)],
 )
-def test_whoever_stands_at_the_door_has_not_failed(status: int, expected: ResultClass) -> None:
+def test_authentication_challenge_is_no_failure(status: int, expected: ResultClass) -> None:
     for message in (rpc_error(-32603), {"detail": "no"}, None):
         answer = said(message, status)
         assert (answer.result, answer.is_misspelt) == (expected, False)
@@ -113,7 +113,7 @@ def test_where_no_message_is_taken_another_path_may_take_it(status: int) -> None
 
 
 @pytest.mark.parametrize("status", [400, 422])
-def test_a_refusal_in_the_agents_own_words_is_told_from_that_of_a_mere_server(status: int) -> None:
+def test_refusal_by_the_agent_differs_from_that_of_a_plain_server(status: int) -> None:
     own = said({"error": {"code": status, "message": "parts?"}}, status, is_rpc=False)
     assert (own.result, own.is_misspelt) == (OK, True)
     assert own.reason == f"HTTP {status}: it declines the message, 'parts?'"
@@ -140,7 +140,7 @@ def test_a_page_for_people_and_json_of_another_kind_come_from_no_agent() -> None
     assert said({"message": "Welcome!"}, is_rpc=False).result is INVALID
 
 
-def test_an_answer_that_is_broken_is_told_from_one_of_another_kind() -> None:
+def test_malformed_answer_differs_from_one_of_another_type() -> None:
     assert classify_answer(200, JSON, b'{"jsonrpc": ', is_rpc=True).result is INVALID
     assert classify_answer(200, "application/a2a+json", b"{", is_rpc=False).result is INVALID
     for nothing in (rpc(), rpc(result=None), rpc(result={}), rpc(result="hi"), rpc(result={"task": "t"})):
@@ -185,7 +185,7 @@ def test_an_answer_in_events_is_read_to_its_end() -> None:
     ),
     st.sampled_from([True, False]),
 )
-def test_whatever_comes_is_judged_with_a_reason_that_can_be_kept(
+def test_any_answer_is_classified_with_a_storable_reason(
     status: int,
     content_type: str,
     body: bytes,
@@ -198,7 +198,7 @@ def test_whatever_comes_is_judged_with_a_reason_that_can_be_kept(
     assert not answer.is_misspelt or answer.result in {OK, NOT_AN_AGENT, FAILED}
 
 
-def test_of_several_refusals_that_of_somebody_who_knows_the_operation_counts() -> None:
+def test_refusal_of_a_known_operation_counts_among_several() -> None:
     unknown, other = said(rpc_error(-32601)), said(rpc_error(-32600))
     declined = said(rpc_error(-32602))
     assert best_of([unknown, declined, other]) is declined

@@ -109,7 +109,7 @@ def test_the_longest_memory_of_real_urls_fits() -> None:
     ],
     ids=str,
 )
-def test_a_memory_that_nobody_can_have_is_refused(fields: dict[str, object]) -> None:
+def test_impossible_memory_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match=next(iter(fields))):
         ProbeMemory.from_json(json.dumps(fields))
 

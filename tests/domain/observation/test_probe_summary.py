@@ -56,7 +56,7 @@ def test_it_is_said_what_was_seen(seen: list[tuple[Layer, LayerResult]], told: s
 
 
 @given(st.dictionaries(st.sampled_from(ASKED), st.sampled_from(R)))
-def test_signs_are_told_of_the_living_alone_and_of_all_of_them(results: dict[Layer, R]) -> None:
+def test_liveness_signals_are_counted_over_all_alive_targets(results: dict[Layer, R]) -> None:
     seen = {layer.value: LayerResult(result=result) for layer, result in results.items()}
     observation = Observation.model_construct(
         observed_at=datetime(2026, 1, 1, tzinfo=UTC),

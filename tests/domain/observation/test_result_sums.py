@@ -98,7 +98,7 @@ def test_layers_come_in_the_order_in_which_they_are_asked() -> None:
         ("internal", "rate_limited", False),
     ],
 )  # fmt: skip
-def test_what_tells_nothing_takes_the_place_of_nothing_better(
+def test_result_without_information_replaces_nothing_better(
     result: str, known: str | None, *, takes_its_place: bool
 ) -> None:
     assert supersedes(ResultClass(result), known) is takes_its_place
@@ -107,10 +107,10 @@ def test_what_tells_nothing_takes_the_place_of_nothing_better(
 @pytest.mark.parametrize(
     ("result", "takes_its_place"), [("not_measured", True), ("ok", True), ("internal", False)]
 )
-def test_who_lets_nobody_look_any_more_is_not_known_any_more(result: str, *, takes_its_place: bool) -> None:
+def test_target_that_opts_out_is_no_longer_known(result: str, *, takes_its_place: bool) -> None:
     assert supersedes(ResultClass(result), "ok", is_excluded=True) is takes_its_place
 
 
-def test_only_what_nobody_looked_at_and_our_own_faults_tell_nothing() -> None:
+def test_only_unprobed_targets_and_our_own_faults_carry_no_information() -> None:
     silent = {result for result in ResultClass if not is_informative(result)}
     assert silent == {ResultClass.NOT_MEASURED, ResultClass.INTERNAL}

@@ -97,7 +97,7 @@ def test_a_stale_document_hides_no_failure() -> None:
 
 
 @pytest.mark.parametrize("card", [*sorted(INCONCLUSIVE), "gated"])
-def test_a_document_that_is_not_had_tells_nothing_of_a_card_that_could_not_be_asked(card: str) -> None:
+def test_missing_document_does_not_decide_about_an_unmeasured_card(card: str) -> None:
     for document in sorted(set(RESULTS) - WITH_DOCUMENT):
         observation = seen(discovery=card, readiness=document)
         assert not observation.is_measured_failure, document
@@ -119,7 +119,7 @@ def test_the_declared_interface_that_fails_counts_though_the_card_could_not_be_a
 
 
 @pytest.mark.parametrize("document", ["rate_limited", "not_measured", "internal", "blocked_address"])
-def test_a_card_that_is_not_there_tells_nothing_while_the_document_could_not_be_asked(document: str) -> None:
+def test_missing_card_does_not_decide_while_the_document_is_unmeasured(document: str) -> None:
     observation = seen(discovery="not_an_agent", readiness=document)
     assert not observation.is_measured_failure
     assert observation.result == document

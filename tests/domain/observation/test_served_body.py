@@ -76,7 +76,7 @@ def test_a_valid_document_is_one_and_what_is_odd_comes_with_it() -> None:
     assert [finding.name for finding in served.findings] == ["null_for_absent"]
 
 
-def test_a_document_that_breaks_its_rules_is_told_from_json_of_another_kind() -> None:
+def test_invalid_document_differs_from_json_of_another_type() -> None:
     broken = as_document(document("excellent"))
     assert broken.result is ResultClass.INVALID_DOCUMENT
     assert "/health/status" in broken.reason

@@ -211,7 +211,7 @@ def test_a_probe_that_is_late_by_more_than_half_an_interval_costs_the_next_tick(
         assert due_s == pytest.approx(tick_s + (1 + skipped) * INTERVAL_S, abs=1e-4)
 
 
-def test_a_clock_that_ran_ahead_stops_nobody_for_long() -> None:
+def test_clock_that_was_ahead_delays_targets_only_briefly() -> None:
     ahead_s = START_S + 30 * DAY_S
     memory = ProbeMemory(probed_at_s=ahead_s, not_before_s=ahead_s, slowdowns=2, confirm_at_s=ahead_s)
     due_s = next_probe_at_s(SUBJECT, memory, CADENCE, START_S)
@@ -668,7 +668,7 @@ def test_a_card_is_asked_for_if_what_it_names_stands_on_another_origin(place: st
     assert not wants_card(read(START_S), CADENCE, START_S, asks_else=["https://agent-0.example:443/a2a"])
 
 
-def test_a_card_that_was_read_in_the_future_is_read_anew() -> None:
+def test_card_read_in_the_future_is_read_again() -> None:
     assert wants_card(read(START_S + 10), CADENCE, START_S, asks_else=[INTERFACE])
 
 
@@ -714,7 +714,7 @@ def test_a_robots_txt_is_never_used_for_more_than_a_day() -> None:
 # Ticks that were missed
 
 
-def test_ticks_that_nobody_kept_are_counted_and_only_the_last_is_named() -> None:
+def test_missed_ticks_are_counted_and_the_last_is_named() -> None:
     since_s = next_probe_at_s(SUBJECT, ProbeMemory(), CADENCE, START_S)
     memory = ProbeMemory(probed_at_s=since_s, result=ResultClass.OK)
     # A day later, and never a list of 288 entries.
@@ -781,7 +781,7 @@ def test_a_back_off_shorter_than_the_interval_is_refused() -> None:
 
 
 @given(IDS, MEMORIES, CADENCES, TIMES, st.floats(0, 400 * DAY_S))
-def test_whoever_was_probed_in_a_future_that_is_over_is_due_as_if_it_had_not_been(
+def test_target_probed_in_a_past_future_is_due_as_if_unprobed(
     subject_id: str, memory: ProbeMemory, cadence: Cadence, now_s: float, back_s: float
 ) -> None:
     now_s -= back_s

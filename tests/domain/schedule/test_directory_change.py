@@ -30,7 +30,7 @@ def test_a_directory_that_loses_more_than_half_is_held(
     assert assess_change(size_before=size_before, removed=removed).is_suspended is is_suspended
 
 
-def test_the_reason_tells_how_much_left_and_what_happens() -> None:
+def test_reason_contains_removed_share_and_consequence() -> None:
     held = assess_change(size_before=1000, removed=900)
     assert held.reason == (
         "900 of 1000 targets are not listed any more, more than 50%: they stay until this is confirmed"

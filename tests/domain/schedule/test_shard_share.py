@@ -53,7 +53,7 @@ def test_a_worker_has_its_share_and_gives_up_only_what_is_too_much(
 
 
 @given(st.lists(SETS, min_size=1, max_size=6))
-def test_whoever_claims_in_whatever_order_all_shards_are_owned_once_in_the_end(
+def test_any_order_of_claims_assigns_every_shard_once(
     starts: list[set[int]],
 ) -> None:
     owned: list[set[int]] = []

@@ -42,13 +42,13 @@ def test_what_is_not_left_is_refused_in_tokens_as_in_money(amount: Amount) -> No
         PURSE.carve(amount)
 
 
-def test_a_call_that_did_cost_more_than_there_was_is_told_and_the_envelope_holds() -> None:
+def test_overspent_call_is_reported_and_the_envelope_stays() -> None:
     settled = PURSE.reserve(Amount(90, 0)).settle(Amount(90, 0), Amount(130, 0))
     assert (settled.settled, settled.overrun) == (Amount(100, 0), Amount(30, 0))
     assert settled.room == Amount(0, 1_500_000)
 
 
-def test_a_child_gives_back_what_it_has_left_over() -> None:
+def test_child_returns_its_remaining_budget() -> None:
     carved = Amount(40, 500_000)
     child = Budget(envelope=carved).reserve(Amount(15, 0)).settle(Amount(15, 0), Amount(15, 0))
     parent = PURSE.carve(carved).rejoin(child, carved)

@@ -56,9 +56,7 @@ SALTS = st.integers(0, COUNTERS_PER_MS - 1)
 
 
 @given(st.floats(1, 86_400), st.floats(0, 10**9))
-def test_a_window_is_read_as_it_was_granted_though_its_times_are_told_in_milliseconds(
-    window_s: float, began_s: float
-) -> None:
+def test_validity_period_survives_rounding_to_milliseconds(window_s: float, began_s: float) -> None:
     told_s = (int((began_s + window_s) * 1_000) - int(began_s * 1_000)) / 1_000
     read_s = read_window_s(told_s)
     assert read_s is not None
@@ -67,7 +65,7 @@ def test_a_window_is_read_as_it_was_granted_though_its_times_are_told_in_millise
 
 
 @given(st.floats(max_value=0.99) | st.floats(min_value=86_400.01))
-def test_a_window_that_nobody_grants_is_none(told_s: float) -> None:
+def test_impossible_validity_period_is_refused(told_s: float) -> None:
     assert read_window_s(told_s) is None
 
 
@@ -252,7 +250,7 @@ def test_who_goes_away_gets_nothing_new(status: Status | None, code: RefusalCode
 
 
 @pytest.mark.parametrize("ttl_seconds", [0, 0.999, -1, 86_400.5, float("inf"), float("nan")])
-def test_a_lease_is_neither_for_a_moment_nor_for_ever(ttl_seconds: float) -> None:
+def test_lease_duration_is_bounded_below_and_above(ttl_seconds: float) -> None:
     with pytest.raises(InvalidValue, match="ttl_seconds"):
         decide_acquire(None, None, token_floor=0, now_s=0.0, ttl_seconds=ttl_seconds)
     with pytest.raises(InvalidValue, match="ttl_seconds"):
@@ -493,12 +491,12 @@ def test_a_raised_epoch_is_above_all_that_are_known(at_s: float) -> None:
     assert raised_epoch([], at_s) >= 1
 
 
-def test_an_epoch_that_nobody_remembers_is_not_raised_to_again_ten_minutes_later() -> None:
+def test_lost_epoch_is_not_reached_again_after_ten_minutes() -> None:
     at_s = 1_800_000_000.0
     assert raised_epoch([0], at_s) < raised_epoch([0], at_s + 600)
 
 
-def test_time_alone_leaves_room_for_epochs_that_events_can_tell() -> None:
+def test_epoch_by_time_leaves_room_for_epochs_of_events() -> None:
     assert raised_epoch([0], 1e12) < 2**21 - 2**15
 
 

@@ -29,9 +29,7 @@ STOPS = st.none() | st.sampled_from(list(Stop))
         (Stop.TIMEOUT, 0, ("completed", "complete")),
     ],
 )
-def test_how_it_ended_decides_what_is_told(
-    stopped: Stop | None, exit_code: int, expected: tuple[str, str]
-) -> None:
+def test_outcome_decides_the_release(stopped: Stop | None, exit_code: int, expected: tuple[str, str]) -> None:
     end = decide_end(stopped, exit_code, written=None, completes_on_exit=True)
     assert (end.exit_reason, end.report) == expected
 
@@ -74,7 +72,7 @@ def test_an_agent_that_ended_its_run_itself_is_done_whatever_came_then(
 
 
 @given(stopped=STOPS, exit_code=CODES, completes_on_exit=st.booleans())
-def test_a_release_tells_what_a_holder_may_tell_and_who_lost_the_lease_tells_nothing(
+def test_release_carries_what_a_holder_may_report_and_a_lost_lease_nothing(
     *, stopped: Stop | None, exit_code: int, completes_on_exit: bool
 ) -> None:
     end = decide_end(stopped, exit_code, written=None, completes_on_exit=completes_on_exit)
@@ -87,6 +85,6 @@ def test_a_release_tells_what_a_holder_may_tell_and_who_lost_the_lease_tells_not
 
 
 @given(STOPS)
-def test_without_completion_on_exit_nobody_completes_for_the_agent(stopped: Stop | None) -> None:
+def test_without_completion_on_exit_the_task_is_not_completed(stopped: Stop | None) -> None:
     end = decide_end(stopped, 0, written=None, completes_on_exit=False)
     assert not end.has_result

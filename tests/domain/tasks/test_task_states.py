@@ -129,7 +129,7 @@ def test_what_a_wrong_key_has_ended_is_not_tried_again() -> None:
     st.integers(1, MOST_ATTEMPTS),
     st.floats(0, MAX_BACKOFF_SECONDS),
 )
-def test_nothing_is_tried_for_ever_or_waits_for_ever(
+def test_attempts_and_waits_are_bounded(
     reason: ExitReason, attempts: int, lost_runs: int, most: int, backoff_s: float
 ) -> None:
     policy = RetryPolicy(max_attempts=most, backoff_seconds=backoff_s)
@@ -148,7 +148,7 @@ def test_a_policy_beyond_all_measure_is_refused(given: dict[str, float]) -> None
         RetryPolicy(**given)  # type: ignore[arg-type]
 
 
-def test_a_task_of_ours_is_known_by_its_resource_and_no_other_is() -> None:
+def test_resource_of_our_task_is_recognized_and_no_other() -> None:
     assert task_in(task_resource(TASK_ID)) == TASK_ID
     read_resource(task_resource(TASK_ID))
     for other in ("task:1", f"intent:{TASK_ID}/x", f"task:{TASK_ID}/x", f"shard:{TASK_ID}", TASK_ID):

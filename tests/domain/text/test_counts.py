@@ -46,7 +46,7 @@ def test_some_nouns_have_a_plural_of_their_own() -> None:
     ]
 
 
-def test_counts_are_told_by_the_one_rule() -> None:
+def test_counts_follow_one_rule() -> None:
     files = [file for kind in ("*.py", "*.html") for file in SOURCES.rglob(kind)]
     found = {
         f"{file.relative_to(SOURCES)}: {match[0]}"

@@ -14,7 +14,7 @@ from lifesign.domain.text.durations import duration_text, excess_text, latency_t
         (3661, "1 h 1 min"), (86_400, "1 d"), (90_000, "1 d 1 h"), (2.0**53, "104249991374 d 7 h"),
     ],
 )  # fmt: skip
-def test_durations_are_told_in_two_units(seconds: float, text: str) -> None:
+def test_durations_have_two_units(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
 
 
@@ -30,7 +30,7 @@ def test_durations_are_told_in_two_units(seconds: float, text: str) -> None:
         (5400, "1 h 30 min"),
     ],
 )
-def test_what_was_set_is_told_with_its_tenths(seconds: float, text: str) -> None:
+def test_settings_keep_their_tenths(seconds: float, text: str) -> None:
     assert precise_text(seconds) == text
 
 

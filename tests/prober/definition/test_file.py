@@ -98,7 +98,7 @@ def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
 # --- what is wrong -------------------------------------------------------------------------------
 
 
-def test_all_that_is_wrong_is_told_with_its_line() -> None:
+def test_all_errors_are_reported_with_their_lines() -> None:
     text = """\
 # Wrong in many ways.
 name: Census
@@ -163,7 +163,7 @@ def test_a_wrong_file_is_refused_on_its_line(text: str, fault: str) -> None:
     assert told(text)[0].startswith(fault)
 
 
-def test_no_more_is_told_than_anybody_reads() -> None:
+def test_number_of_reported_errors_is_bounded() -> None:
     assert len(told("".join(f"key{number}: 1\n" for number in range(2 * MAX_FAULTS)))) == MAX_FAULTS
 
 
@@ -174,7 +174,7 @@ def test_a_file_that_is_not_there_is_no_definition(tmp_path: Path) -> None:
         read_definition_file(tmp_path)
 
 
-def test_lists_of_agents_that_cannot_be_read_are_told_at_once_each_with_its_line(tmp_path: Path) -> None:
+def test_unreadable_agent_lists_are_reported_with_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "one.yml"
     (tmp_path / "there.txt").touch()
     (tmp_path / "more").mkdir()
@@ -199,7 +199,7 @@ def test_lists_of_agents_that_cannot_be_read_are_told_at_once_each_with_its_line
     ]
 
 
-def test_lists_of_opt_outs_that_are_not_there_are_told_at_once_each_with_its_line(tmp_path: Path) -> None:
+def test_missing_opt_out_lists_are_reported_with_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "one.yml"
     (tmp_path / "out.txt").touch()
     (tmp_path / "more").mkdir()
@@ -223,7 +223,7 @@ def test_lists_of_opt_outs_that_are_not_there_are_told_at_once_each_with_its_lin
     ]
 
 
-def test_keys_in_what_is_no_file_are_told_at_once_each_with_its_line(tmp_path: Path) -> None:
+def test_keys_in_missing_files_are_reported_with_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "one.yml"
     (tmp_path / "key").touch()
     os.mkfifo(tmp_path / "pipe")

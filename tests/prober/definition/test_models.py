@@ -63,7 +63,7 @@ def test_what_is_not_said_has_the_defaults_that_strangers_can_live_with() -> Non
     assert definition.results.registry is None
 
 
-def test_nobody_can_change_what_was_read() -> None:
+def test_parsed_workflow_is_immutable() -> None:
     definition = defined()
     with pytest.raises(ValidationError):
         definition.name = "b"
@@ -71,7 +71,7 @@ def test_nobody_can_change_what_was_read() -> None:
         definition.limits.per_host = 1000
 
 
-def test_whoever_is_probed_sees_who_it_is_and_whom_to_ask() -> None:
+def test_user_agent_names_the_prober_and_a_contact() -> None:
     assert defined().user_agent.startswith(f"{PRODUCT}/0.")
     assert defined().user_agent.endswith(" (+mailto:ops@agent.example)")
 
@@ -92,7 +92,7 @@ def test_targets_are_spelled_as_everywhere_and_taken_once() -> None:
     assert definition.targets == ("https://agent.example/", "http://agent.example/")
 
 
-def test_somebody_has_to_be_probed() -> None:
+def test_at_least_one_target_is_required() -> None:
     assert refusal(targets=[]) == ((), "expected directories or targets: there is nothing to probe")
 
 
@@ -142,7 +142,7 @@ def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
     assert "hunter2" not in told
 
 
-def test_two_directories_of_one_name_could_not_be_told_apart() -> None:
+def test_directory_names_are_unique() -> None:
     both = [{"file": "old/agents.txt"}, {"file": "new/agents.txt"}]
     assert refusal(directories=both)[1] == "two directories are called agents.txt: give one a name"
     assert len(defined(directories=[both[0], {**both[1], "name": "new"}]).directories) == 2
@@ -248,7 +248,7 @@ def test_one_canary_is_enough_for_an_allowed_network_and_needs_no_tls() -> None:
     assert refusal(canaries={"public": CANARIES})[0][:2] == ("canaries", "public")
 
 
-def test_placeholders_are_told_from_canaries_of_ones_own() -> None:
+def test_placeholders_differ_from_own_canaries() -> None:
     hosts = [f"https://{host}/" for host in sorted(PLACEHOLDER_CANARIES)]
     definition = defined(canaries={"public_ipv4": [*hosts, *CANARIES]})
     assert definition.placeholders == tuple(hosts)

@@ -128,7 +128,7 @@ def test_a_host_or_a_file_gives_its_name(given_text: str, name: str) -> None:
         ("x" * 300, "x" * (MAX_NAME_CHARS - 9)),
     ],
 )
-def test_a_name_that_had_to_be_changed_is_told_from_others_by_a_hash(given_text: str, beginning: str) -> None:
+def test_changed_name_is_made_unique_by_a_hash(given_text: str, beginning: str) -> None:
     name = name_from(given_text)
     assert re.fullmatch(re.escape(beginning) + "-[0-9a-f]{8}", name)
     assert name == name_from(given_text)
@@ -196,12 +196,12 @@ def test_a_target_is_spelled_as_everywhere_else() -> None:
     assert TypeAdapter(Target).validate_python("HTTPS://Agent.Example:443#top") == "https://agent.example/"
 
 
-def test_what_stands_there_twice_is_taken_once_and_the_order_stays() -> None:
+def test_duplicates_are_removed_in_order() -> None:
     assert take_unique(("b", "a", "b")) == ("b", "a")
 
 
 @pytest.mark.parametrize("kind", [Name, Contact, Format, HealthPath, Host])
-def test_every_pattern_is_told_in_words(kind: Any) -> None:
+def test_every_pattern_has_a_description(kind: Any) -> None:
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(kind).validate_python("?")
     assert expectation(caught.value.errors()[0], FORMS) in FORMS.values()

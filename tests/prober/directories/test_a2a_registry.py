@@ -25,7 +25,7 @@ def test_an_agent_is_listed_by_its_card() -> None:
     assert listed(read(REGISTRY, value)) == [(CARD_URL, "One", Kind.A2A_CARD)]
 
 
-def test_an_agent_without_card_is_listed_by_its_url_and_one_without_either_told_of() -> None:
+def test_agent_without_card_is_listed_by_url_and_reported_without_either() -> None:
     first = {"name": "One", "wellKnownUri": CARD_URL}
     found = read(REGISTRY, {"agents": [first, {"name": "Two", "url": "https://b.example/"}, {"id": "3"}, 4]})
     assert listed(found)[1:] == [("https://b.example/", "Two", Kind.A2A_ENDPOINT)]
@@ -81,6 +81,6 @@ def test_by_name_what_holds_no_agents_is_refused(value: object) -> None:
 
 
 @pytest.mark.parametrize(("query", "offset"), [("", 100), ("?offset=300", 400), ("?offset=x", 100)])
-def test_where_a_page_began_may_stand_in_its_url_alone(query: str, offset: int) -> None:
+def test_page_start_may_be_in_its_url_alone(query: str, offset: int) -> None:
     made = document({"agents": agents(100), "total": 500}, url=f"https://registry.example/api/agents{query}")
     assert REGISTRY.read(made).next_page == {"offset": str(offset), "limit": "100"}

@@ -51,7 +51,7 @@ def test_connections_to_an_mcp_server_are_listed_as_such() -> None:
     "modules",
     [[], [5], [{"name": "integration/a2a"}], [module("integration/mcp", connections=[{}])], [module("x")]],
 )
-def test_a_record_without_a_url_is_told_of(modules: list[Any]) -> None:
+def test_record_without_url_is_reported(modules: list[Any]) -> None:
     assert skipped(read(DIRECTORY, record(*modules))) == [("one", "no_url")]
 
 

@@ -50,7 +50,7 @@ def test_of_several_places_the_first_that_can_be_called_is_listed() -> None:
 
 
 @pytest.mark.parametrize("data", [{}, {"name": "x"}, None, "text", [1]])
-def test_a_card_that_says_nothing_is_told_of(data: object) -> None:
+def test_empty_card_is_reported(data: object) -> None:
     assert skipped(read(CATALOG, catalog(entry(A2A, data=data)))) == [("One", "no_url")]
 
 
@@ -61,17 +61,17 @@ def test_an_mcp_server_is_listed_as_one() -> None:
 
 
 @pytest.mark.parametrize("media_type", ["application/parquet", "application/ai-skill+md", "text/html"])
-def test_other_artifacts_are_told_of(media_type: str) -> None:
+def test_other_artifacts_are_reported(media_type: str) -> None:
     page = read(CATALOG, catalog(entry(media_type, url="https://a.example/x")))
     assert (listed(page), skipped(page)) == ([], [("https://a.example/x", "not_a2a")])
 
 
-def test_an_entry_that_is_none_is_told_of() -> None:
+def test_invalid_entry_is_reported() -> None:
     page = read(CATALOG, catalog(7, {"displayName": "Two"}))
     assert skipped(page) == [("", "unreadable"), ("Two", "not_a2a")]
 
 
-def test_another_registry_is_told_of_and_not_followed() -> None:
+def test_nested_registry_is_reported_and_not_followed() -> None:
     registry = entry("application/ai-registry+json", url="https://registry.example/api/")
     page = read(CATALOG, catalog(registry))
     assert (page.nested, skipped(page)) == ((), [("https://registry.example/api/", "a_registry")])

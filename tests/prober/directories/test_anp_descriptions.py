@@ -15,7 +15,7 @@ def description(**more: Any) -> dict[str, Any]:
     return {"@type": "ad:AgentDescription", "@id": "https://a.example/ad.json", "name": "One"} | more
 
 
-def test_agents_of_another_protocol_are_told_of() -> None:
+def test_agents_of_another_protocol_are_reported() -> None:
     page = read(ANP, {"@type": "CollectionPage", "items": [description(), 7]})
     assert (listed(page), page.items) == ([], 2)
     assert skipped(page) == [("https://a.example/ad.json", "not_a2a"), ("", "unreadable")]

@@ -20,7 +20,7 @@ def hrefs(*urls: str, **more: str) -> list[dict[str, str]]:
     return [{"href": url} | more for url in urls]
 
 
-def test_items_are_listed_and_nobody_knows_what_they_are() -> None:
+def test_items_are_listed_without_a_type() -> None:
     page = read(
         CATALOG, linkset({"anchor": OWN, "item": hrefs("https://a.example/api", "/local", title="One")})
     )

@@ -37,7 +37,7 @@ def test_what_is_neither_object_nor_list_is_not_even_parsed(body: bytes) -> None
         (b"[" + b"9" * 5_000 + b"]", "not JSON: a whole number has more than 4300 digits"),
     ],
 )
-def test_what_cannot_be_parsed_is_told(body: bytes, fault: str) -> None:
+def test_invalid_json_is_reported(body: bytes, fault: str) -> None:
     value, told = read_json(body)
     assert value is None
     assert fault in told

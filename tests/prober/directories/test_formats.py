@@ -44,7 +44,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_format_is_told_by_content_and_by_nothing_else(name: str) -> None:
+def test_format_is_recognized_by_content_only(name: str) -> None:
     found, complaints = format_of(document(EXAMPLES[name]))
     assert found is not None
     assert (found.name, complaints) == (name, [])
@@ -65,7 +65,7 @@ def test_every_format_has_an_example_and_a_name() -> None:
     assert all(format_called(name) is BUILT_IN[name] for name in EXAMPLES)
 
 
-def test_a_format_that_nobody_knows_is_the_callers_fault() -> None:
+def test_unknown_format_is_an_error_of_the_caller() -> None:
     with pytest.raises(InvalidValue, match=r"one of auto, a2a_registry, .*plain_list"):
         format_called("yellow_pages")
 
@@ -112,7 +112,7 @@ def test_any_json_is_read_refused_or_not_recognised(value: object) -> None:
         ([], "empty: it lists no agent"),
     ],
 )
-def test_what_is_no_directory_is_told_in_words(content: object, words: str) -> None:
+def test_unrecognized_content_is_described(content: object, words: str) -> None:
     made = document(content)
     assert format_of(made)[0] is None
     assert words in describe(made)
@@ -190,7 +190,7 @@ async def test_what_it_refuses_is_refused(install: Install, tmp_path: Path) -> N
     assert (found.fault, found.message.startswith("expected YELLOW")) == ("not_a_directory", True)
 
 
-def test_our_names_and_wrong_names_are_nobody_elses(install: Install) -> None:
+def test_reserved_and_invalid_names_cannot_be_registered(install: Install) -> None:
     install(GOOD, plain_list="yellow_pages:PAGES", auto="yellow_pages:PAGES", Yellow="yellow_pages:PAGES")
     assert plug_ins() == {}
     assert format_called("plain_list") is BUILT_IN["plain_list"]
@@ -297,5 +297,5 @@ def test_of_junk_with_a_password_that_is_not_shown(form: str, password: str, url
 
 @given(st.binary(max_size=200), st.sampled_from(["", "text/csv", "application/json", "application/jsonl"]))
 @example(b"#", "text/csv")
-def test_whatever_comes_can_be_told(body: bytes, content_type: str) -> None:
+def test_any_content_is_recognized_or_described(body: bytes, content_type: str) -> None:
     assert describe(Document(body, content_type)).isprintable()

@@ -80,7 +80,7 @@ async def test_what_a_file_names_is_not_asked_for() -> None:
     assert "https://acme.com/catalogs/engineering.json" in finding.message
 
 
-async def test_servers_on_localhost_and_templates_are_told_of() -> None:
+async def test_servers_on_localhost_and_templates_are_reported() -> None:
     found = await snapshot("mcp-registry_seed_2025_05_16.json", EVERYTHING)
     assert found.left_out["template_url"].examples == ("https://mcp.amap.com/sse?key=<YOUR_TOKEN>",)
     assert (found.duplicates, found.findings[0].name) == (2, "entries_on_localhost")

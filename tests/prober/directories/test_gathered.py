@@ -93,7 +93,7 @@ def test_what_is_no_target_is_left_out_by_name(text: str, reason: str) -> None:
         ("a.example", "https://a.example/"),
     ],
 )
-def test_what_is_relative_stands_beside_its_document(text: str, url: str) -> None:
+def test_relative_url_is_resolved_against_its_document(text: str, url: str) -> None:
     assert urls(gather(text, base=BASE)) == [url]
 
 
@@ -102,7 +102,7 @@ def test_what_is_relative_may_lead_nowhere(text: str) -> None:
     assert urls(gather(text, base=BASE)) == []
 
 
-def test_mcp_servers_are_no_a2a_agents_unless_somebody_asks_for_them() -> None:
+def test_mcp_servers_are_a2a_targets_only_on_request() -> None:
     server = Listed("https://a.example/mcp", "one", Kind.MCP)
     assert reasons(gather(server)) == {"not_a2a": 1}
     assert gather(server, kinds=frozenset(Kind)).entries == (server,)
@@ -136,7 +136,7 @@ def test_examples_show_no_password() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://localhost:5008/sse", "http://127.0.0.1/", "https://[::1]:80/"])
-def test_an_entry_on_localhost_is_a_target_and_told_of(url: str) -> None:
+def test_localhost_entry_is_a_target_with_a_finding(url: str) -> None:
     found = gather(url, "https://localhost.example/", "https://a.example/localhost")
     assert len(found.entries) == 3
     (finding,) = found.findings()
@@ -155,7 +155,7 @@ def test_an_entry_on_localhost_is_a_target_and_told_of(url: str) -> None:
         (["127.0.0.0/8", "::1"], None),
     ],
 )
-def test_whoever_is_asked_on_this_machine_is_no_finding(networks: list[str], told: str | None) -> None:
+def test_allowed_loopback_target_has_no_finding(networks: list[str], told: str | None) -> None:
     found = Gathered(networks=read_networks(networks))
     found.add(Listed(url) for url in ("http://localhost:5008/", "http://127.0.0.1/", "https://[::1]/"))
     assert [finding.message.partition(" or ::1: ")[2] for finding in found.findings()] == [told] * bool(told)
@@ -173,7 +173,7 @@ def test_no_network_setting_opens_an_unspecified_address(networks: tuple[str, ..
 @pytest.mark.parametrize(
     ("networks", "is_told"), [((), True), (("127.0.0.0/8",), True), (("10.0.0.0/8",), False)]
 )
-def test_a_host_of_one_word_is_a_target_and_told_of_unless_there_are_networks_of_theirs(
+def test_single_label_host_is_a_target_with_a_finding_unless_its_network_is_allowed(
     networks: tuple[str, ...], *, is_told: bool
 ) -> None:
     found = Gathered(networks=read_networks(networks))
@@ -188,7 +188,7 @@ def test_a_host_of_one_word_is_a_target_and_told_of_unless_there_are_networks_of
     assert [finding.message for finding in found.findings()] == [told] * is_told
 
 
-def test_a_directory_without_any_target_is_told_of() -> None:
+def test_directory_without_targets_is_reported() -> None:
     assert [finding.name for finding in gather("x").findings()] == ["nothing_to_probe"]
     assert gather().findings() == []
 

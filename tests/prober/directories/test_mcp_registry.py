@@ -51,7 +51,7 @@ def test_the_count_of_a_page_is_no_total() -> None:
     assert read(REGISTRY, page_of(server("one"), total=5)).total == 5
 
 
-def test_a_server_that_was_deleted_is_told_of() -> None:
+def test_deleted_server_is_reported() -> None:
     about = {"io.modelcontextprotocol.registry/official": {"status": "deleted"}}
     item = {"server": server("one", "https://a.example/mcp"), "_meta": about}
     page = read(REGISTRY, {"servers": [item], "metadata": {}})

@@ -45,7 +45,7 @@ def test_comments_white_space_and_a_byte_order_mark_are_passed_over() -> None:
     assert urls(text) == [A, C, "https://d.example/#part"]
 
 
-def test_a_line_that_is_no_url_is_kept_to_be_told_of() -> None:
+def test_line_without_url_is_reported() -> None:
     assert urls(f"{A}\nnot a url\n{B}") == [A, "not a url", B]
 
 
@@ -94,7 +94,7 @@ def test_other_text_is_no_list_by_content_or_by_name(text: str) -> None:
     ],
     ids=["lines", "columns", "jsonl"],
 )
-def test_text_in_utf_16_is_told_by_its_mark(mark: bytes, text: str) -> None:
+def test_utf_16_is_recognized_by_its_byte_order_mark(mark: bytes, text: str) -> None:
     encoded = mark + text.encode("utf-16-le" if mark == codecs.BOM_UTF16_LE else "utf-16-be")
     assert PLAIN.recognises(document(encoded))
     assert urls(encoded) == [A, C]
@@ -137,7 +137,7 @@ def test_a_word_or_another_scheme_is_none(text: str) -> None:
         ("name,wellKnownURI,url", Kind.A2A_CARD),
     ],
 )
-def test_columns_of_csv_are_told_by_their_names(header: str, kind: Kind) -> None:
+def test_csv_columns_are_recognized_by_name(header: str, kind: Kind) -> None:
     delimiter = next(mark for mark in ",;\t|" if mark in header)
     rows = [header, delimiter.join(["One", A, "x"]), delimiter.join(["Two", C, "y"])]
     assert listed(read(PLAIN, "\n".join(rows))) == [(A, "One", kind), (C, "Two", kind)]
@@ -169,7 +169,7 @@ def test_quoted_cells_may_hold_delimiters_quotes_and_line_ends() -> None:
     ]
 
 
-def test_a_row_without_its_url_is_told_of() -> None:
+def test_row_without_url_is_reported() -> None:
     page = read(PLAIN, f"name,url\nOne,{A}\nTwo,\nThree\nFour,{B}\n")
     assert skipped(page) == [("Two", "no_url"), ("Three", "no_url")]
 
@@ -255,7 +255,7 @@ def test_a_list_may_say_how_long_it_is() -> None:
         ("#" + "x" * SAMPLE_BYTES, ""),
     ],
 )
-def test_a_list_of_nobody_is_refused_in_every_form(text: str, content_type: str) -> None:
+def test_empty_list_is_refused_in_every_form(text: str, content_type: str) -> None:
     listed = document(text.encode(), content_type)
     assert not PlainList().recognises(listed)
     with pytest.raises(NotReadable):
@@ -276,7 +276,7 @@ def test_a_list_of_nobody_is_refused_in_every_form(text: str, content_type: str)
         ('["a.example"]', ""),
     ],
 )
-def test_what_says_something_else_is_no_list_of_nobody(text: str, content_type: str) -> None:
+def test_other_content_is_not_an_empty_list(text: str, content_type: str) -> None:
     assert not is_empty_list(document(text.encode(), content_type))
 
 
@@ -302,7 +302,7 @@ def test_jsonl_has_a_text_or_an_object_per_line() -> None:
     assert skipped(page) == [("{broken", "unreadable"), ("[]", "unreadable"), ("x", "no_url")]
 
 
-def test_one_line_of_jsonl_is_told_by_its_media_type() -> None:
+def test_single_jsonl_line_is_recognized_by_media_type() -> None:
     # Without it, it is a JSON object, and could be anything.
     content = json.dumps({"url": A}) + "\n" + json.dumps({"url": B})
     assert urls(content, "application/jsonl") == [A, B]

@@ -55,7 +55,7 @@ async def fetcher() -> AsyncIterator[Fetcher]:
         yield fetcher
 
 
-async def test_it_is_told_how_many_entries_were_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_entries_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PROGRESS_EVERY", 2)
     file = tmp_path / "list.txt"
     file.write_text("".join(f"a{number}.example\n" for number in range(5)))
@@ -141,7 +141,7 @@ async def test_what_was_found_can_be_shown_in_a_line(fetcher: Fetcher) -> None:
         assert len(repr(await Reader(fetcher, server).snapshot())) < 1_000
 
 
-async def test_what_is_no_directory_is_told(fetcher: Fetcher) -> None:
+async def test_unrecognized_content_is_reported(fetcher: Fetcher) -> None:
     async with serving({"/list": text("<html>Hello</html>", Content_Type="text/html")}) as server:
         refused = await Reader(fetcher, server).refusal()
     assert (refused.fault, refused.url) == ("not_a_directory", f"{server.url}/list")
@@ -149,9 +149,7 @@ async def test_what_is_no_directory_is_told(fetcher: Fetcher) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"format": "mcp_registry"}])
-async def test_a_list_that_was_led_elsewhere_is_told_with_both_places(
-    settings: dict[str, Any], fetcher: Fetcher
-) -> None:
+async def test_redirected_list_is_reported_with_both_urls(settings: dict[str, Any], fetcher: Fetcher) -> None:
     places = {"/list": redirect("/new"), "/new": as_json({"error": "x"})}
     async with serving(places) as server:
         refused = await Reader(fetcher, server).refusal(**settings)
@@ -162,7 +160,7 @@ async def test_a_list_that_was_led_elsewhere_is_told_with_both_places(
         assert refused.message == f"{way}HTTP 404: nothing is served here"
 
 
-async def test_what_is_of_another_format_than_was_said_is_told(fetcher: Fetcher) -> None:
+async def test_content_of_another_format_than_declared_is_reported(fetcher: Fetcher) -> None:
     async with serving({"/list": as_json({"error": "x"})}) as server:
         refused = await Reader(fetcher, server).refusal(format="mcp_registry")
     assert refused.fault == "not_a_directory"
@@ -170,7 +168,7 @@ async def test_what_is_of_another_format_than_was_said_is_told(fetcher: Fetcher)
     assert "the members error" in refused.message
 
 
-async def test_relative_places_stand_beside_where_the_list_was_found(fetcher: Fetcher) -> None:
+async def test_relative_urls_are_resolved_against_the_final_url(fetcher: Fetcher) -> None:
     replies = {
         "/list": redirect("/moved/catalog.json"),
         "/moved/catalog.json": as_json(catalog(card("./a.json"))),
@@ -234,7 +232,7 @@ async def test_pages_are_turned_to_the_end_one_after_the_other(fetcher: Fetcher)
     assert (len(found.entries), found.items, found.documents, found.findings) == (219, 219, 3, ())
 
 
-async def test_a_directory_that_says_more_than_it_serves_is_told_of(fetcher: Fetcher) -> None:
+async def test_announced_total_above_the_served_entries_is_reported(fetcher: Fetcher) -> None:
     async with serving(a2a_pages(219, 200)) as server:
         found = await Reader(fetcher, server).snapshot("", format="a2a_registry")
     assert len(found.entries) == 200
@@ -293,7 +291,7 @@ async def test_catalogs_that_a_catalog_names_are_read_too(fetcher: Fetcher) -> N
 @pytest.mark.parametrize(
     "reply", [answer(404), answer(403), redirect("ftp://x/"), text("<html>"), as_json({})]
 )
-async def test_a_catalog_that_is_definitely_none_is_told_of(reply: Reply, fetcher: Fetcher) -> None:
+async def test_definitely_missing_catalog_is_reported(reply: Reply, fetcher: Fetcher) -> None:
     outer = catalog(card("https://a.example/"), nested("/gone.json"))
     async with serving({"/list": as_json(outer), "/gone.json": reply}) as server:
         reader = Reader(fetcher, server)
@@ -305,7 +303,7 @@ async def test_a_catalog_that_is_definitely_none_is_told_of(reply: Reply, fetche
 
 
 @pytest.mark.parametrize("reply", [answer(503), answer(429), raw(b"nonsense\r\n\r\n")])
-async def test_a_catalog_that_is_away_for_a_moment_is_no_half_directory(
+async def test_temporarily_unreachable_catalog_fails_the_whole_directory(
     reply: Reply, fetcher: Fetcher
 ) -> None:
     outer = catalog(card("https://a.example/"), nested("/away.json"))
@@ -338,7 +336,7 @@ async def test_a_domain_may_serve_a_list_itself(fetcher: Fetcher) -> None:
         assert server.paths == [CATALOG, API_CATALOG, "/"]
 
 
-async def test_a_domain_without_any_directory_is_told_with_all_that_was_asked(fetcher: Fetcher) -> None:
+async def test_domain_without_directory_is_reported_with_all_requested_urls(fetcher: Fetcher) -> None:
     async with serving({CATALOG: as_json({"status": "UP"})}) as server:
         refused = await Reader(fetcher, server).refusal("")
     assert (refused.fault, refused.result) == ("not_fetched", ResultClass.NOT_AN_AGENT)
@@ -346,7 +344,7 @@ async def test_a_domain_without_any_directory_is_told_with_all_that_was_asked(fe
         assert what in refused.message
 
 
-async def test_a_catalog_that_is_away_is_not_taken_for_none(fetcher: Fetcher) -> None:
+async def test_unreachable_catalog_differs_from_a_missing_one(fetcher: Fetcher) -> None:
     async with serving({CATALOG: answer(503), API_CATALOG: as_json({"linkset": []})}) as server:
         refused = await Reader(fetcher, server).refusal("")
         assert set(server.paths) == {CATALOG}
@@ -366,7 +364,7 @@ def in_turn(*replies: Reply) -> Reply:
     return reply
 
 
-async def test_whoever_asks_to_wait_is_waited_for(fetcher: Fetcher) -> None:
+async def test_retry_after_is_respected(fetcher: Fetcher) -> None:
     away = [answer(429, Retry_After="7"), answer(503, Retry_After="1"), answer(500)]
     async with serving({"/list": in_turn(*away, text(LIST))}) as server:
         reader = Reader(fetcher, server)
@@ -387,7 +385,7 @@ async def test_who_never_begins_to_answer_is_asked_once_more(fetcher: Fetcher) -
         assert len(asked) == MAX_SILENT_TRIES
 
 
-async def test_nobody_is_asked_for_ever(fetcher: Fetcher) -> None:
+async def test_retries_are_bounded(fetcher: Fetcher) -> None:
     async with serving({"/list": answer(503)}) as server:
         refused = await Reader(fetcher, server).refusal()
         assert len(server.paths) == MAX_TRIES
@@ -474,9 +472,7 @@ async def test_what_has_changed_is_a_snapshot(fetcher: Fetcher) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"format": "plain_list"}, {"kinds": frozenset(Kind)}])
-async def test_what_is_to_be_read_otherwise_is_asked_for_anew(
-    settings: dict[str, Any], fetcher: Fetcher
-) -> None:
+async def test_changed_format_reads_the_list_again(settings: dict[str, Any], fetcher: Fetcher) -> None:
     async with serving({"/list": text(LIST, ETag='"v1"')}) as server:
         reader = Reader(fetcher, server)
         known = (await reader.snapshot()).version
@@ -519,7 +515,7 @@ async def test_what_is_remembered_wrongly_is_forgotten(known: str, fetcher: Fetc
 # ── the key ──
 
 
-async def test_the_key_goes_to_the_directory_and_to_nobody_else(fetcher: Fetcher) -> None:
+async def test_key_is_sent_to_the_directory_only(fetcher: Fetcher) -> None:
     async with serving({"/other.json": as_json(catalog(card("https://b.example/")))}) as other:
         outer = catalog(nested("/own.json"), nested(f"{other.url}/other.json"))
         replies = {"/list": as_json(outer), "/own.json": as_json(catalog(card("https://a.example/")))}
@@ -595,7 +591,7 @@ async def test_one_page_of_a_registry_is_not_taken_for_all_of_it(tmp_path: Path)
     assert [finding.name for finding in found.findings] == ["first_page_only", "total_differs"]
 
 
-async def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+async def test_unreadable_file_is_reported(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     expected = {"absent": "No such file", "": "regular file", "pipe": "regular file"}
     for name, words in expected.items():
@@ -620,7 +616,7 @@ async def test_a_url_needs_a_way_to_fetch_it() -> None:
         await read_directory(ListSource(url="https://a.example/list"))
 
 
-async def test_a_format_that_nobody_knows_is_told_before_anybody_is_asked() -> None:
+async def test_unknown_format_is_reported_before_any_request() -> None:
     with pytest.raises(InvalidValue, match="yellow_pages"):
         await read_directory(ListSource(url="https://a.example/list", format="yellow_pages"))
 

@@ -15,7 +15,7 @@ ORIGIN = "https://directory.example"
 @pytest.mark.parametrize(
     "url", ["directory.example", ORIGIN, f"{ORIGIN}/", "https://Directory.example:443#x"]
 )
-def test_a_domain_is_asked_where_domains_tell_of_their_agents(url: str) -> None:
+def test_domain_is_asked_at_the_well_known_paths(url: str) -> None:
     assert ListSource(url=url).places(None) == (
         f"{ORIGIN}/.well-known/ai-catalog.json",
         f"{ORIGIN}/.well-known/api-catalog",
@@ -75,13 +75,13 @@ def test_the_key_goes_to_its_own_origin_alone() -> None:
         assert source.wanted(url).key is None
 
 
-def test_the_key_is_shown_to_nobody() -> None:
+def test_key_is_never_shown() -> None:
     source = ListSource(url=ORIGIN, key="secret")
     assert "secret" not in repr(source) + repr(source.wanted(ORIGIN)) + source.settings(ORIGIN)
 
 
 @pytest.mark.parametrize("key", ["", "two words", "a\nb", "é", "x" * 5_000])
-def test_a_key_that_cannot_stand_in_a_header_is_refused_and_not_shown(key: str) -> None:
+def test_key_invalid_in_a_header_is_refused_and_not_shown(key: str) -> None:
     with pytest.raises(InvalidValue, match="visible ASCII") as refused:
         ListSource(url=ORIGIN, key=key)
     assert not key or key not in str(refused.value)

@@ -126,7 +126,7 @@ def test_nesting_ends_where_it_is_too_deep() -> None:
 
 
 @pytest.mark.parametrize("place", ["ftp://a.example/", "https://{x}/", "//{x}/", *UNREADABLE])
-def test_a_catalog_without_a_url_is_told_of(place: str) -> None:
+def test_catalog_without_url_is_reported(place: str) -> None:
     walk = Walk()
     take(walk, page(nested=(place,)))
     assert (walk.next_step(), names(walk)) == (None, ["nested_not_read"])
@@ -156,7 +156,7 @@ def test_the_same_page_for_another_one_is_no_end() -> None:
         take(walk, page({"offset": "1"}, total=3), f"{URL}?offset=1", body="same")
 
 
-def test_a_circle_after_all_was_served_is_told_of() -> None:
+def test_circle_of_pages_is_reported() -> None:
     walk = Walk()
     take(walk, page({"cursor": "a"}, items=2, total=2))
     assert walk.next_step() is not None
@@ -204,7 +204,7 @@ def test_two_catalogs_may_say_the_same() -> None:
 # ── what is told ──
 
 
-def test_a_total_that_was_not_served_is_told_of() -> None:
+def test_total_that_was_not_served_is_reported() -> None:
     walk = Walk()
     take(walk, page({"offset": "100"}, items=100, total=219))
     take(walk, page({"offset": "200"}, items=100, total=219), f"{URL}?offset=100")
@@ -235,7 +235,7 @@ def test_what_is_not_counted_is_not_compared() -> None:
     assert (walk.items, walk.findings()) == (None, [])
 
 
-def test_what_is_odd_is_told_once_and_within_bounds() -> None:
+def test_findings_are_reported_once_and_bounded() -> None:
     walk = Walk()
     for number in range(2 * MAX_FINDINGS):
         walk.note("nested_not_read", f"number {number // 2}")

@@ -73,7 +73,7 @@ def test_slow_answers_are_off_by_less_than_they_took(ways_s: list[tuple[float, f
             assert after_s == pytest.approx(before_s, abs=1e-3)
 
 
-def test_the_quickest_answer_so_far_tells_the_time() -> None:
+def test_fastest_answer_sets_the_time() -> None:
     machine = Machine()
     ledger = LedgerClock(machine.clock)
     told(machine, ledger, way_s=0.01, back_s=0.01)

@@ -57,7 +57,7 @@ async def unreached(connector: VettedConnector, url: str, seconds: float = 10) -
 
 
 @on_both_loops
-async def test_a_connection_leads_to_the_address_and_tells_what_it_took() -> None:
+async def test_connection_reaches_the_address_and_reports_its_phases() -> None:
     async with serving({}) as server, connecting({"here.example": HERE}) as connector:
         line = await opened(connector, f"http://here.example:{server.port}/")
         assert line.address == ip_address("127.0.0.1")
@@ -169,7 +169,7 @@ async def test_a_closed_port_refuses() -> None:
         (errno.ENOBUFS, ResultClass.INTERNAL, True),
     ],
 )
-async def test_what_stands_in_our_own_way_is_told_apart(
+async def test_local_obstacles_are_distinguished(
     code: int, result: ResultClass, *, is_local: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_arguments: object) -> None:
@@ -182,7 +182,7 @@ async def test_what_stands_in_our_own_way_is_told_apart(
         assert why.is_local_fault is is_local
 
 
-async def test_what_the_agent_s_side_said_tells_more_than_our_own_trouble(
+async def test_error_of_the_agent_outranks_our_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def fail(_factory: object, host: str, _port: int) -> None:
@@ -235,7 +235,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @on_both_loops
-async def test_a_name_is_told_to_the_server_and_an_address_is_not(
+async def test_server_name_is_sent_for_names_and_not_for_addresses(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority.is_trusted(monkeypatch)
@@ -306,7 +306,7 @@ async def test_only_a_wrong_date_is_a_fault_of_the_date(
 
 
 @on_both_loops
-async def test_what_is_wrong_with_a_certificate_besides_its_age_is_told_first(
+async def test_other_certificate_errors_outrank_expiry(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority.is_trusted(monkeypatch)

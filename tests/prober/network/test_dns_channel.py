@@ -48,7 +48,7 @@ async def test_an_answer_says_how_long_it_holds() -> None:
 
 
 @on_both_loops
-async def test_what_is_unclear_is_told_as_such() -> None:
+async def test_ambiguous_answer_is_reported_as_such() -> None:
     names: Names = {"lame.example": Failure.SERVFAIL, "silent.example": Failure.SILENCE}
     async with dns_serving(names) as dns:
         for name in names:
@@ -68,7 +68,7 @@ async def test_what_is_under_way_fails_when_its_channel_is_closed() -> None:
 
 
 @on_both_loops
-async def test_who_serves_the_root_is_asked_anew_each_time() -> None:
+async def test_servers_of_the_root_are_queried_each_time() -> None:
     async with dns_serving({"": Failure.NO_DATA}) as dns:
         for _ in range(3):
             assert await answers_for_root([dns.address], 1)

@@ -150,7 +150,7 @@ def test_two_lists_are_one() -> None:
     assert one.entry_for("https://c.example/two") is None
 
 
-def test_an_empty_list_keeps_us_from_nobody() -> None:
+def test_empty_exclusion_list_excludes_no_target() -> None:
     assert len(OptOuts()) == 0
     assert OptOuts().entry_for("https://agent.example/") is None
 

@@ -119,7 +119,7 @@ async def test_a_status_means_what_it_means_to_every_reader(status: int, result:
         assert "POST" in posted.reason
 
 
-async def test_a_body_that_nobody_wants_is_not_waited_for() -> None:
+async def test_unneeded_body_is_not_read() -> None:
     async with serving({"/": hostile.drip(asyncio.Event().wait)}) as server, asking() as asker:
         fetched = await asker.get(f"{server.url}/", is_head_enough=True)
     assert (fetched.result, fetched.status, fetched.body) == (ResultClass.OK, 200, b"")
@@ -152,7 +152,7 @@ async def test_an_etag_that_is_too_long_is_none() -> None:
 
 
 @on_both_loops
-async def test_who_is_not_there_is_told_apart_before_there_is_any_http(
+async def test_unreachable_host_is_classified_before_http(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(resolver_module, "ROOT_SECONDS", 0.2)
@@ -180,7 +180,7 @@ async def test_who_is_not_there_is_told_apart_before_there_is_any_http(
         assert (impatient.resolver.lookups, impatient.resolver.faults) == (1, 1)
 
 
-async def test_where_no_time_is_left_nobody_is_asked() -> None:
+async def test_without_remaining_time_no_request_is_sent() -> None:
     async with serving({"/": answer(200)}) as server, asking() as asker:
         fetched = await asker.get(f"{server.url}/", seconds=0)
         assert fetched.result is ResultClass.NOT_MEASURED

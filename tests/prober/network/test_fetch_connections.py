@@ -38,7 +38,7 @@ async def test_a_large_body_on_a_connection_that_was_used_is_no_large_header() -
 
 
 @on_both_loops
-async def test_a_connection_that_was_closed_while_it_waited_is_nobody_s_fault() -> None:
+async def test_idle_connection_closed_by_the_server_is_no_failure() -> None:
     connections = []
 
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

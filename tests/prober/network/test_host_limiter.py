@@ -60,7 +60,7 @@ def test_who_is_urgent_stands_before_all_others_in_the_line_of_its_host_and_of_a
     assert (pace.waiting, pace.in_flight) == (0, 0)
 
 
-def test_a_busy_host_keeps_its_own_waiting_and_nobody_else() -> None:
+def test_busy_host_delays_only_its_own_targets() -> None:
     pace = pace_of()
     for number in range(5):
         pace.offer("slow", f"slow {number}", number * 0.01)
@@ -132,7 +132,7 @@ def test_an_address_that_has_its_fill_is_waited_for_by_its_own_alone() -> None:
     assert items(take_all(pace, 3.0)) == ["c"]
 
 
-def test_whoever_was_put_off_once_is_not_started_again_in_vain() -> None:
+def test_deferred_target_is_not_started_in_vain() -> None:
     pace = pace_of(per_address=1)
     pace.offer("a", "a", 0.0)
     pace.offer("b", "b", 0.0)

@@ -93,7 +93,7 @@ async def test_where_one_family_is_reached_alone_the_other_is_asked_for_last(
 
 
 @on_both_loops
-async def test_localhost_is_this_machine_and_nobody_is_asked() -> None:
+async def test_localhost_is_loopback_without_a_query() -> None:
     async with dns_serving({"localhost": ("192.0.2.1",)}) as dns, Resolver([dns.address]) as resolver:
         for name in ("localhost", "a.localhost"):
             assert set(texts(await resolver.resolve(name))) <= {"127.0.0.1", "::1"}
@@ -182,7 +182,7 @@ async def test_no_more_names_are_looked_up_at_once_than_may_be(monkeypatch: pyte
 
 
 @on_both_loops
-async def test_c_ares_is_started_anew_before_it_remembers_too_much() -> None:
+async def test_c_ares_is_restarted_before_its_cache_grows() -> None:
     names: Names = {f"n{number}.example": HERE for number in range(60)}
     async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
         resolver._lookups_left = 10
@@ -194,7 +194,7 @@ async def test_c_ares_is_started_anew_before_it_remembers_too_much() -> None:
 
 
 @on_both_loops
-async def test_c_ares_is_started_anew_before_few_names_fill_its_memory() -> None:
+async def test_c_ares_is_restarted_before_few_names_fill_its_memory() -> None:
     names: Names = {f"n{number}.example": tuple(f"192.0.2.{n}" for n in range(200)) for number in range(3)}
     async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
         resolver._records_left = 300
@@ -220,7 +220,7 @@ async def test_a_name_server_that_is_silent_is_our_own_matter() -> None:
 
 
 @on_both_loops
-async def test_who_has_no_time_left_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_exhausted_time_is_no_failure_of_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver_module, "ROOT_SECONDS", 5)
     names: Names = {"a.example": Failure.SILENCE, "": Failure.SILENCE, "good.example": HERE}
     async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=SHORT_S) as resolver:
@@ -256,7 +256,7 @@ async def test_a_name_server_that_is_gone_is_our_own_matter() -> None:
 
 
 @pytest.mark.parametrize("failure", [Failure.SERVFAIL, Failure.REFUSED, Failure.SILENCE, Failure.GARBAGE])
-async def test_a_name_that_nobody_serves_is_the_name_s_matter_while_ours_answers(failure: Failure) -> None:
+async def test_unserved_name_is_its_own_failure_while_our_resolver_works(failure: Failure) -> None:
     names: Names = {"lame.example": failure, "": Failure.NO_DATA}
     async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=SHORT_S) as resolver:
         assert not is_fault(await resolver.resolve("lame.example"))
@@ -295,14 +295,14 @@ async def test_one_name_that_is_never_found_does_not_speak_against_our_name_serv
             assert not is_fault(await resolver.resolve("lame.example"))
 
 
-async def test_a_second_name_server_stands_in_for_one_that_is_gone() -> None:
+async def test_second_name_server_replaces_a_failed_one() -> None:
     async with dns_serving({}) as dns:
         gone = dns.address
     async with dns_serving({"a.example": HERE}) as dns, Resolver([gone, dns.address]) as resolver:
         assert texts(await resolver.resolve("a.example")) == ["127.0.0.1"]
 
 
-async def test_while_nobody_answers_c_ares_is_started_anew_now_and_then(
+async def test_c_ares_is_restarted_regularly_while_no_server_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(resolver_module, "RENEW_SECONDS", 0)

@@ -44,7 +44,7 @@ async def test_a_card_is_found_at_the_well_known_path_and_nothing_else_is_asked(
     assert paths == [CARD_PATH]
 
 
-async def test_a_card_that_breaks_its_rules_is_one_and_what_it_breaks_is_told() -> None:
+async def test_invalid_card_is_a_card_with_findings() -> None:
     observation, _ = await found({CARD_PATH: as_json(card() | {"name": 5, "skills": "x"})})
     seen = layer(observation.discovery)
     assert seen.result is OK
@@ -138,7 +138,7 @@ async def test_a_registrys_record_is_a_card() -> None:
         (raw(b"SSH-2.0-OpenSSH_9.2\r\n"), "http_error", ""),
     ],
 )
-async def test_what_stands_in_a_cards_place_is_told_by_class_and_reason(
+async def test_content_in_place_of_a_card_is_classified_with_a_reason(
     reply: Reply, expected: str, why: str
 ) -> None:
     observation, _ = await found({CARD_PATH: reply}, limits={"max_card_bytes": 4096})
@@ -205,7 +205,7 @@ async def test_what_is_no_entity_tag_is_neither_kept_nor_sent_back(etag: str) ->
     assert probes.memory.card_etag is None
 
 
-async def test_a_card_that_has_changed_is_read_anew() -> None:
+async def test_changed_card_is_read_again() -> None:
     async with serving({}) as server, probing(**CARD_ONLY) as probes:
         server.replies[CARD_PATH] = as_json(card(url=server.url + "/old", protocolVersion="0.3.0"))
         await probes.see(server.url)

@@ -229,14 +229,14 @@ async def test_what_follows_from_a_probe_is_remembered() -> None:
         assert probes.memory.card_url == server.url + CARD_PATH, "it may come back there"
 
 
-async def test_when_the_certificate_ends_is_told() -> None:
+async def test_expiry_of_the_certificate_is_recorded() -> None:
     ends_at = datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)
     witness = Played(agent=always(ResultClass.HTTP_ERROR, status=500, certificate_expires_at=ends_at))
     report = await Prober(witness, definition()).probe(entry("https://agent.example"), AT_S)
     assert report.observation.certificate_expires_at == ends_at
 
 
-async def test_a_defect_of_ours_is_told_as_ours_and_ends_nothing_else(
+async def test_internal_defect_is_reported_as_ours_and_ends_no_other_layer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def defect(_: Request) -> Fetched:

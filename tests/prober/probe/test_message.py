@@ -50,7 +50,7 @@ def names(serving: Agent) -> list[str]:
 # ── who is asked, and how ──
 
 
-async def test_without_being_told_to_nothing_is_posted() -> None:
+async def test_by_default_no_message_is_posted() -> None:
     async with agent(understanding(*SPELLINGS), card()) as serving:
         observation = await see(serving.url)
     assert serving.posted == []
@@ -166,7 +166,7 @@ async def test_where_no_path_takes_a_message_is_no_agent() -> None:
         (Says(status=302, headers="Location: /elsewhere\r\n"), "redirect_refused"),
     ],
 )
-async def test_an_answer_is_told_by_class_and_no_second_message_is_sent(says: Says, expected: str) -> None:
+async def test_answer_is_classified_without_a_second_message(says: Says, expected: str) -> None:
     observation, serving = await sent(lambda _: says)
     message = layer(observation.message)
     assert message.result.value == expected
@@ -224,7 +224,7 @@ async def test_the_bytes_behind_a_finding_are_kept_and_a_good_answer_is_not() ->
 # ── who is not asked ──
 
 
-async def test_without_an_interface_there_is_nobody_to_send_to() -> None:
+async def test_without_an_interface_no_message_is_sent() -> None:
     grpc = card(supportedInterfaces=[{"protocolBinding": "GRPC", "protocolVersion": "1.0"}])
     observation, serving = await sent(understanding(*SPELLINGS), grpc)
     assert (observation.message, serving.posted) == (None, [])

@@ -91,7 +91,7 @@ async def test_who_asks_for_patience_is_asked_for_nothing_else() -> None:
         assert probes.memory.not_before_s == pytest.approx(AT_S + 100)
 
 
-async def test_an_interface_that_nobody_serves_is_told_as_that() -> None:
+async def test_unserved_interface_is_reported_as_such() -> None:
     async with serving({}) as gone:
         pass
     async with probing(**FOLLOWING) as probes:
@@ -163,7 +163,7 @@ async def test_those_who_come_while_one_reads_wait_for_what_it_reads() -> None:
     assert read.count == 1
 
 
-async def test_where_nobody_is_there_the_next_one_asks_again() -> None:
+async def test_absent_answer_is_not_cached_for_the_next_caller() -> None:
     others = OtherOrigins()
     gone = Reader(status=None, body=b"", result=ResultClass.REFUSED, is_reached=False)
     assert await others.rules(ORIGIN, AT_S, gone) == Robots()
@@ -172,7 +172,7 @@ async def test_where_nobody_is_there_the_next_one_asks_again() -> None:
     assert read.count == 1
 
 
-async def test_one_reader_that_fails_leaves_nobody_waiting() -> None:
+async def test_failed_reader_leaves_no_waiting_caller() -> None:
     others, read = OtherOrigins(), Reader()
 
     async def fails(_origin: URL) -> Fetched:

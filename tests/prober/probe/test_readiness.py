@@ -110,7 +110,7 @@ async def test_a_document_that_redirects_to_another_origin_is_not_followed() -> 
     assert layer(observation.readiness).result is ResultClass.REDIRECT_REFUSED
 
 
-async def test_several_agents_on_one_origin_are_told_apart() -> None:
+async def test_several_agents_of_one_origin_are_distinguished() -> None:
     replies: dict[str, Reply] = {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document(agent_id="root"))}
     for name in ("a", "b"):
         replies[f"/{name}{CARD_PATH}"] = as_json(card(name=name))
@@ -190,9 +190,7 @@ async def test_a_document_that_moved_is_found_when_the_card_is_read_again() -> N
         (as_json(document(extensions={"a.b": "x" * 5000})), "too_large", "4096"),
     ],
 )  # fmt: skip
-async def test_gated_is_told_from_broken_and_broken_from_absent(
-    reply: Reply, expected: str, why: str
-) -> None:
+async def test_gated_broken_and_absent_documents_differ(reply: Reply, expected: str, why: str) -> None:
     replies = {CARD_PATH: as_json(card()), HEALTH_PATH: reply}
     observation, _ = await found(replies, limits={"max_document_bytes": 4096})
     readiness = layer(observation.readiness)
@@ -208,7 +206,7 @@ async def test_gated_is_told_from_broken_and_broken_from_absent(
         (7190, 86_400, False), (7210, 86_400, True), (-290, None, False), (-310, None, True),
     ],
 )  # fmt: skip
-async def test_a_document_too_old_or_from_the_future_is_stale_by_the_clock_of_whoever_served_it(
+async def test_document_age_follows_the_clock_of_its_server(
     age_s: float,
     max_age_s: int | None,
     is_stale: bool,  # noqa: FBT001 - a column of the table
@@ -227,7 +225,7 @@ async def test_a_document_too_old_or_from_the_future_is_stale_by_the_clock_of_wh
     assert ("future" in layer(observation.readiness).reason) == (is_stale and age_s < 0)
 
 
-async def test_where_nobody_says_when_it_was_served_our_clock_decides() -> None:
+async def test_without_a_date_header_our_clock_decides() -> None:
     now_s = 1_790_000_000.0
     for age_s, expected in ((880, OK), (920, STALE), (-320, STALE)):
         moment = datetime.fromtimestamp(now_s - age_s, UTC)

@@ -92,7 +92,7 @@ def test_who_names_us_or_everybody_keeps_us_out(text: str) -> None:
         f"X-User-agent: {PRODUCT}\nDisallow: /",
     ],
 )
-def test_whoever_means_somebody_else_or_nothing_lets_us_in(text: str) -> None:
+def test_rules_for_other_agents_do_not_apply_to_us(text: str) -> None:
     assert may(text)
 
 
@@ -295,7 +295,7 @@ def test_a_group_of_many_names_is_read_as_fast_as_many_groups() -> None:
     assert not may(f"{names}{FOR_US}Disallow: /")
 
 
-def test_no_more_rules_are_kept_than_anybody_writes() -> None:
+def test_number_of_rules_is_bounded() -> None:
     text = FOR_US + "".join(f"Disallow: /{number}$\n" for number in range(MAX_RULES + 1))
     robots = rules(text)
     assert len(robots.rules) == MAX_RULES

@@ -140,7 +140,7 @@ async def test_of_a_file_that_cannot_be_read_whole_the_beginning_counts(robots: 
     assert probes.memory.is_disallowed_by_robots
 
 
-async def test_a_file_that_is_packed_as_nobody_asked_for_says_nothing() -> None:
+async def test_file_with_unrequested_coding_is_ignored() -> None:
     async with serving(agent(KEEPS_OUT)) as server, probing(**FOLLOWING) as probes:
         await probes.see(server.url, at_s=1_790_000_000.0)
         server.replies[ROBOTS_PATH] = answer(200, b"xyz", Content_Encoding="compress")

@@ -167,7 +167,7 @@ async def test_who_opted_out_is_not_asked_neither_at_once_nor_where_a_card_or_a_
         assert not (await see(other, **left_alone)).is_measured_failure
 
 
-async def test_of_who_opted_out_it_is_remembered_that_nobody_looks_until_the_list_lets_us(
+async def test_opted_out_target_stays_unprobed_until_the_list_allows_it(
     tmp_path: Path,
 ) -> None:
     async with serving({}) as server:
@@ -242,7 +242,7 @@ async def test_the_time_of_an_observation_is_counted_on_from_when_the_visit_bega
 # ── an address that is busy ──
 
 
-async def test_a_busy_address_is_for_whoever_paces_if_nothing_was_sent() -> None:
+async def test_busy_address_is_a_matter_of_the_limiter_if_no_byte_was_sent() -> None:
     def busy(_: Request) -> Fetched:
         raise AddressBusy("192.0.2.1")
 
@@ -256,7 +256,7 @@ async def test_a_busy_address_is_for_whoever_paces_if_nothing_was_sent() -> None
 # ── what is noted on the way ──
 
 
-async def test_the_longest_patience_that_anybody_asks_for_is_kept() -> None:
+async def test_longest_requested_delay_is_kept() -> None:
     for first, second in (("60", "7200"), ("7200", "60")):
         replies = {
             CARD_PATH: answer(503, Retry_After=first),
@@ -289,7 +289,7 @@ async def test_a_raw_answer_of_any_status_is_an_observation() -> None:
         assert not observation.is_liveness_signal
 
 
-async def test_phases_and_time_are_told() -> None:
+async def test_phases_and_duration_are_reported() -> None:
     replies = {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}
     async with serving(replies) as server:
         observation = await see(server.url, ask={"transport": False})

@@ -55,7 +55,7 @@ async def asked(reply: Reply, **members: Any) -> tuple[Observation, HostileServe
         (500, "http_error"), (503, "http_error"), (418, "http_error"),
     ],
 )  # fmt: skip
-async def test_the_refusal_of_a_get_tells_whether_somebody_refuses(status: int, expected: str) -> None:
+async def test_refused_get_reveals_which_program_refuses(status: int, expected: str) -> None:
     observation, server = await asked(answer(status))
     transport = layer(observation.transport)
     assert (transport.result.value, transport.status_code) == (expected, status)
@@ -92,7 +92,7 @@ async def test_a_page_at_the_interface_is_an_answer_whatever_its_size() -> None:
     ],
 )
 @with_sockets_in_virtual_time
-async def test_what_is_no_answer_is_told_by_class(reply: Reply, expected: str) -> None:
+async def test_invalid_answer_is_classified(reply: Reply, expected: str) -> None:
     assert layer((await asked(reply))[0].transport).result.value == expected
 
 
@@ -137,7 +137,7 @@ async def test_an_interface_at_a_private_address_is_not_contacted(url: str) -> N
         {"url": ""},
     ],
 )
-async def test_a_card_without_an_interface_for_us_is_told_apart_from_one_that_fails(
+async def test_card_without_usable_interface_differs_from_a_failing_one(
     members: dict[str, str],
 ) -> None:
     observation, server = await asked(answer(405), **members)
@@ -203,7 +203,7 @@ async def test_an_agent_does_not_live_on_by_the_interface_of_another_that_its_la
         assert another.paths == [RPC, RPC]
 
 
-async def test_an_interface_that_fails_while_its_card_is_served_is_told_so() -> None:
+async def test_failing_interface_of_a_served_card_is_reported() -> None:
     async with serving({}) as server, probing(**WITHOUT_HEALTH) as probes:
         await known(probes, server)
         server.replies[RPC] = answer(503)

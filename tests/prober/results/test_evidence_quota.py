@@ -131,7 +131,7 @@ def test_one_process_sweeps_at_a_time(quota: EvidenceQuota, tmp_path: Path) -> N
     assert quota.sweep(NOW_S) == Swept(0, 0, 0)
 
 
-def test_whoever_holds_the_count_for_long_is_not_waited_for(
+def test_locked_counter_is_not_waited_for(
     quota: EvidenceQuota, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []

@@ -130,7 +130,7 @@ def test_a_body_that_is_there_is_not_written_again(
     assert len(files_in(tmp_path / "kept")) == 1
 
 
-def test_what_somebody_else_removed_is_kept_again(
+def test_evidence_removed_by_others_is_stored_again(
     evidence: EvidenceStore, tmp_path: Path, clock: Wound
 ) -> None:
     evidence.keep(BODY)
@@ -231,7 +231,7 @@ def test_a_link_and_a_fifo_in_the_place_of_a_file_are_not_read(
 # --- age and room --------------------------------------------------------------------------------
 
 
-def test_what_is_seen_anew_stays_young(evidence: EvidenceStore, clock: Wound) -> None:
+def test_evidence_in_use_is_not_expired(evidence: EvidenceStore, clock: Wound) -> None:
     evidence.keep(BODY)
     evidence.keep(b"seen once")
     clock.now_s += KEEP_S - 60
@@ -441,9 +441,7 @@ def test_a_killed_process_leaves_nothing_that_is_not_whole(tmp_path: Path) -> No
             assert path.name.startswith(".")
 
 
-def test_nobody_is_told_of_troubles_that_are_none(
-    evidence: EvidenceStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_expected_errors_are_not_logged(evidence: EvidenceStore, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     evidence.keep(BODY)
     evidence.read(DIGEST)

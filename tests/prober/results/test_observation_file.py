@@ -269,7 +269,7 @@ def test_a_full_disk_takes_all_of_a_batch_or_nothing(
     assert read(path) == [seen(1), seen(2)]
 
 
-def test_a_directory_that_went_is_told_and_taken_when_it_is_back(path: Path) -> None:
+def test_removed_directory_is_reported_and_used_again_when_it_returns(path: Path) -> None:
     place = path.parent / "below"
     place.mkdir()
     opened = ResultsFile(place / "results.jsonl")

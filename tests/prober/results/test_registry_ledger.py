@@ -76,7 +76,7 @@ async def test_it_is_a_ledger(ledger: Ledger) -> None:
     assert await claims(ledger, "heir") != {}
 
 
-async def test_targets_come_with_their_memory_and_what_changed_is_told(
+async def test_targets_carry_their_memory_and_changes_are_reported(
     ledger: RegistryLedger, client: RegistryClient
 ) -> None:
     assert await ledger.changed({SHARD: 0}) == []
@@ -117,7 +117,7 @@ async def test_a_registered_agent_comes_with_its_thresholds(
     assert [(entry.subject_id, entry.thresholds_s) for entry in page.entries] == [("own", (60.0, 240.0))]
 
 
-async def test_a_registry_that_was_restored_tells_what_changes_from_then_on(
+async def test_restored_registry_reports_changes_from_then_on(
     ledger: RegistryLedger, client: RegistryClient, registry: RegistryServer
 ) -> None:
     for number in range(3):
@@ -138,7 +138,7 @@ async def test_a_registry_that_was_restored_tells_what_changes_from_then_on(
     assert await ledger.changed({SHARD: version}) == [SHARD]
 
 
-async def test_a_shard_that_is_lost_is_told_and_others_are_taken(
+async def test_lost_shard_is_reported_and_others_are_taken(
     ledger: RegistryLedger, client: RegistryClient
 ) -> None:
     await client.directories.put("dir", [*URLS, OTHER])
@@ -171,7 +171,7 @@ async def test_more_than_the_registry_takes_at_once_goes_in_parts(
     assert [entry.memory.failures_in_row for entry in entries] == [7] * 5
 
 
-async def test_a_registry_that_is_away_is_away() -> None:
+async def test_unreachable_registry_is_an_unreachable_ledger() -> None:
     claim = ShardClaim(shard=SHARD, fencing_token=1, expires_at_s=0.0)
     # Nobody listens at port 1.
     async with RegistryClient("http://127.0.0.1:1", key="k", timeout_seconds=0.05) as client:

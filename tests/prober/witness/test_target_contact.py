@@ -118,7 +118,7 @@ def test_a_name_that_did_not_resolve_has_the_class_of_its_last_address() -> None
     assert (contact.network_class, contact.is_name_failure) == (PUBLIC_IPV6, True)
 
 
-def test_a_wrong_date_is_told() -> None:
+def test_wrong_date_is_reported() -> None:
     failed = fetched(result="tls_failure", address=FOUR, is_date_fault=True)
     assert contact_of(discovery=failed).is_date_failure
 

@@ -72,7 +72,7 @@ async def test_what_is_no_url_does_not_keep_the_other_witnesses_from_being_asked
 
 
 @on_both_loops
-async def test_a_name_is_looked_up_anew_for_each_round() -> None:
+async def test_name_is_resolved_again_for_each_round() -> None:
     names: Names = {"canary.example": ("127.0.0.2",)}
     async with serving({}, host="127.0.0.2") as server, requesting(names) as (requests, asker):
         url = f"http://canary.example:{server.port}/"

@@ -146,7 +146,7 @@ async def test_its_own_deadline_counts_from_when_it_asked() -> None:
 
 
 @in_virtual_time
-async def test_a_ledger_that_is_away_is_asked_more_and_more_seldom_and_noticed_when_it_is_back() -> None:
+async def test_unreachable_ledger_is_retried_with_backoff_and_its_return_noticed() -> None:
     ledger = Listening(virtual_loop())
     keeping = Keeping(ledger, chance=1.0)
     ledger.is_unreachable = True
@@ -164,7 +164,7 @@ async def test_a_ledger_that_is_away_is_asked_more_and_more_seldom_and_noticed_w
 
 
 @in_virtual_time
-async def test_who_is_told_to_hurry_asks_at_once() -> None:
+async def test_request_to_hurry_claims_at_once() -> None:
     ledger = Listening(virtual_loop())
     keeping = Keeping(ledger)
     async with keeping.going_on():
@@ -188,7 +188,7 @@ async def test_workers_that_begin_together_take_nothing_away_from_one_another() 
 
 
 @in_virtual_time
-async def test_whoever_comes_of_those_that_begin_together_has_its_share_at_once() -> None:
+async def test_workers_that_start_together_get_their_shares_at_once() -> None:
     ledger = MemoryLedger(virtual_loop().clock)
     crew = [Keeping(ledger, f"worker {number}", companions=2) for number in range(3)]
     async with crew[0].going_on():
@@ -212,7 +212,7 @@ async def test_the_share_of_a_companion_that_never_comes_is_taken_in_the_end() -
 
 
 @in_virtual_time
-async def test_a_claim_tells_of_witnesses_and_takes_what_the_ledger_tells() -> None:
+async def test_claim_carries_witnesses_and_applies_the_answer() -> None:
     ledger = MemoryLedger(virtual_loop().clock)
     ledger.news = WitnessNews(handed_out=[("public_ipv6", "https://a.example/")])
     keeping = Keeping(ledger)

@@ -308,7 +308,7 @@ async def test_a_defect_in_the_plan_is_heard_of() -> None:
 
 
 @in_virtual_time
-async def test_a_probe_that_will_not_end_even_so_holds_nobody_up_for_ever() -> None:
+async def test_probe_that_ignores_cancellation_blocks_only_briefly() -> None:
     bench = Bench(*urls_of(1))
 
     async def stubborn(*_: Any) -> Any:

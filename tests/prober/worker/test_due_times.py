@@ -34,7 +34,7 @@ def test_what_is_due_comes_in_its_order_and_nothing_comes_too_soon() -> None:
     assert len(due) == 0
 
 
-def test_it_says_when_to_look_again() -> None:
+def test_next_due_time_is_returned() -> None:
     due: DueTimes[Thing] = DueTimes()
     assert due.next_at_s() is None
     thing = Thing(1)

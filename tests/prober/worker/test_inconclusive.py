@@ -97,7 +97,7 @@ def test_a_probe_that_came_to_nothing_counts_as_made_and_measures_nothing() -> N
     )
 
 
-def test_nothing_is_told_of_probes_that_were_all_made_and_reported() -> None:
+def test_complete_reports_leave_no_finding() -> None:
     assert missed(slot_of(), ALIVE, CADENCE, BEGAN_S, keeps_ticks=True) is None
 
 

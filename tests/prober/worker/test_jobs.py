@@ -133,7 +133,7 @@ async def test_jobs_that_are_at_work_end_with_the_rest() -> None:
     assert ended == [1]
 
 
-async def test_a_job_that_blocks_runs_in_a_thread_and_blocks_nobody() -> None:
+async def test_blocking_job_runs_in_a_thread() -> None:
     jobs = Jobs()
     may_end, where = threading.Event(), []
 

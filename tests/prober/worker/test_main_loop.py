@@ -156,7 +156,7 @@ async def test_a_target_that_left_is_left_alone() -> None:
 
 
 @in_virtual_time
-async def test_a_look_that_somebody_asks_for_is_made_and_reported_within_seconds() -> None:
+async def test_requested_recheck_is_reported_within_seconds() -> None:
     url = "https://agent.example/"
     stage = Stage(url, *urls_of(300))
     async with stage.watching():
@@ -253,7 +253,7 @@ async def test_the_event_loop_turns_after_every_few_probes_that_begin() -> None:
 
 
 @in_virtual_time
-async def test_a_census_does_not_read_its_shards_anew_while_a_slow_ledger_takes_the_last_results(
+async def test_census_does_not_reread_shards_while_a_slow_ledger_takes_the_last_results(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage = Stage(*urls_of(100))
@@ -275,7 +275,7 @@ async def test_a_census_does_not_read_its_shards_anew_while_a_slow_ledger_takes_
 
 
 @in_virtual_time
-async def test_a_census_that_its_ledger_never_calls_done_reads_all_anew_and_ends_at_last(
+async def test_census_that_its_ledger_never_ends_reads_all_again_and_ends(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage, reads = Stage(*urls_of(3)), Counter[int]()
@@ -297,7 +297,7 @@ async def test_a_census_that_its_ledger_never_calls_done_reads_all_anew_and_ends
 
 
 @in_virtual_time
-async def test_a_census_asks_again_how_many_are_left_if_its_ledger_was_away(
+async def test_census_asks_for_the_remaining_number_again_after_an_outage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage, asked = Stage(*urls_of(3)), []
@@ -419,7 +419,7 @@ def test_a_census_runs_on_the_fast_event_loop_and_the_real_clock_too() -> None:
 
 
 @in_virtual_time
-async def test_a_census_of_nobody_ends_at_once() -> None:
+async def test_census_without_targets_ends_at_once() -> None:
     stage = Stage()
     assert await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
 
@@ -445,7 +445,7 @@ async def test_a_census_says_how_far_it_is() -> None:
 
 
 @in_virtual_time
-async def test_shards_are_renewed_in_time_and_never_granted_anew() -> None:
+async def test_shards_are_renewed_in_time_and_never_granted_again() -> None:
     stage = Stage(*urls_of(5))
     async with stage.watching(shard_ttl_s=60):
         await asyncio.sleep(600)
@@ -567,7 +567,7 @@ async def test_what_was_measured_under_a_claim_that_is_over_is_void_and_told_as_
 
 
 @in_virtual_time
-async def test_while_the_ledger_is_away_for_less_than_a_claim_work_goes_on_and_is_reported_later(
+async def test_short_outage_of_the_ledger_delays_reports_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     urls = urls_of(100)
@@ -593,7 +593,7 @@ async def test_while_the_ledger_is_away_for_less_than_a_claim_work_goes_on_and_i
 
 
 @in_virtual_time
-async def test_what_cannot_be_held_any_more_is_told_as_not_measured_and_probing_pauses() -> None:
+async def test_dropped_results_become_not_measured_and_probing_pauses() -> None:
     urls = urls_of(200)
     stage = Stage(*urls)
     async with stage.watching(shard_ttl_s=80_000) as worker:
@@ -638,7 +638,7 @@ def _small_outbox() -> Any:
 
 
 @in_virtual_time
-async def test_a_ledger_that_is_away_from_the_beginning_is_waited_for() -> None:
+async def test_start_waits_for_an_unreachable_ledger() -> None:
     stage = Stage(*urls_of(20))
     stage.ledger.is_unreachable = True
     async with stage.watching():
@@ -650,7 +650,7 @@ async def test_a_ledger_that_is_away_from_the_beginning_is_waited_for() -> None:
 
 
 @in_virtual_time
-async def test_a_worker_that_ends_while_the_ledger_is_away_ends_all_the_same() -> None:
+async def test_worker_ends_although_the_ledger_is_unreachable() -> None:
     stage = Stage(*urls_of(50))
     async with stage.watching():
         await asyncio.sleep(INTERVAL_S)
@@ -754,7 +754,7 @@ def test_a_cut_that_is_taken_over_by_other_probers_is_nobodys_fault(probers: int
 
 @pytest.mark.parametrize(("up_s", "down_s"), [(20, 10), (60, 60), (30, 270), (255, 45)])
 @pytest.mark.parametrize("has_canaries", [False, True], ids=["without canaries", "with canaries"])
-def test_a_network_that_flaps_takes_nobody_down(up_s: float, down_s: float, *, has_canaries: bool) -> None:
+def test_flapping_network_takes_no_agent_down(up_s: float, down_s: float, *, has_canaries: bool) -> None:
     @in_virtual_time
     async def flap() -> None:
         urls = urls_of(12)
@@ -1038,7 +1038,7 @@ async def test_slowness_makes_timeouts_unmeasured_and_nothing_else() -> None:
 
 
 @in_virtual_time
-async def test_a_prober_that_was_stopped_for_a_day_says_so_and_nobody_fails() -> None:
+async def test_prober_suspended_for_a_day_reports_it_and_fails_no_agent() -> None:
     urls = urls_of(50)
     stage = Stage(*urls)
     async with stage.watching():
@@ -1072,7 +1072,7 @@ async def test_a_census_that_is_cut_off_probes_those_without_a_witness_again() -
 
 
 @in_virtual_time
-async def test_a_census_that_stays_cut_off_ends_and_nobody_fails() -> None:
+async def test_census_that_stays_cut_off_ends_without_failures() -> None:
     urls = urls_of(50)
     stage = Stage(*urls)
     assert await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
@@ -1191,7 +1191,7 @@ async def test_hosts_behind_one_address_share_its_limit_and_all_get_their_turn()
 
 
 @in_virtual_time
-async def test_a_defect_in_one_probe_is_told_as_not_measured_and_ends_no_other() -> None:
+async def test_defect_in_one_probe_becomes_not_measured_and_ends_no_other() -> None:
     urls = urls_of(20)
     stage = Stage(*urls)
     stage.world.fails.add(urls[3])

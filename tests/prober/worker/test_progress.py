@@ -25,7 +25,7 @@ def test_at_the_beginning_it_is_that_of_the_seconds_since() -> None:
     assert tally.rate_per_s(103.0) == 10.0
 
 
-def test_start_errors_are_told_by_their_99th_percentile() -> None:
+def test_start_delays_are_reported_by_their_99th_percentile() -> None:
     tally = Tally(0.0)
     assert tally.start_error_p99_ms() is None
     for number in range(1, 101):

@@ -97,7 +97,7 @@ async def test_a_single_result_waits_for_others_and_no_longer_than_five_seconds(
 
 
 @in_virtual_time
-async def test_a_result_that_somebody_waits_for_goes_at_once() -> None:
+async def test_awaited_result_is_sent_at_once() -> None:
     desk = Desk()
     slots = await desk.hold(*urls_of(3))
     async with desk.open():
@@ -176,7 +176,7 @@ async def test_results_keep_their_order_when_a_call_fails_half_way_and_count_onc
 
 
 @in_virtual_time
-async def test_a_lost_shard_is_told_of_once_and_its_results_are_dropped() -> None:
+async def test_lost_shard_is_reported_once_and_its_results_dropped() -> None:
     desk = Desk()
     slots = await desk.hold(*urls_of(10))
     number = slots[3].shard.number
@@ -275,7 +275,7 @@ async def test_results_are_numbered_under_their_token_and_their_ages_are_those_o
 
 
 @in_virtual_time
-async def test_what_the_ledger_tells_of_witnesses_is_passed_on() -> None:
+async def test_witness_information_of_the_ledger_is_passed_on() -> None:
     desk = Desk()
     (slot,) = await desk.hold("https://agent.example/")
     desk.ledger.news = WitnessNews(silent_classes=frozenset({"public_ipv4"}))

@@ -30,7 +30,7 @@ def tick_s(number: int, url: str = A) -> float:
     return BASE_S + (number + phase_of(target_id(url))) * CADENCE.interval_s
 
 
-def test_a_target_is_given_out_at_its_tick_and_not_again_before_it_is_planned_anew() -> None:
+def test_target_is_due_at_its_tick_and_not_again_before_it_is_rescheduled() -> None:
     plan, slot = WatchPlan(CADENCE), slot_of()
     plan.add(slot, NEVER, BASE_S - 1)
     assert slot.due_at_s == pytest.approx(tick_s(0))
@@ -67,7 +67,7 @@ def test_a_recheck_overrules_the_tick() -> None:
     assert slot.due_at_s == BASE_S
 
 
-def test_a_census_gives_out_once_whom_nobody_has_probed_since_it_began() -> None:
+def test_census_hands_out_each_unprobed_target_once() -> None:
     plan = CensusPlan(BASE_S)
     never, before, since = (slot_of(f"https://{name}.example/") for name in ("a", "b", "c"))
     plan.add(never, NEVER, BASE_S)
@@ -79,7 +79,7 @@ def test_a_census_gives_out_once_whom_nobody_has_probed_since_it_began() -> None
     assert (plan.left, list(plan.take(BASE_S))) == (0, [])
 
 
-def test_a_census_also_looks_where_somebody_asked_for_a_look_since() -> None:
+def test_census_includes_targets_with_a_requested_recheck() -> None:
     plan, slot = CensusPlan(BASE_S), slot_of()
     slot.recheck_at_s = BASE_S + 10
     plan.add(slot, ProbeMemory(probed_at_s=BASE_S + 5), BASE_S)
@@ -113,7 +113,7 @@ def test_who_is_probed_at_every_tick_has_missed_none() -> None:
     assert missed(ProbeMemory(probed_at_s=tick_s(0) + 20), tick_s(1) + 20) is None
 
 
-def test_the_ticks_of_a_day_without_a_prober_are_told_once_and_the_last_is_kept_late() -> None:
+def test_missed_ticks_of_a_day_are_reported_once_and_the_last_is_run_late() -> None:
     count, last_s = missed(ProbeMemory(probed_at_s=tick_s(0) + 0.1), tick_s(288) + 0.1) or (0, 0.0)
     assert count == 287
     assert last_s == pytest.approx(tick_s(287))

@@ -61,7 +61,7 @@ def test_a_renewal_changes_nothing_but_the_deadline() -> None:
     assert shard.is_owned(400.0)
 
 
-def test_a_shard_with_another_token_is_read_anew_before_it_is_worked_on() -> None:
+def test_shard_with_another_token_is_read_again_before_use() -> None:
     holdings, shard = with_one_shard(entry(A), entry(B))
     slot = shard.slots[target_id(A)]
     holdings.take([claim(7, token=2)])
@@ -107,7 +107,7 @@ def test_a_target_whose_agent_lives_by_now_has_something_to_lose() -> None:
     assert slot.recall().alive_at_s == 15.0
 
 
-def test_what_somebody_else_saw_later_overrules_what_we_saw() -> None:
+def test_later_result_of_another_prober_wins() -> None:
     holdings, shard = with_one_shard(entry(A, probed_at_s=10.0))
     slot = shard.slots[target_id(A)]
     slot.remember(ProbeMemory(probed_at_s=20.0))
@@ -128,7 +128,7 @@ def test_what_is_remembered_survives_being_kept_as_json() -> None:
     assert slot.memory is None
 
 
-def test_a_registered_agent_is_told_of_by_its_id_and_a_target_by_its_url() -> None:
+def test_registered_agent_is_reported_by_id_and_a_target_by_url() -> None:
     holdings, shard = with_one_shard(entry(A))
     # Its owner chose the name; what is no target's id is an agent's, however it begins.
     names = ["agent_1", "tgt_mine"]
@@ -177,7 +177,7 @@ def test_targets_are_counted_by_their_latest_result_that_told_anything() -> None
     assert holdings.results() == {}
 
 
-def test_results_are_numbered_anew_under_each_token() -> None:
+def test_results_are_numbered_from_one_under_each_token() -> None:
     holdings, shard = with_one_shard(entry(A))
     assert [shard.next_number(), shard.next_number()] == [1, 2]
     holdings.take([claim(7, expires_at_s=500.0)])
@@ -220,7 +220,7 @@ def test_agent_that_moves_is_probed_with_nothing_of_what_was_remembered() -> Non
     assert sum(holdings.results().values()) == 1
 
 
-def test_agent_that_registers_anew_is_probed_by_the_memory_of_the_ledger() -> None:
+def test_agent_that_registers_again_is_probed_with_the_memory_of_the_ledger() -> None:
     holdings, shard = with_one_shard(agent(A))
     shard.slots["agent-1"].remember(ProbeMemory(probed_at_s=90.0, failures_in_row=60))
     anew = ProbeMemory(probed_at_s=90.0, alive_at_s=100.0)

@@ -102,7 +102,7 @@ async def test_later_on_only_what_has_changed_is_read_and_asked_for_in_one_quest
 
 
 @in_virtual_time
-async def test_changes_are_looked_for_every_two_seconds_and_a_ledger_that_is_away_less_often() -> None:
+async def test_changes_are_polled_every_two_seconds_and_less_often_during_an_outage() -> None:
     feeding = Feeding(*urls_of(5))
     await feeding.claim()
     running = asyncio.create_task(feeding.feed.run())
@@ -142,7 +142,7 @@ async def test_a_page_of_a_shard_that_was_lost_and_won_meanwhile_is_not_taken() 
 
 
 @in_virtual_time
-async def test_nobody_is_asked_while_no_shard_is_ours() -> None:
+async def test_without_a_shard_no_changes_are_polled() -> None:
     feeding = Feeding("https://agent.example/")
     await feeding.feed.poll()
     assert feeding.ledger.asked == 0
@@ -156,7 +156,7 @@ async def test_nobody_is_asked_while_no_shard_is_ours() -> None:
 
 
 @in_virtual_time
-async def test_the_garbage_collector_is_told_of_many_targets_that_will_stay(
+async def test_garbage_collector_freezes_long_lived_targets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     frozen: list[int] = []

@@ -418,7 +418,7 @@ async def test_mass_silence_changes_nothing_where_there_are_canaries() -> None:
 
 
 @in_virtual_time
-async def test_nothing_is_told_of_reached_classes_before_targets_were_read() -> None:
+async def test_reached_classes_are_unknown_before_targets_are_read() -> None:
     bench = Bench(canaries={PUBLIC_IPV4: FIVE})
     witness_report = await bench.witnesses.witness_report()
     assert witness_report.reached_classes is None
@@ -449,7 +449,7 @@ async def test_reached_classes_are_those_of_witnesses_and_who_did_not_answer_by_
 
 
 @in_virtual_time
-async def test_a_class_of_which_no_target_is_known_is_judged_by_those_that_are_handed_out() -> None:
+async def test_class_without_own_targets_uses_the_assigned_witnesses() -> None:
     bench = Bench()
     bench.witnesses.has_read_targets = True
     bench.answer("four.example")

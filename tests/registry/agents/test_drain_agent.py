@@ -123,7 +123,7 @@ async def test_only_the_agent_its_coordinator_or_an_operator_drains_it(
     assert answer.status == status
 
 
-async def test_another_agent_drains_nobody(api: RegistryApi) -> None:
+async def test_drain_by_another_agent_is_refused(api: RegistryApi) -> None:
     await api.register("agent-1")
     other = (await api.register("agent-2"))["agent_key"]
     headers = {"if-match": '"1"'}
@@ -147,7 +147,7 @@ async def test_a_draining_agent_cannot_drain_again(api: RegistryApi) -> None:
     assert answer.json()["error"]["code"] == "invalid_transition"
 
 
-async def test_an_agent_may_end_its_own_key_with_itself_and_nobody_else_does(api: RegistryApi) -> None:
+async def test_agent_may_revoke_its_own_key_and_no_other_agent_may(api: RegistryApi) -> None:
     key, other = [(await api.register(f"agent-{number}"))["agent_key"] for number in (1, 2)]
     assert (await api.ask("DELETE", f"{AGENTS}/agent-2?end_key=true")).status == 204
     # Who asked was an admin, whose key is as good as before, and so is the agent's.
@@ -171,7 +171,7 @@ async def test_deregistering_expires_the_leases_after_the_agents_own_event(api: 
 
 
 @pytest.mark.parametrize("tag", ["1", 'W/"1"', "'1'", '"1'])
-async def test_an_odd_version_is_told_how_to_be_written(api: RegistryApi, tag: str) -> None:
+async def test_malformed_version_is_refused_with_the_right_form(api: RegistryApi, tag: str) -> None:
     await api.register("agent-1")
     headers = {"if-match": tag}
     answer = await api.ask("PATCH", f"{AGENTS}/agent-1/status", {"status": "draining"}, headers=headers)

@@ -115,7 +115,7 @@ async def test_a_lease_of_an_erased_agent_is_free_and_its_token_rises(api: Regis
     assert found.is_good, found
 
 
-async def test_an_id_that_was_erased_may_be_used_anew_and_erased_again(api: RegistryApi) -> None:
+async def test_erased_id_may_be_used_and_erased_again(api: RegistryApi) -> None:
     for _ in range(2):
         record = await api.register("agent-1")
         assert record["incarnation"] == 1

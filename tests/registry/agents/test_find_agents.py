@@ -143,7 +143,7 @@ async def test_an_agent_sees_itself_alone(api: RegistryApi) -> None:
     assert (await api.ask("GET", f"{AGENTS}/b", key=key)).status == 403
 
 
-async def test_an_enrolling_key_sees_nobody(api: RegistryApi) -> None:
+async def test_enrolling_key_sees_no_agents(api: RegistryApi) -> None:
     assert (await api.ask("GET", AGENTS, key=Role.ENROLL)).status == 403
 
 
@@ -182,7 +182,7 @@ async def test_an_unknown_agent_is_not_found(api: RegistryApi) -> None:
     assert answer.json()["message"]
 
 
-async def test_what_it_says_stands_beside_what_follows(api: RegistryApi) -> None:
+async def test_reported_figures_are_beside_the_verdict(api: RegistryApi) -> None:
     await api.register("a")
     api.clock.advance(12)
     record = await api.record("a")

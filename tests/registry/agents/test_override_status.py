@@ -49,7 +49,7 @@ async def test_maintenance_ends_when_it_is_taken_back(api: RegistryApi) -> None:
     assert await _status(api) == "unhealthy"
 
 
-async def test_a_pool_is_in_maintenance_as_a_whole_and_nobody_else(api: RegistryApi) -> None:
+async def test_maintenance_covers_one_whole_pool_and_no_other(api: RegistryApi) -> None:
     for name in ("agent-1", "agent-2"):
         await api.register(name, role_id="billing")
     await api.register("gone", role_id="billing")
@@ -145,7 +145,7 @@ async def test_a_draining_agent_cannot_be_declared_active_and_one_that_is_gone_n
         ("DELETE", OVERRIDE, Role.COORDINATOR, 403),
     ],
 )
-async def test_others_decree_nothing(
+async def test_other_roles_cannot_override(
     api: RegistryApi, method: str, path: str, role: Role, status: int
 ) -> None:
     key = (await api.register("agent-1"))["agent_key"]
@@ -186,7 +186,7 @@ async def test_a_pool_without_living_members_is_not_found(
     assert (answer.status, answer.json()["error"]["code"]) == (404, "pool_not_found")
 
 
-async def test_a_refused_override_is_told_in_words(api: RegistryApi) -> None:
+async def test_refused_override_has_a_reason(api: RegistryApi) -> None:
     key = (await api.register("a"))["agent_key"]
     await api.ask("POST", "/api/v1/leases", {"resource": "task:1"}, key=key)
     await api.ask("PATCH", f"{AGENTS}/a/status", {"status": "draining"}, headers={"if-match": "*"})
@@ -219,7 +219,7 @@ async def _end_life(api: RegistryApi, how: str) -> None:
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("how", ["superseded", "deregistered", "drained"])
-async def test_no_registration_lifts_what_an_operator_decreed(api: RegistryApi, how: str) -> None:
+async def test_registration_does_not_end_an_override(api: RegistryApi, how: str) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     assert (await api.ask("PUT", OVERRIDE, WRONG)).status == 200
     assert (await api.ask("PUT", MAINTENANCE, DISKS)).status == 200
@@ -294,7 +294,7 @@ async def test_a_verdict_that_pins_active_and_a_maintenance_stay_with_who_regist
 
 
 @pytest.mark.both_databases
-async def test_a_decree_about_who_is_gone_can_be_taken_back(api: RegistryApi) -> None:
+async def test_override_of_a_former_agent_can_be_withdrawn(api: RegistryApi) -> None:
     await api.register("agent-1", role_id="billing")
     await api.ask("PUT", OVERRIDE, WRONG)
     await api.ask("PUT", POOL, DISKS)
@@ -305,7 +305,7 @@ async def test_a_decree_about_who_is_gone_can_be_taken_back(api: RegistryApi) ->
     assert (record["status"], record.get("maintenance_until")) == ("active", None)
 
 
-async def test_the_maintenance_of_a_pool_stays_with_its_members_and_takes_in_nobody_who_joins(
+async def test_pool_maintenance_stays_with_its_members_and_excludes_later_ones(
     api: RegistryApi,
 ) -> None:
     for name in ("agent-1", "gone"):
@@ -345,7 +345,7 @@ async def test_what_is_over_is_shown_no_more_and_ends_without_an_event(api: Regi
     assert len(await api.events(type="agent.maintenance_changed")) == 1
 
 
-async def test_an_erased_agent_comes_back_with_nothing_decreed(api: RegistryApi) -> None:
+async def test_erased_agent_returns_without_overrides(api: RegistryApi) -> None:
     await api.register("agent-1")
     await api.ask("PUT", OVERRIDE, WRONG)
     await api.ask("PUT", MAINTENANCE, DISKS)

@@ -68,7 +68,7 @@ async def test_two_heartbeats_of_one_agent_at_once_leave_what_either_said(api: R
 
 
 @pytest.mark.parametrize("role", [Role.ENROLL, Role.READER, Role.PROBER, Role.COORDINATOR])
-async def test_nobody_beats_in_anothers_name(api: RegistryApi, role: Role) -> None:
+async def test_heartbeat_cannot_be_sent_for_another_agent(api: RegistryApi, role: Role) -> None:
     await api.register("agent-1")
     other = (await api.register("agent-2"))["agent_key"]
     assert (await api.send_heartbeat("agent-1", api.keys[role])).status == 403
@@ -112,7 +112,7 @@ async def test_the_dead_must_register_again(api: RegistryApi) -> None:
     assert answer.json()["error"]["details"] == {"agent_id": "agent-1", "status": "dead", "incarnation": 1}
 
 
-async def test_a_former_life_is_told_so(api: RegistryApi) -> None:
+async def test_former_incarnation_is_refused(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     await api.ask("POST", AGENTS, {"agent_id": "agent-1", "supersede": True}, key=key)
     body = {"status": "active", "client_timestamp": "2025-11-20T12:00:00Z"}
@@ -160,7 +160,7 @@ async def test_a_command_rides_home_until_it_is_honoured(api: RegistryApi) -> No
     assert types[-3:] == ["agent.command_sent", "agent.lifecycle", "agent.command_honoured"]
 
 
-async def test_a_command_that_nobody_honours_expires(api: RegistryApi) -> None:
+async def test_ignored_command_expires(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     body = {"command": "drain", "expires_in_seconds": 10}
     await api.ask("POST", f"{AGENTS}/agent-1/commands", body)
@@ -170,7 +170,7 @@ async def test_a_command_that_nobody_honours_expires(api: RegistryApi) -> None:
     assert "agent.command_expired" in [event["type"] for event in await api.events()]
 
 
-async def test_a_clock_that_differs_is_told_once_and_judges_nothing(api: RegistryApi) -> None:
+async def test_clock_difference_is_reported_once_and_decides_nothing(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     for _ in range(3):
         answer = await api.send_heartbeat("agent-1", key, client_timestamp="2025-11-20T11:58:00Z")
@@ -201,7 +201,7 @@ async def test_what_waited_for_us_is_no_drift_of_theirs(api: RegistryApi) -> Non
     assert len(await api.events(type="agent.drift_warning")) == 1
 
 
-async def test_tasks_without_a_lease_are_told_once_per_change(api: RegistryApi) -> None:
+async def test_tasks_without_a_lease_are_reported_once_per_change(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     for _ in range(3):
         await api.send_heartbeat("agent-1", key, tasks_in_progress=["t1"])
@@ -211,7 +211,7 @@ async def test_tasks_without_a_lease_are_told_once_per_change(api: RegistryApi) 
 
 
 @pytest.mark.both_databases
-async def test_who_works_at_a_task_that_was_cancelled_is_told_with_its_next_heartbeat(
+async def test_holder_of_a_cancelled_task_learns_it_with_its_next_heartbeat(
     api: RegistryApi,
 ) -> None:
     made, one = await create(api), await worker(api)

@@ -50,7 +50,7 @@ async def test_without_an_id_the_registry_chooses_one(api: RegistryApi) -> None:
 
 
 @pytest.mark.both_databases
-async def test_whoever_is_alive_is_not_registered_again(api: RegistryApi) -> None:
+async def test_living_agent_is_not_registered_again(api: RegistryApi) -> None:
     await api.register("agent-1")
     answer = await api.ask("POST", AGENTS, {"agent_id": "agent-1"})
     assert answer.status == 409
@@ -73,7 +73,7 @@ async def test_an_agent_supersedes_its_own_former_life_in_one_request(api: Regis
     ]
 
 
-async def test_whoever_is_gone_comes_back_with_the_same_key_and_a_new_incarnation(api: RegistryApi) -> None:
+async def test_former_agent_returns_with_the_same_key_and_a_new_incarnation(api: RegistryApi) -> None:
     key = (await api.register("agent-1", name="old"))["agent_key"]
     await api.ask("DELETE", f"{AGENTS}/agent-1", key=key)
     answer = await api.ask("POST", AGENTS, {"agent_id": "agent-1", "capabilities": ["new"]}, key=key)
@@ -95,7 +95,7 @@ async def test_only_an_admin_replaces_a_revoked_key(api: RegistryApi) -> None:
     assert new != registered.json()["agent_key"]
 
 
-async def test_an_enrolling_key_takes_over_nobody(api: RegistryApi) -> None:
+async def test_enrolling_key_cannot_take_over_an_agent(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     await api.ask("DELETE", f"{AGENTS}/agent-1", key=key)
     answer = await api.ask("POST", AGENTS, {"agent_id": "agent-1"}, key=Role.ENROLL)
@@ -110,7 +110,7 @@ async def test_an_agents_key_registers_no_other_agent(api: RegistryApi) -> None:
 
 
 @pytest.mark.parametrize("role", [Role.READER, Role.PROBER])
-async def test_other_roles_register_nobody(api: RegistryApi, role: Role) -> None:
+async def test_other_roles_cannot_register(api: RegistryApi, role: Role) -> None:
     assert (await api.ask("POST", AGENTS, {}, key=role)).status == 403
 
 
@@ -164,7 +164,7 @@ async def test_a_body_that_is_no_registration_is_refused(api: RegistryApi, raw: 
     assert (await api.ask("POST", AGENTS, raw=raw)).status == status
 
 
-async def test_no_key_and_a_wrong_key_are_told_alike(api: RegistryApi) -> None:
+async def test_missing_and_wrong_keys_get_the_same_answer(api: RegistryApi) -> None:
     absent = await api.ask("POST", AGENTS, {}, key=None)
     wrong = await api.ask("POST", AGENTS, {}, key="ahk_" + "x" * 43)
     misshapen = await api.ask("POST", AGENTS, {}, key="x")
@@ -183,7 +183,7 @@ async def test_no_key_and_a_wrong_key_are_told_alike(api: RegistryApi) -> None:
         ("..", "a path cannot contain"),
     ],
 )
-async def test_nobody_takes_a_name_of_ours_or_one_that_no_path_leads_to(
+async def test_reserved_names_and_names_invalid_in_a_path_are_refused(
     api: RegistryApi, agent_id: str, why: str, role: Role
 ) -> None:
     answer = await api.ask("POST", AGENTS, {"agent_id": agent_id, "supersede": True}, key=role)
@@ -214,7 +214,7 @@ async def test_an_at_sign_elsewhere_in_a_url_is_none_of_our_business(api: Regist
     assert (await api.register("a", endpoint="http://host/@me?to=a@b#c@d"))["agent_id"] == "a"
 
 
-async def test_whoever_is_alive_is_told_how_to_begin_anew(api: RegistryApi) -> None:
+async def test_conflict_of_a_living_agent_explains_supersede(api: RegistryApi) -> None:
     await api.register("a")
     assert "supersede: true" in (await api.ask("POST", AGENTS, {"agent_id": "a"})).json()["message"]
 

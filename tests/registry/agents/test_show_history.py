@@ -49,9 +49,7 @@ def said(clock: WoundClock, answer_ms: float, **members: float) -> dict[str, Any
     return observation
 
 
-async def test_what_was_seen_and_said_is_told_by_half_hours_and_days(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_history_has_half_hours_and_days_of_both_tracks(api: RegistryApi, clock: WoundClock) -> None:
     begin_a_day(clock)
     await api.register("agent-1", **PROBED)
     began_s = clock.at_s
@@ -102,7 +100,7 @@ async def test_gaps_are_gaps_and_old_numbers_go(
     assert (told["days"], told["notes"]) == ([], [NOT_YET])
 
 
-async def test_who_only_beats_has_no_such_numbers_and_is_told_so(api: RegistryApi) -> None:
+async def test_heartbeat_agent_has_no_such_history_and_gets_the_reason(api: RegistryApi) -> None:
     await api.register("agent-1")
     told = await history(api)
     assert told == {"agent_id": "agent-1", "half_hours": [], "days": [], "notes": [NOT_PROBED]}

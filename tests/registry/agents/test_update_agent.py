@@ -65,7 +65,7 @@ async def test_what_may_not_be_changed_is_refused(api: RegistryApi, body: dict[s
     assert (await api.ask("PATCH", PATH, body, headers=FIRST)).status == 422
 
 
-async def test_whoever_is_gone_is_not_changed(api: RegistryApi) -> None:
+async def test_former_agent_cannot_be_changed(api: RegistryApi) -> None:
     await api.register("agent-1")
     await api.ask("DELETE", PATH)
     assert (await api.ask("PATCH", PATH, {"name": "x"}, headers={"if-match": "*"})).status == 410

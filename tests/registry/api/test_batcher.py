@@ -48,7 +48,7 @@ async def test_a_group_does_not_wait_long_for_who_stays_away(database: Database)
     assert await doubling.ask(2) == (4, 1)
 
 
-async def test_a_group_that_fails_tells_all_who_wait_and_the_next_one_goes_on(database: Database) -> None:
+async def test_failed_group_fails_its_callers_and_the_next_group_runs(database: Database) -> None:
     def refuse_odd(transaction: Transaction, asked: Sequence[int]) -> list[tuple[int, int]]:
         if 1 in asked:
             raise LookupError("on purpose")
@@ -61,7 +61,7 @@ async def test_a_group_that_fails_tells_all_who_wait_and_the_next_one_goes_on(da
 
 
 @pytest.mark.both_databases
-async def test_when_the_database_is_away_those_who_came_meanwhile_are_told_too(database: Database) -> None:
+async def test_callers_queued_during_an_outage_fail_too(database: Database) -> None:
     tries = []
 
     def be_away(_transaction: Transaction, asked: Sequence[int]) -> list[tuple[int, int]]:
@@ -74,7 +74,7 @@ async def test_when_the_database_is_away_those_who_came_meanwhile_are_told_too(d
     assert len(tries) == 1
 
 
-async def test_whoever_leaves_keeps_nobody_from_the_answer(database: Database) -> None:
+async def test_cancelled_caller_does_not_cancel_the_group(database: Database) -> None:
     doubling = Batcher(database, _doubled, most=4)
     leaving, staying = (asyncio.create_task(doubling.ask(number)) for number in range(2))
     await asyncio.sleep(0)

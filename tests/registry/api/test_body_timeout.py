@@ -26,7 +26,7 @@ async def test_all_who_read_for_too_long_are_ended() -> None:
     assert [type(end) for end in ends] == [BodyTooSlow] * 3
 
 
-async def test_whoever_is_ended_can_go_on_with_something_else() -> None:
+async def test_ended_caller_may_continue() -> None:
     with pytest.raises(BodyTooSlow):
         await _read_for_ever(BodyTime())
     task = asyncio.current_task()
@@ -61,7 +61,7 @@ async def test_an_error_of_the_reader_stays_what_it_is() -> None:
         read()
 
 
-async def test_no_timer_is_left_when_nobody_reads() -> None:
+async def test_no_timer_remains_without_a_reader() -> None:
     time = BodyTime()
     with time:
         await asyncio.sleep(0)

@@ -104,7 +104,7 @@ async def test_whose_role_does_not_let_in_learns_neither_of_bodies_nor_of_what_t
     assert refused > 100
 
 
-async def test_a_key_that_was_good_once_is_told_no_more_than_an_unknown_one(api: RegistryApi) -> None:
+async def test_revoked_key_gets_the_same_answer_as_an_unknown_one(api: RegistryApi) -> None:
     await api.register("agent-1")
     for path in (HEARTBEAT, LEASES, AGENTS):
         assert (await api.ask("POST", path, raw=b"{")).status == 400
@@ -113,7 +113,7 @@ async def test_a_key_that_was_good_once_is_told_no_more_than_an_unknown_one(api:
         assert told(await api.ask("POST", path, raw=b"{")) == (401, "unknown_key")
 
 
-async def test_an_odd_life_or_name_is_told_only_to_whom_it_may_concern(api: RegistryApi) -> None:
+async def test_malformed_incarnation_or_name_is_reported_only_to_permitted_keys(api: RegistryApi) -> None:
     await api.register("agent-1")
     lives = {"x-agent-incarnation": "two"}
     for method, path in (("POST", HEARTBEAT), ("DELETE", f"{LEASES}/lease_1_1")):
@@ -146,9 +146,7 @@ async def test_a_request_without_a_fault_costs_no_look_of_its_own(
 @pytest.mark.both_databases
 @pytest.mark.parametrize("times", [2, 3])
 @pytest.mark.parametrize("path", [f"{AGENTS}?", "/api/v1/targets?", "/api/v1/events/stream?"])
-async def test_name_that_stands_in_a_query_twice_has_one_error(
-    api: RegistryApi, path: str, times: int
-) -> None:
+async def test_name_repeated_in_a_query_has_one_error(api: RegistryApi, path: str, times: int) -> None:
     name = {"t": "result", "a": "status", "e": "types"}[path.split("/")[3][0]]
     query = "&".join([f"{name}=active"] * times)
     answer = await api.ask("GET", f"{path}{query}&limit=x", key=Role.READER)

@@ -11,7 +11,7 @@ def packed(value: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
-def test_a_cursor_gives_back_its_place() -> None:
+def test_cursor_returns_its_position() -> None:
     assert numbers_in(cursor_at("least_loaded", 3, 2**63 - 1), "least_loaded", 2) == [3, 2**63 - 1]
     assert text_in(cursor_at("keys", "key_1"), "keys") == "key_1"
 

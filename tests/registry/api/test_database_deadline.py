@@ -74,7 +74,7 @@ async def test_what_is_done_in_time_is_answered_as_it_is(database: Database) -> 
         await prompt.read(_fail)
 
 
-async def test_what_has_begun_goes_on_though_its_caller_was_told(database: Database) -> None:
+async def test_started_transaction_continues_after_the_timeout_answer(database: Database) -> None:
     prompt = DeadlineDatabase(database, MOST_S)
     await _connect(database)
     with pytest.raises(StoreUnavailable, match="may be done all the same"):
@@ -107,7 +107,7 @@ async def test_a_question_that_takes_too_long_is_answered_too(database: Database
     await _until_nothing_goes_on(prompt)
 
 
-async def test_what_fails_after_its_answer_is_told_to_the_log(
+async def test_failure_after_the_answer_is_logged(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     prompt = DeadlineDatabase(database, MOST_S)
@@ -119,7 +119,7 @@ async def test_what_fails_after_its_answer_is_told_to_the_log(
     assert "on purpose" in str(record.exc_info)
 
 
-async def test_whoever_leaves_takes_its_transaction_along(database: Database) -> None:
+async def test_cancelled_caller_cancels_its_transaction(database: Database) -> None:
     prompt = DeadlineDatabase(database, 20)
     busy = POOL_CONNECTIONS if isinstance(database, PostgresqlDatabase) else 1
     slow = [asyncio.create_task(database.write(_slowly(_do_nothing))) for _ in range(busy)]
@@ -133,7 +133,7 @@ async def test_whoever_leaves_takes_its_transaction_along(database: Database) ->
 
 
 @pytest.mark.both_databases
-async def test_all_who_ask_are_told_to_come_again_while_the_database_does_not_answer(
+async def test_all_callers_get_503_while_the_database_does_not_answer(
     database: Database, clock: WoundClock
 ) -> None:
     api, patient = RegistryApi(database, clock, answer_seconds=0.5), RegistryApi(database, clock)

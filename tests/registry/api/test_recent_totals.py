@@ -37,7 +37,7 @@ def test_a_large_total_is_good_for_a_moment() -> None:
     assert totals.total(ANY, NOW_S + CACHE_SECONDS, saying(9_999)) == 9_999
 
 
-def test_while_one_counts_anew_others_are_told_the_old_total_unless_it_is_too_old() -> None:
+def test_during_a_recount_the_old_total_is_served_unless_too_old() -> None:
     totals = RecentTotals()
     totals.total(ANY, NOW_S, saying(MANY))
     told: list[int] = []

@@ -22,7 +22,7 @@ def test_while_it_beats_nothing_has_waited() -> None:
     assert pauses.sent_after_s(25.0) == 25.0
 
 
-def test_in_a_pause_and_for_a_while_after_it_nobody_knows() -> None:
+def test_state_is_unknown_during_and_shortly_after_a_stall() -> None:
     # Read before the first beat after the pause, or after it.
     assert beating(100.0).sent_after_s(115.0) == 100.0
     pauses = beating(100.0, 115.0, 115.25)

@@ -52,7 +52,7 @@ def test_processes_add_up_and_a_successor_counts_on() -> None:
     assert counts.is_first
 
 
-def test_whoever_finds_no_row_counts_for_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_row_is_not_counted(caplog: pytest.LogCaptureFixture) -> None:
     shared = shared_counts(1)
     first, second = WorkCounts(shared), WorkCounts(shared)
     third = WorkCounts(shared)

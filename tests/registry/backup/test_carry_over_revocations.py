@@ -125,9 +125,7 @@ async def test_an_end_that_the_backup_knows_is_not_put_off(api: RegistryApi, tmp
     assert [one.key_id for one in found.unknown_keys] == [later_id]
 
 
-async def test_where_nobody_is_there_to_ask_what_is_good_again_is_named(
-    api: RegistryApi, tmp_path: Path
-) -> None:
+async def test_unreadable_old_database_lists_what_is_valid_again(api: RegistryApi, tmp_path: Path) -> None:
     _, key_id = await create_key(api)
     await api.ask("DELETE", f"{KEYS}/{key_id}")
     _, good_id = await create_key(api)
@@ -183,9 +181,7 @@ async def test_the_key_of_an_agent_that_was_erased_since_stays_refused(
 
 
 @pytest.mark.both_databases
-async def test_webhooks_that_were_deleted_or_disabled_since_are_told_nothing(
-    api: RegistryApi, tmp_path: Path
-) -> None:
+async def test_webhooks_deleted_or_disabled_since_stay_silent(api: RegistryApi, tmp_path: Path) -> None:
     made = [
         (await api.ask("POST", WEBHOOKS, {"url": f"https://hook-{number}.example/"})).json()["webhook_id"]
         for number in range(3)

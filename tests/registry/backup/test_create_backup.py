@@ -175,7 +175,7 @@ async def test_all_comes_back_into_either_kind_of_database(
 
 
 @pytest.mark.both_databases
-async def test_who_comes_back_with_a_backup_stays_erased_in_archives_and_can_be_erased_anew(
+async def test_restored_agent_stays_erased_in_archives_and_can_be_erased_again(
     full: RegistryApi, tmp_path: Path
 ) -> None:
     file, archives = tmp_path / "backup.gz", tmp_path / "archives"
@@ -306,7 +306,7 @@ async def test_two_stores_restored_in_the_same_minutes_grant_nothing_twice(
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("away_s", [3_600, 30 * 86_400])
-async def test_nobody_dies_of_the_time_in_the_vault(
+async def test_time_between_backup_and_restore_kills_no_agent(
     full: RegistryApi, made: Made, clock: WoundClock, tmp_path: Path, away_s: float
 ) -> None:
     file = tmp_path / "backup.gz"
@@ -327,7 +327,7 @@ async def test_nobody_dies_of_the_time_in_the_vault(
     assert (await target.record("agent-1"))["status"] == "unhealthy"
 
 
-async def test_nobody_dies_although_no_sweep_ever_ran_before_the_backup(
+async def test_backup_taken_before_the_first_sweep_kills_no_agent(
     made: Made, clock: WoundClock, tmp_path: Path
 ) -> None:
     file = tmp_path / "backup.gz"

@@ -132,7 +132,7 @@ async def test_the_list_that_was_applied_last_stays(api: RegistryApi, clock: Wou
 
 
 @pytest.mark.both_databases
-async def test_what_was_confirmed_goes_on_without_anybody_asking(
+async def test_confirmed_pruning_continues_unattended(
     api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replace_listing, "REMOVED_AT_ONCE", 2)
@@ -165,7 +165,7 @@ async def test_it_prunes_once_an_hour_and_after_the_clock_was_set_back(
     assert pruned == 3
 
 
-async def test_tasks_that_were_finished_long_ago_are_forgotten_and_the_log_tells_of_them(
+async def test_old_finished_tasks_are_pruned_with_an_event(
     api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prune_history, "TASKS_AT_ONCE", 1)

@@ -192,7 +192,7 @@ async def test_what_is_erased_while_it_is_archived_is_erased_in_the_file(
     assert (await report(api)).is_good
 
 
-async def test_archives_stand_beside_an_sqlite_file_unless_told_otherwise(
+async def test_archives_are_beside_the_sqlite_file_by_default(
     api: RegistryApi, database_kind: str, tmp_path: Path
 ) -> None:
     told = archive_directory(api.database, RegistrySettings.read(archive_dir="/elsewhere"))

@@ -59,7 +59,7 @@ def watch(database: Database, followers: Followers, quick: None) -> CredentialMo
     return CredentialMonitor(database, followers.among, followers.woken.set)
 
 
-async def test_who_may_not_go_on_is_told_and_nobody_else(
+async def test_only_callers_that_lost_their_right_are_ended(
     watch: CredentialMonitor, followers: Followers
 ) -> None:
     with watch.following("a"), watch.following("b"):
@@ -74,7 +74,7 @@ async def test_who_may_not_go_on_is_told_and_nobody_else(
         assert watch.is_good("a")
 
 
-async def test_one_look_is_for_all_and_none_for_nobody(
+async def test_one_query_serves_all_streams_and_none_without_streams(
     watch: CredentialMonitor, followers: Followers
 ) -> None:
     with watch.following("a"), watch.following("a"):
@@ -88,7 +88,7 @@ async def test_one_look_is_for_all_and_none_for_nobody(
     assert len(followers.asked) <= seen + 1
 
 
-async def test_while_the_database_is_away_all_go_on_for_a_while(
+async def test_streams_continue_briefly_during_an_outage(
     watch: CredentialMonitor, followers: Followers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     followers.is_unreachable = True

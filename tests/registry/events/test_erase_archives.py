@@ -100,7 +100,7 @@ async def test_an_agent_of_whom_archives_never_told_changes_no_file(api: Registr
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
 
 
-async def test_whoever_was_killed_before_it_was_noted_does_it_again(
+async def test_erasure_killed_before_its_note_is_repeated(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await live_a_little(api)
@@ -121,7 +121,7 @@ async def test_whoever_was_killed_before_it_was_noted_does_it_again(
 
 
 @pytest.mark.both_databases
-async def test_whoever_is_killed_while_writing_leaves_the_file_as_it_was(
+async def test_erasure_killed_while_writing_leaves_the_old_file(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await live_a_little(api)
@@ -178,7 +178,7 @@ async def test_each_machine_erases_in_the_files_that_it_has(api: RegistryApi, tm
     assert (await report(api)).is_good
 
 
-async def test_who_takes_an_erased_id_anew_is_not_erased_with_it(api: RegistryApi, tmp_path: Path) -> None:
+async def test_new_owner_of_an_erased_id_is_not_erased_with_it(api: RegistryApi, tmp_path: Path) -> None:
     await api.register("agent-1")
     await archive_everything(api, tmp_path)
     await erase(api)
@@ -194,7 +194,7 @@ async def test_who_takes_an_erased_id_anew_is_not_erased_with_it(api: RegistryAp
     assert verify(archived_in(tmp_path)) == (await report(api)).archived
 
 
-async def test_an_id_that_is_erased_twice_before_anybody_looked_is_gone_from_all_files(
+async def test_id_erased_twice_between_runs_is_removed_from_all_files(
     api: RegistryApi, tmp_path: Path
 ) -> None:
     for _ in range(2):
@@ -225,9 +225,7 @@ async def test_many_that_are_erased_at_once_are_gone_at_once(
     assert verify(archived_in(tmp_path)) == (await report(api)).archived
 
 
-async def test_while_somebody_else_is_at_the_archive_nothing_is_changed(
-    api: RegistryApi, tmp_path: Path
-) -> None:
+async def test_archive_locked_by_another_process_is_not_changed(api: RegistryApi, tmp_path: Path) -> None:
     await live_a_little(api)
     await archive_everything(api, tmp_path)
     await erase(api)

@@ -24,7 +24,7 @@ async def test_the_secret_is_shown_once(api: RegistryApi) -> None:
     assert listed["types"] == ["agent.lifecycle"]
 
 
-async def test_events_tell_the_host_and_no_secret(api: RegistryApi) -> None:
+async def test_events_contain_the_host_and_no_secret(api: RegistryApi) -> None:
     created = (await api.ask("POST", WEBHOOKS, {"url": URL})).json()
     assert (await api.ask("DELETE", f"{WEBHOOKS}/{created['webhook_id']}")).status == 204
     events = await api.events()

@@ -28,7 +28,7 @@ async def test_pages_lead_through_the_whole_log(api: RegistryApi) -> None:
     }  # fmt: skip
 
 
-async def test_a_target_is_told_by_its_place(api: RegistryApi, clock: WoundClock) -> None:
+async def test_target_is_shown_by_its_url(api: RegistryApi, clock: WoundClock) -> None:
     url = "https://agent.example/a2a"
     await put(api, "dir", "one", [url])
     seen = {
@@ -69,7 +69,7 @@ async def test_what_makes_no_sense_is_refused(api: RegistryApi, query: str) -> N
     assert (await api.ask("GET", f"{EVENTS}?{query}")).status == 422
 
 
-async def test_whoever_may_read_all_events_is_told_what_keys_are_called(api: RegistryApi) -> None:
+async def test_reader_of_all_events_sees_key_names(api: RegistryApi) -> None:
     await api.register("agent_1")
     body = {"seconds": 60, "reason": "new disk"}
     await api.ask("PUT", "/api/v1/agents/agent_1/maintenance", body, key=Role.COORDINATOR)

@@ -50,7 +50,7 @@ async def test_a_hostile_address_is_not_contacted(url: str) -> None:
         assert server.heads == []
 
 
-async def test_the_address_that_was_judged_is_the_one_that_is_contacted(
+async def test_checked_address_is_the_contacted_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -79,7 +79,7 @@ async def test_a_redirect_is_a_failure_and_leads_nowhere() -> None:
         assert server.paths == ["/"]
 
 
-async def test_whoever_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_receiver_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(safe_post_file, "SEND_SECONDS", 0.2)
 
     async def hang(*_arguments: object) -> None:
@@ -102,7 +102,7 @@ async def test_an_endless_body_is_not_read() -> None:
         assert await asyncio.wait_for(post(f"{server.url}/"), PATIENCE_SECONDS) == Sent(200, None)
 
 
-async def test_what_is_no_http_is_told_without_the_url() -> None:
+async def test_non_http_answer_is_described_without_the_url() -> None:
     async def garble(writer: asyncio.StreamWriter, _head: str) -> None:
         writer.write(b"\x00" * 100 + b"\r\n\r\n")
 

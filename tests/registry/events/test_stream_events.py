@@ -139,7 +139,7 @@ async def test_what_makes_no_sense_is_refused(
         assert response.status == status
 
 
-async def test_nobody_follows_without_a_key(served: Serving) -> None:
+async def test_stream_requires_a_key(served: Serving) -> None:
     async with following(served.url, key="ahk_none") as follower:
         assert follower.response.status == 401
 
@@ -181,7 +181,7 @@ async def _until_nobody_follows(served: Serving) -> None:
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("again", [1, 3, 8])
-async def test_when_a_backup_is_restored_streams_end_and_begin_anew(
+async def test_streams_end_and_restart_after_a_restore(
     served: Serving, database: Database, again: int
 ) -> None:
     """The log is shorter than what was told, or as long, or longer already."""
@@ -304,7 +304,7 @@ async def test_many_followers_share_one_look(served: Serving, database: Database
 
 
 @pytest.mark.both_databases
-async def test_while_nobody_follows_the_log_is_not_read(
+async def test_without_streams_the_log_is_not_read(
     served: Serving, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_feed, "LINGER_SECONDS", 0.0)
@@ -335,7 +335,7 @@ async def test_while_nobody_follows_the_log_is_not_read(
     assert min(read) == 299
 
 
-async def test_two_processes_tell_of_events_that_either_wrote(tmp_path: Path, database_kind: str) -> None:
+async def test_two_processes_deliver_events_of_each_other(tmp_path: Path, database_kind: str) -> None:
     url = empty_url(database_kind, tmp_path)
     database = open_database(url)
     if database_kind == "sqlite":

@@ -134,7 +134,7 @@ async def test_two_admins_who_revoke_each_other_leave_one(database: Database) ->
 
 
 @pytest.mark.both_databases
-async def test_the_first_admin_key_is_made_once_for_ever(database: Database) -> None:
+async def test_first_admin_key_is_created_only_once(database: Database) -> None:
     first = await database.write(lambda transaction: create_first_admin_key(transaction, "server"))
     assert first is not None
     assert await database.write(lambda transaction: create_first_admin_key(transaction, "server")) is None

@@ -130,7 +130,7 @@ async def test_each_grant_has_a_higher_token(api: RegistryApi) -> None:
     assert tokens == [1, 2, 3]
 
 
-async def test_a_lease_is_over_at_its_deadline_and_the_next_one_is_told_so(api: RegistryApi) -> None:
+async def test_lease_ends_at_its_deadline_and_the_next_holder_learns_it(api: RegistryApi) -> None:
     mine, other = await _agent(api), await _agent(api, "agent-2")
     lease = await _lease(api, "task:1", mine)
     api.clock.advance(59.999)
@@ -268,7 +268,7 @@ async def test_made_up_id_is_not_found_by_the_holder_either(api: RegistryApi) ->
     assert await _held(api, "task:1") == [lease]
 
 
-async def test_ids_of_one_resource_tell_nothing_of_each_other(api: RegistryApi) -> None:
+async def test_ids_of_one_resource_are_unrelated(api: RegistryApi) -> None:
     key = await _agent(api)
     proofs = set()
     for _ in range(5):
@@ -279,7 +279,7 @@ async def test_ids_of_one_resource_tell_nothing_of_each_other(api: RegistryApi) 
 
 
 @pytest.mark.both_databases
-async def test_secret_of_lease_ids_is_shown_to_nobody(api: RegistryApi) -> None:
+async def test_secret_of_lease_ids_is_never_shown(api: RegistryApi) -> None:
     key = await _agent(api)
     lease = await _lease(api, "intent:i/s", key)
 
@@ -296,7 +296,7 @@ async def test_secret_of_lease_ids_is_shown_to_nobody(api: RegistryApi) -> None:
     assert lease["lease_id"] in repr(claim)
 
 
-async def test_releasing_again_is_no_error_and_is_told_once(api: RegistryApi) -> None:
+async def test_second_release_succeeds_with_one_event(api: RegistryApi) -> None:
     key = await _agent(api)
     lease = await _lease(api, "task:1", key)
     assert (await _release(api, lease, key)).status == 204
@@ -313,7 +313,7 @@ async def test_coordinators_and_admins_take_leases_from_others(api: RegistryApi,
     assert _told(await _renew(api, lease, key)) == (412, "lease_ended")
 
 
-async def test_nobody_leases_or_renews_in_anothers_name(api: RegistryApi) -> None:
+async def test_lease_for_another_agent_is_refused(api: RegistryApi) -> None:
     lease = await _lease(api, "task:1", await _agent(api))
     for role in (Role.ENROLL, Role.READER, Role.PROBER, Role.COORDINATOR):
         assert (await _acquire(api, "task:2", role)).status == 403
@@ -337,7 +337,7 @@ async def test_a_shard_is_claimed_and_not_leased(api: RegistryApi, key: Role) ->
     assert _told(await _release(api, lease, Role.PROBER)) == (404, "lease_not_found")
 
 
-async def test_a_key_that_is_nobodys_is_told_so(api: RegistryApi) -> None:
+async def test_key_without_an_agent_is_refused_with_the_reason(api: RegistryApi) -> None:
     assert (await _acquire(api, "task:1", "ahk_" + "x" * 43)).status == 401
     assert (await api.ask("POST", LEASES, {"resource": "task:1"}, key=None)).status == 401
     # Nothing is left of it.
@@ -474,7 +474,7 @@ async def test_what_is_no_json_or_too_long_is_refused(api: RegistryApi) -> None:
 
 
 @pytest.mark.both_databases
-async def test_requests_of_one_group_are_judged_in_their_order(api: RegistryApi) -> None:
+async def test_requests_of_one_group_are_processed_in_order(api: RegistryApi) -> None:
     digests = [digest_of(await _agent(api, f"agent-{number}")) for number in (1, 2)]
 
     async def hold(asked: list[LeaseOperation]) -> list[object]:
@@ -527,7 +527,7 @@ async def test_groups_that_want_the_same_new_resources_share_them_out(api: Regis
 
 
 @pytest.mark.both_databases
-async def test_whoever_is_taken_off_the_list_meanwhile_holds_nothing(api: RegistryApi) -> None:
+async def test_agent_erased_meanwhile_holds_no_lease(api: RegistryApi) -> None:
     for number in range(15):
         agent_id = f"agent-{number}"
         key = await _agent(api, agent_id)
@@ -540,7 +540,7 @@ async def test_whoever_is_taken_off_the_list_meanwhile_holds_nothing(api: Regist
 
 
 @pytest.mark.both_databases
-async def test_whoever_gives_back_its_last_lease_while_it_begins_to_drain_goes_at_once(
+async def test_draining_agent_that_releases_its_last_lease_leaves_at_once(
     api: RegistryApi,
 ) -> None:
     for number in range(15):
@@ -582,7 +582,7 @@ async def test_an_agents_leases_are_found_among_its_events(api: RegistryApi) -> 
 
 
 @pytest.mark.parametrize("resource", ["INTENT:x/draft", "Task:1", "sharD:1", "task:", "a b"])
-async def test_what_is_wrong_with_a_name_is_told_once(api: RegistryApi, resource: str) -> None:
+async def test_name_error_is_reported_once(api: RegistryApi, resource: str) -> None:
     answer = await api.ask("POST", "/api/v1/leases", {"resource": resource})
     assert answer.status == 422
     assert answer.json()["message"].startswith("/resource: expected ")

@@ -107,7 +107,7 @@ async def test_a_late_write_of_a_replaced_worker_is_refused(api: RegistryApi) ->
     assert [payload["reason"] for payload in await _rejected(api)] == ["stale_token", "not_holder"]
 
 
-async def test_a_write_at_the_deadline_is_too_late_though_nobody_else_came(api: RegistryApi) -> None:
+async def test_write_at_the_deadline_is_refused_even_without_a_new_holder(api: RegistryApi) -> None:
     key, _ = await _agents(api)
     token = (await _hold(api, key))["fencing_token"]
     api.clock.advance(59.999)
@@ -151,7 +151,7 @@ async def test_who_holds_nothing_by_its_role_writes_nothing(api: RegistryApi, ro
     ("name", "status"), [("x-fencing-token", 422), ("x-api-key", 401), ("authorization", 401)]
 )
 @pytest.mark.parametrize("is_same", [True, False])
-async def test_a_header_that_comes_twice_counts_for_nobody(
+async def test_duplicate_header_is_ignored(
     api: RegistryApi, name: str, status: int, *, is_same: bool
 ) -> None:
     key, other = await _agents(api)

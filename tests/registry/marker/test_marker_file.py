@@ -154,7 +154,7 @@ def test_without_a_home_a_directory_has_to_be_given(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.fault
-def test_a_full_or_read_only_disk_is_told_before_the_start_and_keeps_the_marker(tmp_path: Path) -> None:
+def test_full_or_read_only_disk_is_reported_before_the_start_and_keeps_the_marker(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", "size=64k") as disk:
         file = marker_file(f"sqlite:///{tmp_path}/registry.db", disk / "state")
         file.check_writable()

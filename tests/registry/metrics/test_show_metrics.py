@@ -31,7 +31,7 @@ async def scrape(api: RegistryApi) -> Scraped:
 
 
 @pytest.mark.both_databases
-async def test_what_the_database_knows_is_told(api: RegistryApi, clock: WoundClock) -> None:
+async def test_facts_of_the_database_are_exported(api: RegistryApi, clock: WoundClock) -> None:
     await live_a_little(api)
     await api.register("agent-3")
     await api.ask("POST", "/api/v1/tasks", {"title": "one"})
@@ -64,7 +64,7 @@ async def test_what_the_database_knows_is_told(api: RegistryApi, clock: WoundClo
     assert value("changes_failing") == 0
 
 
-async def test_on_which_track_silence_takes_nobody_down_is_told(api: RegistryApi) -> None:
+async def test_tracks_with_suspended_verdicts_are_exported(api: RegistryApi) -> None:
     await api.database.write(suspend)
     found = await scrape(api)
     for track, is_suspended in (("heartbeat", 1), ("probe", 0)):
@@ -75,7 +75,7 @@ async def test_on_which_track_silence_takes_nobody_down_is_told(api: RegistryApi
         assert found.value(f"{PREFIX}monitor_unwitnessed", track=track) == 0
 
 
-async def test_who_is_down_in_maintenance_wakes_nobody(api: RegistryApi, clock: WoundClock) -> None:
+async def test_failure_in_maintenance_is_excluded_from_alerts(api: RegistryApi, clock: WoundClock) -> None:
     await api.register("agent-1")
     body = {"status": "unhealthy", "seconds": 600, "reason": "broken"}
     assert (await api.ask("PUT", f"{AGENTS}/agent-1/override", body)).status == 200
@@ -124,7 +124,7 @@ async def test_an_undone_transaction_is_counted_as_no_event(api: RegistryApi) ->
     assert found.value(f"{PREFIX}http_requests_total", method="POST", path=AGENTS, status="4xx") == 1
 
 
-async def test_a_task_that_waits_for_people_tells_since_when(api: RegistryApi, clock: WoundClock) -> None:
+async def test_task_in_review_has_its_waiting_time(api: RegistryApi, clock: WoundClock) -> None:
     await api.register("agent-1")
     key = await api.add_agent_key("agent-1")
     await api.ask("POST", "/api/v1/tasks", {"title": "one"})
@@ -195,7 +195,7 @@ async def test_the_form_is_the_one_that_is_asked_for(api: RegistryApi, accept: s
     assert (answer.body.endswith(b"# EOF\n")) is ("openmetrics" in media_type)
 
 
-async def test_while_the_database_is_away_whoever_was_let_in_is_told_so(
+async def test_admitted_caller_gets_503_during_an_outage(
     api: RegistryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await api.register("agent-1")
@@ -213,7 +213,7 @@ async def test_while_the_database_is_away_whoever_was_let_in_is_told_so(
 
 
 @pytest.mark.parametrize("open_metrics", [False, True])
-async def test_a_database_that_is_away_is_waited_for_once_and_told_as_soon_as_it_is_back(
+async def test_outage_is_waited_for_once_and_its_end_reported_at_once(
     database: Database, clock: WoundClock, monkeypatch: pytest.MonkeyPatch, *, open_metrics: bool
 ) -> None:
     # However long it is not counted after it did not answer.
@@ -276,7 +276,7 @@ async def test_promtool_finds_nothing_to_complain_of(api: RegistryApi) -> None:
     assert complaints(answer.body.decode()) == ""
 
 
-async def test_all_names_follow_the_conventions_and_stand_in_the_document(api: RegistryApi) -> None:
+async def test_all_names_follow_the_conventions_and_are_documented(api: RegistryApi) -> None:
     await live_a_little(api)
     await api.registry.log_watch.check_once()
     found = await scrape(api)

@@ -114,7 +114,7 @@ def test_null_is_nowhere_in_answers_and_not_in_queries() -> None:
         assert "null" not in json.dumps(operation.get("parameters", [])), operation["operationId"]
 
 
-def test_an_error_of_ours_is_told_by_its_code_and_not_by_the_name_of_a_class() -> None:
+def test_internal_error_has_a_code_and_no_class_name() -> None:
     register = DOCUMENT["paths"][AGENTS]["post"]
     assert "409 `already_registered`" in register["description"]
     assert "AlreadyRegistered" not in json.dumps(DOCUMENT)

@@ -244,9 +244,7 @@ async def test_a_found_agent_without_a_card_can_be_named_and_is_nobodys_to_regis
     assert (await api.record(target_id(CARD)))["target_url"] == CARD
 
 
-async def test_a_target_that_is_found_anew_is_still_as_an_operator_declared_it(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_rediscovered_target_keeps_its_declared_override(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "directory", "first", [CARD])
     await outcomes(api, seen(clock, target_url=CARD))
     path = f"{AGENTS}/{target_id(CARD)}"

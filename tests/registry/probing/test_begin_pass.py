@@ -47,7 +47,7 @@ def test_a_pass_that_lies_ahead_of_now_is_of_another_clock() -> None:
     assert not may_go_on(1_000.0 + 3_600.0, None, 1_000.0)
 
 
-async def test_one_that_is_told_of_when_it_is_over_does_not_end_another(api: RegistryApi) -> None:
+async def test_late_report_of_an_ended_pass_ends_no_other(api: RegistryApi) -> None:
     assert await begin(api, "one") == "one"
     assert await begin(api, "late", is_over=True) == "late"
     assert await begin(api, "two") == "one"

@@ -256,7 +256,7 @@ async def test_living_workers_are_bounded(api: RegistryApi, monkeypatch: pytest.
 
 
 @pytest.mark.both_databases
-async def test_who_asks_is_told_in_which_shards_anything_changed(api: RegistryApi) -> None:
+async def test_claim_returns_the_shards_with_changes(api: RegistryApi) -> None:
     assert (await shown(api, "?changed_after=0"))["changed"] == {}
     urls = [f"https://agent-{number}.example/" for number in range(3)]
     shards = {str(shard_of(host_of(url))) for url in urls}
@@ -272,7 +272,7 @@ async def test_who_asks_is_told_in_which_shards_anything_changed(api: RegistryAp
     assert "unprobed" not in second
 
 
-async def test_who_asks_is_told_how_many_targets_were_not_probed_since(
+async def test_claim_returns_the_number_of_targets_unprobed_since(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     urls = [f"https://agent-{number}.example/" for number in range(3)]

@@ -493,7 +493,7 @@ async def test_leases_of_a_key_whose_time_is_over_end_with_the_next_watch(
     assert await _revoked(api) == {"monitor": SHARDS}
 
 
-async def test_a_wrong_wall_clock_is_told_and_logged_once_and_decides_nothing(
+async def test_wrong_wall_clock_is_reported_once_and_decides_nothing(
     api: RegistryApi, clock: WoundClock, workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
     def at(offset_s: float) -> str:

@@ -9,7 +9,7 @@ from lifesign.storage.engine.database import Database
 MONITOR = "/api/v1/monitor"
 
 
-async def test_a_registry_that_nobody_has_swept_is_normal(api: RegistryApi) -> None:
+async def test_registry_before_its_first_sweep_is_normal(api: RegistryApi) -> None:
     shown = (await api.ask("GET", MONITOR, key=Role.READER)).json()
     assert shown == {
         "state": "normal",

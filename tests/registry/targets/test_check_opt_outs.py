@@ -58,7 +58,7 @@ async def test_a_token_that_is_served_is_found(api: RegistryApi, clock: WoundClo
         assert len(server.heads) == 2
 
 
-async def test_an_origin_is_looked_at_seldom_and_not_for_ever(api: RegistryApi, clock: WoundClock) -> None:
+async def test_origin_is_checked_rarely_and_not_forever(api: RegistryApi, clock: WoundClock) -> None:
     async with serving({PROOF_PATH: answer(404)}) as server:
         await ask(api, server)
         looking = checker(api, "127.0.0.0/8")

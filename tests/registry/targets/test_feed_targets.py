@@ -32,7 +32,7 @@ async def report(api: RegistryApi, clock: WoundClock, url: str, memory: dict[str
     assert answer.json()["counts"] == {"no_liveness_signal_yet": 1}
 
 
-async def test_a_shard_tells_its_targets_with_what_their_last_probe_left(
+async def test_shard_lists_targets_with_the_memory_of_their_last_probe(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await put(api, "dir", "one", URLS[:2])
@@ -122,7 +122,7 @@ async def test_confirmation_of_a_target_is_sent_to_its_prober(api: RegistryApi) 
     assert sent == {URLS[0]: "1970-01-01T00:00:50Z", URLS[1]: None}
 
 
-async def test_what_a_prober_reports_is_no_change_to_be_told(api: RegistryApi, clock: WoundClock) -> None:
+async def test_report_of_a_prober_is_no_change_for_its_feed(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", URLS[:2])
     version = (await feed(api, SHARD))["version"]
     await report(api, clock, URLS[0], {"failures_in_row": 1})
@@ -138,7 +138,7 @@ async def test_all_pages_together_are_the_whole(api: RegistryApi, limit: int) ->
     assert {target["url"] for target in changed["targets"]} == set(URLS[3:])
 
 
-async def test_what_changes_while_pages_are_read_is_told_as_a_change(api: RegistryApi) -> None:
+async def test_change_during_paging_is_delivered_as_a_change(api: RegistryApi) -> None:
     await put(api, "dir", "one", URLS[:4])
     path = f"{SHARDS}/{SHARD}/targets?limit=2"
     first = (await api.ask("GET", path)).json()
@@ -257,7 +257,7 @@ async def test_thresholds_that_change_are_sent_to_the_prober(api: RegistryApi) -
     assert (await feed(api, SHARD, version))["targets"] == []
 
 
-async def test_an_agent_that_is_off_the_list_is_no_target_until_it_registers_anew(
+async def test_deregistered_agent_is_a_target_only_after_a_new_registration(
     api: RegistryApi,
 ) -> None:
     record = {"monitoring": "probe", "card_url": URLS[0]}

@@ -136,7 +136,7 @@ async def test_what_is_listed_again_is_probed_again_and_lives_again_once_it_show
     assert (agent["status"], agent["incarnation"]) == ("active", 2)
 
 
-async def test_what_somebody_took_off_the_list_is_not_probed_though_its_directory_lists_it(
+async def test_removed_target_is_not_probed_although_its_directory_lists_it(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await put(api, "dir", "one", urls(1))
@@ -157,7 +157,7 @@ async def test_a_target_lives_while_any_directory_lists_it(api: RegistryApi) -> 
     assert [(await directory(api, name))["size"] for name in ("one", "two")] == [1, 1]
 
 
-async def test_a_directory_that_shrinks_by_more_than_half_is_held_until_somebody_confirms(
+async def test_directory_that_shrinks_by_half_is_suspended_until_confirmed(
     api: RegistryApi,
 ) -> None:
     await put(api, "dir", "one", urls(*range(20)))
@@ -219,7 +219,7 @@ async def test_a_list_whose_place_a_later_one_took_is_not_applied(api: RegistryA
 
 
 @pytest.mark.both_databases
-async def test_an_import_that_nobody_drives_any_more_goes_on_by_itself(
+async def test_abandoned_import_continues_by_itself(
     api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replace_listing, "REMOVED_AT_ONCE", 3)
@@ -309,7 +309,7 @@ async def test_a_page_may_be_empty(api: RegistryApi, pages: Sequence[list[int]])
 
 
 @pytest.mark.both_databases
-async def test_a_list_that_names_an_erased_agent_is_one_shorter_and_names_it_anew_when_it_is_read_again(
+async def test_list_with_an_erased_agent_omits_it_until_the_list_is_read_again(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     both = urls(1, 2)

@@ -93,7 +93,7 @@ async def test_a_server_that_stays_away_ends_the_link_after_the_grace(
 
 
 @pytest.mark.both_databases
-async def test_two_proven_claims_link_neither_and_tell_once(api: RegistryApi, clock: WoundClock) -> None:
+async def test_two_proven_claims_link_neither_with_one_event(api: RegistryApi, clock: WoundClock) -> None:
     async with serving({PROOF_PATH: answer(404)}) as server:
         await listed(api, server, "agent-1", "agent-2")
         first, second = [(await ask(api, server, each)).encode() for each in ("agent-1", "agent-2")]

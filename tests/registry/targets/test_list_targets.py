@@ -144,7 +144,7 @@ async def pages_by_host(api: RegistryApi, query: str = "", size: int = 2) -> lis
 
 
 @pytest.mark.parametrize("common", [0, 20_000])
-async def test_targets_are_told_by_host_and_url_however_many_there_are(
+async def test_targets_are_found_by_host_and_url_in_any_number(
     api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch, common: int
 ) -> None:
     monkeypatch.setattr(list_targets, "COMMON", common)
@@ -179,7 +179,7 @@ async def test_a_page_goes_on_though_the_target_at_its_beginning_is_forgotten(ap
 
 
 @pytest.mark.usefixtures("directory")
-async def test_it_is_told_in_one_line_what_was_seen(api: RegistryApi, clock: WoundClock) -> None:
+async def test_last_observation_is_described_in_one_line(api: RegistryApi, clock: WoundClock) -> None:
     closed = {"result": "refused", "reason": "closed"}
     await report(api, clock, URLS[1], discovery=closed)
     await report(api, clock, SAME_HOST, discovery={"result": "ok"}, transport=closed)
@@ -231,7 +231,7 @@ async def test_an_interface_that_is_not_asked_any_more_is_no_liveness_signal(
 
 
 @pytest.mark.usefixtures("directory")
-async def test_who_could_not_be_asked_was_last_seen_when_somebody_looked(
+async def test_unmeasured_target_keeps_the_time_of_its_last_probe(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     async def shown() -> dict[str, Any]:

@@ -85,7 +85,7 @@ async def test_what_lies_on_a_proven_origin_is_not_probed_and_its_agents_leave(
     assert report.is_good, report
 
 
-async def test_who_opted_out_stays_out_whoever_lists_it_or_registers(api: RegistryApi) -> None:
+async def test_opted_out_origin_stays_out_for_every_source(api: RegistryApi) -> None:
     assert await proven(api)
     await put(api, "dir", "one", [*HERE, *NEAR])
     await put(api, "second", "one", HERE)

@@ -21,7 +21,7 @@ async def recheck(api: RegistryApi, target: str = TARGET, key: str | Role = Role
     return await api.ask("POST", f"/api/v1/targets/{target}/probe", key=key)
 
 
-async def test_its_prober_is_told_that_somebody_wants_to_know(api: RegistryApi, clock: WoundClock) -> None:
+async def test_prober_receives_the_requested_recheck(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", [URL])
     version = (await feed(api, SHARD))["version"]
     answer = await recheck(api)
@@ -47,7 +47,7 @@ async def test_a_target_is_looked_at_once_a_minute_at_most(api: RegistryApi, clo
 @pytest.mark.parametrize(
     ("wait_s", "told_s"), [(3_600.0, 3_600.0), (0.0, None), (-5.0, None), (1e9, 86_400.0)]
 )
-async def test_who_asked_to_be_left_alone_is_told_with_the_time_until_when(
+async def test_opted_out_target_is_refused_with_its_end_time(
     api: RegistryApi, clock: WoundClock, wait_s: float, told_s: float | None
 ) -> None:
     await put(api, "dir", "one", [URL])

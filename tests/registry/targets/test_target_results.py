@@ -208,7 +208,7 @@ async def test_results_are_summed_by_the_hour_and_for_each_directory(
     ]
 
 
-async def test_a_later_token_of_a_shard_begins_to_count_anew(api: RegistryApi, clock: WoundClock) -> None:
+async def test_later_token_of_a_shard_restarts_the_numbers(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", URLS)
     first = (await claim(api, "a"))[SHARD]
     assert await outcomes(api, probe(clock), numbers=[9]) == ["no_liveness_signal_yet"]
@@ -306,9 +306,7 @@ async def test_a_target_that_is_named_by_its_id_gets_a_record_too(
     assert (await api.record(target_id(URLS[0])))["target_url"] == URLS[0]
 
 
-async def test_an_agent_that_registered_itself_and_is_on_a_probers_list_is_not_alive_for_ever(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_registered_agent_on_a_list_is_not_alive_forever(api: RegistryApi, clock: WoundClock) -> None:
     await api.register("billing-1", card_url=URLS[0], monitoring="probe")
     its_own = {"target_url": None, "agent_id": "billing-1"}
     clock.advance(1)
@@ -323,7 +321,7 @@ async def test_an_agent_that_registered_itself_and_is_on_a_probers_list_is_not_a
     assert (await api.record("billing-1"))["observed"]["inconclusive"]["reason"] == reason
 
 
-async def test_who_closes_its_robots_txt_is_not_alive_in_a_census_for_ever(
+async def test_target_that_closes_its_robots_txt_is_not_alive_forever_in_a_census(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await put(api, "dir", "one", URLS[:1])

@@ -41,7 +41,7 @@ async def test_a_call_reserves_is_carried_out_and_settles(api: RegistryApi) -> N
 
 
 @pytest.mark.both_databases
-async def test_a_call_that_failed_gives_back_what_it_had_reserved(api: RegistryApi) -> None:
+async def test_failed_call_releases_its_reservation(api: RegistryApi) -> None:
     one, grant, _ = await _held(api, tokens=100)
     await one.reserve(grant, "c1", tokens=60)
     assert (await one.write(grant, "calls/c1/release")).json()["available"]["tokens"] == 100
@@ -112,7 +112,7 @@ async def test_a_reservation_that_is_sent_again_is_the_same_one(api: RegistryApi
     assert (await _budget(api, task_id))["settled"]["tokens"] == 20
 
 
-async def test_a_call_that_did_cost_more_than_all_there_was_is_told(api: RegistryApi) -> None:
+async def test_overspent_call_is_reported(api: RegistryApi) -> None:
     one, grant, task_id = await _held(api, tokens=10)
     await one.reserve(grant, "c1", tokens=5)
     await one.write(grant, "calls/c1/settle", cost={"tokens": 25})

@@ -186,7 +186,7 @@ async def test_case_22_a_wait_beyond_all_measure_is_refused(api: RegistryApi, se
         assert (await api.ask("POST", path, raw=raw, key=one.key)).status in {400, 422}
 
 
-async def test_whoever_is_no_living_agent_gets_no_task(api: RegistryApi) -> None:
+async def test_only_living_agents_get_tasks(api: RegistryApi) -> None:
     await create(api)
     one = await worker(api)
     assert told(await api.ask("POST", f"{TASKS}/claim", {}, key=None)) == (401, "unknown_key")
@@ -212,7 +212,7 @@ async def test_a_claim_that_waits_gets_a_task_as_soon_as_there_is_one(api: Regis
 
 
 @pytest.mark.both_databases
-async def test_a_claim_that_waits_gets_what_another_gives_back(api: RegistryApi) -> None:
+async def test_waiting_claim_gets_a_released_task(api: RegistryApi) -> None:
     await create(api)
     one, other = await worker(api), await worker(api, "agent-2")
     grant = await one.granted()
@@ -244,7 +244,7 @@ async def test_while_it_waits_a_claim_asks_the_database_nothing(
 
 
 @pytest.mark.both_databases
-async def test_while_no_claim_waits_nobody_reads_the_log(api: RegistryApi) -> None:
+async def test_without_waiting_claims_the_log_is_not_read(api: RegistryApi) -> None:
     one = await worker(api)
     async with followed(api):
         assert (await one.claim(wait_seconds=0.1)).status == 204

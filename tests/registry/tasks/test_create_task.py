@@ -78,13 +78,13 @@ async def test_a_child_takes_no_key_of_its_own(api: RegistryApi) -> None:
 
 
 @pytest.mark.parametrize("title", ["   ", "\u00a0\u3000", "\u200b", "\u202e"])
-async def test_a_title_that_nobody_can_read_is_refused(api: RegistryApi, title: str) -> None:
+async def test_unreadable_title_is_refused(api: RegistryApi, title: str) -> None:
     answer = await api.ask("POST", TASKS, {**WANTED, "title": title}, key=Role.COORDINATOR)
     assert told(answer) == (422, "invalid_request")
     assert "text that can be read" in str(answer.json())
 
 
-async def test_who_creates_a_task_is_told_what_the_key_is_called_as_who_reads_it(api: RegistryApi) -> None:
+async def test_creator_sees_the_name_of_its_key_as_readers_do(api: RegistryApi) -> None:
     wanted = {**WANTED, "idempotency_key": "named"}
     made, again = [(await api.ask("POST", TASKS, wanted, key=Role.COORDINATOR)).json() for _ in range(2)]
     assert list(made["names"]) == [made["created_by"]]

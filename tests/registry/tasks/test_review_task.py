@@ -73,7 +73,7 @@ async def test_the_fix_of_a_child_is_paid_by_the_parent_as_far_as_it_can(api: Re
 
 
 @pytest.mark.both_databases
-async def test_the_holder_of_a_fix_is_told_what_was_said_of_the_work_before(api: RegistryApi) -> None:
+async def test_holder_of_a_fix_sees_the_review_of_the_earlier_work(api: RegistryApi) -> None:
     one, task_id = await _reviewed(api)
     answer = await steer(api, task_id, "review", verdict="reject", comment="not nice")
     grant = await one.granted()

@@ -98,7 +98,7 @@ async def test_a_renewal_keeps_a_task_and_its_token(api: RegistryApi) -> None:
     assert (await one.report(grant)).status == 200
 
 
-async def test_case_4_a_write_at_the_deadline_is_too_late_though_nobody_else_came(api: RegistryApi) -> None:
+async def test_case_4_write_at_the_deadline_is_refused_even_without_a_new_holder(api: RegistryApi) -> None:
     made = await create(api)
     one = await worker(api)
     grant = await one.granted(ttl_seconds=60)
@@ -361,7 +361,7 @@ def seconds_between(begin: str, end: str) -> float:
     return (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
 
 
-async def test_case_24_a_holder_without_progress_is_told_of_and_left_alone(api: RegistryApi) -> None:
+async def test_case_24_holder_without_progress_is_reported_and_kept(api: RegistryApi) -> None:
     made = await create(api)
     one = await worker(api)
     grant = await one.granted(ttl_seconds=86_400)
@@ -405,7 +405,7 @@ async def test_a_failed_run_waits_longer_each_time_and_ends_with_people(api: Reg
     assert (await log_report(api)).is_good
 
 
-async def test_what_went_wrong_in_a_run_is_told_to_people(api: RegistryApi) -> None:
+async def test_failures_of_a_run_are_reported_to_people(api: RegistryApi) -> None:
     made = await create(api, max_attempts=1)
     one = await worker(api)
     grant = await one.granted()

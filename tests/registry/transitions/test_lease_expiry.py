@@ -98,7 +98,7 @@ async def test_case_14_a_queued_task_is_never_reaped(api: RegistryApi) -> None:
 
 
 @pytest.mark.parametrize("broken", ["_begin", "_judge_some"])
-async def test_case_15_the_reaper_works_while_sweeps_fail_and_nobody_claims(
+async def test_case_15_leases_expire_while_sweeps_fail_and_no_agent_claims(
     api: RegistryApi, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     def fail(*_given: Any, **_named: Any) -> None:

@@ -85,7 +85,7 @@ def machine(database: Database, clock: WoundClock) -> Machine:
     return Machine(database, clock)
 
 
-async def test_our_own_downtime_kills_nobody(machine: Machine) -> None:
+async def test_downtime_of_the_registry_kills_no_agent(machine: Machine) -> None:
     await add_agents(machine.database, 30)
     await machine.live(5)
     machine.clock.advance(600)
@@ -142,7 +142,7 @@ async def test_a_drain_gets_the_time_of_our_downtime_back(machine: Machine) -> N
     assert await count_by_status(machine.database) == {"dead": 1}
 
 
-async def test_who_begins_to_drain_while_nobody_sweeps_and_holds_nothing_is_gone_at_the_next_sweep(
+async def test_idle_agent_drained_during_downtime_leaves_with_the_next_sweep(
     machine: Machine,
 ) -> None:
     await machine.live(5)
@@ -167,7 +167,7 @@ async def test_a_slow_sweep_is_no_downtime(machine: Machine) -> None:
     assert await machine.events() == []
 
 
-async def test_a_clock_that_jumps_ahead_kills_nobody(machine: Machine) -> None:
+async def test_clock_jump_ahead_kills_no_agent(machine: Machine) -> None:
     await add_agents(machine.database, 30)
     await give_lease(machine.database, "agent-0", "task:t1", ttl_s=100)
     await machine.live(5)
@@ -220,7 +220,7 @@ async def test_clock_that_jumps_ahead_during_a_sweep_ends_no_lease(
     assert (await machine.claim("task:t")).end_reason == "expired"
 
 
-async def test_a_clock_that_is_set_back_kills_nobody_and_leaves_nobody_unwatched(machine: Machine) -> None:
+async def test_clock_setback_kills_no_agent_and_leaves_none_unwatched(machine: Machine) -> None:
     await add_agents(machine.database, 3)
     await machine.live(5)
     machine.set_clock(-HOUR_S)

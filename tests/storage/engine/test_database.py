@@ -113,7 +113,7 @@ async def test_the_time_stands_still_within_a_transaction(database: Database, cl
     assert first == second
 
 
-async def test_without_a_clock_the_database_tells_the_time(database_kind: str, tmp_path: Path) -> None:
+async def test_without_a_clock_the_database_provides_the_time(database_kind: str, tmp_path: Path) -> None:
     async with opened(database_kind, tmp_path) as database:
         first = await database.read(lambda transaction: transaction.now_s)
         second = await database.write(lambda transaction: transaction.now_s)
@@ -212,7 +212,7 @@ async def test_a_full_disk_is_unavailable_and_what_was_there_stays(
     ]
 
 
-async def test_a_file_that_is_damaged_or_foreign_is_told_as_such(tmp_path: Path) -> None:
+async def test_damaged_or_foreign_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "registry.db").write_bytes(b"Dear diary, " * 1_000)
     database = open_database(f"sqlite:///{tmp_path}/registry.db")
     with pytest.raises(StoreUnavailable, match="damaged or is no SQLite database: restore a backup"):
@@ -329,7 +329,7 @@ async def test_in_memory_reads_see_what_was_written() -> None:
     ("url", "shown"),
     [("foo", "; got 'foo'"), ("user:secret@host/db", ""), ("x" * 999, f"; got '{'x' * 80}'")],
 )
-def test_what_is_no_url_is_told_as_it_was_given_unless_it_may_hold_a_password(url: str, shown: str) -> None:
+def test_invalid_url_is_shown_as_given_unless_it_may_contain_a_password(url: str, shown: str) -> None:
     with pytest.raises(InvalidValue) as refused:
         read_url(url)
     assert str(refused.value) == f"database: expected sqlite:///FILE or postgresql://USER@HOST/NAME{shown}"

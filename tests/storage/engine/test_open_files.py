@@ -105,9 +105,7 @@ async def test_first_commit_after_a_loss_is_not_acknowledged(
     assert [record.args for record in caplog.records if record.levelno == logging.ERROR] == [(file, why)]
 
 
-async def test_a_transaction_that_fails_on_a_lost_file_is_told_of_the_loss(
-    database: Database, file: Path
-) -> None:
+async def test_failed_transaction_on_a_lost_file_reports_the_loss(database: Database, file: Path) -> None:
     """What the file says is of no use: it may be what an earlier change left there that was refused."""
     _replace(file)
     with pytest.raises(DatabaseReplaced):

@@ -166,7 +166,7 @@ async def test_what_others_put_beside_our_tables_later_is_their_business(bare: D
     assert await bare.write(schema.set_up_or_check) is False
 
 
-async def test_what_is_no_table_of_another_program_keeps_nobody_from_a_new_database(
+async def test_views_of_another_program_do_not_prevent_a_new_database(
     bare: Database, database_kind: str
 ) -> None:
     others = ["CREATE VIEW numbers AS SELECT 1 AS one"]

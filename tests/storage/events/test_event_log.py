@@ -145,7 +145,7 @@ async def test_the_closed_prefix_ends_before_the_first_younger_event(
     assert await database.read(last_before(clock.at_s + 50)) == 4
 
 
-async def test_a_thousand_events_at_once_stand_in_the_order_in_which_they_came(database: Database) -> None:
+async def test_thousand_simultaneous_events_keep_their_order(database: Database) -> None:
     drafts: Sequence[EventDraft] = [draft(n) for n in range(1_000)]
     await database.write(appending(draft()))
     await database.write(appending(*drafts))

@@ -36,7 +36,7 @@ async def _hears(news: event_news.EventNews, database: Database) -> None:
     await asyncio.wait_for(waiting, PATIENCE_SECONDS)
 
 
-async def test_postgresql_tells_at_once_and_again_after_its_connection_was_cut(
+async def test_postgresql_notifies_at_once_and_after_a_cut_connection(
     postgresql: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_news, "POLL_SECONDS", 10 * PATIENCE_SECONDS)
@@ -59,7 +59,7 @@ async def test_postgresql_tells_at_once_and_again_after_its_connection_was_cut(
     await news.close()
 
 
-async def test_where_postgresql_is_away_it_is_polled(
+async def test_without_postgresql_notifications_it_is_polled(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(event_news, "POLL_SECONDS", 0.1)

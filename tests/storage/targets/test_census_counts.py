@@ -115,7 +115,7 @@ async def end(database: Database, run_id: str, since_s: float) -> None:
     await database.write(partial(census_counts.end_run, run_id=run_id, counts=counts))
 
 
-async def test_the_deadlines_of_a_pass_are_kept_until_somebody_has_others(database: Database) -> None:
+async def test_deadlines_of_a_pass_are_kept_until_replaced(database: Database) -> None:
     deadlines = Deadlines(connect_seconds=5.0, first_byte_seconds=7.5, total_seconds=7.5)
     begin = partial(census_counts.begin_run, name="census")
     begun = await database.write(partial(begin, run_id="one", deadlines=deadlines))
@@ -201,7 +201,7 @@ async def test_of_a_pass_of_an_earlier_version_no_sums_are_known(
         await end(database, "old", clock.now_s())
 
 
-async def test_a_pass_that_asked_nobody_can_be_dropped(database: Database) -> None:
+async def test_pass_without_probes_can_be_dropped(database: Database) -> None:
     await database.write(lambda transaction: census_counts.begin_run(transaction, "run-1", "census"))
     await database.write(lambda transaction: census_counts.drop_run(transaction, "run-1"))
     assert await database.read(lambda tx: census_counts.runs(tx, "census", 10)) == []

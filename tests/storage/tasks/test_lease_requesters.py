@@ -12,13 +12,13 @@ from lifesign.storage.tasks.lease_requesters import Holder, LeaseRequesters
 UNKNOWN = digest_of("nobody's")
 
 
-async def test_of_nobody_nothing_is_known(api: RegistryApi) -> None:
+async def test_unknown_key_has_no_requester(api: RegistryApi) -> None:
     assert await api.database.write(
         lambda transaction: lease_requesters.lock(transaction, [], [])
     ) == LeaseRequesters(0, {}, {})
 
 
-async def test_keys_their_agents_and_the_holders_of_leases_are_told_at_once(api: RegistryApi) -> None:
+async def test_keys_with_agents_and_lease_holders_are_read_at_once(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     held = (await api.register("agent-2"))["agent_key"]
     lease = (await api.ask("POST", "/api/v1/leases", {"resource": "task:1"}, key=held)).json()
@@ -38,7 +38,7 @@ async def test_keys_their_agents_and_the_holders_of_leases_are_told_at_once(api:
     }
 
 
-async def test_a_key_is_told_with_its_times(api: RegistryApi) -> None:
+async def test_key_is_read_with_its_times(api: RegistryApi) -> None:
     stored = StoredKey(
         key_id="key_1", name="ä", role=Role.AGENT, agent_id="agent-9", digest=UNKNOWN, created_at_s=1.5
     )

@@ -35,7 +35,7 @@ async def _hold(
     return await database.write(function)
 
 
-async def test_a_resource_that_nobody_has_held_has_a_row_and_no_lease(database: Database) -> None:
+async def test_resource_that_was_never_leased_has_a_row_and_no_lease(database: Database) -> None:
     def function(transaction: Transaction) -> dict[int, Claim]:
         first = leases.lock(transaction, to_hold=["b", "a", "b"])
         assert leases.lock(transaction, to_hold=["a"], numbers=[*first, 999]) == first
@@ -76,7 +76,7 @@ async def test_times_are_kept_to_the_last_digit(database: Database, clock: Wound
     assert list(stored.values()) == exact
 
 
-async def test_what_has_expired_or_ended_is_held_by_nobody(database: Database, clock: WoundClock) -> None:
+async def test_expired_or_ended_lease_has_no_holder(database: Database, clock: WoundClock) -> None:
     await _hold(database, clock, "agent_1", ["task:short", "task:short-too"], ttl_s=10)
     await _hold(database, clock, "agent_1", ["task:long", "TASK:other"], ttl_s=100)
     (ended_one,) = await _hold(database, clock, "agent_2", ["task:ended"])
