@@ -182,17 +182,17 @@ def test_thread_that_asks_during_a_refresh_gets_the_new_document(clock: HandCloc
     threads: list[Thread] = []
 
     def ask_meanwhile() -> None:
-        threads.append(Thread(target=lambda: answers.append(health.published(clock.monotonic_ns()).document)))
+        threads.append(Thread(target=lambda: answers.append(recorded.published(clock.monotonic_ns()).document)))
         threads[-1].start()
         # Long enough for an answer that does not wait for the refresh.
         threads[-1].join(0.1)
 
-    health = agent(clock, model_changed_at=ask_meanwhile)
+    recorded = agent(clock, model_changed_at=ask_meanwhile)
     for _ in range(2):
-        document = health.published(clock.monotonic_ns()).document
+        document = recorded.published(clock.monotonic_ns()).document
         threads[-1].join()
         assert answers[-1] == document
-        health.record(latency_ms=5)
+        recorded.record(latency_ms=5)
         clock.advance(60)
 
 
