@@ -1,4 +1,4 @@
-"""Which fixtures do all tests share?"""
+"""Fixtures of all tests."""
 
 import gc
 import itertools

@@ -1,4 +1,4 @@
-"""Do the protocol's document and the list of behaviours say what the code and the tests hold?"""
+"""The protocol page and the list of behaviours agree with code and tests."""
 
 import ast
 import inspect

@@ -1,7 +1,7 @@
-"""What becomes of the requests that real A2A agents answered? (B11; protocol.md section 2)
+"""Requests that real A2A agents answered (B11; protocol.md section 2).
 
 Replays every capture of ../shared/data/captures through the real middleware. The tables were written by
-reading the captures and the protocol: they say what the middleware should make of each.
+reading the captures and the protocol: they contain the outcome that the middleware should record for each.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Does the table of what the sources ask for name every word of theirs, and tests that exist?"""
+"""The table of requirements quotes every requirement of the sources and names tests that exist."""
 
 import ast
 import re

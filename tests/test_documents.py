@@ -1,4 +1,4 @@
-"""Can what the documents tell people to type be typed?"""
+"""Commands and examples of the documentation can be used as written."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What does an example say that was started without what it needs?"""
+"""Messages of examples that were started without what they need."""
 
 import os
 import subprocess

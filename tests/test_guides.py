@@ -1,4 +1,4 @@
-"""Is what a guide shows what is run?"""
+"""Guides show the examples that are run."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Can what is said about running it for real be run, as far as that can be told without a machine for it?"""
+"""Deployment files and commands can be used, as far as one machine can show it."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Does each run of the tests draw the same examples, and can a random one be repeated?"""
+"""Every run draws the same examples, and a random run can be repeated."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Is the site whole, and does it need nothing from elsewhere?"""
+"""The site is complete and needs nothing from other hosts."""
 
 import importlib.util
 import re

@@ -1,4 +1,4 @@
-"""What do the tests of passive heartbeats share?"""
+"""Fixtures of passive heartbeats."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""What is told of what was seen and decided?"""
-
 from lifesign.activity.activity_events import Once, WatchEvent, WatchEventKind
 
 

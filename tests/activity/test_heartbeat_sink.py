@@ -1,5 +1,3 @@
-"""How does a heartbeat reach the registry, and how does it end if not?"""
-
 import asyncio
 
 import pytest

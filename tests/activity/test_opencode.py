@@ -1,5 +1,3 @@
-"""What does an opencode server say, and what does it answer about its sessions?"""
-
 import asyncio
 import base64
 from collections.abc import AsyncIterator

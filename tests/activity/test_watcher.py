@@ -1,5 +1,3 @@
-"""Who follows the server, sends what is due, and comes back when either is away?"""
-
 import asyncio
 import itertools
 from collections import defaultdict

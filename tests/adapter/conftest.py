@@ -1,4 +1,4 @@
-"""What do the tests of the adapter share?"""
+"""Fixtures of the adapter."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

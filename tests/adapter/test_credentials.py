@@ -1,5 +1,3 @@
-"""Where are the keys that the registry told its agents, and who lives as which of them here?"""
-
 from pathlib import Path
 
 import pytest

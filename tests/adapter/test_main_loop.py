@@ -1,5 +1,3 @@
-"""How does an adapter live: as which agent, with which task next, until when?"""
-
 import asyncio
 import os
 import signal

@@ -1,5 +1,3 @@
-"""How is one task worked at, from its grant to its end?"""
-
 import asyncio
 import errno
 import json

@@ -1,5 +1,3 @@
-"""Where does a run work, and how long is that kept?"""
-
 import json
 import os
 import stat

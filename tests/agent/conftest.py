@@ -1,4 +1,4 @@
-"""What do the tests of agents share?"""
+"""Fixtures of agents."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""How is an ASGI app an agent of the registry, by one line around it?"""
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable

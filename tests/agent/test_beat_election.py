@@ -1,5 +1,3 @@
-"""Which of several worker processes beats for their agent, and for how much?"""
-
 import errno
 import os
 import signal

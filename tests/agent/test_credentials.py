@@ -1,5 +1,3 @@
-"""By which key does an agent speak, and where is its own kept?"""
-
 import stat
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""How does a class say that it is an agent, and is it the same as saying it in any other way?"""
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""How is a method called that may be a coroutine or not?"""
-
 import asyncio
 import contextvars
 import functools

@@ -1,5 +1,3 @@
-"""How does an agent stay known to the registry, whatever becomes of either?"""
-
 import asyncio
 import contextlib
 import logging

@@ -1,5 +1,3 @@
-"""Can all that an agent may say of itself be said in each of the ways to say it?"""
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,3 @@
-"""Which place has an agent in the registry: which life of which record, and by which key?"""
-
 import contextlib
 from collections.abc import AsyncIterator
 

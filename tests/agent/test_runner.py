@@ -1,5 +1,3 @@
-"""How does an agent live, from registering to the end?"""
-
 import asyncio
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""How does an agent get its work from the registry, and what does the registry hear of it? A real one."""
-
 import asyncio
 import contextlib
 import os

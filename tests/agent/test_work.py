@@ -1,5 +1,3 @@
-"""What is an agent doing now, and how is it stopped?"""
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,5 +1,3 @@
-"""How does a census look as a page?"""
-
 from base64 import b64encode
 from hashlib import sha256
 from html.parser import HTMLParser

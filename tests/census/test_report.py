@@ -1,5 +1,3 @@
-"""What share of a directory is alive, by platform, by generation and over time?"""
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""How does a census read as Markdown, JSON and CSV?"""
-
 import csv
 import io
 import json

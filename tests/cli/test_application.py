@@ -1,5 +1,3 @@
-"""Which commands are there, and how do they end?"""
-
 import asyncio
 import json
 import os

@@ -1,4 +1,4 @@
-"""What do the tests of the registry's client share?"""
+"""Fixtures of the registry's client."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

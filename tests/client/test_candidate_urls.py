@@ -1,5 +1,3 @@
-"""Where may an agent's card and its health document stand?"""
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

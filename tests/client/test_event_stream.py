@@ -1,5 +1,3 @@
-"""What does a stream of server-sent events say?"""
-
 import itertools
 
 import pytest

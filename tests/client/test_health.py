@@ -1,5 +1,3 @@
-"""Is there an agent, how is it, and should I call it?"""
-
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import cast

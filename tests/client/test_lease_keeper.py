@@ -1,5 +1,3 @@
-"""How is one lease kept while its work goes on, and when is it lost?"""
-
 import asyncio
 import contextlib
 from collections import Counter, deque

@@ -1,5 +1,3 @@
-"""What can be asked of a registry about agents?"""
-
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any

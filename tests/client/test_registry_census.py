@@ -1,5 +1,3 @@
-"""What can be asked of a registry about all targets together?"""
-
 from asyncio import StreamWriter
 from datetime import UTC, datetime, timedelta
 

@@ -1,5 +1,3 @@
-"""How is one question put to a registry: bounded in time and size, and repeated where that is safe?"""
-
 import asyncio
 import traceback
 from collections.abc import AsyncIterator, Iterator

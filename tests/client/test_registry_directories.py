@@ -1,5 +1,3 @@
-"""What can be asked of a registry about directories, and said of what they list?"""
-
 import pytest
 from tests.support.hostile_server import as_json, serving
 from tests.support.registry_server import KEYS, RegistryServer

@@ -1,5 +1,3 @@
-"""What can go wrong when a registry is asked, and which answer means which?"""
-
 import pytest
 
 from lifesign import errors

@@ -1,5 +1,3 @@
-"""What can be asked of a registry's event log, and how is it followed as it grows?"""
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator

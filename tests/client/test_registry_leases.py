@@ -1,5 +1,3 @@
-"""What can be asked of a registry about leases, and about the state that they guard?"""
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

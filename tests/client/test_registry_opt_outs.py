@@ -1,5 +1,3 @@
-"""How is an origin kept out of all probing, at its owner's wish?"""
-
 import pytest
 
 from lifesign.client import RegistryClient

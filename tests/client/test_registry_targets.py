@@ -1,5 +1,3 @@
-"""What can be asked of a registry about targets, and which of them are to be looked at now?"""
-
 import pytest
 from tests.support.hostile_server import as_json, serving
 

@@ -1,5 +1,3 @@
-"""What can be asked of a registry about tasks, and how does the holder of one write?"""
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

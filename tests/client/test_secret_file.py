@@ -1,5 +1,3 @@
-"""Is a file with a key read whole, or refused, and is one that others may read complained of?"""
-
 import os
 from pathlib import Path
 

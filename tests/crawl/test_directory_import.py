@@ -1,5 +1,3 @@
-"""How does what a directory lists become targets?"""
-
 import json
 import os
 from collections.abc import AsyncIterator

@@ -1,5 +1,3 @@
-"""Is this the list that is known by this name, or another one that is only called alike?"""
-
 import re
 import shutil
 from collections.abc import AsyncIterator

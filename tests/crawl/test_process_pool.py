@@ -1,5 +1,3 @@
-"""How do several processes crawl together, and what if one of them dies?"""
-
 import asyncio
 import os
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""How far is a crawl, and how is that shown while it goes on?"""
-
 import io
 import json
 import logging

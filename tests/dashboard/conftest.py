@@ -1,4 +1,4 @@
-"""Which registry do the pages show?"""
+"""The registry that the pages show."""
 
 import asyncio
 import json

@@ -1,5 +1,3 @@
-"""What does a browser see where there is no page, and what does a program?"""
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""How old is a count that is shown, and who waits for it?"""
-
 import asyncio
 import time
 from pathlib import Path

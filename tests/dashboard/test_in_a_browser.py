@@ -1,7 +1,7 @@
-"""Do the pages work in a real browser: with a keyboard, on a phone, in the dark, live, and without a script?
+"""Pages in a real browser: with a keyboard, on a phone, in dark mode, live, and without scripts.
 
-The browser is Debian's chromium, the rules of accessibility are axe-core's, which `make test` fetches.
-Pictures of all pages are left in the directory that LIFESIGN_SCREENSHOTS names.
+The browser is Debian's chromium; the accessibility rules are those of axe-core, which `make test` fetches.
+Pictures of all pages are written to the directory that LIFESIGN_SCREENSHOTS names.
 """
 
 import os

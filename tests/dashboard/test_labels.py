@@ -1,5 +1,3 @@
-"""Do words say what is known, and no more?"""
-
 from datetime import UTC, datetime
 
 import pytest

@@ -1,5 +1,3 @@
-"""What do open pages hear, and what does it cost who hears nothing?"""
-
 import http.client
 import json
 import logging

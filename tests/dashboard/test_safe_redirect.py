@@ -1,5 +1,3 @@
-"""Where does somebody go on who has logged in?"""
-
 from urllib.parse import urljoin, urlsplit
 
 import pytest

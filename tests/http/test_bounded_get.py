@@ -1,5 +1,3 @@
-"""What comes back from one GET, whatever the peer does?"""
-
 import asyncio
 import gzip
 import json

@@ -1,5 +1,3 @@
-"""What do the headers of an answer say that a consumer of health documents must know?"""
-
 from datetime import UTC, datetime
 
 import pytest

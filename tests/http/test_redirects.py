@@ -1,5 +1,3 @@
-"""Where does a redirect lead, and do we follow it?"""
-
 import pytest
 from yarl import URL
 

@@ -1,8 +1,8 @@
-"""Is a real A2A agent the same with and without us, and is each of its answers counted as what it is?
+"""Real A2A agents behave the same with and without the middleware, which counts each answer rightly.
 
 Agents on both lines of the A2A SDK run on real sockets, bare and wrapped, and get the same requests.
-Their answers must be the same to the byte, but for times and generated ids, and for one header at a
-card's path: the Link to the health document.
+Their answers must be equal to the byte, except for times, generated ids and one header at a card's
+path: the Link to the health document.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What becomes of an agent and its task when its adapter is stopped or killed?"""
+"""An agent and its task after its adapter was stopped or killed."""
 
 import asyncio
 import signal

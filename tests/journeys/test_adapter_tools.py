@@ -1,4 +1,4 @@
-"""Does an agent under a lease get its tools, and pay for them? Adapter, agent and server are processes."""
+"""Metered tools of an agent under a lease. Adapter, agent and server are processes."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Do agents leave in good order when their processes are told to, and go on when one of them is killed?"""
+"""Shutdown of agent processes on signals, and survival of one killed worker."""
 
 import asyncio
 import contextlib

@@ -1,6 +1,6 @@
-"""Does a registry behind nginx, set up as docs/operating.md says, do all that it does by itself?
+"""A registry behind nginx, configured as in docs/operating.md, works as it does alone.
 
-A real nginx in front, with the certificate of an authority that callers trust.
+A real nginx is in front, with the certificate of an authority that callers trust.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""What if somebody ends a crawl, or kills a part of it?
+"""A crawl that is stopped, or whose processes are killed.
 
-Real processes. Their targets answer one after the other, so that there is time to do harm.
+Real processes. Their targets answer one after the other, so that there is time to interfere.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Does the demo's directory end up in the registry as what it is?"""
+"""The demo's directory in the registry."""
 
 import re
 import subprocess

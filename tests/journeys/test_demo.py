@@ -1,4 +1,4 @@
-"""Does `make demo` show what it promises, and leave nothing behind?"""
+"""`make demo` shows what it promises and leaves no process behind."""
 
 import os
 import re

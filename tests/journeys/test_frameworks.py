@@ -1,4 +1,4 @@
-"""Does what the examples show work in every framework?"""
+"""The examples of the documentation in every framework."""
 
 import importlib
 import runpy

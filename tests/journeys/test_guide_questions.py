@@ -1,4 +1,4 @@
-"""Does asking an agent as its guide says lead to the health that its guide shows?"""
+"""The commands of each guide lead to the health that the guide shows."""
 
 import re
 import shutil

@@ -1,8 +1,8 @@
-"""What becomes of requests that no honest client sends?
+"""Requests that no honest client sends.
 
-Raw bytes over real sockets against a real server. Whatever comes is refused in the right words or does no
-harm; nothing is half-written, nothing secret is told, no error of ours is logged, and the next caller is
-served as if nothing had happened.
+Raw bytes over real sockets against a real server. Each request is refused with the right code or does
+no harm: nothing is half-written, no secret is shown, no internal error is logged, and the next caller is
+served as usual.
 """
 
 import gzip

@@ -1,4 +1,4 @@
-"""What becomes of a fleet of which one half falls silent at once?"""
+"""A fleet of which one half falls silent at once."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Do the official MCP clients get what our servers answer? Clients and servers are processes."""
+"""The official MCP clients read the answers of our servers. Clients and servers are processes."""
 
 import asyncio
 import sys

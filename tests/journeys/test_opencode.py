@@ -1,6 +1,6 @@
-"""Do the sessions of a real opencode server become heartbeats at a real registry?
+"""Sessions of a real opencode server become heartbeats at a real registry.
 
-`make test-opencode` installs the server (npm) and runs this; no model is asked, and none is needed.
+`make test-opencode` installs the server (npm) and runs this; no model is needed.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Does an agent of the SDK that was published with RFC-0016 run with its import changed? Real processes."""
+"""Agents of the SDK published with RFC-0016 run with only their import changed. Real processes."""
 
 import ast
 import asyncio

@@ -1,4 +1,4 @@
-"""Does the SDK that was published with RFC-0016 drive our server, by its base URL alone?
+"""The SDK published with RFC-0016 works with our server if only its base URL is changed.
 
 The real package runs in an environment of its own and talks to a real server over a socket.
 """

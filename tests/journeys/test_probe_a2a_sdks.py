@@ -1,7 +1,7 @@
-"""Does a probe see real A2A agents as they are, and do they take its message in every spelling?
+"""Probes of real A2A agents, with messages in every variant.
 
-Agents on both lines of the A2A SDK run on real sockets, bare and wrapped, and do what the first word of a
-message says.
+Agents on both lines of the A2A SDK run on real sockets, bare and wrapped, and act on the first word of a
+message.
 """
 
 import os

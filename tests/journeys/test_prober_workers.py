@@ -1,4 +1,4 @@
-"""What if one of several workers is killed, stopped, or leaves while they share a registry's targets?"""
+"""One of several workers that share a registry's targets is killed, suspended or leaves."""
 
 import asyncio
 import os

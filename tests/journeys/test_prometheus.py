@@ -1,4 +1,4 @@
-"""Does a real Prometheus understand what docs/monitoring has for it, and see those whom it is to scrape?"""
+"""A real Prometheus reads the configuration of docs/monitoring and scrapes its targets."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Does the example of an agent come back after a crash, and end well when it is drained?"""
+"""The example of an agent returns after a crash and drains in order."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Does the demo's registry decide what it is shown to decide?"""
+"""The verdicts of the demo's registry."""
 
 import re
 import subprocess

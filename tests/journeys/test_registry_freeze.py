@@ -1,7 +1,7 @@
-"""What do callers get while PostgreSQL hangs, and is all well when it goes on?
+"""Answers while PostgreSQL is frozen, and recovery after it.
 
-Its processes are stopped where they are (SIGSTOP): nothing is refused and nothing is answered, as when a
-machine is suspended, a disk does not answer, or a network swallows everything.
+Its processes are suspended (SIGSTOP): nothing is refused and nothing is answered, as when a machine is
+suspended, a disk hangs, or a network drops everything.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Is anything lost that was acknowledged, when servers are killed or share one database?"""
+"""Acknowledged writes survive killed servers and several servers on one database."""
 
 import asyncio
 import random

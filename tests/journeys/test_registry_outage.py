@@ -1,4 +1,4 @@
-"""What do callers get while PostgreSQL is away, and is all well again when it is back?"""
+"""Answers while PostgreSQL is stopped, and recovery after it."""
 
 import asyncio
 import time

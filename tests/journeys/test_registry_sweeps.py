@@ -1,4 +1,4 @@
-"""Do several servers that sweep agree with each other, with heartbeats, and with the thresholds?"""
+"""Several sweeping servers agree with each other, with heartbeats and with the thresholds."""
 
 import asyncio
 import random

@@ -1,7 +1,7 @@
-"""Does every answer keep to the description, whatever requests are made from it?
+"""Every answer matches its description in the OpenAPI document.
 
-Schemathesis reads the served OpenAPI document and sends what it allows and what it forbids, with the key
-of an admin. No answer may be a fault of ours, and none may be other than described.
+Schemathesis reads the served document and sends valid and invalid requests with an admin's key. No
+answer may be an internal error or differ from its description.
 """
 
 import json

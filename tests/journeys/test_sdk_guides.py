@@ -1,7 +1,7 @@
-"""Do the guides' agents of the agent SDKs answer, and is what fails in them counted as such?
+"""The agents of the SDK guides answer, and their failures are counted.
 
-The SDKs exclude one another, or bring a hundred packages: they live in environments of their own, which
-`make test-sdks` makes. Each agent is the guide's own file, on a real socket.
+The SDKs exclude one another or need a hundred packages: they are installed in environments of their own
+by `make test-sdks`. Each agent is the guide's own file, on a real socket.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Does the server start, serve, survive and end as an operator expects? With real processes."""
+"""Start, service and shutdown of the server, with real processes."""
 
 import contextlib
 import http.client

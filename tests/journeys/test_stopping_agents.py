@@ -1,7 +1,7 @@
-"""What if an agent is stopped in the very moment in which it asks its registry for something?
+"""An agent is stopped at the moment in which it sends a request to its registry.
 
-By a signal, from another thread, or because its program's loop ends: it ends, leaves no task of its own
-behind, and what it held is somebody else's within the lease's time.
+By a signal, from another thread, or because its program's loop ends: the agent ends, leaves no task of
+its own behind, and its leases are free within the lease's time.
 """
 
 import asyncio

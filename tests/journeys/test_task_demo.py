@@ -1,4 +1,4 @@
-"""Does the demo's task outlive its agent, as it is shown to?"""
+"""The demo's task outlives its agent."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Do several processes work at tasks, and does one that slept through its deadline write nothing?"""
+"""Several processes compete for tasks; one that slept past its deadline writes nothing."""
 
 import asyncio
 import multiprocessing

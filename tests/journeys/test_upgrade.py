@@ -1,4 +1,4 @@
-"""Is anything lost, or anybody dead, when a database of the version before is upgraded under its agents?"""
+"""A database of the previous version is upgraded while its agents run, without loss."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Is what gets installed enough to wrap an agent, and nothing more?"""
+"""The installed wheel contains what is needed to wrap an agent, and no more."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Do several worker processes report as one agent, whatever befalls them?"""
+"""Several worker processes report as one agent, also after crashes."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What do the tests of tools share?"""
+"""Fixtures of the tools."""
 
 from collections.abc import Iterator
 

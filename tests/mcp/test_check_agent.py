@@ -1,5 +1,3 @@
-"""Should this agent be called? Asked by a model."""
-
 import asyncio
 import json
 from typing import Any

@@ -1,5 +1,3 @@
-"""Which registered agents can do this work? Asked by a model."""
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any

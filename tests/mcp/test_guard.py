@@ -1,5 +1,3 @@
-"""Who may speak to that socket, how much, and for how long?"""
-
 import asyncio
 import json
 from contextlib import suppress

@@ -1,5 +1,3 @@
-"""How does an agent say that it is alive, by calling a tool? (heartbeat tool)"""
-
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta

@@ -1,5 +1,3 @@
-"""How is it served on a socket? A real process, driven by the SDK's own client."""
-
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""How is it served to the program that started it? One real process, driven by the SDK's own client."""
-
 import json
 import signal
 import subprocess

@@ -1,5 +1,3 @@
-"""By which codes does a tool refuse, and where is it told?"""
-
 import re
 
 from tests.support.servers import REPOSITORY

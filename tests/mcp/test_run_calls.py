@@ -1,5 +1,3 @@
-"""In whose name does a tool write to a task, how is a retry known, what does a refusal mean?"""
-
 import pytest
 
 from lifesign.client.registry_errors import (

@@ -1,5 +1,3 @@
-"""How does a call become an answer, whatever goes wrong?"""
-
 import asyncio
 import json
 import logging

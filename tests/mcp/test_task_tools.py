@@ -1,5 +1,3 @@
-"""What do the four tools of a task's holder do, whoever calls them and however often?"""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""Which tools are there, and which of them are offered here?"""
-
 import pytest
 from jsonschema import Draft202012Validator
 

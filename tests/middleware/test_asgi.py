@@ -1,5 +1,3 @@
-"""What does one line around an app change for the app and its callers? (B1, B10, B13, B16, B30)"""
-
 import asyncio
 import contextvars
 import logging

@@ -1,5 +1,3 @@
-"""At which paths is the document served, and of which agent? (B14; protocol.md 1.10)"""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""What is answered at /.well-known/agent-health? (protocol.md 1.6 and 1.7; B14, B15)"""
-
 import asyncio
 import json
 from typing import Any

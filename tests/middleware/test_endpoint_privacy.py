@@ -1,5 +1,3 @@
-"""Who gets to see what of an agent's health? (protocol.md 1.9, draft 8; B28, B29)"""
-
 import logging
 import platform
 import socket

@@ -1,5 +1,3 @@
-"""How is a request counted whose answer came whole? (protocol.md section 2; B2 to B4, B6, B9, B12)"""
-
 import asyncio
 from itertools import product
 from pathlib import Path

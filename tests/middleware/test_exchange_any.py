@@ -1,5 +1,3 @@
-"""Does an app see the same through the middleware, whatever it and the server do? (B4, B13, B16)"""
-
 import asyncio
 import copy
 from collections.abc import Awaitable

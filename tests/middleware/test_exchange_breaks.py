@@ -1,5 +1,3 @@
-"""How is a request counted whose answer broke off, and by whose fault? (protocol.md section 2; B4 to B8)"""
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress

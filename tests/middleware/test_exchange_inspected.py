@@ -1,5 +1,3 @@
-"""How is a request counted whose failure stands inside HTTP 200? (protocol.md section 2; B11)"""
-
 import asyncio
 import gc
 import gzip

@@ -1,5 +1,3 @@
-"""Did a 404 come from an endpoint, or did no route match? (protocol.md section 2)"""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

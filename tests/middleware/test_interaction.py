@@ -1,5 +1,3 @@
-"""Is an interaction timed by its body, and counted by how the body ends?"""
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 

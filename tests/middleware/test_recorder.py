@@ -1,5 +1,3 @@
-"""Does an agent without ASGI get what it recorded, and never an exception for it?"""
-
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -182,7 +180,9 @@ def test_thread_that_asks_during_a_refresh_gets_the_new_document(clock: HandCloc
     threads: list[Thread] = []
 
     def ask_meanwhile() -> None:
-        threads.append(Thread(target=lambda: answers.append(recorded.published(clock.monotonic_ns()).document)))
+        threads.append(
+            Thread(target=lambda: answers.append(recorded.published(clock.monotonic_ns()).document))
+        )
         threads[-1].start()
         # Long enough for an answer that does not wait for the refresh.
         threads[-1].join(0.1)

@@ -1,5 +1,3 @@
-"""Do all workers serve the same bytes, made by one of them, and answer though that one is stuck?"""
-
 import fcntl
 import os
 from collections.abc import Callable, Iterator

@@ -1,5 +1,3 @@
-"""Does recording lose nothing to threads, and need no more memory as traffic grows?"""
-
 import contextlib
 import itertools
 import sys

@@ -1,5 +1,3 @@
-"""Does the window roll, and is every time in the document right, whatever is done to the wall clock?"""
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

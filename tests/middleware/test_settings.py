@@ -1,5 +1,3 @@
-"""Which settings are taken, which refused, and what is the operator told?"""
-
 import inspect
 import re
 import traceback

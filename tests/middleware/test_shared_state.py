@@ -1,5 +1,3 @@
-"""Do workers agree on a time base and read only whole notices, whatever happened to the file?"""
-
 import errno
 import fcntl
 import os

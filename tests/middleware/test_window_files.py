@@ -1,5 +1,3 @@
-"""Do workers that share a state directory count as one, and do their counts outlive them just long enough?"""
-
 import fcntl
 import os
 import time

@@ -1,5 +1,3 @@
-"""Is a corrupt or foreign window file set aside and never trusted, while the service goes on? (B33)"""
-
 import contextlib
 import os
 import socket

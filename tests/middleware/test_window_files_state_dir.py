@@ -1,5 +1,3 @@
-"""What if the state directory is full, read-only, or somebody else's?"""
-
 import contextlib
 import errno
 import logging

@@ -1,5 +1,3 @@
-"""Do real worker processes lose anything when they are killed, stopped and forked?"""
-
 import json
 import os
 import random

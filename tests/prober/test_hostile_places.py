@@ -1,5 +1,3 @@
-"""Where can a hostile target lead the prober? To no address that may not be contacted, on both loops."""
-
 import pytest
 from tests.support.both_loops import on_both_loops
 from tests.support.dns_server import Alias, Answer, Turns

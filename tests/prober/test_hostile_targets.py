@@ -1,5 +1,3 @@
-"""What can a hostile target do to the prober? Nothing but be told apart: on real sockets, on both loops."""
-
 import asyncio
 import gzip
 import os

@@ -1,5 +1,3 @@
-"""Whatever is asked in whatever order: does the registry show what the rules say?"""
-
 from functools import partial
 from typing import Any, TypeVar
 

@@ -1,5 +1,3 @@
-"""Does the server's own health show whether it can serve?"""
-
 import asyncio
 import os
 import sqlite3

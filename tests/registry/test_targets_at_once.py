@@ -1,5 +1,3 @@
-"""What if lists, results, claims, registrations and opt-outs all come at once?"""
-
 import asyncio
 import random
 from collections import Counter

@@ -1,7 +1,7 @@
-"""Whatever is listed, registered, seen and opted out of: is exactly what should be probed, probed?
+"""The set of probed targets after any sequence of listings, registrations, results and opt-outs.
 
-A model says in the plainest words what follows; after every step the registry must agree, each shard's
-prober must know the same from changes alone, and the log must prove what is stored.
+A model states in the plainest words what follows. After every step the registry must agree, each shard's
+prober must know the same from changes alone, and the log must prove the stored state.
 """
 
 from dataclasses import dataclass, field

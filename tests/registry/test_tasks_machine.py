@@ -1,5 +1,3 @@
-"""Whatever is asked of tasks in whatever order: do task, lease, budget and log agree?"""
-
 from typing import Any, TypeVar
 
 import pytest

@@ -1,5 +1,3 @@
-"""What is ready before the first answer, and does a server begin without it?"""
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable

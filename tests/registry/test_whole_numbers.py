@@ -1,5 +1,3 @@
-"""Are the integers of RFC-0016 JSON integers, in both directions?"""
-
 import json
 from typing import Any
 

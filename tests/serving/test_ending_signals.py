@@ -1,5 +1,3 @@
-"""Does a command end in good order when its terminal is closed?"""
-
 import os
 import pty
 import signal

@@ -1,5 +1,3 @@
-"""Is every record one line, whatever is in it?"""
-
 import json
 import logging
 import logging.config

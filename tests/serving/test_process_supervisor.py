@@ -1,5 +1,3 @@
-"""How long is a process waited for whose predecessors died early?"""
-
 from lifesign.serving.process_supervisor import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, pause_before_next_s
 
 

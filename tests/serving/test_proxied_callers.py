@@ -1,5 +1,3 @@
-"""Who calls, where a proxy says so?"""
-
 import pytest
 from starlette.types import Receive, Scope, Send
 

@@ -1,5 +1,3 @@
-"""Is it told which of two files is no certificate, or not its key?"""
-
 from pathlib import Path
 
 import pytest

@@ -1,4 +1,4 @@
-"""Which agent on a2a-sdk 0.3.26 do the journeys talk to? It does what the first word of a message says.
+"""An agent on a2a-sdk 0.3.26 that acts on the first word of a message.
 
 Runs in .venv-a2a03; in the other environment the same imports lead to SDK 1.3.
 """

@@ -1,4 +1,4 @@
-"""Which agent on a2a-sdk 1.3 do the journeys talk to? It does what the first word of a message says."""
+"""An agent on a2a-sdk 1.3 that acts on the first word of a message."""
 
 from a2a.helpers import get_message_text, new_task_from_user_message, new_text_message, new_text_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext

@@ -1,4 +1,4 @@
-"""How are the test agents served, bare or wrapped, so that each request's outcome can be read?
+"""Serves the test agents, bare or wrapped, so that each request's outcome can be read.
 
 Runs in the environments of both lines of the A2A SDK.
 """

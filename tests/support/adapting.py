@@ -1,4 +1,4 @@
-"""How does a test run an adapter: in its own loop, or as a process that may be killed?"""
+"""Runs an adapter in the test's own loop, or as a process that may be killed."""
 
 import asyncio
 import itertools

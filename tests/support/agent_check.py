@@ -1,4 +1,4 @@
-"""What does an agent serve, and what does a check of it find?"""
+"""Serves an agent and checks it."""
 
 from datetime import UTC, datetime
 from typing import Any

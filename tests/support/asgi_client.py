@@ -1,4 +1,4 @@
-"""How does a test send a request to an ASGI app without a network?"""
+"""Sends a request to an ASGI app without a network."""
 
 import asyncio
 import json

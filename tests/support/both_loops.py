@@ -1,4 +1,4 @@
-"""How is a test run on asyncio's own event loop and on uvloop? What they do with sockets and TLS differs."""
+"""Runs a test on asyncio's own event loop and on uvloop, whose sockets and TLS differ."""
 
 import asyncio
 import functools

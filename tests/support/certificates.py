@@ -1,4 +1,4 @@
-"""Which certificates can a server show? An authority of the tests' own issues them, good and bad ones."""
+"""Good and bad server certificates, issued by an authority of the tests."""
 
 import ssl
 from datetime import UTC, datetime

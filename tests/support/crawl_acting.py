@@ -1,6 +1,6 @@
-"""What may a process of a crawl do to whoever started it?
+"""Actions of a crawl's process in tests of its pool.
 
-Imports little: each process of those tests imports it anew.
+Imports little: each process of those tests imports it again.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""How does a test watch a crawl that goes on in its own process?"""
+"""Observes a crawl in the test's own process."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How does a test look at pages as a browser does that runs no script?"""
+"""Reads pages as a browser without scripts does."""
 
 import http.client
 import re

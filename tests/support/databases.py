@@ -1,8 +1,8 @@
-"""How does a test get an empty database of each kind?
+"""Empty databases of each kind.
 
 PostgreSQL comes from a wheel, runs from a temporary directory on a Unix socket, and ends with the
-tests. Each test has a database of its own, of either kind a copy of one that has the tables already;
-on PostgreSQL it may be one that an earlier test is through with, with all its rows gone.
+tests. Each test has a database of its own, of either kind a copy of one that already has the tables;
+on PostgreSQL it may be the emptied database of an earlier test.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""How do tests of directories make documents, and look at what was read of them?"""
+"""Directory documents and the targets read from them."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""How does a test let a directory list what it wants to?"""
+"""A directory that lists what a test wants."""
 
 from collections.abc import Sequence
 from typing import Any

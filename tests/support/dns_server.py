@@ -1,4 +1,4 @@
-"""Which answers can a name server give? A real one on loopback, over UDP and TCP, answering from a table."""
+"""A real name server on loopback, over UDP and TCP, that answers from a table."""
 
 import asyncio
 import contextlib

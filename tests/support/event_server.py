@@ -1,4 +1,4 @@
-"""How does a test follow the event log over real sockets?
+"""Serves the event log over real sockets.
 
 `python -m uvicorn --factory tests.support.event_server:app` serves the log of LIFESIGN_SERVER_DATABASE
 in a process of its own; `serving` does it in the test's own loop.

@@ -1,4 +1,4 @@
-"""How does a test get many agents at once, without registering each?"""
+"""Many agents at once, without a registration of each."""
 
 from typing import Any
 

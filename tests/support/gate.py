@@ -1,8 +1,7 @@
-"""How does a test do something in the very moment in which a registry is asked for something?
+"""Intervenes at the moment in which a registry gets a request.
 
-All that an agent says to its registry passes a gate, which has a thread of its own. It hands on what comes,
-and once, at one kind of request, it does what the test wants: before the registry sees it, after it was
-carried out, or instead of the answer.
+All requests of an agent pass a gate with a thread of its own. It forwards them and intervenes once, at one
+kind of request: before the registry gets it, after it was carried out, or in place of the answer.
 """
 
 import asyncio

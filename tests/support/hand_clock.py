@@ -1,4 +1,4 @@
-"""How does a test wind the clocks of a recorder by hand?"""
+"""Clocks of a recorder that a test sets."""
 
 from lifesign.middleware.windows import RecorderClock
 

@@ -1,4 +1,4 @@
-"""Which wrong answers can a peer give? Real sockets on 127.0.0.1, raw bytes, no HTTP library."""
+"""Invalid answers of a peer: real sockets on 127.0.0.1, raw bytes, no HTTP library."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""How is an HTTP exchange read that was captured byte for byte?"""
+"""Reads HTTP exchanges that were captured byte by byte."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

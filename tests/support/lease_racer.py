@@ -1,4 +1,4 @@
-"""What does one process do that races others for leases?"""
+"""A process that competes with others for leases."""
 
 import asyncio
 from threading import Barrier

@@ -1,8 +1,8 @@
-"""What should the registry show? The rules once more, in their simplest form, for agents that beat.
+"""A model of the registry: the rules once more, in their simplest form, for agents that send heartbeats.
 
-Written from RFC-0016 and the protocol's decisions, not from `lifecycle`, `verdict` or `lease`: what both
-tellings get wrong in the same way is not found, all else is. Each function returns the HTTP status that the
-registry has to answer. Times are whole or half seconds, so that sums are exact.
+Written from RFC-0016 and the protocol's decisions, not from `lifecycle`, `verdict` or `lease`: it finds
+every difference except an error that both make. Each function returns the HTTP status that the registry
+has to answer. Times are whole or half seconds, so that sums are exact.
 """
 
 from dataclasses import dataclass, field

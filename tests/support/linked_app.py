@@ -1,6 +1,6 @@
-"""Which app do the worker processes of a linked agent serve?
+"""The app of a linked agent's worker processes.
 
-It says which process answers and whether that is the one that beats, and keeps callers waiting if asked to.
+It returns which process answers and whether that one sends the heartbeats, and delays callers on request.
 """
 
 import asyncio

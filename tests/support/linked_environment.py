@@ -1,4 +1,4 @@
-"""In which environment do the workers of `linked_app` run?"""
+"""Environment variables for the workers of `linked_app`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How is the command that serves tools run as a process of its own?"""
+"""Runs the command that serves tools as a process of its own."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""How does a test call tools as a model's client does?"""
+"""Calls tools as a model's client does."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,4 +1,4 @@
-"""Which messages does an agent get, and how does it answer them? Real sockets, no HTTP library."""
+"""An agent that records messages and answers them as a test wants. Real sockets, no HTTP library."""
 
 import asyncio
 import contextlib

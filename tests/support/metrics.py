@@ -1,4 +1,4 @@
-"""How does a test read what Prometheus would scrape?"""
+"""Reads what Prometheus would scrape."""
 
 import shutil
 import subprocess

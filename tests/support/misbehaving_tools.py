@@ -1,6 +1,6 @@
-"""What does a server of tools do that keeps to nothing? A real process, which speaks by hand.
+"""A tool server that violates the protocol: a real process that writes its own bytes.
 
-Its tools do what their names say; `run` answers as it should.
+Its tools do what their names say; `run` answers correctly.
 """
 
 import gzip

@@ -1,4 +1,4 @@
-"""How are errors of the HTTP library provoked that no peer on loopback can?"""
+"""Errors of the HTTP library that no peer on loopback can cause."""
 
 from typing import Any
 from unittest.mock import Mock

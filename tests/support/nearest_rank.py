@@ -1,4 +1,4 @@
-"""Which latency is exactly the percentile? The slow and certain way, to compare the fast one with."""
+"""The exact percentile, computed slowly, as a reference for the fast way."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Is anything left open? Counted as the kernel sees it."""
+"""Open files of this process, as the kernel counts them."""
 
 import asyncio
 import contextlib

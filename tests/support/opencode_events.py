@@ -1,6 +1,6 @@
-"""How does a test write what an opencode server says, in each of its envelopes?
+"""Events of an opencode server in each of its envelopes.
 
-`captured` reads what a real one has said: ../shared/data, which is no part of the project.
+`captured` reads events of a real one: ../shared/data, which is no part of the project.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""How does a test have an opencode server that says what it is told to say? Real sockets, its wire."""
+"""An opencode server that a test controls: real sockets and the real protocol."""
 
 import asyncio
 import contextlib

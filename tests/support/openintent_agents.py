@@ -1,7 +1,7 @@
-"""What do two agents see that use the published SDK of RFC-0016 against our server?
+"""Two agents on the published SDK of RFC-0016 that use our server.
 
 Runs in the SDK's own environment: `openintent_agents.py BASE_URL`, the keys in the environment. Prints one
-JSON object: what the SDK made of the answers.
+JSON object with the SDK's results.
 """
 
 import asyncio

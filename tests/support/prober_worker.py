@@ -1,7 +1,7 @@
-"""What does one process do that probes for a registry, in drills that kill and stop it?
+"""A worker process for drills that kill and suspend it.
 
-A real worker, a real registry; only the targets are made up: they all answer at once, and each look at one
-is noted in a file. Its monotonic clock may be one that sleeps when the process does, as on a laptop.
+A real worker and a real registry; only the targets are invented: they all answer at once, and each probe is
+noted in a file. Its monotonic clock may be one that pauses with the process, as on a laptop.
 """
 
 import asyncio

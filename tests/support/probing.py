@@ -1,4 +1,4 @@
-"""How does a test probe what a server of its own serves?"""
+"""Probes what a test's own server serves."""
 
 import time
 from collections.abc import AsyncIterator, Callable

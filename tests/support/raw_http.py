@@ -1,4 +1,4 @@
-"""How does a test send bytes that no HTTP library would send, and read what comes back?"""
+"""Sends bytes that no HTTP library would send, and reads the answer."""
 
 import contextlib
 import json

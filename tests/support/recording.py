@@ -1,4 +1,4 @@
-"""What has a recorder counted, and what does it publish?"""
+"""Counts and documents of a recorder."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How does a test speak with the registry's API, without a network and with time standing still?"""
+"""Talks to the registry's API without a network and with a fixed time."""
 
 from collections.abc import Mapping
 from dataclasses import replace

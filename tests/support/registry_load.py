@@ -1,8 +1,8 @@
-"""What do agents do all day, and which of it was acknowledged?
+"""The usual load of agents, with a ledger of what was acknowledged.
 
-Agents that come, beat, hold leases, write, drain and come back, at several servers at once. What was
-acknowledged goes into a ledger; later the ledger is held against the database. An answer that never
-came is no promise: then the agent looks how things stand, as a real one would.
+Agents register, send heartbeats, hold leases, write, drain and return, at several servers at once. What was
+acknowledged goes into a ledger, which is compared with the database later. A missing answer is no promise:
+the agent then reads the current state, as a real one would.
 """
 
 import asyncio

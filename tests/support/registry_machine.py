@@ -1,4 +1,4 @@
-"""How is a whole registry driven by a state machine, on either database, with a clock wound by hand?"""
+"""Drives a whole registry by a state machine, on either database, with a clock set by hand."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -1,4 +1,4 @@
-"""How does a test run the registry as real processes, over a database that outlives them?"""
+"""Runs the registry as real processes over a database that outlives them."""
 
 import asyncio
 import contextlib

@@ -1,6 +1,6 @@
-"""How does a test ask a registry over a real socket?
+"""A registry on a real socket.
 
-A server in a thread of its own, over an SQLite file: tests of the client keep their event loop, and
+The server has a thread of its own, over an SQLite file: tests of the client keep their event loop, and
 commands open one of their own.
 """
 

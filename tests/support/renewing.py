@@ -1,6 +1,6 @@
-"""How does a test see a lease renewed at once that is good for long all the same?
+"""Renews a lease at once although it is valid for long.
 
-Of a short one a machine that stands still for a moment would make a lost one.
+A short lease would be lost on a machine that stalls for a moment.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""How does a test ask servers as the prober does: safely, by names of its own?"""
+"""Sends requests as the prober does: guarded, with names of the test's own."""
 
 import asyncio
 import contextlib

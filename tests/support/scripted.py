@@ -1,4 +1,4 @@
-"""How does a test play both sides of one request: what the app does, and how the server behaves?"""
+"""Plays both sides of one request: the app and the server."""
 
 import asyncio
 import json

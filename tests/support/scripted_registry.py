@@ -1,7 +1,7 @@
-"""How does a test say what a registry answers, and see what an agent sent?
+"""A registry whose answers a test scripts and which records the agent's requests.
 
-A server on a real socket in the test's own loop, so that time may be wound by hand. It keeps one agent as
-a registry does, as far as an agent can tell, unless the test says what comes instead.
+A server on a real socket in the test's own loop, so that time may be set by hand. It keeps one agent as a
+registry does, as far as an agent can notice, unless the test scripts another answer.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""How does a test start a real server, talk to it, and be sure that nothing of it is left?"""
+"""Real servers as processes: start, requests, and proof that nothing of them remains."""
 
 import contextlib
 import http.client

@@ -1,4 +1,4 @@
-"""How does a test let many agents with short thresholds speak with real servers, each at its own moment?"""
+"""Many agents with short thresholds that talk to real servers, each at its own moment."""
 
 import asyncio
 import time

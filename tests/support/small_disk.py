@@ -1,4 +1,4 @@
-"""How does a test get a disk that can be filled?"""
+"""A disk that can be filled."""
 
 import contextlib
 import os

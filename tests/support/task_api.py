@@ -1,4 +1,4 @@
-"""How does a test create tasks, and work at them, over the registry's API?"""
+"""Creates tasks and works on them over the registry's API."""
 
 from collections.abc import Mapping
 from typing import Any

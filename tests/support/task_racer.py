@@ -1,4 +1,4 @@
-"""What does one process do that works at tasks while others do, or that sleeps through its own deadline?"""
+"""A process that competes for tasks, or sleeps past its own deadline."""
 
 import asyncio
 import sys

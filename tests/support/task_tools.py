@@ -1,4 +1,4 @@
-"""How does a test hold a task, and call the tools of whoever holds one?"""
+"""Holds a task and calls the tools of its holder."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

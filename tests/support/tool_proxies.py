@@ -1,4 +1,4 @@
-"""How does a test hold a task behind a tool proxy, and speak to it as the agent's process does?"""
+"""Holds a task behind a tool proxy and talks to the proxy as the agent's process does."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager

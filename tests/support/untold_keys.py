@@ -1,6 +1,6 @@
-"""How does a test get keys without events of their own, and a log that tells of them all the same?
+"""Keys without events of their own in a log that contains them all the same.
 
-As after an archival: the states with which the log begins hold them.
+As after an archival: the states with which the log begins contain them.
 """
 
 from lifesign.domain.access.permissions import StoredKey

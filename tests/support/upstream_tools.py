@@ -1,4 +1,4 @@
-"""What is an upstream MCP server in a test? A real process that speaks over its pipes.
+"""An upstream MCP server: a real process that talks over its pipes.
 
 `python upstream_tools.py FILE` writes a line to FILE for each call that it carries out.
 """

@@ -1,7 +1,7 @@
-"""How does a test let an hour pass in a moment, without touching what it tests?
+"""An event loop in which an hour passes in a moment.
 
-An event loop whose time stands still while anything is to be done, and jumps to the next timer when nothing
-is. Real sockets work if both ends are in this loop; threads and other processes do not.
+Its time stops while anything is to be done, and jumps to the next timer when nothing is. Real sockets work
+if both ends are in this loop; threads and other processes do not.
 """
 
 import asyncio

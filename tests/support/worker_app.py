@@ -1,6 +1,6 @@
-"""Which agent do the worker processes of the journeys serve?
+"""The agent that the worker processes of the journeys serve.
 
-It says which process answered (at /pid uncounted), answers with any status, and streams for a minute.
+It returns which process answered (at /pid uncounted), answers with any status, and streams for a minute.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Which worker process do the tests kill, stop and fork?
+"""A worker process that tests kill, suspend and fork.
 
-It counts by real clocks and does what it is told: a line in, a line out. `Worker` is its remote control.
+It counts by real clocks and obeys commands: a line in, a line out. `Worker` is its remote control.
 """
 
 import contextlib

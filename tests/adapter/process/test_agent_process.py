@@ -1,5 +1,3 @@
-"""How is an agent's process started, and how is it ended with all that it has started?"""
-
 import asyncio
 import gc
 import json

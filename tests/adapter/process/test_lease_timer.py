@@ -1,5 +1,3 @@
-"""When must nothing of a run be left, whoever still lives to see to that?"""
-
 import os
 import select
 import time

@@ -1,5 +1,3 @@
-"""What goes on of a run whose adapter or watchers are gone, and how is it ended?"""
-
 import asyncio
 import os
 from contextlib import suppress

@@ -1,5 +1,3 @@
-"""Where does an agent's output go, whatever it makes of the files that keep it?"""
-
 import os
 from collections.abc import Callable
 from pathlib import Path

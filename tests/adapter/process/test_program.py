@@ -1,5 +1,3 @@
-"""Which file does a command start, and can whoever is to run it start that? Real users, if root asks."""
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

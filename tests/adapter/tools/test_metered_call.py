@@ -1,5 +1,3 @@
-"""How is a call paid for? Over real sockets: an agent's client, the proxy, a registry, a server of tools."""
-
 import asyncio
 import sys
 from contextlib import AsyncExitStack

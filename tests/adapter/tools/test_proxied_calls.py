@@ -1,5 +1,3 @@
-"""Which tools does the agent see, and what becomes of each call?"""
-
 import asyncio
 
 import pytest

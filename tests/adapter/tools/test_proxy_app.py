@@ -1,5 +1,3 @@
-"""How does a message reach the tool proxy over HTTP, and its answer go back? A real socket."""
-
 import json
 from collections.abc import AsyncIterator, Mapping
 from types import MappingProxyType

@@ -1,5 +1,3 @@
-"""How much is read of what a server at a URL answers, and what is said in place of more? A real socket."""
-
 import json
 from collections.abc import AsyncIterator
 from typing import Any

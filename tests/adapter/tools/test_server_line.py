@@ -1,5 +1,3 @@
-"""What does one line of a server of tools say: a message, a bad answer to which call, or nothing at all?"""
-
 import json
 
 import pytest

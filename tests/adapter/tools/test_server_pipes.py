@@ -1,5 +1,3 @@
-"""How is a server of tools spoken with over its pipes, whatever it writes? Real processes."""
-
 import asyncio
 import subprocess
 import sys

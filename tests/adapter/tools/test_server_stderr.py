@@ -1,5 +1,3 @@
-"""What becomes of what a server of tools writes beside its answers?"""
-
 import os
 
 import pytest

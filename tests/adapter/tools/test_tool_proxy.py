@@ -1,5 +1,3 @@
-"""Where does an agent under a lease get its tools, and who else may ask there?"""
-
 import asyncio
 import importlib
 import json

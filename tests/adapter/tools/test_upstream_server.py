@@ -1,5 +1,3 @@
-"""How is one upstream MCP server kept alive, and asked? Real processes."""
-
 import asyncio
 import logging
 import sys

@@ -1,5 +1,3 @@
-"""How is a tools file read, and what is wrong with it, on which line?"""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Which agents are there, and what becomes of them? Asked on the command line."""
-
 import asyncio
 import json
 import re

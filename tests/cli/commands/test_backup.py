@@ -1,5 +1,3 @@
-"""Do `backup` and `restore` say how they ended, and leave nothing half done?"""
-
 import gzip
 import json
 import os

@@ -1,5 +1,3 @@
-"""What share of a list is alive? Asked on the command line."""
-
 import asyncio
 import csv
 import errno

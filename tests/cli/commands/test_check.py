@@ -1,5 +1,3 @@
-"""Should I call this agent? Asked on the command line."""
-
 import asyncio
 import json
 from datetime import UTC, datetime, timedelta

@@ -1,5 +1,3 @@
-"""Who of a directory is alive? Asked again and again, or once, on the command line."""
-
 import asyncio
 import inspect
 import json

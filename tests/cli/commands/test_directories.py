@@ -1,5 +1,3 @@
-"""Which directories are probed, and what became of a list that has shrunk? Asked on the command line."""
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""How is an agent forgotten? Asked on the command line."""
-
 import io
 import json
 

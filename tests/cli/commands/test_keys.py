@@ -1,5 +1,3 @@
-"""Can keys be managed without a server, and is none of them shown twice?"""
-
 import json
 import re
 from pathlib import Path

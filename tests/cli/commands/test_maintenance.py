@@ -1,5 +1,3 @@
-"""When may nothing take an agent down? Asked on the command line."""
-
 import json
 
 import pytest

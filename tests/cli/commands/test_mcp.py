@@ -1,5 +1,3 @@
-"""How do models get lifesign as tools? On the command line."""
-
 import socket
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Does `lifesign migrate` say what it did?"""
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

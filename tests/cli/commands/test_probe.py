@@ -1,5 +1,3 @@
-"""What do these agents look like from outside, now? Asked on the command line."""
-
 import asyncio
 import json
 from datetime import UTC, datetime, timedelta

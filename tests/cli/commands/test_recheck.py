@@ -1,5 +1,3 @@
-"""How is this agent now, by the eyes of whoever watches it? Asked on the command line."""
-
 import asyncio
 import json
 import re

@@ -1,5 +1,3 @@
-"""How is a command run under the lease of a task, on the command line?"""
-
 import asyncio
 import json
 import os

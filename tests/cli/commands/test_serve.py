@@ -1,5 +1,3 @@
-"""Can every setting of the server be given as an option and as a variable?"""
-
 import inspect
 import typing
 from collections.abc import Callable

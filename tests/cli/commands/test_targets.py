@@ -1,5 +1,3 @@
-"""Which targets are there, and what came of their probes? Asked on the command line."""
-
 import asyncio
 import csv
 import io

@@ -1,5 +1,3 @@
-"""What is to be done, and how does it go on? Asked on the command line."""
-
 import asyncio
 import json
 import re

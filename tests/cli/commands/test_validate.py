@@ -1,5 +1,3 @@
-"""Is this a health document? Asked on the command line."""
-
 import asyncio
 import io
 import json

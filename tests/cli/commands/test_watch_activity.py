@@ -1,5 +1,3 @@
-"""What do an agent's sessions do elsewhere? Told to the registry as heartbeats, on the command line."""
-
 import asyncio
 import json
 import os

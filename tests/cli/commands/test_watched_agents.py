@@ -1,5 +1,3 @@
-"""Whose sessions are watched, and with which keys do they beat?"""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Is it told how much room a disk has, and that there is none only where there is none?"""
-
 import shutil
 from pathlib import Path
 from types import SimpleNamespace

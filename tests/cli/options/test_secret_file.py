@@ -1,5 +1,3 @@
-"""Does a command complain once of a key file that others may read?"""
-
 from pathlib import Path
 
 import pytest

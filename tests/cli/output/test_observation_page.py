@@ -1,5 +1,3 @@
-"""How is it shown to people what one probe saw?"""
-
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 

@@ -1,5 +1,3 @@
-"""How is what an adapter tells shown: as lines for people, or as JSON?"""
-
 import json
 import logging
 import os

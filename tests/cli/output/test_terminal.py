@@ -1,5 +1,3 @@
-"""How is a peer's text shown without harm?"""
-
 import io
 
 import pytest

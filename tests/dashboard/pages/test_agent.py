@@ -1,5 +1,3 @@
-"""What does the page of one agent say, and what can be done there?"""
-
 import json
 import re
 

@@ -1,5 +1,3 @@
-"""Which agents stand in the table, and on which page?"""
-
 import re
 
 import pytest

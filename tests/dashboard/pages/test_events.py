@@ -1,5 +1,3 @@
-"""What do the lines of events say, and by whom?"""
-
 import re
 from typing import Any
 

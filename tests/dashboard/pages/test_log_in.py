@@ -1,5 +1,3 @@
-"""Who gets in, and for how long?"""
-
 import re
 import socket
 from html import unescape

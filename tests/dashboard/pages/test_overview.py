@@ -1,5 +1,3 @@
-"""What does the first page say, and what does no page ever do?"""
-
 import re
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""What may be done about a whole pool?"""
-
 import re
 
 import pytest

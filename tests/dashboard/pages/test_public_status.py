@@ -1,5 +1,3 @@
-"""Who shows its health to everybody, and how?"""
-
 import re
 from datetime import UTC, datetime
 from typing import Any

@@ -1,5 +1,3 @@
-"""What do pages say of names that are no agents yet, and of all of them together?"""
-
 import re
 from datetime import UTC, datetime
 

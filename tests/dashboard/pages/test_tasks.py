@@ -1,5 +1,3 @@
-"""What do the pages of tasks say, and how do people decide there?"""
-
 import re
 
 import pytest

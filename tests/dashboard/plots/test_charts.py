@@ -1,5 +1,3 @@
-"""How is what an agent said, and how it answered, drawn over time?"""
-
 import re
 from collections.abc import Sequence
 

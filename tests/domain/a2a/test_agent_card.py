@@ -1,5 +1,3 @@
-"""Which fields of an A2A card do we read, and which generation is it of?"""
-
 import json
 from pathlib import Path
 from typing import Any

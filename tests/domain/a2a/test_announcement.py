@@ -1,5 +1,3 @@
-"""How does an agent announce its health in its A2A card, and how is that read back?"""
-
 import copy
 import json
 import subprocess

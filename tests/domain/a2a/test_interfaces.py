@@ -1,5 +1,3 @@
-"""Where does a card say that its agent can be called?"""
-
 from typing import Any
 
 import pytest

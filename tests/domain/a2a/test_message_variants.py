@@ -1,5 +1,3 @@
-"""How is a message written for an agent, and which spelling is tried first? (field-notes 1)"""
-
 import json
 from pathlib import Path
 from typing import Any

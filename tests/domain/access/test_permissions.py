@@ -1,5 +1,3 @@
-"""Who may do what?"""
-
 import base64
 from dataclasses import replace
 

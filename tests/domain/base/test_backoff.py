@@ -1,5 +1,3 @@
-"""How long is somebody left alone who is away?"""
-
 import pytest
 
 from lifesign.domain.base.backoff import MAX_WAIT_SECONDS, Backoff

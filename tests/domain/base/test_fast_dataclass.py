@@ -1,5 +1,3 @@
-"""How is a value made that nobody changes, thousands of times a second?"""
-
 from dataclasses import dataclass, replace
 
 import pytest

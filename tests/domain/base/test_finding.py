@@ -1,5 +1,3 @@
-"""What is odd, or wrong, in something that a peer sent?"""
-
 from dataclasses import FrozenInstanceError
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Has a caller asked too often?"""
-
 import math
 from ipaddress import IPv4Address, IPv6Address
 from itertools import accumulate

@@ -1,5 +1,3 @@
-"""Which facts may the event log hold, and how are they chained?"""
-
 import copy
 import hashlib
 import json

@@ -1,5 +1,3 @@
-"""What does the event log say of a key, and does the store say the same?"""
-
 from dataclasses import replace
 
 import pytest

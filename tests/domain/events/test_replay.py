@@ -1,5 +1,3 @@
-"""Which states follow from the event log alone?"""
-
 import json
 import re
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Which agents does a workflow file declare?"""
-
 import json
 from pathlib import Path
 from typing import Any

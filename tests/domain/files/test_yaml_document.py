@@ -1,9 +1,3 @@
-"""What does a YAML file say, and on which line?
-
-What is no YAML, what is too much of it, and where each fault lies is shown in `test_workflow.py`, and with
-`test_definition_file.py` for a file that is read as a whole.
-"""
-
 import json
 
 import pytest

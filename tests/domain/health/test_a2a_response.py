@@ -1,5 +1,3 @@
-"""What did an A2A answer say? (B11; protocol.md section 2)"""
-
 import json
 from typing import Any
 

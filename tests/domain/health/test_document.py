@@ -1,5 +1,3 @@
-"""What may a health document contain, and what does the reader say of everything else?"""
-
 import copy
 import json
 import math

@@ -1,5 +1,3 @@
-"""How are p50 and p99 computed? (B22, B23)"""
-
 import random
 from collections.abc import Callable, Sequence
 

@@ -1,5 +1,3 @@
-"""What is an interaction, and when has it failed? (B9; protocol.md section 2, row by row)"""
-
 import asyncio
 import socket
 from typing import Any

@@ -1,5 +1,3 @@
-"""Which samples belong to this window and to the one before? (B18)"""
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

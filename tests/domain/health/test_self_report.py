@@ -1,5 +1,3 @@
-"""What does an agent say of itself? (draft 4.2 to 4.5)"""
-
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone

@@ -1,5 +1,3 @@
-"""When does an agent call itself healthy, degraded, unhealthy, unknown? (B17; draft 4.3)"""
-
 from decimal import Decimal
 
 import pytest

@@ -1,5 +1,3 @@
-"""Is it getting better or worse? (B19; draft 4.5)"""
-
 from fractions import Fraction
 
 import pytest

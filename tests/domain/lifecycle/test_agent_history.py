@@ -1,5 +1,3 @@
-"""What is kept of an agent's numbers over time, and what falls out?"""
-
 import json
 import re
 from datetime import UTC, datetime

@@ -1,5 +1,3 @@
-"""When does an agent beat next, and does its clock agree with the registry's?"""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-"""When is a heartbeat late, an agent silent, a clock adrift? (RFC-0016 4.5)"""
-
 from collections.abc import Sequence
 from itertools import pairwise
 from math import inf, nan

@@ -1,5 +1,3 @@
-"""What does one event of an opencode server say about its sessions?"""
-
 import json
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""When does what an agent's sessions do become a heartbeat?"""
-
 import itertools
 import json
 import math

@@ -1,5 +1,3 @@
-"""Which state may follow which, on which signal? (RFC-0016 2)"""
-
 from itertools import product
 
 import pytest

@@ -1,5 +1,3 @@
-"""What is said and shown of tasks, and is it harmless?"""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

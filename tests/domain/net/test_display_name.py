@@ -1,5 +1,3 @@
-"""What is an agent called where people read?"""
-
 import pytest
 
 from lifesign.domain.net.display_name import called, has_readable_id, place_of

@@ -1,5 +1,3 @@
-"""How is a host in another alphabet spelled?"""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

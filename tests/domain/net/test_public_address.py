@@ -1,5 +1,3 @@
-"""How do others reach this server, and under which hosts may its pages be read?"""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

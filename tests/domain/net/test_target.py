@@ -1,5 +1,3 @@
-"""What is a target, and in whose shard does it lie?"""
-
 import re
 from collections import Counter
 from itertools import pairwise

@@ -1,5 +1,3 @@
-"""Which addresses may be contacted?"""
-
 import re
 import socket
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network

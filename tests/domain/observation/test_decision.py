@@ -1,5 +1,3 @@
-"""Should I call this agent? (draft, appendix A)"""
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Does an interface that was asked by a mere GET answer as one?"""
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

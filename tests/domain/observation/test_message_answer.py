@@ -1,5 +1,3 @@
-"""What did the answer to a message say about the agent?"""
-
 import json
 from typing import Any
 

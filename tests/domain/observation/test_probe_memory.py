@@ -1,5 +1,3 @@
-"""What is remembered of a target from one probe to the next?"""
-
 import json
 from math import inf, nan
 

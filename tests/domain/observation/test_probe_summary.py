@@ -1,5 +1,3 @@
-"""What did a probe see of a target, in one line for people?"""
-
 from datetime import UTC, datetime
 
 import pytest

@@ -1,5 +1,3 @@
-"""How are the results of many probes summed up, and how long did answers take?"""
-
 from collections import Counter
 from datetime import UTC, datetime
 

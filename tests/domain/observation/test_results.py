@@ -1,5 +1,3 @@
-"""What did one probe see?"""
-
 import json
 from datetime import UTC, datetime
 from typing import Any

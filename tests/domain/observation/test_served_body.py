@@ -1,5 +1,3 @@
-"""Is what was served what was looked for?"""
-
 import json
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""How deep and how large may a JSON object be whose members the sender chooses?"""
-
 from math import inf, nan
 from sys import float_info
 from typing import Any

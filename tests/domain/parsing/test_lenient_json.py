@@ -1,5 +1,3 @@
-"""How is a member of somebody else's JSON read without guessing?"""
-
 from typing import Any, get_args
 
 import pytest

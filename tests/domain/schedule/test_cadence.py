@@ -1,5 +1,3 @@
-"""When is a target probed next?"""
-
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from itertools import pairwise

@@ -1,5 +1,3 @@
-"""May what left a directory be let go?"""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-"""How does the owner of an origin prove that nobody is to probe it?"""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-"""Which shards does a prober keep, give up and get?"""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-"""How long is a claim good, and which late write is refused?"""
-
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise

@@ -1,5 +1,3 @@
-"""When is a lease renewed, and when again if nobody answers?"""
-
 from hypothesis import given
 from hypothesis import strategies as st
 

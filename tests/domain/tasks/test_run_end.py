@@ -1,5 +1,3 @@
-"""Why did a run end, and what is its task told?"""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

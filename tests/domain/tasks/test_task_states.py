@@ -1,5 +1,3 @@
-"""How does a task move from queue to review? (lease protocol; protocol 6.7)"""
-
 from itertools import product
 
 import pytest

@@ -1,5 +1,3 @@
-"""How is a span of time told to people?"""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

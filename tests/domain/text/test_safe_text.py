@@ -1,5 +1,3 @@
-"""Which characters of what others say may people be shown?"""
-
 import unicodedata
 
 import pytest

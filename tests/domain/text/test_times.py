@@ -1,5 +1,3 @@
-"""How is a point in time written?"""
-
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest

@@ -1,5 +1,3 @@
-"""How is a probe definition read from its file, and what is wrong with it, on which line?"""
-
 import contextlib
 import os
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Which single values may a probe definition hold, and how are they spelled?"""
-
 import re
 from typing import Any
 from unicodedata import normalize

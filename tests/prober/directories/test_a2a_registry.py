@@ -1,5 +1,3 @@
-"""What does a2aregistry.org list?"""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""What does an AGNTCY directory list?"""
-
 from typing import Any
 
 import pytest

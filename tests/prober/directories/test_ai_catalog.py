@@ -1,5 +1,3 @@
-"""What does an AI Catalog list, and what a registry of ARD 0.9?"""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""What do Agent Network Protocol descriptions list?"""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""What does an API catalog list? (RFC 9727)"""
-
 from typing import Any
 
 import pytest

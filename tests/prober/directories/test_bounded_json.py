@@ -1,5 +1,3 @@
-"""Is this JSON, and is it small enough to take apart?"""
-
 import json
 
 import pytest

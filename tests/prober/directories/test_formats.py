@@ -1,5 +1,3 @@
-"""Which format is a directory in, by name or by content?"""
-
 import gzip
 import json
 import sys

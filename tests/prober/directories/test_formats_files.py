@@ -1,7 +1,4 @@
-"""Are directory files as they are found in the wild read whole?
-
-The counts were made by reading the files.
-"""
+"""Real directory files are read completely; the expected counts were made by reading the files."""
 
 from pathlib import Path
 

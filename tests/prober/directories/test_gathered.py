@@ -1,5 +1,3 @@
-"""Which entries of a directory are targets, what was left out, and what came twice?"""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

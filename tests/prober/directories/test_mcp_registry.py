@@ -1,5 +1,3 @@
-"""What does the registry of MCP servers list?"""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""What does a NANDA index list?"""
-
 import pytest
 from tests.support.directories import document, listed, read, skipped
 

@@ -1,5 +1,3 @@
-"""What does a registry of lifesign list?"""
-
 from pathlib import Path
 
 import pytest

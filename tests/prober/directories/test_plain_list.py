@@ -1,5 +1,3 @@
-"""What does a plain list of URLs or domains say?"""
-
 import codecs
 import json
 

@@ -1,7 +1,4 @@
-"""How is a whole directory read: to its end, politely, or not at all?
-
-Over real sockets, with the prober's own fetcher.
-"""
+"""Whole directories over real sockets, with the prober's own fetcher."""
 
 import asyncio
 import json

@@ -1,5 +1,3 @@
-"""What did reading a directory come to, and what is remembered of it?"""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

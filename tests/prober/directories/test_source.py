@@ -1,5 +1,3 @@
-"""Which directory is read, how is it fetched, and where may it stand?"""
-
 from pathlib import Path
 
 import pytest

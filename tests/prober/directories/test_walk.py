@@ -1,5 +1,3 @@
-"""Which document of a directory is read next, and when is it all?"""
-
 from collections.abc import Mapping
 from contextlib import suppress
 

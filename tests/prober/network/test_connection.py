@@ -1,5 +1,3 @@
-"""What is one connection, and how is something asked over it?"""
-
 import asyncio
 import inspect
 from collections.abc import AsyncIterator

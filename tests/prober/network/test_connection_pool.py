@@ -1,5 +1,3 @@
-"""Which connections are open, and which of them wait for another request to their place?"""
-
 from typing import TYPE_CHECKING
 
 import pytest

@@ -1,5 +1,3 @@
-"""How is a connection made that leads to an address that was judged, and nowhere else?"""
-
 import asyncio
 import errno
 import socket

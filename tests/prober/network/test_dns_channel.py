@@ -1,5 +1,3 @@
-"""Who is asked about a name: c-ares, or the system's own resolver in threads?"""
-
 import asyncio
 import socket
 from ipaddress import ip_address

@@ -1,5 +1,3 @@
-"""Who is left alone because somebody put it on a list?"""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-"""What comes back from one request to somebody who may be hostile?"""
-
 import asyncio
 from ipaddress import ip_address
 

@@ -1,5 +1,3 @@
-"""Which requests share a connection, and which never do?"""
-
 import asyncio
 
 from tests.support import hostile_server as hostile

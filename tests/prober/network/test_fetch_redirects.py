@@ -1,5 +1,3 @@
-"""Where does a request go that is redirected, and what does it take along?"""
-
 from collections.abc import Callable
 
 import pytest

@@ -1,5 +1,3 @@
-"""Which addresses does a name have, and if none is found: is it the name, or is it our resolver?"""
-
 import asyncio
 import socket
 

@@ -1,5 +1,3 @@
-"""Is the card served, and what does it say about where to ask on?"""
-
 import json
 from typing import Any
 

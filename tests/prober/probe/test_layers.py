@@ -1,5 +1,3 @@
-"""What do the card, the interface, the document and a message of one target say?"""
-
 import json
 import logging
 from datetime import UTC, datetime

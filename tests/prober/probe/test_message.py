@@ -1,5 +1,3 @@
-"""Does the agent answer a real message?"""
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Where a card or a redirect leads: does the robots.txt of that origin let us ask there?"""
-
 import asyncio
 from typing import Any
 

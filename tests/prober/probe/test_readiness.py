@@ -1,5 +1,3 @@
-"""What does the health document say, if there is one?"""
-
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any

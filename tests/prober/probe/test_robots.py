@@ -1,5 +1,3 @@
-"""Does a host's robots.txt keep us out? (RFC 9309)"""
-
 from itertools import product
 from urllib.parse import quote
 

@@ -1,5 +1,3 @@
-"""Does the target's host let us ask it at all?"""
-
 import asyncio
 import gzip
 import zlib

@@ -1,5 +1,3 @@
-"""Whom does one probe ask, how long, and when does it leave somebody in peace?"""
-
 import asyncio
 import json
 from pathlib import Path

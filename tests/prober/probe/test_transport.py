@@ -1,5 +1,3 @@
-"""Does the interface that the card declares answer at all?"""
-
 import asyncio
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""How do observations get into a file, one line of JSON each?"""
-
 import errno
 import fcntl
 import json

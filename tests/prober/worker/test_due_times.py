@@ -1,5 +1,3 @@
-"""Which of a million things is due next?"""
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,5 +1,3 @@
-"""What is done again and again beside the probing?"""
-
 import asyncio
 import datetime as dt
 import threading

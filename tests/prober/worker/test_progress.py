@@ -1,5 +1,3 @@
-"""How far is a prober, how fast is it, and how late?"""
-
 import pytest
 
 from lifesign.domain.observation.results import ResultClass

@@ -1,5 +1,3 @@
-"""When is it a target's turn: at its tick, for ever, or once in a census?"""
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-"""Which shards are ours, and which targets lie in them?"""
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Which targets came, left, or are to be looked at now?"""
-
 import asyncio
 import gc
 from collections.abc import Collection, Mapping

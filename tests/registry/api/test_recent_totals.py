@@ -1,5 +1,3 @@
-"""Is a large total counted once in a few seconds, and a small one always?"""
-
 from collections.abc import Callable
 
 import pytest

@@ -1,5 +1,3 @@
-"""When, at the earliest, was sent what arrives now?"""
-
 from lifesign.registry.api.stall_detector import (
     INTERVAL_SECONDS,
     MAX_STALLS,

@@ -1,5 +1,3 @@
-"""Does a restore bring back what its own past grants, and nothing that was withdrawn since?"""
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Does a registry come back from a file as it was, and is nothing from before taken for current?"""
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack

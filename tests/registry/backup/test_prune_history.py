@@ -1,5 +1,3 @@
-"""What is finished, and what is forgotten, while nobody asks?"""
-
 from typing import Any
 
 import pytest

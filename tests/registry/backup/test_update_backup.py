@@ -1,5 +1,3 @@
-"""Does a backup of an older version come back as its database would be after an upgrade?"""
-
 from functools import partial
 from pathlib import Path
 from typing import Any

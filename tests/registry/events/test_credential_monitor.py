@@ -1,5 +1,3 @@
-"""Who of those that follow what happens may still do so?"""
-
 import asyncio
 from collections.abc import Collection
 

@@ -1,5 +1,3 @@
-"""Is a key good for whom and as long as it was meant to be, and shown once?"""
-
 import asyncio
 import json
 

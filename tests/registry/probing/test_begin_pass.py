@@ -1,5 +1,3 @@
-"""Does a pass over all targets begin, or is one under way that is gone on with?"""
-
 import asyncio
 from datetime import datetime
 from typing import Any

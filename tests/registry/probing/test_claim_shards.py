@@ -1,5 +1,3 @@
-"""Which shards does a prober own for a while?"""
-
 import asyncio
 import re
 from typing import Any

@@ -1,5 +1,3 @@
-"""How many targets are there of each kind, and how did each pass over them end?"""
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Does an origin serve the token that its owner was given?"""
-
 import pytest
 from tests.support.databases import WoundClock
 from tests.support.hostile_server import (

@@ -1,5 +1,3 @@
-"""What has a prober to know of its shard?"""
-
 from typing import Any
 
 import pytest

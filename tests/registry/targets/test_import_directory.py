@@ -1,5 +1,3 @@
-"""What does a directory list from now on?"""
-
 from collections.abc import Sequence
 from typing import Any
 

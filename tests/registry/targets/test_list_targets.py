@@ -1,5 +1,3 @@
-"""Which targets are there, and what came of their probes?"""
-
 from typing import Any
 from urllib.parse import quote
 

@@ -1,5 +1,3 @@
-"""How does an owner get an origin out of all probing?"""
-
 from typing import Any
 
 import pytest

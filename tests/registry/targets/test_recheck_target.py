@@ -1,5 +1,3 @@
-"""How is a target probed now?"""
-
 import asyncio
 
 import pytest

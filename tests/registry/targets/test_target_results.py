@@ -1,5 +1,3 @@
-"""What does one probe change of what is known of its target?"""
-
 import json
 from datetime import datetime, timedelta
 from typing import Any

@@ -1,5 +1,4 @@
-"""May a task's holder make this call, and what did it cost? The numbers are those of the cases in
-docs/registry.md."""
+"""Charges of metered calls. The numbers are those of the cases in docs/registry.md."""
 
 import asyncio
 from typing import Any

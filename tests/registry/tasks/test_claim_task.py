@@ -1,5 +1,4 @@
-"""Which task does an agent get that asks for work, and how does it wait? The numbers are those of the cases
-in docs/registry.md."""
+"""Claims of tasks. The numbers are those of the cases in docs/registry.md."""
 
 import asyncio
 import threading

@@ -1,5 +1,3 @@
-"""How does a task come to be, and come to be once?"""
-
 import asyncio
 from typing import Any
 

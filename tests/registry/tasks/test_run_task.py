@@ -1,5 +1,3 @@
-"""What may the holder of a task write? The numbers are those of the cases in docs/registry.md."""
-
 import asyncio
 from datetime import datetime
 from typing import Any

@@ -1,5 +1,3 @@
-"""What becomes of tasks whose holder is gone? The numbers are those of the cases in docs/registry.md."""
-
 import asyncio
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Is what a listing shows written as the model of it would be?"""
-
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import to_json

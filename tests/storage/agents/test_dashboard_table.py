@@ -1,5 +1,3 @@
-"""Is every page of the table the same on every database?"""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""When did server processes last get a request of an agent?"""
-
 from collections.abc import Callable
 
 from sqlalchemy import select

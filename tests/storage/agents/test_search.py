@@ -1,5 +1,3 @@
-"""Does every search find whom it describes, on every database?"""
-
 from collections.abc import Sequence
 from itertools import chain, product
 from typing import Any, NamedTuple

@@ -1,5 +1,3 @@
-"""Does every database become what tables.py says, once, whatever happens meanwhile?"""
-
 import asyncio
 import multiprocessing
 from collections.abc import AsyncIterator, Callable

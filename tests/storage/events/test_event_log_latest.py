@@ -1,5 +1,3 @@
-"""Which events are the last ones?"""
-
 import gc
 
 import pytest

@@ -1,5 +1,3 @@
-"""Is a backup read only if it is, to the byte, what was written?"""
-
 import gzip
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""How many targets are there of each kind, and how did each pass over all of them end?"""
-
 from datetime import UTC, datetime
 from functools import partial
 
