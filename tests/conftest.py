@@ -21,7 +21,7 @@ LEVELS = {name: logging.getLogger(name).level for name in ("", "lifesign", "uvic
 """At the beginning, of those that a program sets when it is run in this process; the first is the root."""
 _numbers = itertools.count(1)
 
-# What a shell runs in the background ignores Ctrl-C, and under `nohup` the end of the terminal; programs that
+# Background jobs of a shell ignore Ctrl-C, and those under `nohup` the end of the terminal; programs that
 # tests start would inherit that.
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
@@ -79,7 +79,7 @@ def state_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
 
 @pytest.fixture(params=KINDS)
 def database_kind(request: pytest.FixtureRequest) -> str:
-    """Each kind of database: whoever asks for it is run on all of them."""
+    """Each kind of database: a test with this fixture is run on all of them."""
     return str(request.param)
 
 

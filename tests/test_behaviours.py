@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parents[1]
 TESTS = REPOSITORY / "tests"
 DOCUMENTS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 NUMBERS = [f"B{number}" for number in range(1, 34) if number != 31]
-"""Of the middleware; those of the prober and of agents are counted without a gap."""
+"""Behaviours of the middleware; those of the prober and of agents have no gaps."""
 SIDE_OF_CELL = {"response": Side.RESPONSE, "error": Side.ERROR, "-": None}
 
 
@@ -29,7 +29,7 @@ BEHAVIOURS = [row for row in rows("behaviours.md") if re.match(r"[ABP]\d", row[0
 
 
 CASES = [row for row in rows("task-lifecycle.md") if row[0].isdecimal()]
-"""What went wrong in other people's systems of tasks."""
+"""Known failures of other task systems."""
 
 
 @cache

@@ -119,7 +119,7 @@ TABLES = {".": SDK_1_3, "a2a-sdk-0.3.26": SDK_0_3}
 ENDPOINTS_OWN_404 = {"62-rest1-task-not-found", "62-rest03-not-found"}
 CUT = {"42-rpc03-stream-raises", "43-rpc03-stream-raises-first", "66-rest03-stream-raises"}
 
-# What a wrapper saw, line by line: each line's request, and what becomes of it.
+# The requests of a wrapper's log, line by line, and the outcome of each.
 SEQUENCES = {
     "a2a-sdk-1.3.0": [
         ("stream ok", Outcome.ANSWERED),
@@ -158,7 +158,7 @@ def outcomes(middleware: AgentHealthMiddleware) -> dict[str, int]:
 async def replay(
     app: App, scope: Scope, received: Sequence[Message]
 ) -> tuple[dict[str, int], list[Message], Exception | None]:
-    """Run one request through the middleware: what was counted, sent and raised."""
+    """Return counts, sent messages and the exception of one request through the middleware."""
     middleware = AgentHealthMiddleware(app, agent_id="urn:replayed")
     sent: list[Message] = []
     incoming = iter(received)

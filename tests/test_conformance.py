@@ -9,7 +9,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 TESTS = REPOSITORY / "tests"
-# They are not ours to hand on; whoever has them lays them beside the repository.
+# The captures are not ours to publish; copy them beside the repository.
 SOURCES = REPOSITORY.parent / "shared" / "specs"
 WORD = re.compile(
     r"\b(?:MUST NOT|SHALL NOT|SHOULD NOT|NOT RECOMMENDED"

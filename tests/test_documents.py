@@ -17,9 +17,9 @@ from lifesign.prober.worker.claims import RENEW_RATIO, takeover_s
 REPOSITORY = Path(__file__).parents[1]
 DOCUMENTS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 DEFINITIONS = sorted((REPOSITORY / "probes").glob("*.yml"))
-# Where a line is typed: in a block of shell, after a prompt, in backticks, in the comment of a definition.
+# Commands in blocks of shell, after a prompt, in backticks, and in comments of a definition.
 TYPED = re.compile(r"^(?:\$ |#  +|)((?:LIFESIGN_KEY=\S+ )?lifesign .+)$|`(lifesign [^`]+)`", re.MULTILINE)
-# What the server says of itself.
+# The server's own description.
 SAID = "lifesign registry at"
 COMMANDS: Any = typer.main.get_command(application._application)
 
@@ -40,7 +40,7 @@ def typed(document: Path) -> list[list[str]]:
 
 
 def fault_in(words: list[str]) -> str | None:
-    """What of a command is not there: itself, its subcommand or an option."""
+    """Return the missing part of a command: the command itself, its subcommand or an option."""
     command = COMMANDS
     while getattr(command, "commands", None) and words and not words[0].startswith("-"):
         if words[0] not in command.commands:
@@ -49,7 +49,7 @@ def fault_in(words: list[str]) -> str | None:
     options = [(*parameter.opts, *parameter.secondary_opts) for parameter in command.params]
     known = {option for names in options for option in names}
     known |= {"--help", "-h"}
-    # What stands behind the two dashes is another program's.
+    # The part after the two dashes belongs to another program.
     words = words[: words.index("--")] if "--" in words else words
     given = [word.partition("=")[0] for word in words if word.startswith("-")]
     return next((option for option in given if option not in known), None)

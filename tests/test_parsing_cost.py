@@ -63,13 +63,13 @@ pytestmark = pytest.mark.long
 MAX_EXPONENT = 1.3
 DOUBLINGS = 4
 ENOUGH_S = 0.002
-"""What the smallest input takes at least, so that it can be measured."""
+"""Minimum time of the smallest input, so that it is measurable."""
 FIRST_SIZE = 500
 QUICK_SIZE = 20_000
-"""What takes less than ENOUGH_S at this size takes no quadratic time: that would be 200,000,000 steps."""
+"""A reader faster than ENOUGH_S at this size is not quadratic: that would be 200,000,000 steps."""
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TRIES = 4
-"""Of a measurement that shows too much: other processes share the machine's caches."""
+"""Repetitions of a measurement that is too high: other processes share the machine's caches."""
 
 
 def seconds(act: Callable[[Any], object], given: Any) -> float:
@@ -77,7 +77,7 @@ def seconds(act: Callable[[Any], object], given: Any) -> float:
     least = math.inf
     for _ in range(2):
         began_s = process_time()
-        # What is refused was read too.
+        # Refused input was read too.
         with contextlib.suppress(Exception):
             act(given)
         least = min(least, process_time() - began_s)

@@ -9,7 +9,7 @@ from tools.reference_pages import REFERENCE, commands, options, pages
 from lifesign.domain.events.event_type import EventType
 
 SOURCES = Path(__file__).parents[1] / "src"
-# Given to an agent's process by whoever runs it under a lease, told in adapter.md and tool-proxy.md.
+# Set for an agent's process by its adapter, documented in adapter.md and tool-proxy.md.
 HANDED_DOWN = {"LEASE", "TASK_ID", "RUN_ID", "FENCING_TOKEN"}
 
 

@@ -11,7 +11,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 DOCS = REPOSITORY / "docs"
 pytestmark = pytest.mark.long
-# What a browser fetches by itself; a link is followed by a person.
+# URLs that a browser fetches by itself; a person follows links.
 FETCHED = re.compile(
     r"<(?:script|img|iframe|source|embed)\b[^>]*\bsrc=[\"'](?:https?:)?//"
     r"|<link\b[^>]*\bhref=[\"'](?:https?:)?//"

@@ -1,4 +1,4 @@
-"""What a stranger sends makes a reader raise no other error than its own."""
+"""Input of a stranger makes a reader raise only its own errors."""
 
 import contextlib
 import json
@@ -67,7 +67,7 @@ class Reader:
     samples: list[Any]
     """Bytes as they are; all else as JSON."""
     own: tuple[type[Exception], ...] = ()
-    """What it may raise."""
+    """The allowed exceptions."""
 
 
 def in_directory(name: str) -> Callable[[bytes], object]:

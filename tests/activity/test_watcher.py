@@ -60,7 +60,7 @@ class OwnHeart:
 
 
 class Watching:
-    """A watcher at work, and all that it told."""
+    """A running watcher and its log messages."""
 
     def __init__(self, heart: OwnHeart, told: list[WatchEvent], task: "asyncio.Task[None]") -> None:
         self.heart = heart
@@ -92,7 +92,7 @@ async def watching(
             yield Watching(heart, told, task)
         finally:
             task.cancel()
-            # Whoever expects it to fail has seen that.
+            # Tests that expect a failure have seen it.
             await asyncio.gather(task, return_exceptions=True)
 
 

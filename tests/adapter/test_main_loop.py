@@ -67,7 +67,7 @@ async def test_a_drain_ends_a_run_that_takes_too_long_and_gives_it_back(world: W
         assert (await adapter.outcome()).end.exit_reason == "killed"
     assert await world.runs() in ([("killed", 9)], [("killed", -9)])
     now = await world.now()
-    # That was no fault of the task.
+    # The task is not at fault.
     assert (now.status, now.attempts, now.lost_runs) == ("queued", 0, 1)
 
 
@@ -245,7 +245,7 @@ async def test_unreachable_registry_ends_the_agent_at_the_lease_deadline(tmp_pat
 async def test_nothing_of_an_agent_that_hears_nothing_is_left_at_the_deadline_however_long_its_grace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Most of what is left once the registry is away is for the agent to hear of it.
+    # Most of the time left after the registry became unreachable belongs to the agent.
     monkeypatch.setattr(lease_renewal, "RENEW_RATIO", 0.1)
     monkeypatch.setattr(lease_renewal, "NOTICE_RATIO", 0.8)
     with registry_server(tmp_path) as other:
@@ -260,7 +260,7 @@ async def test_nothing_of_an_agent_that_hears_nothing_is_left_at_the_deadline_ho
                 told = await adapter.until("failed")
                 assert told.exit_reason == "lease_expired"
                 assert pid not in process_watcher.processes()
-                # It was asked before, while nobody else could have begun.
+                # The request came before any other agent could start.
                 assert (adapter.workspace() / "asked").exists()
             finally:
                 await asyncio.to_thread(other.start)

@@ -54,7 +54,7 @@ async def test_while_a_workspace_is_removed_the_loop_goes_on(
 
     def remove_slowly(places: Workspaces, run_id: str) -> bool:
         has_begun.set()
-        # On the loop, nobody would end this wait.
+        # On the loop, this wait would never end.
         return goes_on.wait(PATIENCE_SECONDS) and remove(places, run_id)
 
     monkeypatch.setattr(Workspaces, "_remove", remove_slowly)
@@ -314,7 +314,7 @@ async def test_who_cannot_look_whether_anything_goes_on_does_not_give_the_run_ba
             "it is not given back, since it is not known whether anything of it goes on: "
             "[Errno 24] Too many open files: '/proc'; its lease runs out in "
         )
-        # Nobody else gets it while the lease lasts, of which no more is had.
+        # No other agent gets it while the lease lasts, and the lease is lost to us.
         assert (await world.now()).status == "assigned"
         assert not adapter.living.done()
         assert not adapter.lease().is_held()
@@ -323,7 +323,7 @@ async def test_who_cannot_look_whether_anything_goes_on_does_not_give_the_run_ba
         outcome = await adapter.outcome()
         assert (outcome.end.exit_reason, outcome.exit_code) == ("lease_expired", -9)
         assert not outcome.could_start
-        # Who looks into it finds all of it.
+        # A reader of the files finds all of it.
         assert adapter.workspace().is_dir()
 
 

@@ -80,7 +80,7 @@ def test_so_is_one_below_a_directory_to_which_others_may_write(tmp_path: Path) -
     (tmp_path / "link").symlink_to(above)
     with pytest.raises(InvalidValue, match=f"{above} has mode 0777"):
         Workspaces(tmp_path / "link" / "runs")
-    # Of a sticky one nobody can take what is another's.
+    # In a sticky directory only owners can remove their files.
     above.chmod(0o1777)
     with Workspaces(above / "state" / "runs"):
         pass

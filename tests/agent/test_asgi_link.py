@@ -55,7 +55,7 @@ class Desk:
 
 
 class Server:
-    """What an ASGI server does with a lifespan."""
+    """The lifespan events of an ASGI server."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -280,7 +280,7 @@ async def test_one_of_several_workers_sends_heartbeats_and_another_continues_its
         await registry.until_beats(2)
         assert registry.beats()[-1].body["current_load"] == 3
         gaps = [after.at_s - before.at_s for before, after in pairwise(registry.beats()[1:])]
-        # One interval apart: nobody else beats between.
+        # One interval apart: no other worker sends one between.
         assert min(gaps) > 20
         for desk in desks:
             desk.may_answer.set()

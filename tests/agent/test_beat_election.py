@@ -128,7 +128,7 @@ def test_incarnation_is_shared_with_later_workers_and_removed_with_the_last(tmp_
     assert second.incarnation() == HAS_LEFT
     assert not first.leave()
     assert second.leave()
-    # All were started anew, or all were killed: what was true then may not be now.
+    # After a restart or kill of all workers, earlier records may be wrong.
     third = BeatElection.join(tmp_path)
     assert third.incarnation() is None
     third.note_incarnation(5)

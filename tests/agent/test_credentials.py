@@ -61,7 +61,7 @@ def test_a_key_that_is_nowhere_kept_is_complained_of(caplog: pytest.LogCaptureFi
     AgentKeys(key="ahk_given", environment={}).keep("ahk_own")
     assert "give a key_file" in caplog.text
     caplog.clear()
-    # Nobody comes back for it.
+    # The agent does not return.
     AgentKeys(key="ahk_given", environment={}, comes_back=False).keep("ahk_own")
     assert caplog.text == ""
 

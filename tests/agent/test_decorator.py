@@ -87,7 +87,7 @@ def from_workflow_at(registry: ScriptedRegistry, directory: Path) -> AgentRunner
 
 
 def wire(registry: ScriptedRegistry) -> list[Any]:
-    """What was sent, but for what differs by the clock."""
+    """Return the sent requests without members that depend on the clock."""
     timeless = {"client_timestamp"}
     kept = {"X-API-Key", "X-Agent-Incarnation", "Content-Type", "If-Match", "User-Agent"}
     return [
@@ -102,7 +102,7 @@ def wire(registry: ScriptedRegistry) -> list[Any]:
 
 
 async def lived(start: Callable[[ScriptedRegistry], AgentRunner]) -> list[Any]:
-    """What an agent sends in a whole life."""
+    """Return all requests of an agent from registration to the end."""
     async with scripted_registry() as registry:
         async with start(registry) as runner:
             await registry.until_beats(2)
@@ -185,7 +185,7 @@ async def test_marked_methods_are_called_with_their_object() -> None:
 def test_a_class_stays_what_it_is() -> None:
     @Agent("a")
     class Plain:
-        """What it is for."""
+        """Its purpose."""
 
         @on_assignment
         def work(self, task: object) -> object:

@@ -27,7 +27,7 @@ INTERVAL_S = 30.0
 
 
 class Living:
-    """An agent, its registry, and what it was told."""
+    """An agent, its registry and the messages for it."""
 
     def __init__(self, registry: ScriptedRegistry, directory: str, **settings: Any) -> None:
         self.registry = registry
@@ -83,7 +83,7 @@ async def test_it_registers_and_then_beats_a_little_early_each_interval() -> Non
         await agent.registry.until_beats(4)
         assert agent.registry.functions() == ["POST", *["beat"] * 4]
         assert agent.told == [("life", 1)]
-        # By half of the fifth that a beat may be early.
+        # By half of the fifth by which a heartbeat may be early.
         assert gaps(agent) == [27.0, 27.0, 27.0]
 
 
@@ -165,7 +165,7 @@ async def test_who_was_given_up_drops_its_work_and_registers_again() -> None:
         assert agent.registry.functions() == ["POST", "beat", "beat", "GET", "POST", "beat"]
         assert [told[0] for told in agent.told] == ["life", "lost", "life"]
         first, again = (asked for asked in agent.registry.asked if asked.function == "POST")
-        # The first life of a process ends its own former one; a later one takes nobody's place.
+        # The first registration of a process supersedes its own former one; a later one supersedes no agent.
         assert (first.body.get("supersede"), again.body.get("supersede")) == (True, None)
         assert agent.registry.beats()[-1].headers["X-Agent-Incarnation"] == "2"
 

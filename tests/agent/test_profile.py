@@ -26,7 +26,7 @@ SAID: dict[str, Any] = {
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Nobody asks it."""
+    """Is never called."""
 
 
 def test_nothing_of_a_profile_is_left_unsaid_here() -> None:

@@ -287,7 +287,7 @@ async def test_who_stands_aside_takes_no_work() -> None:
             runner._handed_in.put(2)
             await asyncio.sleep(1)
             assert desk.begun == []
-        # It takes nobody's place with it.
+        # It supersedes no agent.
         assert registry.status == "active"
 
 

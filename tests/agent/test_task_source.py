@@ -396,7 +396,7 @@ def test_a_class_says_that_it_takes_tasks() -> None:
 
 @contextlib.contextmanager
 def example(registry: RegistryServer, directory: Path) -> "Iterator[subprocess.Popen[bytes]]":
-    """Run the example; what it says stands in `log`."""
+    """Run the example; its output is in `log`."""
     settings = {"LIFESIGN_REGISTRY": registry.url, "LIFESIGN_KEY": KEYS[Role.ENROLL]}
     with (directory / "log").open("wb") as output:
         process = subprocess.Popen(

@@ -74,7 +74,7 @@ def test_csv_has_one_fact_per_row() -> None:
     assert ["targets", "", "never_measured", "14"] in rows
     assert ["platforms", "vercel.app", "alive_ratio", "0.2"] in rows
     assert ["latencies", "discovery", "p99_ms", "1978.0"] in rows
-    # What is not known is empty, not zero.
+    # Unknown values are empty, not zero.
     assert ["platforms", "example.org", "alive_ratio", ""] in rows
 
 

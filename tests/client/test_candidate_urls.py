@@ -51,7 +51,7 @@ def test_cards_are_looked_for_below_the_prefix_and_then_at_the_root(path: str, e
         ("", CARD, "/state", ["/state", HEALTH]),
         ("/a", None, None, ["/a" + HEALTH, "/a", HEALTH]),
         ("/a", "/a" + CARD, "/state", ["/state", "/a" + HEALTH, "/a", HEALTH]),
-        # The root's card may be another agent's: what stands under the own prefix comes first.
+        # The root's card may be another agent's: paths under the own prefix come first.
         ("/a", CARD, "/state", ["/a" + HEALTH, "/a", "/state", HEALTH]),
         ("/a" + CARD, "/a" + CARD, None, ["/a" + HEALTH, HEALTH]),
         ("/a" + HEALTH, None, None, ["/a" + HEALTH, HEALTH]),

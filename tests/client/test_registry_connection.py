@@ -63,7 +63,7 @@ def mocked() -> Iterator[aioresponses]:
 
 @pytest.fixture
 def waits() -> list[float]:
-    """How long was waited between tries, in seconds."""
+    """Return the waiting times between tries, in seconds."""
     return []
 
 

@@ -151,7 +151,7 @@ async def test_claim_carries_witnesses_and_returns_the_registry_time() -> None:
             wanted_witnesses={"public_ipv6": 2},
             interval_s=60.0,
         )
-    # It is told anew with each try.
+    # It is sent with each try.
     assert [body["sent_at"] for body in bodies] == ["1970-01-12T13:46:40.000Z", "1970-01-12T13:46:45.000Z"]
     assert bodies[1]["reached_classes"] == ["public_ipv4"]
     assert bodies[1]["wanted_witnesses"] == {"public_ipv6": 2}

@@ -293,7 +293,7 @@ async def test_directory_missing_from_the_definition_is_reported(
     other = importer(database, defined(tmp_path, targets=["b.example"]))
     assert await other.import_inline() is not None
     assert [record.name for record in await other.unnamed()] == ["agents.txt"]
-    # One that lists nobody is nobody's concern.
+    # An empty directory needs no import.
     write_list(tmp_path)
     (tmp_path / "agents.txt").write_text("[]")
     assert await importer(database, a_list).import_inline() is None

@@ -103,7 +103,7 @@ async def test_another_list_of_the_same_name_is_refused_by_a_registry_too(fleet:
         InvalidValue, match=r"agents\.txt \(place [0-9a-f]{8}\), the source of the list of this name in there"
     ) as refused:
         await fleet.crawls("two")
-    # Both are called alike, and their places are told apart.
+    # Both have the same name; their places differ.
     assert len(set(re.findall(r"\(place [0-9a-f]{8}\)", str(refused.value)))) == 2
     assert await fleet.size() == 3
 
@@ -128,7 +128,7 @@ async def test_a_list_may_change_where_it_lies(fleet: Fleet) -> None:
 async def test_the_same_path_is_the_same_place_on_every_machine(fleet: Fleet, tmp_path: Path) -> None:
     fleet.has("one", "a.example")
     await fleet.crawls("one")
-    # As a container that begins anew, with another list in its image.
+    # Like a restarted container with another list in its image.
     shutil.rmtree(tmp_path / "one")
     fleet.has("one", "b.example", "c.example")
     await fleet.crawls("one")

@@ -46,7 +46,7 @@ async def test_crawl_reports_its_progress_as_metrics(tmp_path: Path, monkeypatch
         for result in ResultClass
     )
     assert ended == crawled.probed > 0
-    # Whoever asks for an increase needs the time before the first one.
+    # A counter's increase needs the time before the first probe.
     assert {labels["result"] for labels in found.labels(f"{PREFIX}probes_total")} == set(ResultClass)
     assert found.value(f"{PREFIX}results_reported_total", worker=worker) == crawled.probed
     assert found.value(f"{PREFIX}unreached_classes", worker=worker) == 0
@@ -54,7 +54,7 @@ async def test_crawl_reports_its_progress_as_metrics(tmp_path: Path, monkeypatch
     assert found.value(f"{PREFIX}in_flight", worker=worker) == 0
     assert found.value(f"{PREFIX}targets_left", worker=worker) == 0
     assert found.value(f"{PREFIX}directories", state="read") == 1
-    # Whom it looks at is nobody's business who may read the numbers.
+    # Readers of the metrics do not learn the targets.
     assert "127.0.0.1" not in text
     named = re.findall(r"`(lifesign_prober_\w+)`", (REPOSITORY / "docs" / "monitoring.md").read_text())
     assert {f"{each.name}_total" if each.type == "counter" else each.name for each in found.families} == set(

@@ -20,7 +20,7 @@ from lifesign.prober.errors import PassDelayed
 
 
 def shares(tmp_path: Path, count: int = 2) -> list[WorkerConfig]:
-    """Shares whose database names a file: what the processes of these tests do stands in `act`."""
+    """Shares whose database names a file: the actions of these tests' processes are in `act`."""
     definition = ProbeDefinition.for_urls(["http://127.0.0.1:1"])
     return [
         WorkerConfig(
@@ -37,7 +37,7 @@ def cast(tmp_path: Path, *roles: str) -> list[WorkerConfig]:
 
 
 class Heard:
-    """What the processes said."""
+    """Messages of the processes."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

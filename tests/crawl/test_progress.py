@@ -230,7 +230,7 @@ def test_what_is_shown_suits_the_stream(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class Gone(io.StringIO):
-    """A stream that nobody reads any more."""
+    """A stream whose reader is gone."""
 
     def write(self, text: str) -> int:
         raise BrokenPipeError

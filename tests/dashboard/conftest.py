@@ -28,7 +28,7 @@ class Sample:
     """Cookies, by the role that is logged in: logins are few."""
 
     def visitor(self, role: Role | None = None) -> Visitor:
-        """Somebody who has just come, or is logged in with a role's key."""
+        """Return a new visitor, or one who is logged in with a role's key."""
         visitor = Visitor(self.server.url)
         if role is not None and role not in self.sessions:
             answer = visitor.log_in(KEYS[role])
@@ -39,7 +39,7 @@ class Sample:
         return visitor
 
     def let_somebody_probe(self) -> None:
-        """Let a prober be at work from now on."""
+        """Let a prober work from now on."""
         sent = {"x-api-key": KEYS[Role.PROBER], "content-type": "application/json"}
         claim = json.dumps({"worker": "prober-1", "ttl_seconds": 60}).encode()
         claimed = self.visitor()._ask("POST", "/api/v1/shards/claim", claim, sent)
@@ -63,7 +63,7 @@ class Filled:
 
 @pytest.fixture(scope="session")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
-    """What has happened before anybody looks."""
+    """The events before the first page is read."""
     directory = tmp_path_factory.mktemp("filled")
     tasks = asyncio.run(fill(directory))
     return Filled(directory / "registry.db", tasks)
@@ -71,7 +71,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
 
 @pytest.fixture(scope="session")
 def sample(filled: Filled, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
-    """A server that nobody may read without a key."""
+    """A server whose pages require a key."""
     with filled.served(tmp_path_factory.mktemp("dashboard")) as served:
         yield served
 

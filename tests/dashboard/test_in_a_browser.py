@@ -70,7 +70,7 @@ def served(filled: Filled, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def context(browser: Browser, served: Sample) -> Iterator[BrowserContext]:
-    """Somebody at a desk who is logged in."""
+    """A person who is logged in."""
     with browser.new_context(viewport=DESK, base_url=served.server.url) as context:
         context.set_default_timeout(PATIENCE_MS)
         log_in(context, served)
@@ -116,8 +116,8 @@ def pages_of(served: Sample) -> dict[str, str]:
 
 
 def told(message: ConsoleMessage) -> str | None:
-    """What a browser complains of; that a page is not there is no complaint."""
-    # Of forms that people cannot use well it speaks in a low voice.
+    """Return a complaint of the browser; missing pages are none."""
+    # Forms that are hard to use are reported at a lower level.
     kind: str = message.type
     is_of_a_form = kind == "verbose" and message.text.startswith("[DOM]")
     is_complaint = (kind in {"error", "warning"} or is_of_a_form) and "404" not in message.text
@@ -166,7 +166,7 @@ def test_every_page_is_accessible_fits_and_loads_nothing_from_elsewhere(
 
 
 def broken_rules(page: Page) -> list[str]:
-    """Which rules of accessibility a page breaks, and where."""
+    """Return the accessibility rules that a page breaks, and where."""
     page.evaluate(f"{AXE.read_text()}; 0")
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']}).then(ran => ran.violations)")
     return [f"{rule['id']}: {rule['nodes'][0]['html'][:200]}" for rule in found]
@@ -236,7 +236,7 @@ def test_what_happens_is_seen_as_it_happens(context: BrowserContext, served: Sam
     assert line.locator("a").get_attribute("href") == "/agents/research-2"
     expect(table.locator('[data-agent="research-2"] [data-status]')).to_have_text("draining")
     expect(agent.locator(".banner")).to_contain_text("draining")
-    # What somebody has opened stays open, though the page around it is fetched anew.
+    # An open element stays open although the page around it is fetched again.
     expect(numbers.locator("table")).to_be_visible()
     expect(fleet.locator("#news")).to_contain_text("new event")
 
@@ -330,7 +330,7 @@ def test_a_short_url_stands_on_one_line_beside_a_long_reason(context: BrowserCon
     links = page.locator("tbody th a")
     links.evaluate_all("links => links.forEach(link => { link.textContent = 'http://127.77.0.10:18377/' })")
     before = links.first.bounding_box()
-    # As where a prober tells why in many words.
+    # As where a prober gives a long reason.
     page.locator("tbody td:nth-child(3)").evaluate_all(
         "cells => cells.forEach(cell => { cell.textContent = 'no connection in time '.repeat(8) })"
     )

@@ -62,7 +62,7 @@ def open_page(served: Sample, after: int | str, **headers: str) -> Iterator[Stre
 
 
 def next_of(stream: Stream, kind: str) -> dict[str, str]:
-    """The next message that tells of an event of a type: the registry has things to say of its own."""
+    """Return the next message about an event of a type: the registry sends others too."""
     while json.loads((message := stream.next("line"))["data"])["type"] != kind:
         pass
     return message
@@ -189,7 +189,7 @@ def test_the_script_puts_in_texts_as_texts() -> None:
 def test_open_pages_go_with_a_server_that_gets_no_signal(
     filled: Filled, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that runs in a thread, say: it was ended by force after its grace as long as somebody watched."""
+    """For example one that runs in a thread: open streams forced its end after the grace period."""
     with filled.served(tmp_path, open_dashboard=True) as served, open_page(served, 0) as stream:
         stream.next("missed")
         monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)

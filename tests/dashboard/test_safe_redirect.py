@@ -10,7 +10,7 @@ SITE = "https://registry.example"
 
 
 def as_browsers_read_it(text: str) -> str:
-    """What a browser makes of an address before it looks for the host (WHATWG URL, basic parser)."""
+    """Return the address as a browser reads it before it extracts the host (WHATWG URL, basic parser)."""
     kept = "".join(character for character in text.strip() if character not in "\t\r\n")
     return kept.replace("\\", "/")
 

@@ -14,7 +14,7 @@ CLASS: Final = "127.20.0.0/16"
 CANARIES: Final = tuple(f"127.20.255.{number}" for number in range(1, 6))
 NAME_SERVER: Final = "127.20.254.53"
 INBOUND: Final = "127.30.0.1"
-"""Where heartbeat agents reach the registry."""
+"""Address at which heartbeat agents reach the registry."""
 DOMAIN: Final = "fleet.example"
 _REASONS: Final = {200: "OK", 304: "Not Modified"}
 _MAX_HEAD_BYTES: Final = 65_536

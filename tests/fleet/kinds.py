@@ -15,7 +15,7 @@ HEALTH_PATH: Final = "/.well-known/agent-health"
 INTERFACE_PATH: Final = "/a2a"
 SAMPLES: Final = 40
 _SLOW_RATIO: Final = 0.1
-"""Of an interval: how late a slow agent answers."""
+"""Ratio of an interval: how late a slow agent answers."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Answer:
 
 @dataclass
 class AgentState:
-    """What an agent's answers depend on."""
+    """The state that decides an agent's answers."""
 
     url: str
     kind: "Kind"
@@ -65,9 +65,9 @@ class Kind:
     is_undecided: bool = False
     """Whether its status has no label, since it fails by its own design now and then."""
     statuses: frozenset[str] = frozenset({"active"})
-    """What its status may be in the end."""
+    """Possible final statuses."""
     healths: frozenset[str] = frozenset({"unknown"})
-    """What its health may be in the end; of agents that are dead nothing is asked."""
+    """Possible final health values; dead agents are not asked."""
 
 
 def as_json(value: Any, status: int = 200, **headers: str) -> Answer:

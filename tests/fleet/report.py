@@ -18,12 +18,12 @@ class Finished:
 
     script: Script
     result: dict[str, Any] | None
-    """What the registry decided; None if the scenario itself came to nothing."""
+    """The registry's verdicts; None if the scenario itself failed."""
     why: str
 
     @cached_property
     def outcome(self) -> Outcome | None:
-        """How it compares with the labels."""
+        """Return how it compares with the labels."""
         if self.result is None:
             return None
         agents = self.script.agents
@@ -43,7 +43,7 @@ class Finished:
 
     @cached_property
     def problems(self) -> list[str]:
-        """What is wrong, in words."""
+        """Return the deviations, in words."""
         if self.result is None or self.outcome is None:
             return [f"it came to nothing: {self.why}"]
         problems = [*self.outcome.problems, *self.result["problems"]]

@@ -18,7 +18,7 @@ WARM_UP_S: Final = 1500.0
 
 
 class What(StrEnum):
-    """What an action does."""
+    """Effect of an action."""
 
     CUT = "cut"
     """Cut hosts off below HTTP."""
@@ -89,7 +89,7 @@ class Agent:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What must come out, besides no false verdict."""
+    """Required results, besides the absence of false verdicts."""
 
     dead_at_least: int = 0
     """Agents that must be found dead."""
@@ -181,7 +181,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a scenario came to, beside its labels."""
+    """Results of a scenario, beside its labels."""
 
     false_unhealthy: tuple[str, ...]
     """Agents that went unhealthy while they worked."""

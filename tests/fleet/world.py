@@ -240,7 +240,7 @@ class World:
                 due_s = max(due_s + interval_s, time.monotonic())
                 await asyncio.sleep(due_s - time.monotonic())
 
-    # What happens
+    # Actions
 
     async def _do(self, action: Action) -> None:
         numbers = action.hosts or tuple(self.hosts)
@@ -291,7 +291,7 @@ class World:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.problems.append(f"the fleet itself failed: {error!r}")
 
-    # What is seen
+    # Observations
 
     async def _sample(self, client: RegistryClient) -> None:
         while True:

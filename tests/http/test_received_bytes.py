@@ -41,7 +41,7 @@ MAX_BODY_BYTES = 10_000
 MAX_SENT_BYTES = MAX_SPARE_BYTES + KERNEL_BYTES
 MAX_MEMORY_BYTES = 16 * 1024 * 1024
 LARGEST_MESSAGE_BYTES = 256 * 1024
-"""Of a stream of events, instead of MAX_MESSAGE_BYTES: each line is slow while memory is traced."""
+"""For event streams, instead of MAX_MESSAGE_BYTES: each line is slow while memory is traced."""
 JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
@@ -164,7 +164,7 @@ LARGEST_BODIES = {
     "a registry client": registry_connection.MAX_BODY_BYTES,
     "watch-activity": opencode.MAX_BODY_BYTES,
 }
-"""Of clients that read more than MAX_BODY_BYTES."""
+"""Clients that read more than MAX_BODY_BYTES."""
 PLAIN_BODIES = ("a body", "the body of an error", "the body of a redirect")
 # The header is read by a connector that is not ours.
 BODY_FLOODS = [name for name, (beginning, _) in FLOODS.items() if b"\r\n\r\n" in beginning]

@@ -220,7 +220,7 @@ def test_an_answer_is_the_same_to_the_byte_and_counts_as_what_it_is(pair: Pair, 
     if case.path.startswith("/.well-known/agent"):
         wrapped.headers.remove(LINK)
     assert wrapped == bare
-    # A stream is judged when the app returns, a moment after the caller has its last byte.
+    # A stream is classified when the app returns, a moment after the caller has its last byte.
     grown = until("the request is counted", lambda: pair.counts() - before)
     pair.expected += grown
     assert grown == {case.outcome: 1}

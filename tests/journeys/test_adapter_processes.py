@@ -69,7 +69,7 @@ async def test_case_25_an_adapter_that_is_killed_leaves_no_process_behind_and_it
         granted = adapter.until("started")
         until("the agent is ready", lambda: "ready\n" in adapter.errors)
         below = set(process_watcher.descendants(adapter.process.pid))
-        # The keeper, the warden, the agent, its child, and what it left behind.
+        # The adapter, the watcher, the agent, its child and its orphan.
         assert len(below) == 5
         adapter.process.kill()
         until("nothing is left", lambda: not below & process_watcher.processes().keys())
@@ -95,14 +95,14 @@ async def test_case_4_an_adapter_that_slept_through_its_deadline_ends_its_agent_
         until("the agent is ready", lambda: "ready\n" in adapter.errors)
         below = set(process_watcher.descendants(adapter.process.pid))
         adapter.process.send_signal(signal.SIGSTOP)
-        # By who watches over it: the next holder begins while the adapter still sleeps.
+        # By its watcher: the next holder begins while the adapter still sleeps.
         until("nothing of the agent is left", lambda: not below & process_watcher.processes().keys())
         await status_is(world, "queued")
         adapter.process.send_signal(signal.SIGCONT)
         assert adapter.end() == 4
         failed = adapter.until("failed")
         assert failed["exit_reason"] == "lease_expired"
-        # Nobody asks the dead to end.
+        # Dead agents are not asked.
         assert [line for line in adapter.lines if line["what"] == "stopping"] == []
         assert not below & process_watcher.processes().keys()
     own_key = (world.directory / "runs" / "own-keys" / "sleeper.key").read_text().strip()
@@ -131,7 +131,7 @@ for pid in (keeper, warden, adapter):
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, 0))
 sys.exit(1)
 """
-"""Leaves a process that tells nothing of its run, and takes from all three what they need to look."""
+"""Leaves a process without marks of its run, and removes from all three the data for a search."""
 
 
 @pytest.mark.fault
@@ -151,7 +151,7 @@ async def test_an_agent_that_denies_all_three_any_further_descriptor_leaves_noth
         go.touch()
         until("nothing is left", lambda: not below & process_watcher.processes().keys())
         assert adapter.end() == 4
-        # What came of it is not that it was never started.
+        # The outcome is not that it was never started.
         assert adapter.until("failed")["exit_code"] == 1
 
 

@@ -108,7 +108,7 @@ def test_sigterm_lets_an_agent_finish_and_leave_and_a_second_one_ends_it_at_once
         ("deregistered", "deregistered"),
     ]
     with reporter(registry, tmp_path) as process:
-        # By its own key, which it kept: the one that enrols takes over nobody.
+        # With its own key, which it kept: the enrolling key cannot take over an agent.
         assert line(process) == "registered, life 2"
         process.send_signal(signal.SIGKILL)
         process.wait(PATIENCE_SECONDS)
@@ -138,7 +138,7 @@ def who_beats(server: Server, but_not: int | None = None) -> int | None:
 
 
 def workers(directory: Path) -> int:
-    """How many have joined: their files, but for those of killed ones that nobody has looked at since."""
+    """Return how many workers have joined: their files, with those of killed ones until the next check."""
     return len(list((directory / "crew").glob("load-*")))
 
 
@@ -167,7 +167,7 @@ def test_when_the_worker_that_beats_is_killed_another_one_goes_on_with_the_same_
         )
         after = record(registry, AGENT_ID)
         assert (after.status, after.incarnation) == (Status.ACTIVE, 1)
-        # Those of the killed worker are gone; which worker had how many is the kernel's choice.
+        # Those of the killed worker are gone; the kernel chose which worker had how many.
         assert after.capacity.current_load <= 6
         until("the killed one has a successor", lambda: workers(tmp_path) == 2)
     assert record(registry, AGENT_ID).status is Status.DEREGISTERED

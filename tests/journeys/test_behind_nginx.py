@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(
     shutil.which("nginx") is None, reason="NOT RUN: nginx is absent (apt-get install nginx-light)"
 )
 PROXIED_BYTES = 16 * 1024 * 1024
-"""What the page lets nginx take; ours is asked for more than the 1 MiB that nginx takes by itself."""
+"""Body limit of nginx in the page; our limit is above nginx's default of 1 MiB."""
 AROUND = """\
 daemon off;
 {user}

@@ -105,7 +105,7 @@ async def until_asked(servers: list[HostileServer], count: int) -> None:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Look again and again, since it is another process that does it."""
+    """Poll, since another process acts."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not is_so():  # noqa: ASYNC110 - no event of ours would tell
             await asyncio.sleep(0.02)
@@ -155,7 +155,7 @@ async def test_ctrl_c_ends_a_crawl_cleanly_and_the_next_one_goes_on(
             code, told = await ended(process)
         assert code == 0, told
         assert "going on with the pass that began at" in told
-        # Nobody was asked twice, except who was just being asked when it ended.
+        # No target was probed twice, except those in progress when it ended.
         again = [
             server.url for server in servers if asked[server.url] and len(server.heads) > asked[server.url]
         ]
@@ -211,13 +211,13 @@ async def test_machines_that_share_a_registry_work_on_one_pass(
         assert [code for code, _ in ends] == [0, 0], ends
         async with RegistryClient(registry.url, key=KEYS[Role.PROBER]) as client:
             counts = await client.census.counts()
-    # Whoever joins is given half of the shards. What was not handed over of them is void, and they are
-    # looked at again: but each is counted once, and no machine looks at one twice.
+    # The new prober gets half of the shards. Results that were not delivered are void and their targets are
+    # probed again, but each is counted once, and no machine probes one twice.
     assert {row.result: row.count for row in counts.targets} == {ResultClass.OK: HOSTS}
     told = [text for _, text in ends]
     for server in servers:
         assert server.heads
         for contact in (CONTACT, OTHER_CONTACT):
             assert sum(contact in head for head in server.heads) <= len(counts.runs), told
-    # Both found the pass of whoever came first, unless they came at the very same moment.
+    # Both found the pass of the first one, unless they came at the same moment.
     assert sum("going on with the pass" in text for text in told) == 2 - len(counts.runs), told

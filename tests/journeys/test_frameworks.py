@@ -34,10 +34,10 @@ def _examples_importable() -> Iterator[None]:
 
 @pytest.fixture
 def example(request: pytest.FixtureRequest) -> Iterator[App]:
-    """The app of an example, made anew for each test."""
+    """The app of an example, a new one for each test."""
     name: str = request.param
     if name == "django_agent" and name in sys.modules:
-        # Django's settings can be made once in a process; the counts begin anew with a new wrapper.
+        # Django's settings can be made once in a process; the counts restart with a new wrapper.
         app: Any = sys.modules[name].app
         yield AgentHealthMiddleware(app.app, agent_id=app.health.settings.agent_id)
         return
@@ -116,7 +116,7 @@ async def test_a_mounted_agent_is_found_below_a_proxys_path(framework: str, root
     agent: Starlette = Starlette() if framework == "starlette" else FastAPI()
     agent.router.routes.append(Mount("/agents/one", inner))
     outer = AgentHealthMiddleware(agent, agent_id="outer")
-    # As uvicorn has it: the root path stands in front of the path.
+    # As in uvicorn: the root path is a prefix of the path.
     assert (await ask(outer, root_path + "/agents/one/ask", root_path=root_path)).status == 200
     found = await document(outer, f"{root_path}/agents/one{HEALTH}", root_path=root_path)
     assert found.agent_id == "inner"
@@ -141,7 +141,7 @@ async def test_a_404_of_an_endpoint_is_an_answer_of_the_agent(framework: str) ->
 
 
 async def test_litestar_calls_middleware_only_for_routes_that_it_knows() -> None:
-    """Why litestar_agent.py wraps from outside. If this fails, its docstring can be made simpler."""
+    """The reason why litestar_agent.py wraps from outside. If this fails, its docstring can be simplified."""
     wrap: Any = AgentHealthMiddleware
     app: Any = Litestar([], middleware=[DefineMiddleware(wrap, agent_id="agent")])
     assert (await ask(app, HEALTH)).status == 404

@@ -12,7 +12,7 @@ from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, SCRIPTS, Server,
 GUIDES = sorted(
     path for path in (REPOSITORY / "docs" / "guides").glob("*.md") if "uvicorn --app-dir" in path.read_text()
 )
-# Whose SDKs exclude those of the tests: `make test-sdks` and `make test` make these environments.
+# Their SDKs exclude those of the tests: `make test-sdks` and `make test` create these environments.
 ELSEWHERE = {
     "a2a-sdk-03": ".venv-a2a03",
     **dict.fromkeys(("fasta2a", "flask", "google-adk", "python-a2a", "strands"), ".venv-sdks"),

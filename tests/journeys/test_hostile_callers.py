@@ -179,7 +179,7 @@ def test_invalid_json_is_reported(target: Attacked, path: str, body: bytes) -> N
         assert_refused(answer, 413, "body_too_large")
         return
     if answer.status == 422:
-        # Where nothing free is read, NaN is just a member that is not known.
+        # Where no free content is read, NaN is just an unknown member.
         assert b"metadata" in body
         assert path != AGENTS
         return
@@ -332,7 +332,7 @@ def test_a_body_that_says_it_is_no_plain_json_is_not_read(
 def test_a_path_that_is_not_there_is_not_found_whatever_it_hides(target: Attacked, path: str) -> None:
     answer = target.ask(request("GET", path, key=ADMIN_KEY))
     if answer.status == 405:
-        # It is there, for another method: nothing is told but that.
+        # It exists for another method: the answer contains nothing else.
         assert_refused(answer, 405, "method_not_allowed")
         return
     assert answer.status == 404, (answer.head, answer.body)

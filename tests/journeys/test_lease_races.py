@@ -54,7 +54,7 @@ async def _register(database: Database) -> None:
 
 
 async def _check_log(url: str) -> None:
-    """Fold the event log anew: it must not contradict itself."""
+    """Replay the event log: it must not contradict itself."""
     database = open_database(url)
 
     def check(transaction: Transaction) -> None:

@@ -109,7 +109,7 @@ def marker_of(url: str) -> DatabaseMarker | None:
 
 
 def marked(url: str, least: int) -> Callable[[], bool]:
-    """Whether the marker names this event, or a later one."""
+    """Return a check whether the marker names this event or a later one."""
 
     def is_marked() -> bool:
         marker = marker_of(url)
@@ -223,7 +223,7 @@ def test_an_older_copy_is_refused_until_it_is_adopted_and_grants_higher_tokens(
         assert register(server)[0] == 201
         token = lease(server)
         until("the marker names the event", marked(sqlite(file), last_event(server)))
-    # By cp, as many do: into the same file.
+    # By cp, as is common: into the same file.
     file.write_bytes((tmp_path / "copy.db").read_bytes())
     assert "older copy" in refused(sqlite(file))
     findings = json.loads(ran(sqlite(file), "doctor", "--json").stdout)["findings"]

@@ -13,7 +13,7 @@ from lifesign.storage.engine.database import Database
 FLEET = 300
 SILENT = FLEET // 2
 RETURNING = SILENT // 2
-"""Of the silent, so many are heard again while the registry holds."""
+"""So many silent agents answer again during the suspension."""
 BEAT_S = 60
 
 

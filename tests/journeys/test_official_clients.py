@@ -80,7 +80,7 @@ UNKNOWN: Final = ("heartbeat", {"agentId": "nobody", "teamName": "none"})
 
 
 def is_unknown_agent(answer: dict[str, Any]) -> bool:
-    """Whether a heartbeat was refused as its contract says."""
+    """Return whether a heartbeat was refused as its contract says."""
     error = "Agent 'nobody' not found"
     shown = (answer.get("is_error"), answer.get("text"), answer.get("structured"))
     return shown == (True, error, {"success": False, "error": error})

@@ -48,7 +48,7 @@ class Opencode:
         self.directory = directory
 
     def is_ready(self) -> bool:
-        # Whoever asks in the first moment in which it accepts connections is never answered.
+        # A request at the first moment in which it accepts connections is never answered.
         with suppress(OSError):
             return bool(self.ask("/global/health", seconds=2)["healthy"])
         return False
@@ -77,7 +77,7 @@ def opencode(home: Path, server: Opencode) -> Iterator[None]:
 
 
 class Watching:
-    """The command at work, and all that it told."""
+    """The running command and its messages."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process

@@ -35,7 +35,7 @@ AT_ONCE = EXPECTED | {"auth": "ok", "fail": "ok", "raise": "ok"}
 
 @dataclass(frozen=True)
 class Way:
-    """What a card says of an agent, and what follows for a message to it."""
+    """An agent's interface in its card, and the effect on a message."""
 
     sdk: str
     path: str

@@ -28,13 +28,13 @@ TARGETS = 120
 URLS = [f"https://agent-{number}.example/" for number in range(TARGETS)]
 TTL_SECONDS = 4.0
 LONG_TTL_SECONDS = 20.0
-"""So that a worker that has settled reports before it renews: that is after 12 s."""
+"""A worker that has settled reports before it renews, which is after 12 s."""
 HOLD_SECONDS = FLUSH_SECONDS
 """For so long a worker holds results at most. Until it has settled it renews sooner."""
 LONG_PATIENCE_SECONDS = 120.0
 """How long is waited for what takes a lease's time, and then some on a machine that is busy with others."""
 SLACK_SECONDS = 4.0
-"""A busy machine may be so late; what is measured beside it are whole intervals."""
+"""A busy machine may be so late; the measured times are whole intervals."""
 
 pytestmark = [pytest.mark.fault]
 
@@ -68,7 +68,7 @@ class Crew:
         return {url for url, at_s in self.looks(name) if at_s > since_s}
 
     def all_looks(self) -> dict[str, list[float]]:
-        """Return when each target was looked at, by whomever."""
+        """Return when each target was probed, by any worker."""
         at_s: dict[str, list[float]] = {url: [] for url in URLS}
         for name in self.processes:
             for url, observed_at_of in self.looks(name):
@@ -163,7 +163,7 @@ def until_renewed_after(running: Crew, name: str, seconds: float) -> None:
 
 
 def longest_gap_s(looks: dict[str, list[float]], since_s: float, until_s: float) -> float:
-    """Return for how long nobody looked at some target, within a span."""
+    """Return the longest time without a probe of some target, within a span."""
     gaps = []
     for many in looks.values():
         within = [since_s, *(at_s for at_s in many if since_s < at_s < until_s), until_s]
@@ -190,7 +190,7 @@ def _kill(database_url: str, directory: Path, kills: int) -> None:
     )
     assert longest_s <= window_s
     for many in looks.values():
-        # Nobody was probed twice in one interval: a shard has one worker at a time.
+        # No target was probed twice in one interval: a shard has one worker at a time.
         assert min(later - earlier for earlier, later in pairwise(many)) > INTERVAL_SECONDS / 3
 
 

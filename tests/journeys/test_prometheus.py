@@ -71,7 +71,7 @@ PROBE: Mapping[str, object] = {
 
 @contextmanager
 def agent(directory: Path) -> Iterator[Server]:
-    """An agent that tells its own numbers, and that somebody has asked something."""
+    """An agent that reports its own figures, after a request."""
     (directory / "app.py").write_text(APP)
     command = [str(SCRIPTS / "uvicorn"), "app:app", "--app-dir", str(directory), "--port", "{port}"]
     with serving(command, log=directory / "agent.log") as server:
@@ -156,7 +156,7 @@ def test_every_rule_is_evaluated(prometheus: Server) -> None:
     assert {rule["name"] for rule in rules()} == {
         rule["alert"] for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]
     }
-    # A registry in which nothing is wrong wakes nobody.
+    # A healthy registry raises no alert.
     assert [rule["name"] for rule in rules() if rule["state"] == "firing"] == []
 
 
@@ -169,7 +169,7 @@ def test_every_query_of_the_dashboard_is_answered(prometheus: Server) -> None:
     assert len(expressions()) > 30
     for expression in expressions():
         if "agent_down_since" in expression:
-            # Nobody is down.
+            # No agent is down.
             assert query(prometheus, expression) == []
             continue
         until(expression, partial(query, prometheus, expression.replace("$__rate_interval", "1m")))
@@ -223,7 +223,7 @@ def test_queries_and_alerts_name_only_numbers_that_there_are() -> None:
 
 def test_the_dashboard_is_what_grafana_imports() -> None:
     dashboard = json.loads((DIRECTORY / "grafana.json").read_text())
-    # Grafana gives the number itself; one that is somebody else's there would take its place.
+    # Grafana assigns the id itself; an id of another dashboard would replace that one.
     assert dashboard.get("id") is None
     assert re.fullmatch(r"[a-zA-Z0-9_-]{8,40}", dashboard["uid"])
     assert dashboard["schemaVersion"] >= 36, "from here on a data source is an object and no name"

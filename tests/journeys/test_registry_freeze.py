@@ -27,7 +27,7 @@ ANSWER_SECONDS = 1.0
 FACTS_BETWEEN = 10
 BEAT_EVERY_S = 0.2
 SILENT_AFTER_S = 1.0
-"""Two sweeps of the server: without heartbeats that came in time, by which nobody would seem silent."""
+"""Two sweeps of the server: without punctual heartbeats, no agent may seem silent so early."""
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def _world(directory: Path, servers: int) -> Iterator[tuple[str, list[int]]]:
     settings = {"LIFESIGN_SERVER_DATABASE_TIMEOUT": f"{ANSWER_SECONDS:g}s"}
     with ExitStack() as stack:
         started = [stack.enter_context(registry(url, directory, settings=settings)) for _ in range(servers)]
-        # Whatever fails: what is frozen does not end.
+        # Frozen processes are continued whatever fails.
         stack.callback(Freezer().thaw)
         yield url, [server.port for server in started]
 
@@ -57,7 +57,7 @@ async def _beat(agent_id: str, load: Load, may_speak: asyncio.Event) -> None:
 
 
 async def _freeze(load: Load, may_speak: asyncio.Event, seconds: float) -> tuple[Counter[int], float, float]:
-    """Freeze PostgreSQL; return what callers were told, how long they waited, and how soon all was well."""
+    """Freeze PostgreSQL; return the answers, the waiting times and the time until recovery."""
     ledger, freezer = load.ledger, Freezer()
     may_speak.clear()
     freezer.freeze()
@@ -125,6 +125,6 @@ def test_frozen_postgresql_gives_503_and_no_agent_dies(tmp_path: Path) -> None:
 @pytest.mark.fault
 @pytest.mark.long
 def test_freezes_of_any_length_lose_no_write_and_kill_no_agent(tmp_path: Path) -> None:
-    """One of them is longer than any statement may take: then all connections are made anew."""
+    """One of them is longer than the limit of a statement: then all connections are made again."""
     with _world(tmp_path, 2) as (url, ports):
         asyncio.run(_drill(url, ports, [5.5, 12.0, 35.0, 3.5, 5.5]))

@@ -10,7 +10,7 @@ from tests.support.registry_process import OwnPostgresql, own_postgresql, prepar
 
 AGENTS = [f"agent-{number}" for number in range(16)]
 FACTS_BETWEEN = 20
-"""So many changes are acknowledged before each outage, and after the last one."""
+"""Number of changes acknowledged before each outage and after the last one."""
 
 
 async def _outage(postgresql: OwnPostgresql, load: Load, seconds: float) -> float:

@@ -15,7 +15,7 @@ from tests.support.short_lives import DEAD_S, UNHEALTHY_S, Said, Voices, log_of,
 LATENESS_S = 1.0
 """Silence is noticed within this time after its threshold."""
 ROUNDING_S = 0.0011
-"""Events and answers tell milliseconds."""
+"""Events and answers are in milliseconds."""
 
 
 def _names(number: int) -> list[str]:
@@ -26,7 +26,7 @@ async def _beat_at_the_last_moment(servers: list[Server], names: list[str]) -> d
     """Register agents, and let each beat once when it is just dying or just dead."""
 
     async def live(place: int, name: str) -> Said:
-        # Who registers is a moment ahead of those who come after it, or the servers would be idle.
+        # Registrations are a moment ahead of the rest, or the servers would be idle.
         await asyncio.sleep(place * 0.004)
         registered_at_s = await voices.register(place, name)
         await sleep_until(registered_at_s + DEAD_S + random.uniform(-0.05, 0.2))  # noqa: S311 - no secret
@@ -62,7 +62,7 @@ def _race(directory: Path, number: int) -> None:
         said = asyncio.run(_beat_at_the_last_moment(servers, names))
         steps = asyncio.run(with_database(url, log_of)).steps
     outcomes = Counter(answer.status for answer in said.values())
-    # How many of each, and whether any, is the machine's to say.
+    # Their numbers depend on the machine.
     assert outcomes.keys() <= {200, 410}, outcomes
     for name, answer in said.items():
         _check_one(steps[name], answer)
@@ -109,7 +109,7 @@ def _sweep_together(directory: Path, number: int) -> None:
     log = asyncio.run(with_database(url, log_of))
     for name, steps in log.steps.items():
         assert [status for status, _ in steps] == ["active", "unhealthy", "dead"], (name, steps)
-    # On a busy machine, sweeps that came late are told too.
+    # On a busy machine, late sweeps are reported too.
     told = {kind: count for kind, count in log.types.items() if not kind.startswith("monitor.")}
     assert told == {"agent.lifecycle": 3 * number, "lease.acquired": number, "lease.expired": number}
 

@@ -90,7 +90,7 @@ def agent(guide: Guide, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 def test_its_card_says_where_its_health_is(guide: Guide, agent: Server) -> None:
     answer = agent.raw(f"GET {CARD_PATH} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
-    # Whoever speaks no A2A has no card.
+    # Agents that do not support A2A have no card.
     assert answer.startswith(b"HTTP/1.1 200" if guide.path == "/" else b"HTTP/1.1 404")
     assert b'link: </.well-known/agent-health>; rel="status"' in answer
 

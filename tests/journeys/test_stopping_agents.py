@@ -36,7 +36,7 @@ DEEDS = ("register", "beat", "claim", "renew", "complete", "release", "leave")
 
 @dataclass(frozen=True)
 class Case:
-    """What an agent is about to ask for when it is stopped, and how."""
+    """The request that an agent is about to send when it is stopped, and the way of stopping it."""
 
     function: str
     stop: str
@@ -70,7 +70,7 @@ def standing(registry: RegistryServer) -> Iterator[Gate]:
 
 @pytest.fixture
 def name(caplog: pytest.LogCaptureFixture) -> Iterator[str]:
-    """Of an agent and its pool; once it has ended, asyncio has nothing to complain of."""
+    """The name of an agent and its pool; asyncio reports no leftovers after its end."""
     yield f"stopped-{next(NUMBERS)}"
     gc.collect()
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
@@ -88,7 +88,7 @@ async def asked_for(registry: RegistryServer, pool: str) -> str:
 
 
 async def goes_on(registry: RegistryServer, name: str, task_id: str, *, has_left: bool) -> None:
-    """Have another agent take the task, unless it is done; who has left holds nothing even before."""
+    """Let another agent take the task, unless it is done; the former agent holds nothing even before."""
     async with RegistryClient(registry.url, key=ADMIN_KEY) as admin:
         if has_left:
             assert (await admin.leases.list(holder=name)).leases == []

@@ -22,10 +22,10 @@ from lifesign.storage.events import event_log
 
 AGENTS = [f"agent-{number}" for number in range(8)]
 QUIET = "agent-that-beats-every-second"
-"""Silence of a few seconds makes it unhealthy, unless nobody was there to hear it."""
+"""Silence of a few seconds makes it unhealthy, unless no server was there to hear it."""
 HEARTBEAT = {"status": "active", "client_timestamp": "2026-01-01T00:00:00Z"}
 FACTS = 30
-"""So many changes are acknowledged before the upgrade, and after it."""
+"""Number of changes acknowledged before the upgrade and after it."""
 
 
 def ran(url: str, *arguments: str, python_path: Path | None = None) -> "subprocess.CompletedProcess[str]":
@@ -52,7 +52,7 @@ def told(server: Server, method: str, path: str, body: object = None) -> tuple[i
 
 
 def set_up_quiet(server: Server) -> dict[str, Any]:
-    """Register who beats every second, and return a lease of its."""
+    """Register an agent that sends a heartbeat every second, and return its lease."""
     heartbeat = {"interval_seconds": 1, "unhealthy_after_seconds": 4, "dead_after_seconds": 8}
     status, answer = told(server, "POST", "/agents", {"agent_id": QUIET, "heartbeat_config": heartbeat})
     assert status == 201, answer
@@ -98,7 +98,7 @@ def silenced(transaction: Transaction, last: int) -> list[object]:
     return [
         event.payload
         for event in event_log.between(transaction, 1, last)
-        # Those who drain die of their deadline.
+        # Draining agents die at their deadline.
         if event.type is EventType.AGENT_LIFECYCLE
         and event.payload["previous_status"] in {"active", "unhealthy"}
         and event.payload["new_status"] in {"unhealthy", "dead"}

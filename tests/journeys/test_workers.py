@@ -35,7 +35,7 @@ COMMANDS = {
     "hypercorn": ["hypercorn", APP, "-w", "2", "-b", "127.0.0.1:{port}"],
 }  # fmt: skip
 WORKERS = dict.fromkeys(COMMANDS, 4) | {"hypercorn": 2}
-# Of hypercorn, a killed worker takes all others with it; recycled ones end by themselves.
+# With hypercorn, a killed worker takes all others with it; recycled ones end by themselves.
 KILLED = [name for name in COMMANDS if name not in {"hypercorn", "gunicorn-recycling"}]
 
 
@@ -96,7 +96,7 @@ def ask(server: Server, requests: int, path: str = "/answer") -> list[int]:
 
 
 def expect(server: Server, sent: dict[str, int], looks: int = LOOKS) -> None:
-    """Wait until whoever is asked reports exactly what was sent; nobody may ever report more."""
+    """Wait until the worker reports exactly the sent number; it may never report more."""
 
     def all_agree() -> bool:
         for _ in range(looks):

@@ -213,7 +213,7 @@ async def test_arguments_that_are_none_are_named(model: Model, arguments: dict[s
     assert text_of(result).startswith(f"invalid_argument: {told}")
 
 
-# ── somebody else changes the record meanwhile ──
+# ── another process changes the record meanwhile ──
 
 
 class _Busy:

@@ -179,7 +179,7 @@ async def test_a_document_that_cannot_be_made_says_unknown(
     assert 1 <= len(caplog.records) <= 2
 
 
-# What is never counted (B10).
+# Uncounted requests (B10).
 
 
 async def test_looking_at_health_is_no_interaction() -> None:
@@ -252,7 +252,7 @@ _innermost: contextvars.ContextVar[str] = contextvars.ContextVar("innermost", de
 
 
 async def value_after(wrap: Callable[[App], App]) -> tuple[str, str]:
-    """What the app saw of the outside, and the outside of the app."""
+    """Return the value that the app saw from outside, and the outside from the app."""
     seen: list[str] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -345,7 +345,7 @@ def test_app_that_cannot_be_called_is_refused_at_once(app: Any) -> None:
 
 @pytest.mark.parametrize("framework", [Starlette, FastAPI])
 async def test_add_middleware_puts_it_around_routes_that_come_later(framework: Any) -> None:
-    """Where wrapping the app first would leave no `app.get` to add a route with."""
+    """Wrapping the app first would leave no `app.get` to add a route with."""
     app = framework()
     app.add_middleware(AgentHealthMiddleware, agent_id="agent", refresh_seconds=1)
 

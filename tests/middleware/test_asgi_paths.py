@@ -27,7 +27,7 @@ def agent(name: str = "agent", **settings: Any) -> AgentHealthMiddleware:
 
 
 async def agent_at(app: App, path: str, **scope: Any) -> str | None:
-    """Whose document is served there; None for the app's own answer."""
+    """Return the agent whose document is served there; None for the app's own answer."""
     answer: Answer = await ask(app, path, **scope)
     assert answer.status == 200
     return None if answer.body == b"the app's own" else answer.json()["agent_id"]

@@ -36,7 +36,7 @@ MEBIBYTE = 1 << 20
 
 @pytest.fixture(autouse=True)
 def kept(monkeypatch: pytest.MonkeyPatch) -> KeptBytes:
-    """What is kept by the bodies of one test."""
+    """The bytes kept for inspection by one test."""
     counter = KeptBytes()
     monkeypatch.setattr(body_module, "KEPT", counter)
     return counter

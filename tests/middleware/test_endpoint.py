@@ -98,7 +98,7 @@ async def test_any_other_method_is_refused_and_told_which_are_taken(method: str)
     assert outcomes(middleware) == before
 
 
-# Which form (RFC 9110 12.5.1).
+# Content negotiation (RFC 9110 12.5.1).
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ async def test_the_age_counts_down_to_the_refresh() -> None:
     ages = [int((caching or "").removeprefix("max-age=")) for caching, _ in seen]
     begin = ages.index(max(ages))
     assert ages[begin : begin + 12] == [10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 10, 9]
-    # What is fresh by its age is never another document.
+    # A document that is fresh by its age never changes.
     for at, age in enumerate(ages):
         assert len({timestamp for _, timestamp in seen[at : at + age]}) == 1
 

@@ -55,7 +55,7 @@ ERRORS = st.sampled_from(
 
 @dataclass(frozen=True)
 class Do:
-    """What an app does next: send, receive or raise; `is_tolerant`: it goes on after an exception."""
+    """The next step of an app: send, receive or raise; with `is_tolerant` it continues after an exception."""
 
     what: Message | str | type[BaseException]
     is_tolerant: bool = False
@@ -73,7 +73,7 @@ SCRIPTS = st.one_of(
 
 @dataclass
 class Seen:
-    """What an app and its server have seen of one another."""
+    """Messages between an app and its server."""
 
     received: list[Message] = field(default_factory=list)
     caught: list[BaseException] = field(default_factory=list)

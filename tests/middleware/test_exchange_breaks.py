@@ -347,7 +347,7 @@ async def test_the_caller_may_leave_before_the_trailers() -> None:
 
 
 async def test_a_request_that_never_ends_is_counted_once_it_is_overdue() -> None:
-    """Its caller may have left long ago, unseen: nobody asks `receive` in a handler that hangs."""
+    """Its caller may have left long ago, unnoticed: a handler that hangs does not call `receive`."""
     clock = HandClock()
     waiting = asyncio.Event()
 

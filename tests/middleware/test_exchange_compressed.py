@@ -98,7 +98,7 @@ async def test_compressed_and_oversized_answers_are_counted_apart() -> None:
 
 @pytest.mark.parametrize("is_gzip_last", [True, False])
 async def test_middleware_that_is_added_last_is_outermost(*, is_gzip_last: bool) -> None:
-    """So with `add_middleware`, a compression is added after ours."""
+    """With `add_middleware`, a compression is added after ours."""
     agent = Starlette(routes=[Route("/", whole, methods=["POST"])])
     ours = (AgentHealthMiddleware, {"agent_id": "https://agent.example/card", "refresh_seconds": 1})
     compression = (GZipMiddleware, {"minimum_size": 1})

@@ -323,7 +323,7 @@ async def test_event_stream_without_an_event_answers_no_call(body: bytes | list[
     sending: dict[str, Any] = {"scope": http_scope("/agent/message:stream"), "asked": request(b"{}")}
     assert await answered(body, EVENTS) == "malformed"
     assert await answered(body, EVENTS, **sending) == "malformed"
-    # Who only listens, notifies, or asks in another way, is owed no event.
+    # Streams, notifications and other methods need no event.
     assert await answered(body, EVENTS, asked=request(), scope=http_scope(method="GET")) == "answered"
     assert await answered(body, EVENTS, asked=request(b'{"jsonrpc":"2.0","method":"m"}')) == "answered"
     assert await answered(body, EVENTS, status=202) == "answered"
@@ -378,7 +378,7 @@ async def test_part_of_an_answer_counts_by_its_status(
 async def test_what_the_server_takes_from_a_file_was_not_inspected(
     headers: dict[str, str], message: dict[str, Any]
 ) -> None:
-    """What could not be read is neither good nor malformed."""
+    """An unreadable body is neither good nor malformed."""
     steps: list[Step] = [RECEIVE, start(headers=headers), message]
     played = await play(steps, server=Server(call()))
     assert played.outcome == "not_inspected"

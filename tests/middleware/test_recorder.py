@@ -18,7 +18,7 @@ from lifesign.middleware import Outcome, recorder
 NOW = datetime.fromtimestamp(START_WALL_NS / 1e9, UTC)
 HOUR_MS = 3_600_000
 
-# protocol.md 2, the column `interactions`: what is no dash there.
+# protocol.md 2, the column `interactions`: entries other than a dash.
 SAMPLED = {
     "answered", "caller_fault", "rate_limited", "server_fault", "task_failed", "raised",
     "unfinished", "timed_out", "malformed", "abandoned_late",
@@ -278,7 +278,7 @@ def test_a_function_may_record_and_ask_in_its_turn(clock: HandClock) -> None:
 
     agent_itself = agent(clock, model_changed_at=changed_at)
     assert published(agent_itself).health.status is HealthStatus.UNKNOWN
-    # Once per refresh, whoever asks.
+    # Once per refresh, for any number of callers.
     assert len(asked) == 1
 
 

@@ -92,7 +92,7 @@ async def test_used_and_idle_agent_of_one_status_answer_the_same(
 
 
 async def test_poller_sees_the_same_through_requests_over_asgi(clock: HandClock) -> None:
-    """What the finding was about: the first request after a refresh fell due showed in the timestamp."""
+    """Earlier, the first request after a due refresh was visible in the timestamp."""
     used, idle = coarse(clock), coarse(clock)
     for agent in (used, idle):
         for _ in range(20):
@@ -202,7 +202,7 @@ async def test_publisher_that_is_stuck_makes_no_status_change_between_grid_point
         for _ in range(50):
             clock.advance(1)
             assert await status(agent) == "healthy"
-    # What this worker made at the grid point is what it publishes now.
+    # This worker publishes the document that it made at the grid point.
     clock.advance(1)
     assert await status(agent) == "healthy"
     newcomer = coarse(clock, state_dir=tmp_path)

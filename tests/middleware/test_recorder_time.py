@@ -187,7 +187,7 @@ def test_there_is_no_trend_without_a_window_before_or_with_too_few_samples_in_it
 
 
 def degrade(health: AgentHealth, clock: HandClock) -> None:
-    """Be healthy for an hour that nobody asks about, then not any more."""
+    """Be healthy for an hour without a request for the document, then degraded."""
     for _ in range(60):
         record(health, 1)
         clock.advance(60)
@@ -270,7 +270,7 @@ def test_a_step_of_the_wall_clock_loses_no_sample_and_no_time(clock: HandClock, 
     document = health.document()
     assert document.timestamp == now(clock).replace(microsecond=now(clock).microsecond // 1000 * 1000)
     assert document.health.uptime_seconds == 0
-    # What is cached stays so for a minute of even time.
+    # The cached document stays for a minute of monotonic time.
     first = served(health)
     clock.advance(59)
     assert served(health) == first

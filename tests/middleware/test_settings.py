@@ -72,7 +72,7 @@ REFUSED: dict[str, list[Any]] = {
     "metrics_path": ["", "/", "x", "/a?b", "/a b", "/" + "x" * 1024, "/.well-known/agent-health", 7],
     "stream_latency": ["", "both", None],
 }
-# What an operator must be able to read off a refusal.
+# Contents of a refusal that an operator needs.
 EXPECTED = {
     "agent_id": ["1", "2048"],
     "window_seconds": ["300", "604800", "seconds"],
@@ -117,7 +117,7 @@ def cases(table: dict[str, list[Any]]) -> list[tuple[str, Any]]:
 def test_every_setting_has_its_default() -> None:
     assert {"agent_id": inspect.Parameter.empty, **RECORDER_DEFAULTS, "clock": None} == defaults(AgentHealth)
     assert defaults(AgentHealth) | MIDDLEWARE_DEFAULTS == defaults(AgentHealthMiddleware)
-    # Those of this table that another test takes for granted.
+    # Rows of this table that another test relies on.
     assert set(TAKEN) | {"detail_token", "clock"} == set(defaults(AgentHealthMiddleware))
     assert set(REFUSED) == set(TAKEN) == set(EXPECTED)
 
@@ -260,7 +260,7 @@ NAMED_SO: dict[Any, str] = {(): "()"}
 
 
 def entry(of: type, name: str) -> str:
-    """What a docstring says of one setting."""
+    """Return the docstring of one setting."""
     found = re.search(
         rf"^{name}: (.*?)(?=^\w+: |\Z)", inspect.cleandoc(of.__doc__ or ""), re.MULTILINE | re.DOTALL
     )
@@ -272,7 +272,7 @@ def entry(of: type, name: str) -> str:
 def test_the_recorders_docstring_names_every_setting_with_its_default(name: str) -> None:
     said = entry(AgentHealth, name)
     if name != "capabilities_updated_at":
-        # Which is "likewise".
+        # "likewise" refers to the row above.
         default = RECORDER_DEFAULTS[name]
         assert default is None or NAMED_SO.get(default, str(default)) in said
         assert default is not None or "None" in said

@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> SharedState:
-    """A board whose bytes are set anew by every example."""
+    """Shared state whose bytes every example replaces."""
     return SharedState(tmp_path_factory.mktemp("fuzz") / "board")
 
 
@@ -254,7 +254,7 @@ def test_damaged_time_base_is_recreated(whole: bytes, fuzzed: SharedState) -> No
         flipped[at] ^= 0xFF
         os.pwrite(fuzzed.fd, bytes(flipped), 0)
         anew_ns = fuzzed.agree_on_offset(0, WALL_NS + 10**12)
-        # Padding tells nothing; where it tells, the notices' time is what it goes on from.
+        # Padding carries no information; otherwise the time of the notices is used.
         assert anew_ns in {agreed_ns, WALL_NS + 10**12}
         assert fuzzed.read() == OLD
         assert fuzzed.agree_on_offset(3, WALL_NS) == anew_ns

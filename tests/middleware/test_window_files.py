@@ -35,7 +35,7 @@ class Workers:
         return worker
 
     def end(self) -> None:
-        """All workers die; whoever holds one must let go of it."""
+        """Kill all workers; a holder must release its lock."""
         for worker in self._living:
             worker.close()
         self._living.clear()
@@ -224,7 +224,7 @@ def test_a_restart_serves_what_was_published_until_it_is_due(workers: Workers) -
 
 
 class AfterReboot(Workers):
-    """The same state directory on a machine whose even clock has begun anew, 5 s ago."""
+    """The same state directory on a machine whose monotonic clock restarted 5 s ago."""
 
     def __init__(self, before: Workers, wall_step_s: float) -> None:
         super().__init__(before.state_dir)
@@ -295,7 +295,7 @@ def test_nothing_sleeps_where_another_worker_holds_the_lock(
     monkeypatch.setattr(time, "sleep", refuse)
     workers.start()
     workers.end()
-    # As of a boot that is over, so that a time base must be agreed on anew.
+    # As of an earlier boot, so that a new time base is needed.
     monkeypatch.setattr(shared_state, "_boot_id", lambda *_: b"another boot")
     (path,) = workers.state_dir.glob("*/board")
     held = os.open(path, os.O_RDWR)
@@ -371,7 +371,7 @@ def test_other_settings_that_a_living_worker_counts_under_stay(workers: Workers)
     assert samples(living) == 10
 
 
-# --- what nobody may learn --------------------------------------------------------------------------------
+# --- confidential facts -----------------------------------------------------------------------------------
 
 
 def test_document_reveals_no_paths_processes_or_versions(tmp_path: Path) -> None:

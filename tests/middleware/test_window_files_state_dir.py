@@ -58,7 +58,7 @@ def test_on_a_disk_without_room_a_worker_counts_for_itself_and_says_so(
     place = disk(f"size={size}")
     health = agent(clock, state_dir=place / "state")
     expect_private_counting(health, caplog)
-    # What does not fit leaves nothing behind that another might trust.
+    # An oversized value leaves nothing behind that another process might trust.
     assert list(place.glob("*/*/worker-*.window")) == []
     health.close()
 
@@ -96,7 +96,7 @@ def test_a_disk_that_fills_up_later_changes_nothing(
         assert published(one).calibration == published(other).calibration
     assert samples(one) == samples(other) >= 23 * 20
     assert warnings(caplog) == []
-    # Who starts now has no room; what was there goes on.
+    # A new worker has no space; the existing data continue.
     late = agent(clock, state_dir=place / "state")
     expect_private_counting(late, caplog)
     for health in (one, other, late):

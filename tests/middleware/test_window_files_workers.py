@@ -20,7 +20,7 @@ def files(state_dir: Path) -> int:
 
 
 def counted(state_dir: Path) -> int:
-    """What a worker reports that starts now."""
+    """Return the count that a new worker reports."""
     observer = AgentHealth(agent_id="agent", state_dir=state_dir)
     try:
         return samples(observer)
@@ -113,7 +113,7 @@ def test_suspended_publisher_that_holds_the_lock_blocks_no_worker(tmp_path: Path
             lambda: (now := other.ask("published")) != held and '"sample_count":40' in now,
         )
         assert other.count() == 40
-        # A stopped worker lives: its file is not taken, and who starts waits for nobody for long.
+        # A stopped worker is alive: its file is not taken, and a new worker waits only briefly.
         with worker_processes(tmp_path) as (late,):
             assert late.count() == 40
             assert json.loads(late.ask("published"))["health"]["status"] == "healthy"

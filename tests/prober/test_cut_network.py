@@ -34,7 +34,7 @@ def test_ipv6_alone_that_is_cut_is_the_fault_of_no_host_behind_it(cut: str) -> N
         six = told[f"fd00:9::{number}"]
         assert {result for result, *_ in six} == {"not_measured"}
         assert "no_witness" in {reason for _, reason, _ in six}
-    # Of those that are reached, the one that died is found, and the others answer.
+    # Among the reached targets, the dead one is found, and the others answer.
     died = {(result, reason) for result, reason, _ in told["10.9.0.1"]}
     assert ("refused", None) in died
     assert died <= {("refused", None), ("not_measured", "not_probed")}

@@ -89,7 +89,7 @@ async def test_a_name_that_changes_between_two_looks_leads_nowhere_else(
         first = await asker.get(f"http://rebinds.example:{server.port}/")
         assert first.result is ResultClass.OK, first.reason
         assert str(first.address) == "127.0.0.1"
-        # It was looked up once, and what was judged is what was called.
+        # It was resolved once, and the checked address was contacted.
         assert asker.resolver.lookups == 1
         assert server.asked("/")["host"] == f"rebinds.example:{server.port}"
         second = await asker.get(f"http://rebinds.example:{server.port}/")

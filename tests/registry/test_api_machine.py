@@ -44,7 +44,7 @@ class ApiMachine(RegistryMachine):
         self.owned = 0
         """The same, where it was looked at whose it is."""
         self.last_told: dict[str, tuple[str, int, int]] = {}
-        """Where the log's events have led each agent: status, incarnation, version."""
+        """State of each agent after the log's events: status, incarnation, version."""
         self.tokens: dict[str, int] = {}
 
     def ask(self, method: str, path: str, body: object = None, **options: Any) -> Answer:
@@ -241,7 +241,7 @@ class ApiMachine(RegistryMachine):
         self.let_time_pass(seconds)
         self.model.sweep(others_swept=True)
         self.run(self.api.sweep())
-        # Whoever's lease expired is judged by the sweep that follows.
+        # An agent whose lease expired is handled by the next sweep.
         self.run(self.api.sweep())
 
     @precondition(lambda self: self.model.deadlines_s())
@@ -263,13 +263,13 @@ class ApiMachine(RegistryMachine):
 
     @rule(seconds=steps_s)
     def be_down(self, seconds: float) -> None:
-        """Let time pass in which nobody sweeps."""
+        """Let time pass without sweeps."""
         self.let_time_pass(seconds)
         self.model.sweep(others_swept=False)
         self.run(self.api.registry.sweeper.sweep_once())
         self.run(self.api.registry.sweeper.sweep_once())
 
-    # What holds after every step
+    # Invariants after every step
 
     @invariant()
     def shows_what_the_model_says(self) -> None:

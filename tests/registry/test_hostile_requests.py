@@ -1,4 +1,4 @@
-"""What only a database could stumble over: the same requests on both of them."""
+"""Facts that depend on the database: the same requests on both of them."""
 
 import json
 import logging

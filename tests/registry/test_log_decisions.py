@@ -26,7 +26,7 @@ FIRST = ["time", "level", "logger", "event"]
 
 
 class Log:
-    """What a server writes to its log, as JSON."""
+    """The log of a server as JSON."""
 
     def __init__(self) -> None:
         self.stream = io.StringIO()

@@ -305,7 +305,7 @@ async def test_two_silent_agents_without_witness_are_suspended_up_to_the_limit(
     monitor = (await slow_api.ask("GET", "/api/v1/monitor")).json()
     assert (monitor["state"], monitor["tracks"]["heartbeat"]["unwitnessed"]) == ("suspended", 2)
     assert monitor["tracks"]["probe"]["state"] == "normal"
-    # The way is open again: both are heard, and nobody ever goes.
+    # The network works again: both answer, and no agent goes down.
     for _ in range(10):
         for name, key in zip(names, keys, strict=True):
             await slow_api.send_heartbeat(name, key)
@@ -482,7 +482,7 @@ async def test_a_sweep_that_fails_is_followed_by_the_next(
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert caplog.text.count("a sweep failed") == 2
-    # What may last for hours is told once, and when it is over.
+    # A state that may last for hours is reported once, and again at its end.
     assert caplog.text.count("it is full") == caplog.text.count("changes are stored again") == 1
 
 
@@ -498,7 +498,7 @@ async def test_sweep_claimed_by_another_process_is_skipped_until_that_stops(
     assert await count_by_status(database) == {"active": 1}
     clock.advance(5.1)
     await second.sweep_once()
-    # What the first one goes on with does not count any more.
+    # Later writes of the first holder do not count.
     lost = await database.write(first._locked)
     assert lost is None
 

@@ -20,7 +20,7 @@ OPTED_OUT = "https://agent-3.example"
 ROUNDS = 4
 SHARDS = {shard_of(host_of(url)) for url in URLS} | {shard_of(f"own-{number}.example") for number in range(3)}
 
-# Of every target: should it be probed, and is it?
+# For every target: should it be probed, and is it?
 _TARGETS = text("""
     SELECT subject_id, url, gone_at_s IS NULL, gone_reason, is_registered,
         EXISTS (SELECT 1 FROM listings WHERE target = targets.id),
@@ -92,7 +92,7 @@ class Crowd:
         )
 
     async def follow(self) -> None:
-        """Learn what changed in each shard, as its prober does, while all others are at work."""
+        """Read the changes of each shard, as its prober does, while all others work."""
         for shard in SHARDS:
             changed = await feed(self.api, shard, self.versions.get(shard), limit=3)
             known = self.known.setdefault(shard, set())

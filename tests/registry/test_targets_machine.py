@@ -31,18 +31,18 @@ some_url = st.sampled_from(URLS)
 
 @dataclass
 class Model:
-    """What should be known."""
+    """The expected knowledge."""
 
     listed: dict[str, set[str]] = field(default_factory=dict)
     """By directory."""
     held: dict[str, set[str]] = field(default_factory=dict)
-    """What a directory would list once somebody confirms."""
+    """The list of a directory after its confirmation."""
     gone: set[str] = field(default_factory=set)
-    """URLs whose agents somebody took off the list."""
+    """URLs whose agents an operator deregistered."""
     alive: set[str] = field(default_factory=set)
     """URLs that have a record that is alive."""
     agent_url: str | None = None
-    """Where the registered agent wants to be probed."""
+    """URL at which the registered agent wants to be probed."""
     opted_out: set[str] = field(default_factory=set)
     """Origins."""
 
@@ -50,7 +50,7 @@ class Model:
         return any(is_covered(url, origin) for origin in self.opted_out)
 
     def probed(self) -> dict[str, str]:
-        """What is to be probed: URLs by the targets' ids."""
+        """Return the targets to probe: URLs by the targets' ids."""
         wanted = set().union(*self.listed.values()) - self.gone if self.listed else set()
         found = {target_id(url): url for url in wanted if not self.has_opted_out(url)}
         if self.agent_url is not None and not self.has_opted_out(self.agent_url):
@@ -58,7 +58,7 @@ class Model:
         return found
 
     def settle(self) -> None:
-        """Whoever is not probed any more has no record that is alive."""
+        """Let former targets have no record that is alive."""
         self.alive &= set(self.probed().values()) | self.gone
 
 

@@ -18,7 +18,7 @@ from lifesign.domain.tasks.task_states import HELD, task_in
 
 T = TypeVar("T")
 NAMES = ("agent-1", "agent-2")
-# What any write may be told: a refusal of each kind has its own test.
+# Possible refusals of any write: each has its own test.
 ANSWERS = {200, 201, 204, 402, 403, 404, 409, 410, 412, 422}
 amounts = st.integers(0, 12)
 
@@ -117,7 +117,7 @@ class TasksMachine(RegistryMachine):
 
     @rule(seconds=st.sampled_from([1.0, 5.0, 10.0, 100.0, 310.0]), beats=st.booleans())
     def live_on(self, seconds: float, *, beats: bool) -> None:
-        """Let time pass; whoever does not beat for long enough is dead."""
+        """Let time pass; an agent without a heartbeat for long enough dies."""
         self.clock.advance(seconds)
         if beats:
             for one in self.workers:

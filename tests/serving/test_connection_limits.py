@@ -43,7 +43,7 @@ class Served:
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    """Of the last request for `/body`, once its body was read."""
+    """Headers of the last request for `/body`, once its body was read."""
 
     async def connect(self, *parts: bytes) -> "Caller":
         """Open a connection and send something."""
@@ -109,7 +109,7 @@ def uvicorn_logs_reach_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 async def served(
     tls: Authority | None = None, *, keep_alive_s: int = PATIENCE_SECONDS
 ) -> AsyncIterator[Served]:
-    """Serve `/` at once, `/waits` when the test says so, `/large` with more than anybody reads unasked."""
+    """Serve `/` at once, `/waits` when the test allows it, `/large` with more than a client reads unasked."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         found.asked.set()
@@ -200,7 +200,7 @@ async def test_endless_head_gets_a_timeout_answer(beginning: bytes, drop: bytes)
         caller = await server.connect(beginning)
         dripping = asyncio.create_task(drip(caller, drop))
         waiting_at_s = await server.until_waiting(1)
-        # What comes meanwhile gains no time.
+        # Later bytes gain no time.
         await server.until_waiting(20 * len(drop))
         server.connection.check(waiting_at_s + connection_limits.HEAD_SECONDS)
         answer = await caller.end()
@@ -329,7 +329,7 @@ async def test_requests_follow_one_another_on_one_connection() -> None:
             requested_at_s = asyncio.get_running_loop().time()
             caller.writer.write(REQUEST)
             assert (await caller.reader.readuntil(b"well")).startswith(b"HTTP/1.1 200")
-            # The time for a head begins anew with each.
+            # Each request restarts the time for a head.
             waits_since_s = server.connection._waits_since_s
             assert waits_since_s is None or waits_since_s >= requested_at_s
         caller.writer.close()

@@ -7,7 +7,7 @@ PROXY = ("10.0.0.1", 4321)
 
 
 async def caller(said: list[str], peer: tuple[str, int] | None = PROXY) -> str | None:
-    """Return who calls, as the app is told."""
+    """Return the caller that the app sees."""
     seen: list[Scope] = []
 
     async def app(scope: Scope, _receive: Receive, _send: Send) -> None:

@@ -9,7 +9,7 @@ HEAD, BODY = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n", b"well"
 
 
 class Wire(asyncio.Transport):
-    """What leaves through a connection, piece by piece."""
+    """The bytes sent through a connection, piece by piece."""
 
     def __init__(self) -> None:
         super().__init__()

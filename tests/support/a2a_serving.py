@@ -14,7 +14,7 @@ import uvicorn
 from lifesign import AgentHealthMiddleware
 
 CARD_URL = os.environ.get("AGENT_URL", "https://agent.test/")
-"""Where the card says that the agent is called."""
+"""URL of the agent in its card."""
 COUNTS_PATH = "/counts-of-the-test"
 OUTCOMES = "io.github.lifesign.outcomes"
 

@@ -32,7 +32,7 @@ from lifesign.domain.models.tasks import TaskRecord
 
 POOL = "coder"
 _NUMBERS = itertools.count(1)
-"""Of agents: what each was told once, it keeps in a directory that is gone with its test."""
+"""Numbers of agents: each stores its key in a directory that ends with its test."""
 
 
 class Adapting:
@@ -99,7 +99,7 @@ class Adapting:
             self._hears(told)
 
     async def until(self, what: str, task_id: str | None = None) -> RunEvent:
-        """Wait until this is told, of a task if one is named."""
+        """Wait for this message, of a task if one is named."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 for told in self.told:
@@ -116,7 +116,7 @@ class Adapting:
         return outcome
 
     def lease(self) -> LeaseKeeper:
-        """What keeps the lease of the run that goes on."""
+        """Return the keeper of the current run's lease."""
         assert self.adapter._run is not None, self.said()
         return self.adapter._run._keeper
 
@@ -134,7 +134,7 @@ class Adapting:
                 await asyncio.sleep(0.01)
 
     def said(self) -> list[tuple[str, str]]:
-        """All that was told."""
+        """Return all messages."""
         return [(told.what, told.text) for told in self.told]
 
     def workspace(self) -> Path:
@@ -196,7 +196,7 @@ class World:
         return await self.client.tasks.get(self.task.task_id)
 
     async def runs(self) -> list[tuple[str | None, int | None]]:
-        """How its runs ended, the newest first."""
+        """Return the ends of its runs, the newest first."""
         return [(run.exit_reason, run.exit_code) for run in (await self.now()).runs]
 
 
@@ -254,7 +254,7 @@ class AdapterProcess:
             self.errors.append(line.decode())
 
     def until(self, what: str) -> dict[str, Any]:
-        """Wait until this is told."""
+        """Wait for this message."""
 
         def look() -> dict[str, Any] | None:
             found = [line for line in self.lines if line["what"] == what]

@@ -12,7 +12,7 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Answer:
-    """What an app answered to one request."""
+    """The answer of an app to one request."""
 
     status: int
     headers: tuple[tuple[bytes, bytes], ...]

@@ -23,7 +23,7 @@ def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
         *inspect.signature(test).parameters.values(),
         inspect.Parameter("loop", inspect.Parameter.KEYWORD_ONLY),
     ]
-    # What pytest reads to see which fixtures are asked for.
+    # Pytest reads this to find the fixtures.
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     both: Callable[..., None] = pytest.mark.parametrize("loop", RUN)(run)
     return both

@@ -9,7 +9,7 @@ import trustme
 
 
 class Authority:
-    """Issues certificates; whoever is told of `file` trusts them."""
+    """Issues certificates for clients that trust `file`."""
 
     def __init__(self, directory: Path) -> None:
         self._authority = trustme.CA()
@@ -26,7 +26,7 @@ class Authority:
         return context
 
     def is_trusted(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let contexts that are made from now on trust it, and nobody else."""
+        """Let contexts created from now on trust this authority only."""
         monkeypatch.setenv("SSL_CERT_FILE", str(self.file))
         monkeypatch.setenv("SSL_CERT_DIR", str(self.file.parent / "none"))
 

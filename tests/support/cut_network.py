@@ -73,7 +73,7 @@ def definition(targets: list[str]) -> ProbeDefinition:
 
 
 async def main(cut: str) -> None:
-    """Probe, cut IPv6, let one IPv4 host die, and tell what was reported of each target since."""
+    """Probe, cut IPv6, let one IPv4 host die, and print the later results of each target."""
     async with contextlib.AsyncExitStack() as stack:
         servers: list[HostileServer] = []
         dying = contextlib.AsyncExitStack()

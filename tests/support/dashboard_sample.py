@@ -1,6 +1,6 @@
 """The registry that the pages of the dashboard show in tests, and in the picture in README.
 
-One of every kind, made by the API itself over a clock that is wound by hand: what is shown has happened.
+One of every kind, created by the API itself with a clock set by hand: everything shown has happened.
 """
 
 import math
@@ -31,7 +31,7 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import census_counts
 
 HOSTILE = '<script>alert(1)</script> "><img src=x onerror=alert(2)> \u202etxt'
-"""What no page may take for markup."""
+"""Text that no page may treat as markup."""
 LONGEST_ID = "x" * 128
 LINES = "Translated the handbook:\r\n- 12 pages\n- no pictures \x1b[2J"
 CARD = "https://agents.example.com/{}/.well-known/agent-card.json"
@@ -39,20 +39,20 @@ STAFF_CARD = "https://staff.example.org/{}/card.json"
 TEAMS = ("research", "support", "billing")
 SPAN_SECONDS = 5_400.0
 PATIENT = {"interval_seconds": 30, "unhealthy_after_seconds": 14_400, "dead_after_seconds": 28_800}
-"""Of those who beat: the server that shows them is looked at for as long as the tests take."""
+"""Intervals of heartbeat agents: the server is read for as long as the tests take."""
 WATCHED = tuple(
     agent_id
     for number, agent_id in enumerate([f"{team}-{number}" for team in TEAMS for number in range(1, 9)])
     if number % 8 != 5
 )
-"""Who beats and is probed besides."""
+"""An agent with heartbeats and probes."""
 SILENT: dict[str, dict[str, int]] = {
     "billing-7": {},
     "support-3": {**PATIENT, "unhealthy_after_seconds": 90},
 }
-"""Who is dead by now, and who is unhealthy and stays so."""
+"""A dead agent, and one that stays unhealthy."""
 PATIENTLY_PROBED = ("forgotten", "flaky")
-"""Probed agents that are active: nobody probes the first one any more, and the second one failed twice."""
+"""Active probed agents: the first one has no prober any more, and the second one failed twice."""
 KEYS = {role: key_of(bytes([number]) * 32) for number, role in enumerate(Role)}
 """One for each role; an agent's own are others."""
 
@@ -203,7 +203,7 @@ def _gated(clock: WoundClock) -> dict[str, Any]:
 async def report(
     api: RegistryApi, clock: WoundClock, *observations: dict[str, Any], interval_s: float = 7_200
 ) -> None:
-    """Tell what a prober saw, and how often it looks: the results count for three intervals."""
+    """Send the report of a prober with its interval: the results count for three intervals."""
     memories: list[dict[str, Any]] = [{} for _ in observations]
     answer = await api.report(*observations, memories=memories, interval_s=interval_s)
     assert answer.status == 200, answer.body

@@ -14,11 +14,11 @@ from tests.support.servers import PATIENCE_SECONDS
 
 @dataclass(frozen=True)
 class Page:
-    """What was answered."""
+    """The answer to a request."""
 
     status: int
     headers: Mapping[str, str]
-    """By their names in lower case."""
+    """By name in lower case."""
     cookies: tuple[str, ...]
     body: bytes
 
@@ -28,7 +28,7 @@ class Page:
 
     @property
     def text(self) -> str:
-        """What people read of it, without markup, in one line."""
+        """Return its text without markup, in one line."""
         return " ".join(unescape(re.sub(r"<[^>]*>", " ", self.html)).split())
 
     @property
@@ -44,14 +44,14 @@ class Page:
 
 @dataclass
 class Visitor:
-    """Somebody with a browser that keeps cookies."""
+    """A person with a browser that stores cookies."""
 
     url: str
     cookies: dict[str, str] = field(default_factory=dict)
     trusts: ssl.SSLContext | None = None
-    """Whose certificates; None: what it visits has none."""
+    """The accepted certificates; None: the server has none."""
     address: str = "127.0.0.1"
-    """Where it comes from."""
+    """The visitor's own address."""
 
     def get(self, path: str, **headers: str) -> Page:
         """Load a page; redirects are not followed."""

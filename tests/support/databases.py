@@ -27,8 +27,10 @@ from lifesign.storage.engine.transaction import Clock, Transaction
 
 KINDS = ("sqlite", "postgresql")
 DISPENSABLE = ("autovacuum", "fsync", "full_page_writes")
-"""What costs PostgreSQL most while hundreds of databases come and go: care for tables that nobody keeps, and
-for a power failure that nobody waits for. A test of either starts a PostgreSQL of its own."""
+"""Settings without the expensive duties of PostgreSQL while hundreds of databases are created and dropped.
+
+Vacuum of unused tables, and protection against power failures. A test of either starts its own PostgreSQL.
+"""
 _numbers = itertools.count(1)
 
 
@@ -152,7 +154,7 @@ def bare_url(kind: str, directory: Path) -> str:
 
 
 def migrated_url(kind: str, directory: Path) -> str:
-    """Return the URL of a new database that was set up as servers set theirs up, of which it tells."""
+    """Return the URL of a new database that was migrated as by a server, with its event."""
     if kind == "postgresql":
         return _postgresql_after(schema.upgrade)
     url = empty_url(kind, directory)
@@ -185,7 +187,7 @@ _spare: list[str] = []
 
 
 async def _give_back(url: str) -> None:
-    """Let the next test have a database, unless somebody still holds a lock in it."""
+    """Return a database to the pool, unless a lock in it is still held."""
     connection = await asyncpg.connect(url)
     try:
         await connection.execute(_EMPTY_ALL)

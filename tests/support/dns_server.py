@@ -39,14 +39,14 @@ Answer = Failure | Alias | Sequence[str]
 
 
 class Turns:
-    """Answers that are given one after the other, the last one for ever."""
+    """Answers given one after the other; the last one repeats."""
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = answers
 
 
 Names = Mapping[str, Answer | Turns] | Mapping[str, Answer]
-"""By name in lower case without a final dot; what is absent does not exist. "" is the root."""
+"""By name in lower case without a final dot; others do not exist. "" is the root."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class DnsServer:
     names: dict[str, Answer | Turns]
     ttl_s: int = 60
     elsewhere: Answer = Failure.NXDOMAIN
-    """Of all other names."""
+    """For all other names."""
     port: int = 0
     asked: Counter[str] = field(default_factory=Counter)
     """How often for a name, over both families together."""

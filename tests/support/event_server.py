@@ -31,7 +31,7 @@ READER_KEY = key_of(b"r" * 32)
 
 
 def streams_of(database: Database) -> EventStreams:
-    """What answers, over a database."""
+    """Return event streams over a database."""
     dispatcher = OperationDispatcher(database, RateLimiter(RateLimit(1_000, 1_000), 100), time.monotonic)
     return EventStreams(dispatcher, EventFeed(database))
 

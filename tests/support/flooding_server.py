@@ -1,4 +1,4 @@
-"""A raw-socket server that answers with a beginning, and then sends one piece for ever."""
+"""A raw-socket server that sends a beginning, and then one piece without an end."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 KERNEL_BYTES = 16 * 1024 * 1024
-"""Of what a server could write, the most that waits in the kernel's buffers on both sides."""
+"""Maximum of the bytes that wait in the kernel's buffers on both sides."""
 
 
 @dataclass

@@ -84,7 +84,7 @@ class Gate:
             asyncio.create_task(passing.ask(reader, asks)),
             asyncio.create_task(passing.answer(answers, writer)),
         ]
-        # Whoever leaves first ends it for both, so that nobody waits for an answer to somebody who is gone.
+        # The first side that closes ends it for both, so that no side waits for the other.
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -107,7 +107,7 @@ class Gate:
 
 
 class _Passing:
-    """One connection; nobody asks twice on it before there is an answer."""
+    """One connection; there is one request at a time."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate

@@ -105,7 +105,7 @@ async def accepting(
     *,
     host: str = "127.0.0.1",
 ) -> AsyncIterator[int]:
-    """Do the same with whoever connects, before any request; gives the port."""
+    """Do the same with every connection, before any request; yields the port."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.CancelledError):

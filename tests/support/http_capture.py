@@ -6,13 +6,13 @@ from pathlib import Path
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
-# What the server or the connection adds; no application sends it.
+# Added by the server or the connection; no application sends it.
 _NOT_OF_THE_APP = frozenset({b"connection", b"date", b"server", b"transfer-encoding"})
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedRequest:
-    """What the caller sent."""
+    """The request of the caller."""
 
     method: str
     path: str
@@ -23,7 +23,7 @@ class CapturedRequest:
 
 @dataclass(frozen=True, slots=True)
 class CapturedAnswer:
-    """What the agent answered."""
+    """The answer of the agent."""
 
     status: int
     headers: Headers

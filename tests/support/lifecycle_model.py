@@ -71,7 +71,7 @@ class Model:
         self.leases: dict[str, Lease] = {}
         self.old_leases: list[Lease] = []
         self.versions: dict[str, int] = {}
-        """Of the states that leases guard."""
+        """Versions of the states that leases guard."""
         self._swept_at_s: float | None = None
         self._downtimes: list[tuple[float, float]] = []
 
@@ -81,7 +81,7 @@ class Model:
         self.now_s += seconds
 
     def sweep(self, *, others_swept: bool) -> None:
-        """Let the registry look; unless others did so meanwhile, a long gap is nobody's silence."""
+        """Sweep; a long gap is excused silence, unless others swept meanwhile."""
         swept_at_s = self.now_s if others_swept or self._swept_at_s is None else self._swept_at_s
         if self.now_s - swept_at_s > SLEEPY_SWEEP_SECONDS:
             self._downtimes.append((swept_at_s, self.now_s))
@@ -103,7 +103,7 @@ class Model:
         return self.now_s - agent.last_beat_s - excluded_s
 
     def deadlines_s(self) -> list[float]:
-        """When time alone will change something."""
+        """Return the moments at which time alone changes something."""
         moments_s = [lease.expires_at_s for lease in self.held().values()]
         for agent in self.agents.values():
             if agent.drain_until_s is not None:
@@ -149,7 +149,7 @@ class Model:
         return 200
 
     def pending(self, agent: Agent) -> list[Command]:
-        """What the reply to a heartbeat tells."""
+        """Return the commands in the reply to a heartbeat."""
         if agent.status not in WORKING:
             return []
         return [command for command in agent.commands if command.expires_at_s > self.now_s]
@@ -225,7 +225,7 @@ class Model:
         return {name: lease for name, lease in self.leases.items() if self._is_running(lease)}
 
     def acquire(self, agent: Agent, resource: str) -> int:
-        """What is granted is told by `granted`."""
+        """Return the status of a request; a grant follows by `granted`."""
         if agent.status == "draining":
             return 409
         if agent.status not in ALIVE:
@@ -253,7 +253,7 @@ class Model:
         return 200
 
     def release(self, agent: Agent | None, lease: Lease) -> int:
-        """By an agent, or by an operator: then it is None."""
+        """Release by an agent, or by an operator (None)."""
         is_own = agent is not None and lease.holder == agent.agent_id
         if agent is not None and not is_own:
             return 404

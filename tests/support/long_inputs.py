@@ -18,7 +18,7 @@ UNITS = (
     '"id":', ',"id":1', "}", "} ", "=?base64?", "?=", "v1=", "User-agent:", "allow :", " (place ", "b'", "' ",
     "x\u200d", "localhost.", "127.", "xn--", "0x",
 )  # fmt: skip
-"""What patterns repeat, and what stands around it."""
+"""Repeated parts of patterns, and their surroundings."""
 
 
 def repeated(units: Iterable[str], heads: Iterable[str] = ("",), tails: Iterable[str] = ("",)) -> list[Text]:

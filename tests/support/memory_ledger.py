@@ -38,7 +38,7 @@ class _Lease:
 
 @dataclass
 class Grant:
-    """Who got a shard, when, with which token."""
+    """A grant: worker, shard, time and token."""
 
     shard: int
     worker: str
@@ -67,7 +67,7 @@ def batch_of(claim: ShardClaim, reports: Sequence[ProbeReport], *, first: int = 
 
 @dataclass
 class MemoryLedger:
-    """What many workers share; switch `is_unreachable` on and nobody can reach it."""
+    """A ledger that many workers share; with `is_unreachable` none can reach it."""
 
     clock: Clock
     is_unreachable: bool = False
@@ -76,7 +76,7 @@ class MemoryLedger:
     workers: dict[str, float] = field(default_factory=dict)
     grants: list[Grant] = field(default_factory=list)
     seen: dict[str, list[Observation]] = field(default_factory=dict)
-    """What was reported of each target, each observation once."""
+    """Results of each target, each once."""
     refused: list[ShardBatch] = field(default_factory=list)
     """Batches whose token was stale."""
     calls: list[int] = field(default_factory=list)
@@ -84,13 +84,13 @@ class MemoryLedger:
     received: dict[str, list[Received]] = field(default_factory=dict)
     """The same, with what the ledger knows of it."""
     standings: list[tuple[str, WitnessReport]] = field(default_factory=list)
-    """What workers told with their claims."""
+    """The workers' reports with their claims."""
     news: WitnessNews = NO_NEWS
     """Told with each answer."""
     reason: str | None = None
     """Why workers get no shards, if they get none."""
     wall_s: Callable[[], float] | None = None
-    """The ledger's own calendar; None: that of the workers' machine, of which nothing is told."""
+    """The ledger's own calendar; None: that of the workers' machine, which is not sent."""
     indigestible: set[str] = field(default_factory=set)
     """Targets whose results cannot be taken, by a defect."""
     on_report: Callable[[ShardBatch], None] | None = None
@@ -99,7 +99,7 @@ class MemoryLedger:
     _shards: dict[int, set[str]] = field(default_factory=dict)
     _gone: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    # What a test does
+    # Actions of a test
 
     def add(self, *urls: str, memory: ProbeMemory | None = None) -> None:
         """List targets."""
@@ -140,7 +140,7 @@ class MemoryLedger:
             n for n, lease in self.leases.items() if lease.worker == worker and lease.expires_at_s > now_s
         }
 
-    # What a worker asks
+    # Requests of a worker
 
     async def claim(
         self,

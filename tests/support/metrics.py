@@ -13,7 +13,7 @@ HAS_PROMTOOL = shutil.which("promtool") is not None
 
 
 def complaints(text: str) -> str:
-    """What `promtool check metrics` has to say of a scrape: of names, units, labels and help."""
+    """Return the complaints of `promtool check metrics` about names, units, labels and help."""
     ran = subprocess.run(
         ["promtool", "check", "metrics"],
         input=text,

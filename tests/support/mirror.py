@@ -28,7 +28,7 @@ def sources() -> list[Path]:
 
 
 def is_declaration(source: Path) -> bool:
-    """Whether a source file needs no test file."""
+    """Return whether a source file needs no test file."""
     return any(source.match(pattern) for pattern in DECLARATIONS)
 
 

@@ -39,7 +39,7 @@ INSTEAD = {
     ),
     "unauthorized": (401, "text/plain", b"who?"),
 }
-"""What a URL may answer that is no tool's result: status, media type and body."""
+"""Answers at a URL that are no tool results: status, media type and body."""
 LEVELS = 20_000
 
 
@@ -111,7 +111,7 @@ ENDLESS = {
     # No answer is among them.
     "chatter": ("text/event-stream", b"", _notification(65_536)),
 }
-"""What a URL may answer without an end: media type, beginning, and what comes again and again."""
+"""Endless answers at a URL: media type, beginning, and the repeated piece."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -170,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._write(int(how), "application/json", said)
 
     def _write_on(self, media_type: str, beginning: bytes, again: bytes) -> None:
-        """Write without an end, until nobody listens any more."""
+        """Write until no client listens any more."""
         self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n\r\n%b" % (media_type.encode(), beginning))
         self.close_connection = True
         with suppress(OSError):

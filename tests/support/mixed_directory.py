@@ -32,7 +32,7 @@ PAGE = answer(200, b"<!doctype html><title>hello</title>", Content_Type="text/ht
 
 
 def replies(kind: str, url: str) -> dict[str, Reply]:
-    """What an agent of this kind serves at `url`."""
+    """Return the answers of such an agent at `url`."""
     match kind:
         case "healthy":
             return {CARD_PATH: as_json(card(url=f"{url}/")), HEALTH_PATH: as_json(document("healthy"))}

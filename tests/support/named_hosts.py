@@ -8,12 +8,12 @@ import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 Lookups = Mapping[str, Sequence[Sequence[str]]]
-"""To each name: the addresses that its first lookup finds, its second, and so on; the last one stays."""
+"""For each name: the addresses of its first lookup, its second, and so on; the last one repeats."""
 Named = Callable[[Lookups], list[str]]
 
 
 class Names(AbstractResolver):
-    """Name servers of somebody else, who may say anything."""
+    """Foreign name servers with any answers."""
 
     def __init__(self, lookups: Lookups, asked: list[str]) -> None:
         self.lookups = lookups

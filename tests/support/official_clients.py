@@ -50,7 +50,7 @@ CLIENTS: Final = (
 
 @dataclass(frozen=True)
 class Plan:
-    """Which server is asked, and what; without `command` and `url` the tool proxy of the environment."""
+    """The server and the request; without `command` and `url` the tool proxy of the environment."""
 
     calls: Sequence[tuple[str, Mapping[str, Any]]]
     command: Sequence[str] = ()
@@ -69,7 +69,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a client handed to its caller."""
+    """The results that a client returned to its caller."""
 
     tools: list[str]
     answers: list[dict[str, Any]]

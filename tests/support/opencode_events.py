@@ -64,7 +64,7 @@ def text_of(event: tuple[str, dict[str, Any]], envelope: Envelope = plain) -> st
 
 
 def wire(*events: tuple[str, dict[str, Any]], envelope: Envelope = plain) -> bytes:
-    """Messages as they stand in the stream."""
+    """Messages in the stream."""
     return b"".join(b"data: " + text_of(event, envelope).encode() + b"\n\n" for event in events)
 
 

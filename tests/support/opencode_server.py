@@ -16,13 +16,13 @@ DIRECTORY = "/home/user/project"
 
 
 class FakeOpencode:
-    """Streams to whoever listens, and answers about sessions; `sessions` has where each works."""
+    """Streams to every client, and answers about sessions; `sessions` has the directory of each."""
 
     def __init__(self, envelope: Envelope = plain) -> None:
         self.envelope = envelope
         self.sessions: dict[str, str] = {}
         self.statuses: dict[str, str] = {}
-        """Of those that are not idle."""
+        """Statuses of the busy sessions."""
         self.instead: dict[str, Reply] = {}
         """Other answers, by path."""
         self.opened = 0

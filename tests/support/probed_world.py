@@ -1,4 +1,4 @@
-"""A world of targets whose ends are told beforehand, and a prober that looks at it and takes its time."""
+"""Targets with scripted ends, and a slow prober."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ _STATUS = {ResultClass.NOT_AN_AGENT: 404, ResultClass.HTTP_ERROR: 500, ResultCla
 
 
 def definition_of(**members: object) -> ProbeDefinition:
-    """The definition of a probe of nobody in particular."""
+    """Return the definition of a probe without particular targets."""
     return ProbeDefinition.model_validate(
         {"name": "test", "contact": "mailto:ops@example.org", "targets": ["https://agent.example"], **members}
     )
@@ -39,14 +39,14 @@ class Look:
 
 @dataclass
 class World:
-    """Who answers how; each look takes time, and is noted."""
+    """Targets and their answers; each probe takes time and is recorded."""
 
     clock: Clock
     cadence: Cadence = field(default_factory=Cadence)
     takes_s: float = 0.1
     timeout_s: float = 5.0
     ends: dict[str, ResultClass] = field(default_factory=dict)
-    """How a target's card ends, `ok` where nothing is said."""
+    """The end of a target's card, by default `ok`."""
     is_cut: bool = False
     """Nothing is reached."""
     cut_classes: set[str] = field(default_factory=set)
@@ -62,9 +62,9 @@ class World:
     witness_s: float = 0.05
     """How long a witness takes for its answer."""
     addresses: Mapping[str, str] = field(default_factory=dict)
-    """Where a URL leads, for those that share an address."""
+    """The host of a URL, for targets that share an address."""
     fails: set[str] = field(default_factory=set)
-    """Whose probe is a defect."""
+    """Targets whose probe raises."""
     hangs: set[str] = field(default_factory=set)
     looks: list[Look] = field(default_factory=list)
     under_way: int = 0

@@ -18,7 +18,7 @@ _FIXED_SEED: Final = 20_261_120
 _FIXED_EXAMPLES: Final = 30
 _RANDOM_EXAMPLES: Final = 1_000
 _WEIGHT: Final = 100
-"""What `examples` takes for a test that draws as many as most tests do."""
+"""The weight of a test that draws as many examples as most do."""
 _LEAST_EXAMPLES: Final = 10
 _SEED: Final = "hypothesis_seed"
 
@@ -83,7 +83,7 @@ def _register_profiles() -> None:
     common: dict[str, Any] = {
         # If the environment has `CI`, Hypothesis' own default is another one.
         "parent": settings.get_profile("default"),
-        # How long an example takes depends on the load of the machine.
+        # The time of an example depends on the load of the machine.
         "deadline": None,
         "suppress_health_check": [HealthCheck.too_slow],
     }

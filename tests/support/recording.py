@@ -60,6 +60,6 @@ def served(health: AgentHealth) -> bytes:
 
 
 def published(health: AgentHealth) -> HealthDocument:
-    """What is published now, sound to a reader that knows the draft only."""
+    """Return the published document, valid for a reader that knows the draft only."""
     document, _ = read_document(served(health))
     return document

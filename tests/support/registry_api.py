@@ -51,7 +51,7 @@ class RegistryApi:
         self.app = create_app(self.registry)
         self.keys = {role: key_of(bytes([number]) * 32) for number, role in enumerate(Role)}
         self._shards: dict[int, tuple[int, float]] = {}
-        """Those that `report` holds, each with its token and its end."""
+        """The shards of `report`, each with its token and its end."""
         self._reported = 0
 
     async def add_keys(self) -> None:

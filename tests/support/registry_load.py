@@ -30,7 +30,7 @@ TIMEOUT_SECONDS = 20.0
 PAUSE_SECONDS = 0.05
 """After an answer that did not come, or came from a server that cannot serve."""
 ROUNDING_S = 0.0011
-"""Answers tell milliseconds."""
+"""Answers are in milliseconds."""
 GONE = ("dead", "deregistered")
 
 Fact = tuple[object, ...]
@@ -38,7 +38,7 @@ Fact = tuple[object, ...]
 
 @dataclass
 class Ledger:
-    """What servers have acknowledged."""
+    """Acknowledgements of the servers."""
 
     facts: set[Fact] = field(default_factory=set)
     beats: dict[str, float] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Ledger:
     slowest_s: float = 0.0
     unanswered: int = 0
     unexplained: list[str] = field(default_factory=list)
-    """What no server may ever answer, whatever befalls it."""
+    """Answers that no server may give under any fault."""
 
     async def check(self, database: Database) -> LogReport:
         """Fail unless all of it is stored, the chain holds, and the stored states follow from it."""

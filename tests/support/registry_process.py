@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def agent_key(agent_id: str) -> str:
-    """Return the key of an agent that `prepare` was told of."""
+    """Return the key of an agent created by `prepare`."""
     return key_of(digest_of(f"drill {agent_id}"))
 
 

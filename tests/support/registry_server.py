@@ -107,7 +107,7 @@ class RegistryServer:
         )
         config = uvicorn.Config(
             create_app(Registry(settings, database=database), self.face),
-            # Where nothing else can listen while it is stopped.
+            # A port that no other process can take while it is stopped.
             port=self.port or free_port(),
             log_level="warning",
             http=BoundedProtocol,
@@ -123,7 +123,7 @@ def _file() -> bytes:
     """The file that every registry here begins with, set up once for all of them."""
     with ThreadPoolExecutor(1) as executor, tempfile.TemporaryDirectory(prefix="ah-sqlite-") as directory:
         file = Path(directory, "registry.db")
-        # In a thread of its own: the loop of whoever asks may be running.
+        # In a thread of its own: the caller's loop may be running.
         executor.submit(asyncio.run, _fill(f"sqlite:///{file}")).result()
         return file.read_bytes()
 

@@ -8,7 +8,7 @@ import pytest
 from lifesign.domain.tasks import lease_renewal
 
 LONG_SECONDS = 300.0
-"""Nobody loses such a lease by being slow."""
+"""Slow tests do not lose such a lease."""
 _SOON_SECONDS = 0.5
 
 

@@ -20,13 +20,13 @@ MAX_BYTES = 100_000
 SHORT = Timeouts(
     dns_seconds=0.4, connect_seconds=0.4, tls_seconds=0.4, first_byte_seconds=0.4, total_seconds=0.8
 )
-"""For peers that take longer than anybody waits."""
+"""Settings for peers slower than any timeout."""
 PATIENT = Timeouts(
     dns_seconds=60, connect_seconds=60, tls_seconds=60, first_byte_seconds=60, total_seconds=60
 )
 """For all others, so that a slow machine changes nothing."""
 LATE_ANSWER = PATIENT.model_copy(update={"first_byte_seconds": 0.4})
-"""For peers that are reached, and take longer than anybody waits."""
+"""For reachable peers slower than any timeout."""
 HERE: Answer = ("127.0.0.1",)
 
 

@@ -143,13 +143,13 @@ class Server:
         self.take(message)
 
     def senders(self) -> dict[str, Send]:
-        """What `send` may be: each kind behaves the same."""
+        """Return the possible kinds of `send`, which behave the same."""
         return {"coroutine function": self.send, "plain function": self.send_plain, "object": self}
 
 
 @dataclass
 class Played:
-    """What became of one request."""
+    """The course of one request."""
 
     middleware: AgentHealthMiddleware
     server: Server
@@ -162,7 +162,7 @@ class Played:
 
     @property
     def outcome(self) -> str:
-        """How the request was counted: once, in one class."""
+        """Return the outcome of the request: it was counted once."""
         counted = self.outcomes
         assert sum(counted.values()) == 1, counted
         return next(iter(counted))
@@ -176,7 +176,7 @@ class Played:
 
 
 def outcomes(middleware: AgentHealthMiddleware) -> dict[str, int]:
-    """How many requests were counted in which class."""
+    """Return the number of requests by outcome."""
     counted: dict[str, int] = (middleware.health.document().extensions or {})[OUTCOMES]
     return counted
 

@@ -46,7 +46,7 @@ class Asked:
 
     @property
     def function(self) -> str:
-        """What it was for."""
+        """The requested function."""
         return "beat" if self.path.endswith("heartbeat") else self.method
 
 
@@ -57,14 +57,14 @@ class ScriptedRegistry:
     url: str = ""
     asked: list[Asked] = field(default_factory=list)
     scripted: dict[str, deque[Answer]] = field(default_factory=dict)
-    """What to answer instead, by function: "POST" registers, then "beat", "GET", "DELETE"."""
+    """Scripted answers by function: "POST" registers, then "beat", "GET", "DELETE"."""
     incarnation: int = 0
     status: str = "deregistered"
     reason: str = "registered"
     said: dict[str, Any] = field(default_factory=dict)
     commands: list[dict[str, Any]] = field(default_factory=list)
     clock_s: float = 0.0
-    """By which its clock is ahead of the agent's."""
+    """Seconds by which its clock is ahead of the agent's."""
     _has_come: asyncio.Event = field(default_factory=asyncio.Event)
 
     def answers(self, function: str, *answers: Answer) -> None:
@@ -72,7 +72,7 @@ class ScriptedRegistry:
         self.scripted.setdefault(function, deque()).extend(answers)
 
     def functions(self) -> list[str]:
-        """What was asked for, in order."""
+        """Return the requested functions in order."""
         return [asked.function for asked in self.asked]
 
     def beats(self) -> list[Asked]:

@@ -22,16 +22,16 @@ UNHEALTHY_S = 2.0
 DEAD_S = 4.0
 CONFIG = {"interval_seconds": 1, "unhealthy_after_seconds": UNHEALTHY_S, "dead_after_seconds": DEAD_S}
 MAX_AT_ONCE = 50
-"""Of requests to one server."""
+"""Parallel requests to one server."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """How a server answered one heartbeat."""
+    """A server's answer to one heartbeat."""
 
     status: int
     at_s: float
-    """By the server, if it was taken."""
+    """By the server's clock, if it was accepted."""
 
 
 class Voices:
@@ -84,7 +84,7 @@ def time_of(text: str) -> float:
 
 @dataclass(frozen=True)
 class Log:
-    """What the event log tells."""
+    """The contents of the event log."""
 
     steps: dict[str, list[tuple[str, float]]]
     """Each agent's, in their order: to which status, and when."""

@@ -79,7 +79,7 @@ async def _race(racer: TaskRacer, start: Barrier) -> list[str]:
 
 
 async def _sleep_through(url: str, agent_id: str, key: str) -> None:
-    """Claim a task for a second, say so, and hand it in once somebody says so."""
+    """Claim a task for a second, print that, and submit it on a signal."""
     racer = TaskRacer(url, agent_id, key)
     grant = await racer.claim(ttl_s=1.0)
     assert grant is not None

@@ -35,7 +35,7 @@ class Holder:
         return self.run.task_id
 
     def shown(self) -> dict[str, Any]:
-        """What the tools ask for where the server is bound to no run."""
+        """Return the arguments of the tools where the server is bound to no run."""
         return {
             "taskId": self.run.task_id,
             "runId": self.run.run_id,
@@ -50,7 +50,7 @@ class Holder:
 async def holding(
     registry: RegistryServer, agent_id: str, *, ttl_seconds: float = 300, **task: Any
 ) -> AsyncIterator[Holder]:
-    """Create a task that nobody else may have, and claim it."""
+    """Create a task reserved for one agent, and claim it."""
     async with RegistryClient(registry.url, key=ADMIN_KEY) as admin:
         key = (await admin.agents.register(agent_id)).agent_key
         assert key is not None

@@ -22,13 +22,13 @@ from lifesign.domain.models.tasks import TaskRecord
 
 @dataclass
 class Proxied:
-    """A task that is held, and the tools of whoever works at it."""
+    """A held task and the tools of its holder."""
 
     holder: Holder
     held: ToolProxyContext
     is_held: bool = True
     heard: list[str] = field(default_factory=list)
-    """What the holder was told."""
+    """Messages to the holder."""
     progress: list[str] = field(default_factory=list)
     """When a call began to count as progress, and when it ended."""
     open: OpenProxy | None = None

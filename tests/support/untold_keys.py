@@ -12,7 +12,7 @@ from lifesign.storage.keys import key_rows
 
 
 def add_untold(transaction: Transaction, key: StoredKey) -> None:
-    """Store a key of which no event tells."""
+    """Store a key without an event."""
     key_rows.add(transaction, key)
     head = event_log.lock(transaction)
     begun = replay_from(head)

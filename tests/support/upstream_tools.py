@@ -83,7 +83,7 @@ def _text(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 async def _exists(file: Path) -> None:
-    """Wait until somebody has made a file; the caller's patience ends first."""
+    """Wait until a file exists; the caller's timeout ends first."""
     while True:
         if await asyncio.to_thread(file.exists):
             return
@@ -122,7 +122,7 @@ def http_upstream(record: Path) -> Iterator[HttpUpstream]:
 
 
 async def main(record: Path) -> None:
-    """Serve whoever started this."""
+    """Serve the parent process."""
     server = new_server(record)
     async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())

@@ -62,7 +62,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @property
     def clock(self) -> Clock:
-        """What a worker takes."""
+        """Return the clock of a worker."""
         return Clock(wall_s=self.wall_s, monotonic_s=self.time, boot_s=lambda: self.time() + self.suspended_s)
 
 

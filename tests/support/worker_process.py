@@ -41,7 +41,7 @@ class Worker:
         self.process.stdin.flush()
 
     def ask(self, line: str) -> str:
-        """Tell it what to do and return what it answers."""
+        """Send a command and return the answer."""
         self.tell(line)
         answer = b""
         while not answer.endswith(b"\n"):
@@ -59,7 +59,7 @@ class Worker:
         return output
 
     def count(self) -> int:
-        """What the worker reports as `sample_count`."""
+        """Return the worker's `sample_count`."""
         return int(self.ask("count"))
 
     def kill_while_counting(self, after: int) -> int:
@@ -118,14 +118,14 @@ def published(health: AgentHealth) -> str:
 
 
 def run(health: AgentHealth) -> str:
-    """Count for ever, and tell of each one that is counted."""
+    """Count without an end, and print each count."""
     while True:
         health.record(latency_ms=1)
         os.write(1, b".")
 
 
 def rush(health: AgentHealth) -> str:
-    """Count for ever, as fast as it goes."""
+    """Count without an end, as fast as possible."""
     os.write(1, b"ok\n")
     while True:
         health.count_quick_answer(5000, health.clock.monotonic_ns())

@@ -35,7 +35,7 @@ if os.fork() == 0:
 while not os.path.exists("daemon") or not open("daemon").read():
     time.sleep(0.01)
 """
-"""Leaves a process behind that is in a session of its own and nobody's child, and says so once it is."""
+"""Leaves an orphan in a session of its own behind, and reports when that runs."""
 
 
 @asynccontextmanager
@@ -221,7 +221,7 @@ async def test_a_timer_that_is_none_is_meddling_and_one_that_does_not_come_is_no
     monkeypatch.setattr(agent_process, "_received", received)
     timer = LeaseTimer(1_000.0)
     if given == "nothing":
-        # What is not known is not set anew: it is due when it was to be at first.
+        # An unknown message does not reset the deadline.
         timer.set(0.0)
         async with running(tmp_path, "sleep", "1000", timer=timer) as process:
             timer.set(1_000.0)
@@ -250,7 +250,7 @@ async def test_to_speak_to_watchers_that_have_just_ended_is_no_error(tmp_path: P
         watching = process_watcher.descendants(process._process.pid)
         keeper = process._process.pid
         for pid in (keeper, *watching):
-            # Who is below it may have ended with it.
+            # Processes below it may have ended with it.
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         # While the loop hears nothing of it.
@@ -317,13 +317,13 @@ async def test_a_keeper_that_is_killed_takes_the_agent_with_it(
         os.kill(keeper_of(process), signal.SIGKILL)
         assert await process.wait() == -signal.SIGKILL
         await process.wait_gone()
-        # The warden says so last of all, and has to end yet.
+        # The watcher reports this last and has not ended yet.
         until("nothing is left", lambda: not below & process_watcher.processes().keys())
 
 
 async def test_what_outlives_both_is_known_by_its_environment_or_by_what_it_is_below(tmp_path: Path) -> None:
     marked = {"LIFESIGN_RUN_ID": f"run_of_{tmp_path.name}"}
-    # Of the daemon's child neither session nor environment tells whose it is.
+    # Neither session nor environment shows whose the daemon's child is.
     child = "subprocess.Popen(['sleep', '1000'], env={}, start_new_session=True)"
     code = DAEMON.replace("time.sleep(1000)", f"import subprocess; {child}; time.sleep(1000)")
     async with running(tmp_path, *python(f"{code}time.sleep(1000)"), environment=marked) as process:
@@ -458,7 +458,7 @@ async def test_who_denies_its_watchers_any_further_descriptor_is_ended_all_the_s
         if why == "asked":
             assert await process.end(30, asyncio.Event())
         assert await process.wait() == (-signal.SIGTERM if why == "asked" else -signal.SIGKILL)
-        # Of those that lived, each has ended as it should.
+        # Each of the others ended as it should.
         until("nothing is left", lambda: not below & process_watcher.processes().keys())
         await process.wait_gone()
         assert (process.fault == "") == (not why.startswith("no "))

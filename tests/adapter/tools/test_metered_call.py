@@ -39,7 +39,7 @@ def offering(upstream: HttpUpstream, **limits: Any) -> Upstreams:
 
 
 def meta_of(result: CallToolResult) -> dict[str, Any]:
-    """What the proxy has added, without its prefix."""
+    """Return the members that the proxy added, without its prefix."""
     told = {name: value for name, value in (result.meta or {}).items() if name.startswith("lifesign/")}
     return {name.partition("/")[2]: value for name, value in told.items()}
 
@@ -200,7 +200,7 @@ async def test_what_was_never_sent_costs_nothing(registry: RegistryServer) -> No
         # A part of a micro-dollar is a whole one.
         ({"usd": 0.1234561}, 0.123457, 0),
         ({}, 0, 0),
-        # What cannot be meant costs what was reserved.
+        # An impossible cost is charged as reserved.
         ({"usd": -1}, 0.5, 100),
         ({"usd": "much"}, 0.5, 100),
         (None, 0.5, 100),
@@ -260,7 +260,7 @@ async def test_case_12_what_a_dead_holder_had_reserved_comes_back(
         calling = asyncio.create_task(work.call("wait"))
         await begun(upstream, begun_before + 1)
         assert await work.budget() == {"reserved": 0.25}
-        # Its lease is over, as it is when nobody renews it.
+        # Its lease expired without renewal.
         await work.holder.own.leases.release(work.holder.grant.lease.lease_id)
         assert await work.budget() == {}
         calling.cancel()

@@ -114,7 +114,7 @@ async def test_case_9_who_ends_the_run_is_heard_once_and_answered_as_often_as_it
 ) -> None:
     async with proxied(registry, f"ends-{tool}") as work:
         first = await work.call(tool, arguments)
-        # Whoever keeps the lease has let it go by now.
+        # The lease keeper has released it by now.
         work.is_held = False
         again = await work.call(tool, arguments)
         assert first.structured_content == again.structured_content

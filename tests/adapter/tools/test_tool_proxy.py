@@ -77,7 +77,7 @@ STILL_SECONDS = 20
 """A loop that does nothing for so long stands still."""
 FLOOD_MESSAGES = 150
 MOST_IN_A_TURN = 15
-"""Of the messages of a hundred connections; in a loop that reads them itself it is nearly all."""
+"""Most messages of a hundred connections; in a loop that reads them itself it is nearly all."""
 FLOOD = """
 import sys, threading, urllib.request
 

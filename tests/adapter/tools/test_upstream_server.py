@@ -74,7 +74,7 @@ async def test_one_that_dies_fails_the_call_and_is_started_again(
         ) as gone:
             await server.call("die", {})
         assert gone.value.code == "upstream_unavailable"
-        # Nobody waits for one that is down.
+        # A server that is down is not waited for.
         with pytest.raises(ToolFailed, match=r"acme does not run: it has ended; it is (being )?started"):
             await server.call("fetch", {})
         await running(server)
@@ -177,7 +177,7 @@ async def test_an_answer_without_an_end_fails_its_call_and_the_server_is_started
         assert isinstance(too_large, ToolFailed)
         assert too_large.code == "answer_too_large"
         assert "acme wrote more than 4194304 bytes on one line: ask for less" in str(too_large)
-        # Where it is not known which call is answered, all may be.
+        # If it is unknown which call is answered, every call may be.
         assert isinstance(waited, ToolFailed)
         assert waited.code == other
         await running(server, "run")
@@ -279,7 +279,7 @@ async def test_events_that_end_before_the_answer_leave_open_whether_the_call_was
 
 @contextmanager
 def heard() -> Iterator[set[tuple[str, str]]]:
-    """What the SDK logs, and of which server."""
+    """Return the log records of the SDK, by server."""
     said: set[tuple[str, str]] = set()
 
     class Hearing(logging.Handler):

@@ -29,7 +29,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 def shown_by(capsys: Captured, *arguments: str, ends: int = 0) -> str:
-    """Run a command and return what it prints; its errors are printed to nobody else."""
+    """Run a command and return its output; its errors are discarded."""
     assert main(["agents", *arguments]) == ends, capsys.readouterr().err
     captured = capsys.readouterr()
     assert ADMIN_KEY not in captured.out + captured.err
@@ -93,7 +93,7 @@ def test_agents_are_chosen(registry: RegistryServer, capsys: Captured) -> None:
     def listed(*options: str) -> list[str]:
         return [agent["agent_id"] for agent in json_of(capsys, "list", *options)["agents"]]
 
-    # What who is gone said last of its work is over.
+    # The last progress of a former agent no longer applies.
     assert "0/?" not in shown_by(capsys, "list", "--status", "deregistered")
     assert "load" not in shown_by(capsys, "show", "a-0")
     assert "load" in shown_by(capsys, "show", "a-1")
@@ -153,7 +153,7 @@ def test_a_new_agents_key_is_shown_once_or_written_to_a_file(
         told = capsys.readouterr()
         assert "ahk_" not in told.out + told.err
         assert told.err == f"its key is in {file}\n"
-    # Who registers again by its own key keeps it.
+    # An agent that registers again with its own key keeps it.
     unwritten = tmp_path / "new.key"
     again = ["register", "c", "--supersede", "--write-key", str(unwritten)]
     assert main(["agents", *again, "--key-file", str(tmp_path / "c.key")]) == 0
@@ -162,7 +162,7 @@ def test_a_new_agents_key_is_shown_once_or_written_to_a_file(
     file = tmp_path / "c.key"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert json_of(capsys, "list", "--key-file", str(file))["total"] == 1
-    # What is there stays there, and nobody was registered.
+    # Existing agents stay, and none was registered.
     shown_by(capsys, "register", "d", "--write-key", str(file), ends=3)
     shown_by(capsys, "show", "d", ends=1)
     # A refusal leaves no empty file behind.
@@ -221,7 +221,7 @@ def test_whom_a_url_does_not_single_out_is_named_by_its_id(
     shown_by(capsys, "register", "billing-1", "--card-url", url, "--monitoring", "probe")
     told = shown_by(capsys, "show", url, ends=3)
     assert f"by its id: {target_id(url)}, billing-1;" in told
-    # Who is probed no more does not stand in the way.
+    # Former targets do not interfere.
     shown_by(capsys, "deregister", "billing-1")
     assert "has shown no sign of life yet" in shown_by(capsys, "show", url, ends=1)
 

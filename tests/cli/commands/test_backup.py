@@ -97,7 +97,7 @@ def test_a_backup_of_an_older_version_is_restored_and_brought_up_to_date(
     assert "alice" in capsys.readouterr().out
     assert main(["restore", str(file), "--database", empty, "--force", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["revision"] == BEFORE
-    # What was written on the way holds secrets.
+    # The temporary files contain secrets.
     assert list((tmp_path / "temporary").iterdir()) == []
 
 

@@ -80,7 +80,7 @@ async def test_a_list_is_counted_with_one_command_and_the_second_time_compared(
         "first_byte_seconds": 10,
         "total_seconds": 7,
     }
-    # Nobody is asked for what is known already, how long it had for its answer too.
+    # Known targets are not probed again, with a shorter timeout too.
     assert await census("agents.db", "--format", "csv") == 0
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))
     assert ["deadlines", "", "total_seconds", "7"] in [[*row[:3], row[3].removesuffix(".0")] for row in rows]
@@ -270,7 +270,7 @@ async def test_a_registry_is_counted_as_a_database_is(
     assert there["groups"]["alive"] == 3
     assert [run["groups"]["alive"] for run in there["runs"]] == [3]
     assert {row["name"] for row in there["generations"]} == {"0.3", "(not known)"}
-    # What is known is told without a list, and nobody is asked.
+    # Known results are printed without a list or a probe.
     assert await census("--registry", registry.url) == 0
     by_option = capsys.readouterr().out
     # The fixture names the registry by its variable.
@@ -488,14 +488,14 @@ async def test_list_that_becomes_unreadable_is_reported_with_an_exit_code(
         counted = json.loads(capsys.readouterr().out)
         assert (counted["not_read"], counted["listed"]) == (["agents.txt"], 6)
         assert list(Draft202012Validator(SCHEMA).iter_errors(counted)) == []
-        # Whoever looks at it later learns it too, in every form.
+        # A later reader learns it too, in every format.
         assert await census("agents.db", "--output", "report") == 0
         assert told in capsys.readouterr().out
         for file in ("census.md", "census.html"):
             assert told in (tmp_path / "report" / file).read_text()
         assert json.loads((tmp_path / "report/census.json").read_text())["not_read"] == ["agents.txt"]
         assert "directories,agents.txt,not_read,1" in (tmp_path / "report/census.csv").read_text()
-        # Once it can be read again, the next count has nothing to tell.
+        # Once it can be read again, the next census reports nothing.
         (tmp_path / "agents.txt").write_text("http://127.0.0.1:9/\n")
         assert await census("agents.txt", *ALLOW, "--json") == 0
         assert json.loads(capsys.readouterr().out)["not_read"] == []
@@ -570,7 +570,7 @@ def test_database_without_write_permission_is_reported(
     assert main(["directories", "list", "--database", "sqlite:///50% sealed.db"]) == 0
     assert "50-list.txt" in capsys.readouterr().out
     assert sorted(file.name for file in tmp_path.iterdir()) == before
-    # Whoever wants to write is told why that is not possible.
+    # Writers learn why writing fails.
     assert main(["census", "50%? list.txt", *ALLOW, "--database", "sqlite:///50% sealed.db"]) == 3
     assert "its owner or mode forbids it" in capsys.readouterr().err
 

@@ -121,7 +121,7 @@ def sampled(count: int, **members: Any) -> dict[str, Any]:
 async def test_document_that_is_older_than_its_agents_first_requests_has_a_hint(
     count: int, age_s: int, caching: str, hint: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A new agent shows 0 samples until its document is made anew."""
+    """A new agent shows 0 samples until the next refresh of its document."""
     made_at = (datetime.now(UTC) - timedelta(seconds=age_s)).isoformat()
     reply = as_json(sampled(count, timestamp=made_at), Cache_Control=caching)
     ended, _ = await run({HEALTH_PATH: reply})

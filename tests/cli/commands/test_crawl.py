@@ -39,7 +39,7 @@ def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def files(directory: Path) -> set[str]:
-    """What lies in a directory, the files that go with a database left out."""
+    """Return the files of a directory, without those that belong to a database."""
     return {file.name for file in directory.iterdir() if not file.name.endswith(("-wal", "-shm"))}
 
 
@@ -77,7 +77,7 @@ async def test_a_directory_is_probed_once_and_its_agents_are_decided_about(
         said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
         assert said[0]["event"] == "mixed: database sqlite:///mixed.db"
         assert {(line["level"], line["logger"]) for line in said} == {("INFO", "lifesign.crawl")}
-        # The same database again, and who was seen is seen anew.
+        # The same database again: alive targets are probed again.
         options = ("--database", "sqlite:///mixed.db", "--report", "report")
         assert await crawl("mixed.yml", "--once", *options) == 0
         assert files(tmp_path / "report") == {
@@ -115,7 +115,7 @@ async def test_changed_definition_reports_removed_targets_and_the_destination_of
 async def test_names_that_are_not_resolved_are_reported_with_a_hint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Nobody listens there.
+    # No server listens there.
     resolver = "resolver: {servers: ['127.0.0.1:9']}\n"
     listed = DEFINITION.replace("directories: [{file: agents.txt}]", "targets: [https://a.example]")
     (tmp_path / "mixed.yml").write_text(listed + resolver)
@@ -328,7 +328,7 @@ async def test_a_directory_is_read_again_when_its_time_comes(tmp_path: Path) -> 
         await shown.until_said("agents.txt: 2 targets, 1 new, 0 left")
         stop.set()
         await crawling
-    # What stays as it was is not told again and again.
+    # Unchanged facts are not repeated.
     assert len([line for line in shown.lines if "unchanged" in line]) <= 1
 
 

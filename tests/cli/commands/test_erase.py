@@ -12,7 +12,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 class Terminal(io.StringIO):
-    """Somebody who types this."""
+    """A person who types this."""
 
     def isatty(self) -> bool:
         return True

@@ -288,7 +288,7 @@ def test_no_database_is_made_where_none_was(capsys: Captured, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-# ── what is told ──
+# ── events ──
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_no_database_is_made_where_none_was(capsys: Captured, tmp_path: Path) ->
             {"holder": "h", "shards": [{"shard": n, "fencing_token": 1} for n in (9, 3, 1, 2)]},
             "holder h; shards 1-3, 9 by x",
         ),
-        # What a later version, or somebody else, may say.
+        # Values of a later version, or of another program.
         ({"shards": [{"shard": "one"}]}, 'shards [{"shard":"one"}] by x'),
         ({"is_held": True, "until": None}, "is_held true; until null by x"),
         ({"agent_id": 7, "places": [[1, 2], []]}, "7: places [[1,2],[]] by x"),

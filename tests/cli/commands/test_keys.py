@@ -20,7 +20,7 @@ class Shell:
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
         self.told = ""
-        """What the last command said on standard error."""
+        """Standard error of the last command."""
 
     def run(self, *arguments: str, code: int = 0) -> str:
         """Run a command and return its output; of one that fails, what it complained."""

@@ -26,7 +26,7 @@ from lifesign.domain.net.target import target_id
 from lifesign.registry.probing.claim_shards import claim_shards
 
 SELDOM = DEFINITION.replace("interval_seconds: 1,", "interval_seconds: 86400,")
-"""Nobody is probed in these tests unless somebody asks for it."""
+"""In these tests targets are probed on request only."""
 
 
 async def recheck(*arguments: str) -> int:
@@ -130,13 +130,13 @@ async def test_recheck_that_measures_nothing_is_reported(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is waited for who might come."""
+    """Do not wait for probers."""
     monkeypatch.setattr("lifesign.cli.commands.recheck.JOIN_SECONDS", 0.0)
 
 
 @pytest.fixture
 def unwatched(tmp_path: Path) -> str:
-    """A database whose one target nobody watches."""
+    """Return a database with one target and no prober."""
     url = f"sqlite:///{tmp_path}/crawl.db"
 
     async def filled() -> None:

@@ -34,7 +34,7 @@ def at(registry: RegistryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("LIFESIGN_REGISTRY", registry.url)
     monkeypatch.setenv("LIFESIGN_KEY", KEYS[Role.ENROLL])
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    # Of the adapter's own process, which is the test's here.
+    # The adapter's own process is the test's here.
     monkeypatch.setattr(process_watcher, "hide_memory", lambda: None)
     return registry
 
@@ -116,7 +116,7 @@ def test_a_key_that_works_no_tasks_takes_nobodys_place(
     assert main(["run", *who, "--workspaces", str(tmp_path / "elsewhere"), "--", "true"]) == 1
     assert "this admin key may not work tasks" in capfd.readouterr().err
     assert asyncio.run(life()) == (2, "deregistered")
-    # One that was never there has nothing to lose, and is told its own key.
+    # A new agent has nothing to lose and gets its own key.
     assert main(["run", *who, "--agent-id", "coder-of-an-admin", "--", "true"]) == 5
 
 
@@ -390,7 +390,7 @@ def test_without_the_extra_there_are_no_tools(
 
 
 async def test_a_closed_terminal_asks_once_though_its_signal_comes_twice() -> None:
-    """From the shell, and from the kernel when the shell has ended: who asks twice is hurried."""
+    """The shell sends one signal and the kernel another when the shell ends; a second request means hurry."""
     asked: list[str] = []
     adapter = Mock(drain=asked.append)
     loop = asyncio.get_running_loop()

@@ -13,7 +13,7 @@ from lifesign.registry.run_server import Listening, Prepared
 from lifesign.registry.settings import RegistrySettings
 
 BESIDES = {"return", "context", "_config", "show_config"}
-"""Where settings come from, and how they are shown; no settings themselves."""
+"""Parameters about the sources and display of settings; they are no settings themselves."""
 OPTIONS = {
     name: next(part for part in typing.get_args(hint) if isinstance(part, OptionInfo))
     for name, hint in typing.get_type_hints(serve, include_extras=True).items()

@@ -17,7 +17,7 @@ ABSENT = f"task_{'0' * 26}"
 
 
 def shown_by(capsys: Captured, *arguments: str, ends: int = 0) -> str:
-    """Run a command and return what it prints; its errors are printed to nobody else."""
+    """Run a command and return its output; its errors are discarded."""
     assert main(["tasks", *arguments]) == ends, capsys.readouterr().err
     captured = capsys.readouterr()
     assert ADMIN_KEY not in captured.out + captured.err
@@ -148,7 +148,7 @@ def test_what_cannot_be_right_is_wrong_usage(
 def test_local_errors_are_reported_without_a_request(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
-    # Whoever asked there would end with 2.
+    # A question there would end with 2.
     monkeypatch.setenv("LIFESIGN_REGISTRY", "http://127.0.0.1:1")
     told = shown_by(capsys, *arguments, ends=3)
     assert said in told

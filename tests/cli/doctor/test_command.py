@@ -82,7 +82,7 @@ def answering(status: int, body: bytes, keys: list[str | None] | None = None) ->
 
 
 class Examined:
-    """What the doctor found."""
+    """The findings of the doctor."""
 
     def __init__(self, code: int, summary: dict[str, Any]) -> None:
         self.code = code
@@ -367,7 +367,7 @@ def test_who_is_examined_is_not_changed(
     found = examine(capsys, "--port", port, "--database", f"sqlite:///{place}/x.db")
     if summary is None:
         assert found.code == 0
-        # Whether there is room on the disk, which is not tried, is told apart.
+        # Free disk space is reported separately.
         assert found.of("database", "ok")[1] == "this user may write to it, and no process locks it; "
     else:
         assert any(summary in text for text in found.of("database", "fault"))
@@ -655,7 +655,7 @@ def test_address_of_another_server_is_reported(
 def test_a_doctor_with_a_key_asks_nothing_without_it(
     key: str | None, port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request without a key is refused, and stands in the registry's log."""
+    """A request without a key is refused and logged by the registry."""
     if key is not None:
         monkeypatch.setenv(KEY_VARIABLE, key)
     asked: list[str | None] = []

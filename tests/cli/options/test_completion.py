@@ -14,7 +14,7 @@ PROGRAM = str(SCRIPTS / "lifesign")
 
 
 def asked(words: str, place: int, shell: str = "bash") -> list[str]:
-    """What a shell would offer at a place."""
+    """Return the suggestions of a shell for a position."""
     variables = {**os.environ, VARIABLE: f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": str(place)}
     ran = subprocess.run(
         [PROGRAM], env=variables, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False

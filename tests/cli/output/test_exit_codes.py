@@ -53,7 +53,7 @@ ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "run": ("--once", "--", "true"),
     "completion": ("bash",),
 }
-"""What a command needs to be called rightly; options of the tests come before it."""
+"""Arguments of a correct call of each command; options of the tests come before them."""
 
 VERDICT_OF_DOCTOR: Final = {"doctor": ExitCode.FAILED}
 WITHOUT_FIRST_REQUEST: Final = {"mcp", "watch-activity opencode"}
@@ -64,7 +64,7 @@ NEEDED: Final = {
     "mcp --key-file": ("--registry", CLOSED),
     "mcp --token-file": ("--transport", "http"),
 }
-"""What makes a command read the file of an option."""
+"""Arguments that make a command read the file of an option."""
 WRITTEN: Final = {"--write-key"}
 """Options whose file a command makes."""
 CREATES_DATABASE: Final = {"crawl", "census", "serve", "migrate", "doctor", "keys create", "restore"}

@@ -44,7 +44,7 @@ def test_repeated_message_of_a_library_is_printed_once(capfd: pytest.CaptureFixt
     with event_writer(as_json=True) as write_event, logging_to(LogForwarder(write_event)):
         for text in ("redirected to a", "redirected to a", "redirected to a", "redirected to b"):
             sdk.warning(text)
-        # What we say twice, we mean twice.
+        # A line that we repeat is intended.
         for _ in range(2):
             logging.getLogger("lifesign.adapter.tools").warning("acme wrote: again")
     event = [json.loads(line)["text"] for line in capfd.readouterr().out.splitlines()]

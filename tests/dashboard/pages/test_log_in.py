@@ -127,7 +127,7 @@ def test_the_cookie_comes_with_links_alone_and_is_for_no_script(sample: Sample) 
     ]
     assert re.search("HttpOnly", session)
     assert re.search("SameSite=lax", session, re.IGNORECASE)
-    # Longer than the session, so that whoever comes back is told.
+    # Longer than the session, so that a returning visitor gets a message.
     assert "Max-Age=604800" in session
 
 
@@ -169,7 +169,7 @@ def test_a_session_ends_with_its_key(tmp_path_factory: pytest.TempPathFactory) -
 
 
 def newcomer(sample: Sample) -> Visitor:
-    """Somebody at an address of their own: of one address logins are few."""
+    """Return a visitor with an address of its own: logins per address are limited."""
     return Visitor(sample.server.url, address="127.0.1.1")
 
 
@@ -228,7 +228,7 @@ def test_a_form_of_a_session_that_is_over_leads_through_the_login_to_its_page(
     answer = visitor.post("/agents/translator/recheck", {"token": token})
     where = "/login?next=%2Fagents%2Ftranslator&form=undone"
     assert (answer.status, answer.headers["location"]) == (303, where)
-    # Also if somebody has logged out in another tab, which leaves no cookie behind.
+    # Also after a logout in another tab, which leaves no cookie behind.
     assert "A form that you sent since had no effect." in visitor.get(where).text
 
 
@@ -390,7 +390,7 @@ def test_once_the_public_url_is_known_pages_answer_to_it_and_to_addresses_alone(
         forged = {"host": "evil.example", "origin": "http://evil.example"}
         assert visitor.post("/login", form, **forged).status == 421
         assert visitor.get("/live", host="evil.example").status == 421
-        # What everybody may read, and what needs a key that no browser sends by itself.
+        # Public pages, and paths that need a key, which no browser sends by itself.
         assert visitor.get("/status/absent", host="evil.example").status == 404
         told = visitor.get("/api/v1/agents", host="evil.example", x_api_key=KEYS[Role.READER])
         assert told.status == 200

@@ -14,7 +14,7 @@ DEED = "/pools/billing/maintenance"
 
 
 def functions(page: Page) -> list[str]:
-    """What the forms of a page do about a pool."""
+    """Return the actions of a page's forms for a pool."""
     return re.findall(r'action="(/pools[^"]*)"', page.html)
 
 

@@ -39,7 +39,7 @@ def drawn(*half_hours: SlotShown, days: Sequence[SlotShown] = ()) -> list[PlotSp
 
 
 def starts(path: str) -> list[float]:
-    """Where a path begins anew."""
+    """Return the start of each segment of a path."""
     return [float(x) for x in re.findall(r"M([0-9.]+) ", path)]
 
 

@@ -45,7 +45,7 @@ OF_ITS_OWN = READING | {
     Permission.WRITE_STATE,
     Permission.WORK_TASKS,
 }
-# What each role may do to anybody's record, written down a second time from the protocol.
+# The rights of each role on any record, written a second time from the protocol.
 TO_ANYBODY = {
     Role.ENROLL: {Permission.REGISTER},
     Role.AGENT: set(),

@@ -7,7 +7,7 @@ from lifesign.domain.base.fast_dataclass import fast_dataclass
 
 @fast_dataclass()
 class Point:
-    """What the tests make."""
+    """Example class of the tests."""
 
     x: int
     y: int = 0
@@ -23,7 +23,7 @@ class FrozenPoint:
 
 @fast_dataclass(kw_only=True)
 class Named:
-    """What is made by names."""
+    """Example class with keyword arguments."""
 
     name: str
 

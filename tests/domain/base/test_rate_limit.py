@@ -16,7 +16,7 @@ STEPS = st.lists(st.one_of(st.just(0.0), st.just(1.0), st.floats(0, 3), st.float
 
 
 def times_allowed(limit: RateLimit, times_s: list[float]) -> list[float]:
-    """When a caller was let in, who asks at these times."""
+    """Return at which of these times a caller was admitted."""
     arrival_s, allowed = 0.0, []
     for now_s in times_s:
         arrival_s, wait_s = ask(limit, arrival_s, now_s)
@@ -149,7 +149,7 @@ def test_an_ipv4_address_is_one_caller_however_it_is_written(address: IPv4Addres
 @example(0x20010DB8_00000000, 1, 2)
 def test_all_addresses_of_an_ipv6_network_are_one_caller(network: int, one: int, other: int) -> None:
     if network == 0:
-        # Where IPv4 addresses are written as IPv6 ones.
+        # IPv4 addresses in the form of IPv6 ones.
         return
     first, second = (str(IPv6Address(network << 64 | host)) for host in (one, other))
     assert caller_at(first) == caller_at(second) == caller_at(f"{first}%eth0")

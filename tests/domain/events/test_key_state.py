@@ -25,7 +25,7 @@ ENDS = st.none() | st.integers(1, 10**6).map(lambda later: AT_S + later)
 
 
 def told(key: StoredKey = KEY) -> KeyChanged:
-    """Return what an event tells of a key."""
+    """Return the event payload of a key."""
     return KeyChanged(
         key_id=key.key_id,
         name=key.name,

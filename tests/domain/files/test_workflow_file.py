@@ -80,7 +80,7 @@ def faults(text: str) -> tuple[FileFault, ...]:
     return raised.value.faults
 
 
-# What is read
+# Accepted input
 
 
 def test_a_whole_file_is_read_and_what_is_not_about_agents_is_left_alone() -> None:
@@ -167,7 +167,7 @@ def test_parsed_workflow_is_immutable() -> None:
         read_workflow("agents: {}").agents["a"] = only("agents: {a: {}}")  # type: ignore[index]
 
 
-# What is refused, and where
+# Refused input, and its place
 
 
 @pytest.mark.parametrize(

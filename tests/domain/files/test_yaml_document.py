@@ -34,7 +34,7 @@ def document(text: str) -> YamlDocument:
 
 
 def told(text: str) -> list[str]:
-    """What is wrong with a tree, fault by fault."""
+    """Return the errors of a tree."""
     read = document(text)
     with pytest.raises(ValidationError) as caught:
         Tree.model_validate(read.to_dict())

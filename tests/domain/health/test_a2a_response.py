@@ -53,7 +53,7 @@ CODES = {
     -32000: Outcome.SERVER_FAULT,
     -32099: Outcome.SERVER_FAULT,
     0: Outcome.SERVER_FAULT,
-    # In JSON-RPC 404 and 429 are codes of nobody's, not HTTP statuses.
+    # In JSON-RPC 404 and 429 are no standard codes, and no HTTP statuses.
     404: Outcome.SERVER_FAULT,
     429: Outcome.SERVER_FAULT,
 }
@@ -309,7 +309,7 @@ def test_batch_is_a_poll_if_all_its_calls_are() -> None:
 
 
 def excerpt(call: dict[str, Any]) -> object:
-    """What is known of a call from its first and its last bytes."""
+    """Return the first and last bytes of a call."""
     raw = json.dumps(call).encode()
     assert len(raw) > MAX_CALL_BYTES
     return call_of_excerpt(raw[: MAX_CALL_BYTES // 2], raw[-MAX_CALL_BYTES // 2 :])
@@ -392,7 +392,7 @@ def test_too_deep_nesting_differs_from_invalid_json(raw: bytes) -> None:
         b'"\xff"',
         b"[1] [2]",
         b"tru",
-        # What Python writes of numbers that JSON has not.
+        # Python's text of numbers that JSON does not have.
         b'{"jsonrpc": "2.0", "result": {"score": NaN}}',
         b'{"jsonrpc": "2.0", "result": {"score": -Infinity}}',
     ],

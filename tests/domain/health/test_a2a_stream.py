@@ -346,7 +346,7 @@ def test_event_in_pieces_has_no_shape() -> None:
     for cut in range(1, len(whole)):
         assert not has_shape(shape, whole[:cut])
         assert not has_shape(shape, whole[cut:])
-        # What is left of it must be read together with what follows.
+        # The rest must be read together with the next chunk.
         assert shape_after(whole, whole[:cut]) is None
 
 

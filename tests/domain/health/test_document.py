@@ -188,7 +188,7 @@ MODEL_DOCUMENTS: st.SearchStrategy[HealthDocument] = built(
     },
 )
 
-# What tends to be taken for something else.
+# Values that are often mistaken for others.
 ODD_TIMES = {
     "2016-12-31T23:59:59Z": True,
     "2016-12-31T23:59:60Z": False,  # leap second
@@ -626,7 +626,7 @@ def test_an_oddity_is_a_finding_and_no_fault(place: str, value: object, expected
         (0.4999, {"unhealthy"}),
         (0.50, {"degraded"}),
         (0.9499, {"degraded"}),
-        # Slow against a baseline that the document does not tell.
+        # Slow against a baseline that the document does not contain.
         (0.95, {"healthy", "degraded"}),
     ],
 )

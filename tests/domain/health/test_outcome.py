@@ -21,7 +21,7 @@ from lifesign.domain.health.outcome import (
 Sides = tuple[str | None, str | None, str | None]
 R, E, N = "response", "error", None
 
-# Written from protocol.md, not from the source: what was seen, and how each profile counts it.
+# Written from protocol.md, not from the source: each outcome, and how each profile counts it.
 NOT_SAMPLED: Sides = (N, N, N)
 ANSWER: Sides = (R, R, R)
 NEVER_REACHED: Sides = (E, N, N)
@@ -71,7 +71,7 @@ COUNTS = st.lists(st.integers(0, 2**40), min_size=len(Outcome), max_size=len(Out
 
 
 def counted(outcome: Outcome) -> tuple[str | None, ...]:
-    """How literal, interactions and server_faults count one request that ended so."""
+    """Return how literal, interactions and server_faults count one request with this outcome."""
 
     def side(counting: CountingProfile) -> str | None:
         counts = [0] * len(Outcome)

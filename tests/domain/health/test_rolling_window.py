@@ -32,7 +32,7 @@ A_MILLISECOND_NS = 1_000_000
 
 
 class Sample(NamedTuple):
-    """What the naive model knows of one interaction."""
+    """One interaction in the naive model."""
 
     at_ns: int
     outcome: Outcome
@@ -50,7 +50,7 @@ def new_block() -> memoryview:
 
 
 def write(writer: WindowWriter, sample: Sample) -> None:
-    """Count a sample in the order of the recorder: what is counted is in the histogram already."""
+    """Count a sample in the order of the recorder: the histogram already contains it."""
     if sample.at_ns >= writer.ends_ns:
         writer.open_slot(sample.at_ns)
     writer.latencies[bin_of(sample.latency_ns)] += 1
@@ -78,7 +78,7 @@ def read(blocks: Sequence[memoryview], now_ns: int) -> WindowTotals:
 
 
 def facts(totals: WindowTotals) -> dict[str, Any]:
-    """What totals say, of histograms the filled bins."""
+    """Return the totals, with the filled bins of histograms."""
     return {
         "current": totals.current[:],
         "previous": totals.previous[:],
@@ -94,7 +94,7 @@ def filled_bins(histogram: LatencyHistogram) -> dict[int, int]:
 
 
 def expected(samples: Sequence[Sample], now_ns: int) -> dict[str, Any]:
-    """What a naive reader finds: it keeps every sample and looks at all of them."""
+    """Return the result of a naive reader, which keeps every sample."""
     current, previous = [0] * len(Outcome), [0] * len(Outcome)
     inspections, previous_inspections = [0] * len(Inspection), [0] * len(Inspection)
     latencies: dict[int, int] = {}

@@ -72,7 +72,7 @@ def report(
 
 
 def published(document: HealthDocument) -> dict[str, Any]:
-    """What a reader gets: validated against the schema, and read back without a finding."""
+    """Return the published document: validated against the schema, and read back without a finding."""
     raw = document.to_json()
     members: dict[str, Any] = json.loads(raw)
     VALIDATOR.validate(members)
@@ -296,7 +296,7 @@ def test_document_says_that_inspection_is_off() -> None:
     declared = replace(DECLARED, is_inspecting=False)
     extensions = published(report(window(counts), declared))["extensions"]
     assert extensions[EXTENSION_PREFIX + "inspection"] == {"rule": "http_status", "inspected": 0}
-    # What another worker, or an earlier run, did inspect still counts.
+    # Inspections of another worker, or of an earlier run, still count.
     totals = inspect(window(counts | {Outcome.NOT_INSPECTED: 9}), INSPECTED=3, COMPLEX=9)
     extensions = published(report(totals, declared))["extensions"]
     assert extensions[EXTENSION_PREFIX + "inspection"]["rule"] == "mostly_not_inspected"

@@ -235,7 +235,12 @@ def test_a_clock_has_drifted_beyond_two_intervals(client: float, *, drifted: boo
         (5.5, 5.5, 0.5, 0.0),
         (-3599.5, -3599.5, 0.5, -3600.0),
         (0.25, -3599.5, 0.5, 0.0),
-        (-3599.5, 1.0, 1.0, -3599.5),  # ahead before, which was told; what is seen by the gap alone is sure
+        (
+            -3599.5,
+            1.0,
+            1.0,
+            -3599.5,
+        ),  # ahead before, which was reported; a state seen by the gap alone is certain
         (-3599.5, -7199.5, 0.5, -3600.0),
         (-4.0, -4.0, 0.5, 0.0),
     ],

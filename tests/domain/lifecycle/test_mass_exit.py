@@ -42,7 +42,7 @@ START_S = 1_000_000.0
 
 @dataclass
 class Agent:
-    """Beats every 30 s while it can be heard."""
+    """Sends a heartbeat every 30 s while the network works."""
 
     last_liveness_s: float
     is_heard: bool = True
@@ -93,7 +93,7 @@ class Fleet:
                     agent.dead_at_s = self.now_s
 
     def heed(self, seen: Assessment) -> None:
-        # What the row holds survives being stored.
+        # The row survives a round trip through storage.
         self.monitor = restored(seen.monitor)
         if seen.event is not None:
             self.events.append(seen.event)
@@ -140,7 +140,7 @@ def test_half_of_a_fleet_silent_at_once_is_held_said_and_released_by_itself() ->
     fleet.run(400)
     assert fleet.state() is MonitorState.SUSPENDED
     assert fleet.statuses()[Status.DEAD] == 0
-    # Those whose turn came before the wave was one.
+    # Agents whose turn came before the wave became one.
     assert fleet.statuses()[Status.UNHEALTHY] <= DEFAULT_POLICY.min_exits
     fleet.hear(stopped[::5])
     fleet.run(MAX_SUSPENSION_S + DEAD_AFTER_S)
@@ -269,10 +269,10 @@ def test_suspension_without_witnesses_ends_with_a_signal_or_at_its_limit() -> No
     ended = assess(monitor, [lost], START_S + MAX_SUSPENSION_S, unwitnessed=[lost])
     assert ended.event is not None
     assert ended.event.cause is MonitorChange.MAX_SUSPENSION
-    # Who was held once goes, though nothing bears it out.
+    # An agent that was suspended once goes down, although nothing supports it.
     again = assess(ended.monitor, [lost], START_S + MAX_SUSPENSION_S + 15, unwitnessed=[lost])
     assert again.may_change(lost)
-    # Somebody was heard: the hold ends after two quiet cadences.
+    # A heartbeat arrived: the suspension ends after two quiet cadences.
     monitor = held
     for seconds in range(15, 196, 15):
         seen = assess(monitor, [lost], START_S + seconds)
@@ -372,7 +372,7 @@ def test_the_wave_coming_back_keeps_the_hold() -> None:
 
 
 def test_check_that_ends_a_suspension_takes_no_agent_down() -> None:
-    """Its exits were judged by all of their silence; the excused part is to be taken off first."""
+    """Its exits counted all of the silence; the excused part has to be subtracted first."""
     seen = at(900, held_monitor(), 50)
     assert seen.event is not None
     assert seen.event.cause is MonitorChange.MAX_SUSPENSION
@@ -517,7 +517,7 @@ def test_whatever_happens_holds_end_and_the_row_stays_small(
 
         assert restored(monitor) == monitor
         assert len(to_json(Monitors(heartbeat=monitor, probe=monitor))) < 1500
-        # The event tells each change of state, and nothing else.
+        # The event contains each change of state, and nothing else.
         assert (seen.event is not None) is (before.state is not monitor.state)
         assert (seen.excluded_downtime is not None) is (
             before.state is MonitorState.SUSPENDED and monitor.state is MonitorState.RESUMING
@@ -531,7 +531,7 @@ def test_whatever_happens_holds_end_and_the_row_stays_small(
         fresh = [sign_s for sign_s in exits if sign_s >= seen.cohort_before_s and seen.may_change(sign_s)]
         let_go[monitor.cadence_began_s] += len(fresh)
         assert let_go[monitor.cadence_began_s] <= exit_limit(monitor)
-        # The cohort only grows: who was held once is free for good.
+        # The cohort only grows: an agent suspended once is free for good.
         assert monitor.cohort_before_s >= before.cohort_before_s
 
 

@@ -19,7 +19,7 @@ NOW_S = 1_782_900_000.0
 
 
 def counts(addresses: int, silent: int, apart_s: float = 0.0) -> ClassCounts:
-    """So many addresses, of which some fell silent one after the other."""
+    """Return so many addresses, some of which fell silent one after the other."""
     return ClassCounts(addresses=addresses, silent_s=tuple(NOW_S + apart_s * each for each in range(silent)))
 
 
@@ -63,15 +63,15 @@ def test_a_class_keeps_when_its_mass_silence_was_noticed() -> None:
 @pytest.mark.parametrize(
     ("by_key", "silent"),
     [
-        # One key alone is judged by its own targets.
+        # A single key is compared with its own targets.
         ({"a": (12, 6)}, "a"),
         ({"a": (12, 5)}, ""),
         # However much one key reports, it makes no class silent for another.
         ({"a": (12, 0), "b": (500, 500)}, "b"),
         ({"a": (12, 0), "b": (500, 500), "c": (12, 0)}, "b"),
-        # Each is judged by its own targets at least, whatever others report to be alive.
+        # Each key is compared with its own targets at least, whatever the others report as alive.
         ({"a": (12, 6), "b": (500, 0)}, "a"),
-        # What is left without any one of the others bears it out.
+        # The rest supports it without any one of the others.
         ({"a": (4, 2), "b": (10, 8), "c": (10, 8)}, "abc"),
         ({"a": (2, 2), "b": (2, 2), "c": (2, 2)}, "abc"),
         ({"a": (2, 2), "b": (2, 2)}, "ab"),
@@ -113,7 +113,7 @@ def _divided_cuts(draw: st.DrawFn) -> dict[str, ClassCounts]:
     least = needed(addresses)
     assert least is not None
     cut = draw(st.sets(st.integers(0, addresses - 1), min_size=least))
-    # Those that answer answered at any time; those that were cut off last answered within an interval.
+    # Answering targets answered at any time; cut-off ones answered last within an interval.
     return {
         f"k{key}": ClassCounts(
             addresses=len(range(key, addresses, keys)),

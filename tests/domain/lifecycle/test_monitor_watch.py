@@ -36,7 +36,7 @@ def test_a_short_loss_is_not_reported_at_all() -> None:
     watched, _ = watched_after(EvidenceWatchState(), CUT, NOW_S, LOST_S)
     watched, turn = watched_after(watched, {}, NOW_S + 299, LOST_S)
     assert turn is None
-    # The next one begins anew.
+    # The next one restarts.
     assert watched_after(watched, CUT, NOW_S + 400, LOST_S)[0].since_s == NOW_S + 400
 
 

@@ -1,4 +1,4 @@
-"""What many probes of one agent add up to."""
+"""Sums over many probes of one agent."""
 
 from datetime import UTC, datetime
 from functools import reduce
@@ -82,7 +82,7 @@ def test_observed_silence_is_the_sum_of_the_gaps_between_measured_results() -> N
     failing = [seen(at, **FAILURE) for at in (300, 600, 900)]
     assert add_up(alive, *failing).silence_s == 900
     assert add_up(alive, *failing, seen(1200, **LIFE)).silence_s == 0
-    # What was not measured ends no gap; a gap counts for two intervals at most.
+    # Unmeasured results end no gap; a gap counts for two intervals at most.
     gapped = [seen(300, **FAILURE), seen(600, **NOTHING), seen(10_800, **FAILURE), seen(11_100, **FAILURE)]
     assert add_up(alive, *gapped).silence_s == 300 + 600 + 300
 
@@ -115,7 +115,7 @@ def test_the_reason_of_the_last_result_says_why_nothing_is_known() -> None:
     failed = seen(600, **NOTHING).model_copy(update={"inconclusive_reason": "no_witness"})
     known = add_up(seen(0, **LIFE), failed)
     assert unknown_reason(evidence_of(known), NOW_S + 1000) is UnknownReason.NO_WITNESS
-    # Of an agent of which nothing was ever measured there is no evidence at all.
+    # For an agent without any measurement there is no evidence.
     never = evidence_of(add_up(failed))
     assert never.at_s is None
     assert unknown_reason(never, NOW_S + 600.1) is UnknownReason.NO_WITNESS

@@ -278,7 +278,7 @@ def test_no_activity_is_without_a_heartbeat_within_five_seconds(
 
 
 def told_states(events: Iterable[Event], begin: dict[str, SessionState]) -> dict[str, SessionState]:
-    """What a server knows that says these events."""
+    """Return the states of a server with these events."""
     states = dict(begin)
     for kind, members in events:
         session_id = str(members.get("sessionID"))
@@ -294,7 +294,7 @@ def told_states(events: Iterable[Event], begin: dict[str, SessionState]) -> dict
 def test_a_stream_that_is_cut_anywhere_loses_nothing_once_the_server_was_asked(
     events: list[Event], data: st.DataObject
 ) -> None:
-    """Whatever is missing between two places: the states are those of whoever heard all of it."""
+    """Whatever is missing between two places: the states equal those of a complete reader."""
     begin = data.draw(st.integers(0, len(events)))
     end = data.draw(st.integers(begin, len(events)))
     whole, cut = (

@@ -223,7 +223,7 @@ def test_a_probed_agent_goes_down_by_silence_and_failures_together(
 
 @pytest.mark.parametrize("failures", [1, 2, 3, 4, 9])
 def test_time_alone_takes_no_probed_agent_down(failures: int) -> None:
-    """Observed silence grows by measured results alone, so that an idle prober brings nobody down."""
+    """Observed silence grows by measured results alone, so that an idle prober takes no agent down."""
     known = facts(Monitoring.PROBE, observed=failing(failures, 900, last_liveness_signal_at_s=NOW - 10**6))
     for later_s in (0, 900, 10**6):
         verdict = judged(known, NOW + later_s)
@@ -441,7 +441,7 @@ def test_a_contradiction_ends_when_half_succeed_again(recent: str, signals: int)
     assert judged(down).signals == (Signal.PROBE_RECOVERED,) * signals
 
 
-# What holds for all rows.
+# Rules for all rows.
 
 
 def test_change_of_the_fault_is_reported_in_two_steps() -> None:
@@ -635,7 +635,7 @@ def test_damping_lengthens_no_way_up_and_no_declared_threshold() -> None:
     assert judged(down).status is Status.ACTIVE
 
 
-# What is told beside the status.
+# Fields beside the status.
 
 
 def test_health_is_that_of_the_last_result_whatever_the_policy() -> None:
@@ -650,7 +650,7 @@ def test_health_is_that_of_the_last_result_whatever_the_policy() -> None:
     [(Monitoring.PROBE, HealthStatus.UNKNOWN), (Monitoring.BOTH, HealthStatus.HEALTHY)],
 )
 def test_a_probed_agent_that_is_dead_has_no_health(monitoring: Monitoring, health: HealthStatus) -> None:
-    """Of an agent that died by its heartbeats, health belongs to the observed half."""
+    """For an agent that died by its heartbeats, health belongs to the observed half."""
     gone = facts(
         monitoring,
         status=Status.DEAD,

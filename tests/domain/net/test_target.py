@@ -188,7 +188,7 @@ def test_single_label_host_differs_from_names_and_addresses(url: str, *, is_one:
 
 
 def test_id_is_short_printable_and_stable() -> None:
-    # Ids stand in databases: this one must not change.
+    # Databases contain this id: it must not change.
     known = "tgt_745cf503e6a267f168ddb5b970c7b629"
     assert target_id("https://agent.example/") == known
     assert len(known) == len(TARGET_ID_PREFIX) + HASH_DIGITS

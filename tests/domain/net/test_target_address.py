@@ -83,7 +83,7 @@ def is_within(address: Address, ranges: list[tuple[str, str]]) -> bool:
 
 
 def is_listed(address: Address) -> bool:
-    """Whether an address lies in a range of ours, looked up in the plainest way."""
+    """Return whether an address is in one of our ranges, by a plain search."""
     if isinstance(address, IPv6Address):
         number = int(address)
         if number >> 32 in (0xFFFF, 0x64_FF9B << 64):
@@ -396,7 +396,7 @@ def spelled(number: int) -> list[str]:
 
 
 def loopback_spellings() -> list[str]:
-    """The host part of many a URL that has led somebody to 127.0.0.1."""
+    """Host parts of URLs that have led clients to 127.0.0.1."""
     groups = [[127, 0, 0, 1], [127, 0, 1], [127, 1], [0x7F00_0001]]
     hosts = [
         ".".join(parts) + dot
@@ -534,7 +534,7 @@ def test_no_password_comes_through(text: str) -> None:
 
 TO_HOST = r"(?:[^/?#\s]*@|(?![0-9]+(?:[/?#\s]|$))\S*@)"
 IN_A_TEXT = re.compile(rf"(?<=://)([^/?#\s:@\[]*):{TO_HOST}")
-"""What is hidden, as a regular expression; it takes quadratic time."""
+"""The hidden part as a regular expression; it takes quadratic time."""
 
 
 @given(

@@ -84,7 +84,7 @@ def test_beside_what_shows_life_stands_the_card_that_is_known_and_nothing_else(
         (layers(discovery=R.NOT_AN_AGENT, transport=R.NOT_AN_AGENT, readiness=R.OK), False),
         (layers(discovery=R.RATE_LIMITED, readiness=R.OK), False),
         (layers(readiness=R.OK), False),
-        # Its host is away: what it ended with before is compared with what comes.
+        # Its host is unreachable: the former end is compared with the next result.
         (layers(discovery=R.REFUSED), False),
     ],
 )

@@ -99,7 +99,7 @@ def test_missing_document_does_not_decide_about_an_unmeasured_card(card: str) ->
     for document in sorted(set(RESULTS) - WITH_DOCUMENT):
         observation = seen(discovery=card, readiness=document)
         assert not observation.is_measured_failure, document
-        # A gate is somebody, wherever it stands.
+        # A challenge comes from a live agent, wherever it occurs.
         assert observation.result == ("gated" if document == "gated" else card), document
 
 
@@ -138,7 +138,7 @@ def test_where_the_document_alone_is_asked_its_failure_counts() -> None:
 def test_class_and_failure_say_the_same(layers: dict[str, ResultClass | None]) -> None:
     observation = seen(**layers_of(layers))
     assert observation.is_measured_failure == LayerResult(result=observation.result).has_failed
-    # Nobody is down by what was not asked.
+    # No agent is down by an unasked layer.
     if observation.is_measured_failure:
         assert observation.result in layers.values()
 
@@ -329,7 +329,7 @@ def test_only_failures_lose_their_count(layer: str, result: str) -> None:
     if observation.is_measured_failure:
         found = getattr(changed, layer)
         assert found.result is ResultClass.NOT_MEASURED
-        # What was seen stays readable.
+        # Existing results stay readable.
         assert result in found.reason
         assert changed.inconclusive_reason is InconclusiveReason.NO_WITNESS
     else:

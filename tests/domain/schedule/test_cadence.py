@@ -83,7 +83,7 @@ def seen(at_s: float, card: LayerResult | None, transport: LayerResult | None = 
 def remembered(
     *cards: LayerResult, memory: ProbeMemory | None = None, began_s: float = START_S
 ) -> ProbeMemory:
-    """What is remembered after probes with these cards, one interval apart, the last at `began_s`."""
+    """Return the memory after probes with these cards, one interval apart, the last at `began_s`."""
     memory = memory or ProbeMemory()
     for number, card in enumerate(cards, 1 - len(cards)):
         at_s = began_s + number * INTERVAL_S
@@ -106,7 +106,7 @@ def probes(
     memory: ProbeMemory | None = None,
     lateness_s: Callable[[int], float] = lambda _: 0.01,
 ) -> list[tuple[float, ProbeMemory]]:
-    """When a target falls due, and what is remembered after each of its probes, which take half a second."""
+    """Return when a target is due and its memory after each probe of half a second."""
     done: list[tuple[float, ProbeMemory]] = []
     memory, now_s = memory or ProbeMemory(), since_s
     while (due_s := next_probe_at_s(subject_id, memory, cadence, now_s)) <= until_s:
@@ -461,7 +461,7 @@ def test_a_confirmation_that_was_missed_is_not_caught_up() -> None:
     assert is_tick(due_s, SUBJECT, INTERVAL_S)
 
 
-# What the peer asks for
+# Requests of the peer
 
 
 @pytest.mark.parametrize("asks", [TOO_OFTEN, ASKS_MONEY])
@@ -559,7 +559,7 @@ def test_a_confirmation_waits_for_as_long_as_the_peer_asks() -> None:
     assert next_probe_at_s(SUBJECT, memory, CADENCE, START_S + 301) >= START_S + 400
 
 
-# What a result leaves behind
+# Effects of a result
 
 
 def test_a_liveness_signal_and_its_network_class_are_remembered() -> None:
@@ -733,7 +733,7 @@ def test_missed_are_the_ticks_that_would_have_fallen_due(
     now_s = since_s
     while (now_s := next_probe_at_s(subject_id, memory, cadence, now_s)) <= until_s:
         times_s.append(now_s)
-    # Whoever was probed or asked us away in the future of that clock is another story.
+    # Targets probed or opted out in the future of that clock are another case.
     assume(all(at_s is None or at_s <= since_s for at_s in (memory.probed_at_s, memory.not_before_s)))
     missed = missed_ticks(subject_id, memory, cadence, since_s, until_s)
     assert missed.count == len(times_s)

@@ -9,7 +9,7 @@ AT_S = 1_782_900_000.0
 
 
 def after(memory: ProbeMemory | None, interval_s: float = 300.0) -> tuple[float, float]:
-    """How long a result counts, and how long the next one may take, in seconds."""
+    """Return how long a result counts, and how long the next one may take, in seconds."""
     receipt = receipt_of(AT_S, interval_s, memory)
     assert receipt.at_s == AT_S
     assert receipt.max_gap_s == 2 * interval_s

@@ -107,7 +107,7 @@ def test_two_intervals_without_a_result_are_no_progress_while_another_worker_rep
 ) -> None:
     other = worker("b", reported_s=other_quiet_s)
     assert makes_no_progress(idle_s, interval_s, [other], NOW_S) is is_stuck
-    # How often the other one probes does not matter.
+    # The interval of the other prober does not matter.
     often = LivingWorker(holder="key:two/b", interval_s=10.0, reported_at_s=NOW_S)
     assert makes_no_progress(idle_s, interval_s, [often], NOW_S) is (is_stuck or other_quiet_s > INTERVAL_S)
     assert not makes_no_progress(idle_s, interval_s, [], NOW_S)
@@ -132,7 +132,7 @@ def test_each_bar_is_twice_as_long_as_the_one_before_until_a_result_comes() -> N
     second = first.counted(-inf, 1_900, held_until_s=1_900).barred(INTERVAL_S, 1_900)
     assert (second.bar_s, second.barred_until_s) == (1_400, 3_300)
     assert second.counted(2_000, 2_100, held_until_s=2_100).bar_s == 0
-    # Who says that it probes often is barred no shorter.
+    # A prober that claims a short interval is barred as long.
     assert Idleness(at_s=0, idle_s=300).barred(10.0, 0).bar_s == 300
     longest = Idleness(at_s=0, bar_s=80_000).barred(INTERVAL_S, 0)
     assert longest.bar_s == MAX_BAR_S == 86_400

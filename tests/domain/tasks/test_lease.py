@@ -149,7 +149,7 @@ def test_a_stored_name_is_of_the_kind_that_it_was_granted_as(text: str) -> None:
     try:
         kind = read_resource(text)
     except InvalidResource:
-        # Granted by laxer rules, it must still be told of.
+        # It was granted under laxer rules and must still be readable.
         kind_of(text)
     else:
         assert kind_of(text) is kind
@@ -381,7 +381,7 @@ class OneResource(RuleBasedStateMachine):
         self.now_s = 0.0
         self.epoch = 0
         self.row: Claim | None = None
-        # Kept apart from the row: who was told that it holds, and until when.
+        # Kept apart from the row: which holder was granted the lease, and until when.
         self.granted: list[Past] = []
         self.deadline_s = 0.0
 

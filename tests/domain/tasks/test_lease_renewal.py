@@ -60,7 +60,7 @@ def test_work_is_asked_to_end_after_the_time_for_renewals_and_has_ended_by_the_d
     deadline_s = requested_at_s + window_s
     notice_s = notice_at_s(deadline_s, window_s, grace_s)
     assert notice_s <= deadline_s
-    # Whoever renews as late as may be has a tenth of the window to try again, which is several tries.
+    # A renewal at the last moment leaves a tenth of the window for several retries.
     assert notice_s - renewal_due_s(requested_at_s, window_s, 1.0) >= window_s * 0.1
     assert notice_s + grace_left_s(notice_s, deadline_s, grace_s) <= deadline_s + 1e-6
     # A grace that there is room for is had in full.
@@ -84,5 +84,5 @@ def test_a_registry_that_hangs_is_asked_more_than_once_before_work_is_asked_to_e
     while now_s < notice_s:
         tries += 1
         now_s = next_try_s(try_ends_s(now_s, notice_s), notice_s, tries, 0.0)
-    # Of a lease of a second there is time for one that hangs; from two on for more.
+    # A lease of a second leaves time for one hanging request; from two seconds on for more.
     assert tries >= (2 if window_s >= 2.5 else 1)

@@ -9,8 +9,8 @@ from lifesign.domain.text.counts import percent_text, plural, pluralize
 SOURCES = Path(lifesign.__file__).parent
 NOUNS = "agent|event|fault|key|lease|probe|request|result|run|sample|shard|target|task|token|webhook"
 SPELT_BY_HAND = re.compile(
-    # Python: `{count} agents`, `{count:,} more tasks`; templates: `{{ count | number }} targets`.
-    # What stands in capitals, or is called the most, is a bound, and those are more than one.
+    # Python: `{count} agents`, `{count:,} more tasks`; templates: `{{ count | number }} targets`. Capitals
+    # and maxima are bounds, which are more than one.
     rf"\{{(?![A-Z_]+\}}|most\}})[^{{}}]*\}}\}}? (?:more )?(?:{NOUNS})s\b"
 )
 MORE_THAN_ONE = (

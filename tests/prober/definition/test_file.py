@@ -215,7 +215,7 @@ def test_missing_opt_out_lists_are_reported_with_their_lines(tmp_path: Path) -> 
             "(No such file or directory)"
         ),
         f"line 8: /opt_out/files/2: expected a file that can be read: {tmp_path}/more (no regular file)",
-        # Nobody is waited for who might write into a pipe, and nothing is read that does not end.
+        # Writers of a pipe are not waited for, and endless files are not read.
         f"line 9: /opt_out/files/3: expected a file that can be read: {tmp_path}/pipe (no regular file)",
         "line 10: /opt_out/files/4: expected a file that can be read: /dev/zero (no regular file)",
     ]

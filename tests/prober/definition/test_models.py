@@ -37,7 +37,7 @@ def defined(**members: Any) -> ProbeDefinition:
 
 
 def refusal(**members: Any) -> tuple[tuple[int | str, ...], str]:
-    """Where the one thing is wrong, and what was expected there."""
+    """Return the place of the single error and the expectation there."""
     with pytest.raises(ValidationError) as caught:
         defined(**members)
     (error,) = caught.value.errors()
@@ -299,7 +299,7 @@ def test_who_is_alive_for_a_look_is_alive_in_a_census() -> None:
         looked = ProbeDefinition.for_urls(["agent.example"], total_seconds=seconds).timeouts
         counted = ProbeDefinition.for_directory("urls.txt", total_seconds=seconds).timeouts
         assert counted == looked
-        # Who may take a minute in all may take it to begin.
+        # A limit of a minute in all may be the limit of the first byte too.
         assert looked.first_byte_seconds == max(10, seconds or 0)
 
 

@@ -29,7 +29,7 @@ def test_every_remote_is_listed_as_an_mcp_server() -> None:
 
 
 def test_a_template_is_listed_as_it_is() -> None:
-    # Whoever gathers the entries tells of it.
+    # The collector of the entries reports it.
     page = read(REGISTRY, page_of(server("one", "https://{tenant}.example/mcp")))
     assert [url for url, _, _ in listed(page)] == ["https://{tenant}.example/mcp"]
 

@@ -322,6 +322,6 @@ def test_whatever_comes_is_recognised_or_not_and_read_or_refused(body: bytes) ->
         gathered = Gathered()
         gathered.add(PLAIN.read(made).entries)
     except NotReadable:
-        # What is recognised by its first lines may still break later, as CSV does.
+        # Content recognized by its first lines may still break later, as CSV does.
         return
     assert not is_recognised or gathered.items

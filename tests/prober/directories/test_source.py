@@ -91,7 +91,7 @@ def test_a_key_does_not_travel_in_the_clear() -> None:
     assert ListSource(url="http://127.0.0.1:8000/list", key="secret").key == "secret"
 
 
-# ── what tells one reading from another ──
+# ── differences between two readings ──
 
 
 def test_the_same_place_read_otherwise_is_another_reading() -> None:

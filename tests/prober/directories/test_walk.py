@@ -199,7 +199,7 @@ def test_two_catalogs_may_say_the_same() -> None:
     assert walk.documents == 2
 
 
-# ── what is told ──
+# ── findings ──
 
 
 def test_total_that_was_not_served_is_reported() -> None:

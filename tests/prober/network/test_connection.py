@@ -36,7 +36,7 @@ async def connected(reply: Reply) -> AsyncIterator[HttpConnection]:
 def test_aiohttp_lets_its_protocol_be_used_without_its_session() -> None:
     asked = inspect.signature(ResponseHandler.set_response_params).parameters
     assert {"read_until_eof", "read_bufsize", "max_line_size", "max_field_size", "max_headers"} <= set(asked)
-    # Compressed bodies are unpacked unless somebody says otherwise.
+    # Compressed bodies are unpacked by default.
     assert asked["auto_decompress"].default is True
     assert asked["timer"].default is None
     assert ResponseHandler.feed_data is DataQueue.feed_data

@@ -65,7 +65,7 @@ async def test_connection_reaches_the_address_and_reports_its_phases() -> None:
         assert line.transport is not None
         assert line.transport.get_extra_info("peername") == ("127.0.0.1", server.port)
         line.abort()
-        # Known by now, so that no time went into it.
+        # Known by now, so that it took no time.
         again = await opened(connector, f"http://here.example:{server.port}/")
         assert again.dns_ms is None
         again.abort()
@@ -133,7 +133,7 @@ async def test_each_address_is_admitted_before_it_is_called(monkeypatch: pytest.
     async with serving({"/": answer(200)}) as server, asking(names) as asker:
         await asker.get(f"{server.url}/")
         for name in names:
-            # It is for whoever paces the probes.
+            # The limiter of the probes decides this.
             with pytest.raises(AddressBusy):
                 await asker.get(f"http://{name}:{server.port}/")
     assert admitted == ["127.0.0.1", "127.0.0.8", "127.0.0.9", "127.0.0.8"]
@@ -280,7 +280,7 @@ async def test_a_certificate_that_has_not_expired_itself_has_no_end_that_matters
     def choose(socket: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         socket.context = next(shown)
 
-    # What an expired certificate above a good one looks like: the second look finds a good one.
+    # As with an expired certificate above a good one: the second attempt finds a good one.
     expired.sni_callback = choose
     async with serving({}, expired) as server, connecting({"agent.example": HERE}) as connector:
         why = await unreached(connector, f"https://agent.example:{server.port}/")

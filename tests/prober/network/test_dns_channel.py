@@ -123,7 +123,7 @@ async def test_without_c_ares_threads_ask_the_system(
     assert await told(None, "unknown.example") == NameAnswer()
     for name in ("lame.example", "odd.example"):
         assert (await told(None, name)).unclear
-    # Nobody can be asked for the root: what is unclear is our own matter.
+    # The root has no server to query: ambiguity there is our own matter.
     assert not await answers_for_root([], 1)
 
 

@@ -110,7 +110,7 @@ async def test_a_status_means_what_it_means_to_every_reader(status: int, result:
         posted = await asker.post(f"{server.url}/")
     assert (fetched.result, fetched.status, fetched.retry_after_seconds) == (result, status, 120)
     assert fetched.body == (b"{}" if result is ResultClass.OK else b"")
-    # Whoever sends a message judges the answer, and gets all of it.
+    # The sender of a message classifies the answer and gets all of it.
     assert (posted.result, posted.status) == (result, status)
     assert posted.body == (b"" if status == 204 else b"{}")
     if result is ResultClass.HTTP_ERROR:
@@ -137,7 +137,7 @@ async def test_what_has_not_changed_is_ok_and_comes_without_a_body() -> None:
             assert (again.result, again.is_unchanged, again.body) == (ResultClass.OK, True, b"")
         changed = await asker.get(f"{server.url}/", etag='"old"')
         assert (changed.result, changed.is_unchanged, changed.body) == (ResultClass.OK, False, b"{}")
-        # Who was not asked whether it changed has no business to say so.
+        # Without a conditional request a 304 is invalid.
         assert (await asker.get(f"{server.url}/304")).result is ResultClass.HTTP_ERROR
 
 

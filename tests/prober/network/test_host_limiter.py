@@ -1,4 +1,4 @@
-"""Turns to ask hosts, so that no host and no address is asked too much at once."""
+"""Rate limits per host and per address."""
 
 import asyncio
 from collections import Counter
@@ -122,7 +122,7 @@ def test_an_address_that_has_its_fill_is_waited_for_by_its_own_alone() -> None:
     pace.end(a, 1, 2.0)
     (turn,) = take_all(pace, 2.0)
     assert turn.item == "b"
-    # Its place was kept: who comes along cannot take it.
+    # Its place was kept: a later request cannot take it.
     pace.offer("d", "d", 2.0)
     (newcomer,) = take_all(pace, 2.0)
     with pytest.raises(AddressBusy):
@@ -184,7 +184,7 @@ def test_only_so_many_hosts_are_remembered_as_crowded(monkeypatch: pytest.Monkey
     for turn in others:
         pace.put_off(turn, AddressBusy("192.0.2.1"))
     assert list(pace._crowded) == ["c", "d"]
-    # Who was forgotten is started, and learns it anew.
+    # An evicted target is started and learns it again.
     assert items(take_all(pace, 0.0)) == ["b"]
 
 

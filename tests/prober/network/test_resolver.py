@@ -152,7 +152,7 @@ async def test_a_name_that_many_ask_for_is_looked_up_once() -> None:
         leaving = asyncio.create_task(resolver.resolve("a.example"))
         others = [asyncio.create_task(resolver.resolve("a.example")) for _ in range(50)]
         await asyncio.sleep(0)
-        # Who asked first leaves; the others get their answer all the same.
+        # The first caller leaves; the others get their answer all the same.
         leaving.cancel()
         for found in await asyncio.gather(*others):
             assert texts(found) == ["127.0.0.1"]
@@ -165,7 +165,7 @@ async def test_no_more_names_are_looked_up_at_once_than_may_be(monkeypatch: pyte
     monkeypatch.setattr(resolver_module, "MAX_LOOKUPS_AT_ONCE", 3)
     names: Names = {f"n{number}.example": Failure.SILENCE for number in range(20)}
     async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=2) as resolver:
-        # Who waits with others who ask for the same name shares it with them.
+        # Callers that wait for the same name share the answer.
         asking = [asyncio.create_task(resolver.resolve(name)) for name in [*names, *names]]
         while len(dns.asked) < 3:  # noqa: ASYNC110 - it is others who ask
             await asyncio.sleep(0.01)
@@ -335,7 +335,7 @@ async def test_a_resolver_that_is_closed_lets_its_questions_fail_and_leaves_noth
 
 
 def width_after(*samples: int) -> int:
-    """How many names are looked up at once after samples of which so many questions were lost."""
+    """Return the number of parallel lookups after samples with so many lost queries."""
     width = LookupWidth()
     for lost in samples:
         for number in range(LOOKUPS_PER_SAMPLE):
@@ -349,7 +349,7 @@ def width_after(*samples: int) -> int:
         ((), FIRST_LOOKUPS_AT_ONCE),
         ((0,), 2 * FIRST_LOOKUPS_AT_ONCE),
         ((4,), 2 * FIRST_LOOKUPS_AT_ONCE),
-        # Names that nobody serves get lost too.
+        # Queries for unserved names get lost too.
         ((5,), FIRST_LOOKUPS_AT_ONCE),
         ((16,), FIRST_LOOKUPS_AT_ONCE),
         ((17,), FIRST_LOOKUPS_AT_ONCE // 2),

@@ -28,7 +28,7 @@ OK, NOT_AN_AGENT = ResultClass.OK, ResultClass.NOT_AN_AGENT
 
 
 async def found(replies: dict[str, Reply], path: str = "/", **settings: Any) -> tuple[Observation, list[str]]:
-    """What a probe for the card alone sees, and what it asked for."""
+    """Return the result of a probe of the card alone, and its requests."""
     async with serving(replies) as server:
         return await see(server.url + path, **(CARD_ONLY | settings)), server.paths
 
@@ -110,7 +110,7 @@ async def test_a_registrys_record_is_a_card() -> None:
     assert layer(observation.discovery).result is OK
 
 
-# ── what stands there instead ──
+# ── other content in its place ──
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ async def test_a_redirect_is_followed_and_the_place_that_was_asked_is_remembered
             assert layer((await probes.see(server.url)).discovery).result is OK
             assert probes.memory.card_url == server.url + CARD_PATH
             assert probes.memory.card_redirect == elsewhere.url + "/real"
-            # Once the card itself stands there, nothing of the redirect is left.
+            # With the card at its own path, nothing of the redirect is left.
             server.replies[CARD_PATH] = as_json(card(url="/rpc"))
             await probes.see(server.url)
             assert "card_redirect" not in probes.memory.model_dump(exclude_none=True)

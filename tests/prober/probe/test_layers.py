@@ -249,7 +249,7 @@ async def test_internal_defect_is_reported_as_ours_and_ends_no_other_layer(
     assert not report.observation.is_measured_failure
     assert report.memory == target.memory.model_copy(update={"probed_at_s": AT_S})
     assert target.subject_id in caplog.text
-    # What was half understood is not remembered.
+    # Partly understood content is not remembered.
     body = json.dumps(card(url="https://other.example/rpc")).encode()
     served = always(ResultClass.OK, status=200, content_type="application/json", body=body)
     report = await Prober(Played(card=served, rpc=defect), definition()).probe(target, AT_S)
@@ -259,7 +259,7 @@ async def test_internal_defect_is_reported_as_ours_and_ends_no_other_layer(
 
 # ── anything ──
 
-# What a fetcher can say; the rest is judged from what it read.
+# Errors of a fetcher; the rest is classified by the answer.
 RESULTS = st.sampled_from(
     sorted(set(ResultClass) - {ResultClass.STALE_DOCUMENT, ResultClass.INVALID_DOCUMENT})
 )
@@ -300,7 +300,7 @@ MEMORIES = st.sampled_from([
 
 
 class Chance:
-    """Answers as it was drawn, the last answer for ever."""
+    """Draws answers; repeats the last one."""
 
     def __init__(self, answers: list[dict[str, Any]]) -> None:
         self._answers = answers

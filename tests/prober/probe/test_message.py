@@ -36,7 +36,7 @@ def understanding(*names: str) -> Callable[[Got], Says]:
 async def sent(
     answers: Callable[[Got], Says], members: dict[str, Any] | None = None, path: str = "/rpc", **settings: Any
 ) -> tuple[Observation, Agent]:
-    """What a probe with a message sees of an agent that answers so, and what the agent got."""
+    """Return the result of a probe with a message, and the agent with what it received."""
     async with agent(answers, members or card(), path) as serving:
         return await see(serving.url, **(MESSAGE | settings)), serving
 
@@ -182,7 +182,7 @@ async def test_an_agent_that_declines_every_spelling_is_there() -> None:
     def answers(got: Got) -> Says:
         return Says(rpc_error(-32602 if got.json["method"] == "message/send" else -32601))
 
-    # Whether that one is tried first or last.
+    # Whether that variant is tried first or last.
     for version in ("0.3.0", "0.1", "1.0"):
         observation, serving = await sent(answers, card(protocolVersion=version))
         message = layer(observation.message)

@@ -36,7 +36,7 @@ def host_of(server: HostileServer) -> str:
 
 
 async def named(probes: Probes, other: HostileServer, at_s: float | None = None) -> Observation:
-    """What a probe sees of an agent whose card names an interface of another origin."""
+    """Return the result of a probe whose card names an interface of another origin."""
     async with serving({CARD_PATH: as_json(card(url=f"{other.url}/a2a"))}) as server:
         probes.memory = type(probes.memory)()
         return await probes.see(server.url, at_s=at_s)
@@ -110,7 +110,7 @@ async def test_one_reading_holds_a_day_for_all_who_lead_there() -> None:
         for seconds in (0, 1, 3600):
             assert results(await named(probes, other, AT_S + seconds))["transport"] == "not_measured"
         assert other.paths == [ROBOTS_PATH]
-        # What was known stays in force while it cannot be read.
+        # Known rules stay in force while the file cannot be read.
         other.replies[ROBOTS_PATH] = answer(503)
         assert results(await named(probes, other, AT_S + DAY_S))["transport"] == "not_measured"
         other.replies[ROBOTS_PATH] = answer(404)

@@ -38,7 +38,7 @@ def http_date(moment: datetime) -> str:
 async def found(
     replies: dict[str, Reply], path: str = "/", **settings: Any
 ) -> tuple[Observation, HostileServer]:
-    """What a probe for card and document sees, and of whom."""
+    """Return the result of a probe of card and document, and the server."""
     async with serving(replies) as server:
         return await see(server.url + path, **(WITHOUT_TRANSPORT | settings)), server
 
@@ -117,7 +117,7 @@ async def test_several_agents_of_one_origin_are_distinguished() -> None:
         for path in ("/a", "/a/", "/a" + CARD_PATH, "/a" + HEALTH_PATH):
             observation = await see(server.url + path, **WITHOUT_TRANSPORT)
             assert (observation.reported_agent_id, layer(observation.readiness).result) == ("a", OK)
-        # The other has no document of its own, and the origin's may be anybody's.
+        # The other has no document of its own, and the origin's may belong to any agent.
         observation = await see(server.url + "/b", **WITHOUT_TRANSPORT)
         assert (observation.reported_agent_id, layer(observation.readiness).result) == (
             None,
@@ -168,7 +168,7 @@ async def test_a_document_that_moved_is_found_when_the_card_is_read_again() -> N
         assert layer(again.readiness).result is OK
 
 
-# ── what stands there ──
+# ── content ──
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def may(text: str | bytes, path: str = CARD) -> bool:
     return may_fetch(rules(text), path)
 
 
-# Who is meant
+# Matching user agents
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_who_names_us_or_everybody_keeps_us_out(text: str) -> None:
         f"User-agent: {PRODUCT}-two\nDisallow: /",
         f"User-agent: my {PRODUCT}\nDisallow: /",
         f"User-agent: 0{PRODUCT}\nDisallow: /",
-        # Who has rules of its own is not meant by those for everybody.
+        # A group of its own replaces the rules for all.
         f"User-agent: *\nDisallow: /\n{FOR_US}Disallow: /private",
         f"{FOR_US}Disallow:\n\nUser-agent: *\nDisallow: /",
         f"{FOR_US}\n",
@@ -98,7 +98,7 @@ def test_a_name_without_rules_still_has_its_own_group() -> None:
     assert may(f"User-agent: *\nDisallow: /\nUser-agent: {PRODUCT}\nSitemap: /map")
 
 
-# Which pattern matches
+# Matching patterns
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_target_is_left_alone_if_one_of_the_paths_that_it_needs_is_closed() ->
     assert not keeps_out(robots, [])
 
 
-# What an answer says
+# Answers
 
 
 def test_an_answer_without_rules_lets_us_in() -> None:

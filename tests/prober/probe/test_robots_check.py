@@ -51,7 +51,7 @@ def agent(robots: Reply) -> dict[str, Reply]:
 
 
 async def looked_at(robots: Reply, **settings: Any) -> tuple[Observation, HostileServer, Probes]:
-    """What a probe sees of an agent behind this robots.txt."""
+    """Return the result of a probe of an agent behind this robots.txt."""
     async with serving(agent(robots)) as server, probing(**(FOLLOWING | settings)) as probes:
         return await probes.see(server.url), server, probes
 
@@ -78,7 +78,7 @@ def endless(line: bytes, **headers: str) -> Reply:
         async for piece in pieces:
             writer.write(piece)
             await writer.drain()
-            # Where nothing has to wait, drain does not either.
+            # Without a pending write, drain does not wait either.
             await asyncio.sleep(0)
 
     return reply
@@ -147,7 +147,7 @@ async def test_file_with_unrequested_coding_is_ignored() -> None:
 
 
 async def redirected(place: str) -> tuple[Observation, HostileServer, Probes]:
-    """What a probe sees of an agent whose card stands elsewhere on a host that closes /private/."""
+    """Return the result of a probe whose card is redirected on a host that closes /private/."""
     robots = answer(200, b"User-agent: *\nDisallow: /private/\n", Content_Type="text/plain")
     answers = agent(robots) | {CARD_PATH: redirect(place), place: as_json(card())}
     async with serving(answers) as server, probing(**FOLLOWING) as probes:

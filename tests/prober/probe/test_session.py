@@ -52,7 +52,7 @@ KNOWN = ProbeMemory(
 async def played(
     memory: ProbeMemory | None = None, url: str = "https://agent.example/", **answers: Any
 ) -> tuple[Observation, Played]:
-    """What a probe sees of a target whose URLs that hold a word are answered so."""
+    """Return the result of a probe of a target that answers so at URLs with a certain word."""
     witness = Played(**answers)
     prober = Prober(witness, definition())
     report = await prober.probe(entry(url, memory), AT_S)
@@ -98,7 +98,7 @@ async def test_what_stands_elsewhere_is_asked_only_beside_the_card_that_names_it
         ResultClass.OK,
         ResultClass.OK,
     )
-    # Another agent's interface answers for ever.
+    # Another agent's interface answers without an end.
     observation, witness = await played(memory, agent=always(result, is_reached=False), other=up)
     assert {request.url.host for request in witness.requests} == {"agent.example"}
     assert not observation.is_liveness_signal
@@ -246,7 +246,7 @@ async def test_busy_address_is_a_matter_of_the_limiter_if_no_byte_was_sent() -> 
 
     with pytest.raises(AddressBusy):
         await played(agent=busy)
-    # Later than that, what was found out is kept.
+    # After that time the result is kept.
     observation, _ = await played(KNOWN, rpc=always(ResultClass.HTTP_ERROR, status=405), agent=busy)
     assert results(observation) == {"transport": "ok"}
 

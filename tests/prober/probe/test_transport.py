@@ -34,7 +34,7 @@ def by_method(**replies: Reply) -> Reply:
 
 
 async def asked(reply: Reply, **members: Any) -> tuple[Observation, HostileServer]:
-    """What a probe sees of an agent whose card names an interface that answers so."""
+    """Return the result of a probe of an agent whose interface answers so."""
     async with serving({RPC: reply}) as server:
         server.replies[CARD_PATH] = as_json(card(**({"url": server.url + RPC} | members)))
         return await see(server.url, **WITHOUT_HEALTH), server
@@ -104,7 +104,7 @@ async def test_a_place_that_has_nothing_for_a_get_may_take_post() -> None:
     taking = by_method(GET=answer(404), OPTIONS=answer(200, b"POST", Allow="POST"))
     transport = layer((await asked(taking))[0].transport)
     assert (transport.result, transport.reason) == (OK, "HTTP 404, but POST is allowed")
-    # What is allowed to pages of other origins is allowed at every path of such servers.
+    # Permissions for pages of other origins hold at every path of such servers.
     anywhere = by_method(GET=answer(404), OPTIONS=answer(204, Access_Control_Allow_Methods="POST"))
     assert layer((await asked(anywhere))[0].transport).result is NOT_AN_AGENT
 
@@ -215,7 +215,7 @@ async def test_a_page_where_an_interface_was_is_an_answer_only_while_its_card_sa
         await known(probes, server)
         server.replies[RPC] = PAGE
         assert results(await probes.see(server.url)) == {"discovery": "ok", "transport": "ok"}
-        # Somebody else has the domain now.
+        # The domain has another owner now.
         server.replies[CARD_PATH] = PAGE
         gone = await probes.see(server.url)
         assert results(gone) == {"discovery": "not_an_agent", "transport": "not_an_agent"}

@@ -130,7 +130,7 @@ async def test_restored_registry_reports_changes_from_then_on(
         transaction.connection.execute(text("UPDATE targets SET version = 1"))
 
     await asyncio.to_thread(registry.write, go_back)
-    # What it knew then is what was read last, and has to be read anew.
+    # It remembered the last reading, which must be repeated.
     assert await ledger.changed({SHARD: version, THERE: 0}) == [SHARD]
     version = (await ledger.targets(SHARD, None)).version
     assert await ledger.changed({SHARD: version}) == []
@@ -173,7 +173,7 @@ async def test_more_than_the_registry_takes_at_once_goes_in_parts(
 
 async def test_unreachable_registry_is_an_unreachable_ledger() -> None:
     claim = ShardClaim(shard=SHARD, fencing_token=1, expires_at_s=0.0)
-    # Nobody listens at port 1.
+    # No server listens at port 1.
     async with RegistryClient("http://127.0.0.1:1", key="k", timeout_seconds=0.05) as client:
         ledger = RegistryLedger(client)
         for question in (

@@ -1,4 +1,4 @@
-"""What one probe shows of the way to its target."""
+"""Facts of one probe about the path to its target."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

@@ -38,7 +38,7 @@ class Listening(MemoryLedger):
 
 
 class Keeping:
-    """A keeper at work, and what it told of."""
+    """A running keeper and its reports."""
 
     def __init__(
         self,

@@ -145,7 +145,7 @@ async def test_who_was_due_while_a_claim_was_over_is_probed_once_it_is_renewed()
     bench = Bench(*urls_of(40), concurrency=4)
     await bench.begin(ttl_s=0.5)
     await asyncio.sleep(5)
-    # Those under way ended; nobody else began.
+    # Running jobs ended; no other began.
     begun = len(bench.world.looks)
     assert 4 <= begun <= 24
     bench.renew()

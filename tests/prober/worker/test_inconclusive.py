@@ -1,4 +1,4 @@
-"""What is reported of a probe that measured nothing."""
+"""Reports of a probe that measured nothing."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -183,7 +183,7 @@ async def test_a_second_request_that_comes_too_late_is_a_first_failure_again() -
     first = desk.witness()
     desk.loop.stand_still(61)
     desk.take(first=first, discovery="refused")
-    # It does not wait for ever.
+    # It does not wait forever.
     assert (len(desk.failures), desk.failures.asked_again) == (0, 0)
     assert desk.last.inconclusive_reason is InconclusiveReason.NO_WITNESS
 
@@ -268,7 +268,7 @@ def test_a_certificate_that_fails_by_date_does_not_count_with_a_wrong_clock(
             assert (len(desk.failures), desk.results) == (1, [])
             return
         assert (desk.last.result, desk.last.inconclusive_reason) == (NOT_MEASURED, reason)
-        # Any other failure of TLS is judged as usual.
+        # Any other TLS failure is classified as usual.
         desk.take(discovery="tls_failure")
         assert len(desk.failures) == 1
 
@@ -310,7 +310,7 @@ async def test_answers_are_witnesses_and_failures_are_none_any_more() -> None:
     assert list(known) == ["a.example"]
     desk.take(discovery="timeout")
     assert list(known) == []
-    # One that asks to wait is asked for nobody else.
+    # A server that requests a delay is asked for no other target.
     desk = Desk()
     desk.take(discovery="ok", contact=alive)
     waiting = desk.probed(discovery="ok", contact=alive)
@@ -340,7 +340,7 @@ async def test_ticks_that_pass_while_a_failure_waits_are_not_missed() -> None:
     desk.loop.stand_still(300)
     desk.take(discovery="ok")
     assert [one.inconclusive_reason for one in desk.results] == [InconclusiveReason.NO_WITNESS, None]
-    # Those after it are.
+    # The targets after it are.
     desk.loop.stand_still(3_000)
     desk.take(discovery="ok")
     assert [one.inconclusive_reason for one in desk.results[2:]] == [InconclusiveReason.NOT_PROBED, None]

@@ -12,7 +12,7 @@ from lifesign.prober.worker.lag_watch import LagWatch
 
 
 class Watching:
-    """A watch, and what was told."""
+    """A watch and its reports."""
 
     def __init__(self) -> None:
         self.loop = virtual_loop()

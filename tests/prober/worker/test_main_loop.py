@@ -499,7 +499,7 @@ async def test_a_batch_with_a_stale_token_is_dropped_and_never_handed_over_again
     stage = Stage(*urls)
     async with stage.watching(shard_ttl_s=3_600) as worker:
         await asyncio.sleep(INTERVAL_S)
-        # The ledger gave them to somebody else meanwhile, which the worker cannot know.
+        # The ledger has granted them to another prober meanwhile, which the worker cannot know.
         for lease in stage.ledger.leases.values():
             lease.token, lease.worker = lease.token + 1, "somebody else"
         before = {subject: len(many) for subject, many in stage.ledger.seen.items()}
@@ -563,7 +563,7 @@ async def test_what_was_measured_under_a_claim_that_is_over_is_void_and_told_as_
         assert "lost: the ledger was unreachable" in reason(lost)
 
 
-# A ledger that is away
+# Unreachable ledger
 
 
 @in_virtual_time
@@ -720,7 +720,7 @@ def test_a_cut_of_all_hosts_is_nobodys_fault(hosts: int, *, has_canaries: bool) 
             _with_canaries(stage)
         await _cut_off(stage, 1_800)
         assert _failures(stage) == {}
-        # Each tick is told, and nobody backs off: they are found alive at once.
+        # Each tick is reported without back-off: the targets are found alive at once.
         unwitnessed = _inconclusive(stage)[InconclusiveReason.NO_WITNESS]
         assert 5 * hosts <= unwitnessed <= 7 * hosts
         assert all(stage.ledger.memory(url).failures_in_row == 0 for url in urls)
@@ -1000,7 +1000,7 @@ async def test_a_process_that_stood_still_does_not_call_its_own_sleep_a_timeout(
     stage = Stage(*urls)
 
     async def stop_for_a_minute() -> None:
-        # What is under way seems to end in timeouts.
+        # Running probes seem to end in timeouts.
         for url in urls:
             stage.world.ends[url] = TIMEOUT
         stage.loop.stand_still(60)

@@ -28,7 +28,7 @@ OK = LayerResult(result=ResultClass.OK)
 
 
 class Desk:
-    """A reporter at work between an outbox and a ledger."""
+    """A running reporter between an outbox and a ledger."""
 
     def __init__(self, ledger: MemoryLedger | None = None) -> None:
         self.loop = virtual_loop()

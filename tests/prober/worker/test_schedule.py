@@ -46,7 +46,7 @@ def test_it_is_counted_who_is_left_out_at_some_ticks_until_that_ends_or_they_lea
         plan.add(limited, ProbeMemory(slowdowns=1), BASE_S)
         plan.add(well, NEVER, BASE_S)
         assert plan.backed_off == 2
-    # Who is being asked is counted as before.
+    # A target being probed counts as before.
     assert len(list(plan.take(BASE_S + 2 * CADENCE.max_backoff_s))) == 3
     assert plan.backed_off == 2
     plan.add(dead, NEVER, BASE_S)

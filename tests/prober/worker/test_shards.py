@@ -128,7 +128,7 @@ def test_what_is_remembered_survives_being_kept_as_json() -> None:
 
 def test_registered_agent_is_reported_by_id_and_a_target_by_url() -> None:
     holdings, shard = with_one_shard(entry(A))
-    # Its owner chose the name; what is no target's id is an agent's, however it begins.
+    # Its owner chose the name; every id that is not a target's is an agent's.
     names = ["agent_1", "tgt_mine"]
     agents = [TargetEntry(subject_id=name, url=B, memory=ProbeMemory()) for name in names]
     holdings.apply(shard, TargetPage(entries=agents, version=2))
@@ -140,7 +140,7 @@ def test_registered_agent_is_reported_by_id_and_a_target_by_url() -> None:
 
 
 def test_a_target_is_counted_as_unknown_once_its_last_measured_result_is_too_old() -> None:
-    """The prober's own network is cut: three intervals later nobody is called alive any more."""
+    """The prober's own network is cut: three intervals later no agent is called alive any more."""
     ok, unread = ResultClass.OK, ResultClass.NOT_MEASURED
     alive: dict[str, Any] = {"result": ok, "alive_at_s": 1000.0}
     holdings, shard = with_one_shard(entry(A))

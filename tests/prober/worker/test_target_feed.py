@@ -29,7 +29,7 @@ class Counting(MemoryLedger):
 
 
 class Feeding:
-    """A feed of all shards, and what it told of."""
+    """A feed of all shards and its reports."""
 
     def __init__(self, *urls: str) -> None:
         self.ledger = Counting(virtual_loop().clock)

@@ -357,7 +357,7 @@ async def test_targets_that_do_not_answer_as_witnesses_do_not_keep_others_from_b
     now_s = bench.loop.clock.wall_s()
     for number in range(3):
         bench.witnesses.note_known(f"good{number}", PUBLIC_IPV4, f"https://good{number}.example/", now_s - 60)
-    # What another prober reported of them was invented.
+    # The report of another prober was invented.
     for number in range(3):
         url = f"https://evil{number}.example/"
         bench.witnesses.note_known(f"evil{number}", PUBLIC_IPV4, url, 1e300)
@@ -414,7 +414,7 @@ async def test_mass_silence_changes_nothing_where_there_are_canaries() -> None:
     assert len(bench.witnessed) == 1
 
 
-# What a claim tells
+# Contents of a claim
 
 
 @in_virtual_time
@@ -434,7 +434,7 @@ async def test_reached_classes_are_those_of_witnesses_and_who_did_not_answer_by_
     bench.witnesses.note_known("ten", PRIVATE, "http://ten/", 1.0)
     witness_report = await bench.witnesses.witness_report()
     assert set(witness_report.reached_classes or ()) == {PUBLIC_IPV4, PUBLIC_IPV6, PRIVATE}
-    # What another worker reported may be invented: it lowers no number.
+    # The report of another worker may be invented: it lowers no number.
     assert witness_report.wanted == {PUBLIC_IPV6: 2, PRIVATE: 3}
     # Once more within the interval, nothing is asked.
     rounds = len(bench.asked)

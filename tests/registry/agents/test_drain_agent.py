@@ -150,7 +150,7 @@ async def test_a_draining_agent_cannot_drain_again(api: RegistryApi) -> None:
 async def test_agent_may_revoke_its_own_key_and_no_other_agent_may(api: RegistryApi) -> None:
     key, other = [(await api.register(f"agent-{number}"))["agent_key"] for number in (1, 2)]
     assert (await api.ask("DELETE", f"{AGENTS}/agent-2?end_key=true")).status == 204
-    # Who asked was an admin, whose key is as good as before, and so is the agent's.
+    # The caller is an admin, whose key stays valid, and so does the agent's.
     assert (await api.send_heartbeat("agent-2", other)).status == 410
     assert (await api.ask("DELETE", f"{AGENTS}/agent-1?end_key=true", key=key)).status == 204
     assert (await api.send_heartbeat("agent-1", key)).status == 401

@@ -165,7 +165,7 @@ async def test_tasks_stay_without_the_name_of_who_had_or_created_them(api: Regis
     assert "created_by" not in await task(api, child_id)
     assert "created_by" not in await task(api, planned.json()["task_id"])
     assert "agent_id" not in await task(api, made["task_id"])
-    # Nobody else gets what was for it alone.
+    # No other agent gets its private resource.
     assert (await task(api, waiting["task_id"]))["agent_id"] == "agent-1"
     assert (await other.claim(task_id=waiting["task_id"])).status == 422
     await steer(api, waiting["task_id"], "cancel")

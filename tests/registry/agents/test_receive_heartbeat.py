@@ -262,7 +262,7 @@ async def test_a_heartbeat_that_is_no_json_is_a_bad_request(api: RegistryApi) ->
 @pytest.mark.both_databases
 async def test_a_heartbeat_that_waited_for_its_agent_counts_from_when_it_was_taken(api: RegistryApi) -> None:
     if not isinstance(api.database, PostgresqlDatabase):
-        # On SQLite nobody waits inside a transaction: there is one writer.
+        # On SQLite no caller waits inside a transaction: there is one writer.
         return
     key = (await api.register("agent-1"))["agent_key"]
     url = api.database.url.set(drivername="postgresql").render_as_string(hide_password=False)

@@ -43,7 +43,7 @@ def begin_a_day(clock: WoundClock) -> None:
 
 
 def said(clock: WoundClock, answer_ms: float, **members: float) -> dict[str, Any]:
-    """What a probe saw of an agent that answers and has a document."""
+    """Return the result of a probe of an agent with a document."""
     observation = document(clock, "healthy", transport={"result": "ok", "latency_ms": answer_ms})
     observation["document"] |= members
     return observation

@@ -24,7 +24,7 @@ async def test_what_waits_is_carried_out_together_and_each_gets_its_answer(datab
 async def test_a_group_goes_as_soon_as_all_who_were_answered_have_asked_again(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Whoever waited for the time to be over would still wait when the test is given up.
+    # A wait for the end of the time would outlast the test.
     monkeypatch.setattr(batcher, "GATHER_SECONDS", 3_600)
     doubling = Batcher(database, _doubled, most=4)
 

@@ -139,7 +139,7 @@ async def test_a_request_without_a_fault_costs_no_look_of_its_own(
     assert (
         await api.ask("PATCH", f"{AGENTS}/agent-1", {"name": "a"}, headers={"If-Match": "*"})
     ).status == 200
-    # With one, the key has to be known before the fault is told.
+    # With a key, the key must be known before the error is reported.
     assert told(await api.ask("POST", HEARTBEAT, raw=b"{", key=key)) == (503, "store_unavailable")
 
 

@@ -90,7 +90,7 @@ async def test_what_has_not_begun_is_given_up(database: Database) -> None:
     prompt = DeadlineDatabase(database, MOST_S)
     busy = POOL_CONNECTIONS if isinstance(database, PostgresqlDatabase) else 1
     slow = [asyncio.create_task(database.write(_slowly(_do_nothing))) for _ in range(busy)]
-    # Until all of them are at work.
+    # Until all of them work.
     await asyncio.sleep(MOST_S)
     with pytest.raises(StoreUnavailable, match="nothing was changed"):
         await prompt.write(_add)

@@ -45,7 +45,7 @@ def test_processes_add_up_and_a_successor_counts_on() -> None:
     by_path = {(of.method, of.path): of for of in sums.paths()}
     of = by_path["GET", "/a"]
     assert dict(of.by_status) == {"2xx": 5, "4xx": 0, "5xx": 0}
-    # Whoever asks for an increase needs the time before the first one.
+    # A counter's increase needs the time before the first probe.
     assert dict(by_path["POST", "/a"].by_status) == {"2xx": 0, "4xx": 0, "5xx": 0}
     assert not any(by_path["POST", "/a"].buckets)
     assert of.seconds == pytest.approx(2.5)

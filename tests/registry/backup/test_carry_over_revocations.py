@@ -57,7 +57,7 @@ async def create_key(api: RegistryApi, **members: object) -> tuple[str, str]:
 
 
 async def status_with(api: RegistryApi, key: str) -> int:
-    """Return what a key is told that asks how the monitor is."""
+    """Return the answer that a key gets when it asks for the monitor."""
     return (await api.ask("GET", MONITOR, key=key)).status
 
 
@@ -71,7 +71,7 @@ async def test_a_key_that_was_revoked_since_stays_revoked(api: RegistryApi, tmp_
     await back_up(api, tmp_path / "b.gz")
     assert (await api.ask("DELETE", f"{KEYS}/{key_id}")).status == 204
     for _ in range(2):
-        # What it carried over is in the database that the next one replaces.
+        # The carried-over state is in the database that the next one replaces.
         found = (await restored(api, tmp_path / "b.gz")).withdrawn
         assert [one.key_id for one in found.keys] == [key_id]
         assert knows_all(found)

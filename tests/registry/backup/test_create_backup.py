@@ -158,7 +158,7 @@ async def test_all_comes_back_into_either_kind_of_database(
         "webhooks",
     }
     counts = await full.database.read(lambda transaction: back_up(transaction, file))
-    # Nobody comes back logged in.
+    # No session survives.
     assert before.pop("sessions")
     assert counts == {name: len(rows) for name, rows in before.items()}
     target = await made(target_kind)
@@ -297,7 +297,7 @@ async def test_two_stores_restored_in_the_same_minutes_grant_nothing_twice(
             clock.advance(1)
     assert [token for token, _ in granted] == sorted({token for token, _ in granted})
     assert len({lease_id for _, lease_id in granted}) == len(granted)
-    # Both in one span of 10 minutes, and none beyond what JSON can tell.
+    # Both in one span of 10 minutes, and none beyond the integers of JSON.
     assert len({token // 2**32 for token, _ in granted}) == 1
     assert granted[-1][0] < 2**53
 

@@ -51,7 +51,7 @@ async def test_old_sums_and_changes_are_forgotten_and_the_last_result_stays(
         clock.advance(7_200)
     clock.advance(90 * DAY_SECONDS - 7_200)
     await tidy_up(api)
-    # What the hour that is just 90 days old has is kept.
+    # The hour that is just 90 days old is kept.
     assert await rows(api, "SELECT count(DISTINCT hour) FROM result_sums") == [(1,)]
     assert await rows(api, "SELECT count(*) FROM result_changes") == [(4,)]
     clock.advance(310 * DAY_SECONDS + 10_000)

@@ -56,7 +56,7 @@ async def _everything(database: Database) -> dict[str, list[Any]]:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Where it may write."""
+    """A directory with write permission."""
     directory = tmp_path / "temporary"
     directory.mkdir()
     return directory

@@ -22,7 +22,7 @@ DAY_S = 86_400.0
 
 
 def files_in(directory: Path) -> list[Path]:
-    """What was archived, and what was left behind."""
+    """Return the archives and leftover files."""
     return sorted(directory.glob("*events*"))
 
 

@@ -67,7 +67,7 @@ async def test_only_callers_that_lost_their_right_are_ended(
         followers.good.remove("a")
         await followers.wake()
         assert (watch.is_good("a"), watch.is_good("b")) == (False, True)
-    # Who was let in anew is judged anew.
+    # A returning caller is checked again.
     with watch.following("a"):
         assert watch.is_good("a")
 

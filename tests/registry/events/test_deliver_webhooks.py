@@ -45,7 +45,7 @@ class Receiver:
     url: str = ""
     behave: Callable[[int], int] = lambda _number: 200
     headers: dict[str, str] = field(default_factory=dict)
-    """Of its answers."""
+    """Headers of its answers."""
     hangs: bool = False
     tries: int = 0
     taken: list[dict[str, Any]] = field(default_factory=list)
@@ -200,7 +200,7 @@ async def test_attempt_after_a_crash_has_the_same_id_and_body(api: RegistryApi, 
     receiver.hangs = True
     async with delivering(api.database):
         await until(lambda: receiver.tries == 1)
-    # Whether it was taken is not known: the process ended before the answer.
+    # The result is unknown: the process ended before the answer.
     receiver.hangs = False
     await api.database.write(appending(draft()))
     api.clock.advance(deliver_webhooks.CLAIM_SECONDS)

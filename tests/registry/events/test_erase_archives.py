@@ -25,14 +25,14 @@ from lifesign.storage.events.event_archive import LOCK_NAME, alone_in, files_in
 
 
 async def erase(api: RegistryApi, agent_id: str = "agent-1") -> int:
-    """Erase an agent; return up to where archives may tell of it."""
+    """Erase an agent; return the last event up to which archives may contain it."""
     answer = await api.ask("DELETE", f"{AGENTS}/{agent_id}/record")
     assert answer.status == 200, answer.body
     return int(answer.json()["archived_sequence"])
 
 
 async def look(api: RegistryApi, directory: Path) -> int:
-    """Let archives forget who was erased; return of how many they may still tell."""
+    """Rewrite archives without erased agents; return how many agents they may still contain."""
     await erase_archives.erase_archives(api.database, directory)
     return (await report(api)).archive_erasures
 
@@ -46,7 +46,7 @@ def owners(directory: Path) -> set[str | None]:
 
 
 async def done(api: RegistryApi) -> list[tuple[str, int]]:
-    """Of whom events say that no archive tells of them any more."""
+    """Return the agents that no archive contains any more, as the events say."""
     payloads = [event["payload"] for event in await api.events(type="archive.erased")]
     return [(payload["agent_id"], payload["erased_sequence"]) for payload in payloads]
 
@@ -278,7 +278,7 @@ async def test_a_file_whose_events_had_not_left_yet_is_no_hiding_place(
     await erase(api)
     assert await look(api, tmp_path) == 0
     assert "agent-1" not in owners(tmp_path)
-    # What is finished later is what is in the database, erased there too.
+    # Tasks finished later are in the database and erased there too.
     assert await archive_everything(api, tmp_path) is not None
     assert "agent-1" not in owners(tmp_path)
     assert verify(archived_in(tmp_path)) == (await report(api)).archived

@@ -75,7 +75,7 @@ async def test_reader_of_all_events_sees_key_names(api: RegistryApi) -> None:
     await api.ask("PUT", "/api/v1/agents/agent_1/maintenance", body, key=Role.COORDINATOR)
     page = (await api.ask("GET", EVENTS, key=Role.READER)).json()
     assert page["names"] == {"key:key_admin_": "admin", "key:key_coordinator_": "coordinator"}
-    # Those of the events on the page, and no others.
+    # Keys of the events on the page, and no others.
     first = (await api.ask("GET", f"{EVENTS}?limit=1", key=Role.READER)).json()
     assert set(first["names"]) == {first["events"][0]["actor"]}
     own = (await api.ask("GET", EVENTS, key=await api.add_agent_key("agent_1"))).json()

@@ -184,7 +184,7 @@ async def _until_nobody_follows(served: Serving) -> None:
 async def test_streams_end_and_restart_after_a_restore(
     served: Serving, database: Database, again: int
 ) -> None:
-    """The log is shorter than what was told, or as long, or longer already."""
+    """The log is shorter than the position, as long, or longer already."""
     await database.write(appending(draft(1)))
     before = await database.read(lambda transaction: list(all_rows.read(transaction, tables.events)))
     await database.write(appending(*(draft(n) for n in range(2, 6))))
@@ -327,7 +327,7 @@ async def test_without_streams_the_log_is_not_read(
     await database.write(appending(*(draft(number) for number in range(2, 300))))
     await asyncio.sleep(0.3)
     assert read == []
-    # Who comes back gets all of it, and what comes then; the feed itself begins at the end.
+    # A returning reader gets all of it; the feed itself begins at the end.
     async with following(served.url, query="?after=1") as follower:
         assert [one.id for one in await follower.take(298)] == list(range(2, 300))
         await database.write(appending(draft(300)))

@@ -17,7 +17,7 @@ KEYS = "/api/v1/keys"
 
 
 async def live_a_little(api: RegistryApi) -> None:
-    """Let agents come, hold leases, fall silent and come back, so that the log has something to tell."""
+    """Let agents register, hold leases, fall silent and return, so that the log has contents."""
     quick = {"interval_seconds": 1, "unhealthy_after_seconds": 2, "dead_after_seconds": 4}
     first = await api.register("agent-1", heartbeat_config=quick)
     second = await api.register("agent-2", heartbeat_config=quick, capabilities=["coordinator"])

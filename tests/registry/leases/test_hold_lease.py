@@ -253,7 +253,7 @@ async def test_who_may_acquire_a_resource_sees_who_holds_it(api: RegistryApi) ->
     assert _told(refused) == (409, "lease_held")
     existing = refused.json()["existing_lease"]
     assert existing == lease
-    # To know the id is of no use.
+    # Knowledge of the id does not help.
     await _refused_alike(api, existing["lease_id"], existing["fencing_token"], other)
 
 

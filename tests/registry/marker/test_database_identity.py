@@ -167,7 +167,7 @@ def test_an_absent_file_is_refused_before_it_is_created(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("has_same_id", [True, False])
 async def test_a_restored_database_is_accepted(made: Made, tmp_path: Path, *, has_same_id: bool) -> None:
-    """In place of the one before, on every host: it keeps its id, whoever's backup it was."""
+    """It replaces the former database on every host: it keeps its id, whatever backup it came from."""
     api, other = await made(), await made()
     backup = tmp_path / "backup.gz"
     source = api if has_same_id else other

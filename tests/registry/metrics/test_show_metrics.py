@@ -97,7 +97,7 @@ async def test_what_this_server_did_is_counted(api: RegistryApi, clock: WoundClo
 
     assert value("transitions_total", status="dead", reason="heartbeat_timeout") == 2
     assert value("transitions_total", status="active", reason="registered") == 2
-    # Whoever asks for an increase needs the time before the first one.
+    # A counter's increase needs the time before the first probe.
     assert value("transitions_total", status="unhealthy", reason="probe_failures") == 0
     assert value("events_total", type="webhook.disabled") == 0
     for method, path in (("POST", "/api/v1/leases"), ("GET", "/api/v1/webhooks")):
@@ -207,7 +207,7 @@ async def test_admitted_caller_gets_503_during_an_outage(
     monkeypatch.setattr(api.registry.dispatcher.database, "read", away)
     found = await scrape(api)
     assert found.value(f"{PREFIX}database_up") == 0
-    # As it was counted last, which is told too.
+    # As of the last count, which is shown too.
     assert found.value(f"{PREFIX}agents", status="active", health="unknown") == 1
     assert (await api.ask("GET", "/metrics", key=Role.ADMIN)).status == 503
 

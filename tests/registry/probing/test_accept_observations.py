@@ -22,7 +22,7 @@ CARD = "https://agent.example/.well-known/agent-card.json"
 
 
 def seen(clock: WoundClock, **members: Any) -> dict[str, Any]:
-    """What a probe saw just now: an interface that answers, unless it is said otherwise."""
+    """Return the result of a probe just now: an answering interface by default."""
     observation = {"observed_at": moment(clock.at_s).isoformat(), "transport": {"result": "ok"}, **members}
     if "target_url" not in members:
         observation.setdefault("agent_id", "agent-1")
@@ -39,7 +39,7 @@ def document(clock: WoundClock, status: str, **members: Any) -> dict[str, Any]:
 
 
 def batch(*observations: dict[str, Any]) -> dict[str, Any]:
-    """A batch of a shard that nobody holds."""
+    """Return a batch of a shard without a holder."""
     many = len(observations)
     return {
         "observations": list(observations),
@@ -80,7 +80,7 @@ async def test_what_is_seen_is_shown_beside_what_the_agent_says_and_decides_noth
 
 
 async def test_measured_failures_make_no_unknown_health_healthy(api: RegistryApi, clock: WoundClock) -> None:
-    """The prober is away for longer than three intervals, then the agent fails and a witness answers."""
+    """The prober is absent for longer than three intervals, then the agent fails and a witness answers."""
     await _probed(api)
     stated = {"status": "healthy", "timestamp": moment(clock.at_s).isoformat(), "max_age_s": 7200}
     assert await outcomes(api, seen(clock, readiness={"result": "ok"}, document=stated)) == ["accepted"]
@@ -221,7 +221,7 @@ async def test_a_found_agents_card_is_where_it_was_seen_last(api: RegistryApi, c
     assert await place_after() == first
     assert await place_after(memories=[{"card_url": later}]) == later
     version = (await api.record(found))["version"]
-    # What was shown at a place that cannot be shown itself was seen nowhere.
+    # A result with an unprintable URL has no place.
     assert await place_after(memories=[{"card_url": "https://user:secret@agent.example/"}]) is None
     assert await place_after(memories=[{"card_url": first}]) == first
     assert (await api.record(found))["version"] == version

@@ -82,7 +82,7 @@ async def test_a_key_that_drops_its_shards_again_and_again_gets_few_new_ones(
             await leave(api, name)
         return len(shards)
 
-    # A key may begin anew, and hand over between its workers, several times at once.
+    # A key may restart and hand over between its workers, several times at once.
     assert [await granted("w") for _ in range(8)] == [SHARDS] * 8
     body = {"worker": "w", "held": {}}
     answer = (await api.ask("POST", f"{PATH}/claim", body, key=Role.PROBER)).json()
@@ -163,7 +163,7 @@ async def test_the_share_of_companions_that_are_still_to_come_is_left_to_them(ap
     held = {str(shard["shard"]): shard["fencing_token"] for shard in first["shards"]}
     first = (await api.ask("POST", f"{PATH}/claim", body | {"held": held}, key=Role.PROBER)).json()
     assert (len(first["shards"]), first["share"]) == (342, 342)
-    # Whoever is one of more than it knows of has no more than its fair share.
+    # A worker that is one of more than it knows has no more than its fair share.
     for worker in "cd":
         await claim(api, worker)
     held = {str(shard["shard"]): shard["fencing_token"] for shard in first["shards"]}

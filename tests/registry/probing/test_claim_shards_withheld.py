@@ -426,7 +426,7 @@ async def test_a_key_has_a_number_of_workers_of_its_own(api: RegistryApi, worker
     assert error["details"]["frees_at"] == utc_text(moment(api.clock.at_s + 300), "seconds")
     assert (await api.ask("PATCH", path, {"max_workers": 3})).status == 200
     await workers.claim("c")
-    # Those that live go on.
+    # Living workers continue.
     assert (await api.ask("PATCH", path, {"max_workers": 1})).status == 200
     assert (await workers.ask("c")).status == 200
     assert (await workers.ask("d")).status == 409
@@ -456,7 +456,7 @@ async def test_a_limit_that_makes_no_sense_is_refused(
 
 
 async def _revoked(api: RegistryApi) -> dict[str, int]:
-    """How many shards ended as their key did, by who ended them."""
+    """Return how many shards ended with their key, by the revoking key."""
     found: dict[str, int] = {}
     for event in await api.events(type="shards.ended"):
         if event["payload"]["reason"] == "revoked":

@@ -22,7 +22,7 @@ CARD = "https://agent-{}.example/.well-known/agent-card.json"
 
 
 def result(clock: WoundClock, number: int, outcome: str = "ok", **members: Any) -> dict[str, Any]:
-    """What a probe of an agent with an address of its own saw just now."""
+    """Return the result of a probe just now of an agent with an address of its own."""
     return {
         "agent_id": f"agent-{number}",
         "observed_at": moment(clock.at_s).isoformat(),
@@ -91,7 +91,7 @@ async def test_one_key_makes_no_class_silent_for_another(api: RegistryApi, clock
     numbers = count(1_000)
 
     async def claim(name: str) -> list[str]:
-        """Claim shards for the worker of a key, and return the silent classes that it is told."""
+        """Claim shards for the worker of a key, and return the silent classes of the answer."""
         body = {"worker": name, "ttl_seconds": 300, "held": {str(s): t for s, t in held[name].items()}}
         answer = (await api.ask("POST", "/api/v1/shards/claim", body, key=keys[name])).json()
         held[name] = {shard["shard"]: shard["fencing_token"] for shard in answer["shards"]}

@@ -113,11 +113,11 @@ async def test_a_run_is_counted_at_its_end_and_stays_as_it_was(api: RegistryApi,
     await report(api, clock, URLS[0], {}, discovery={"result": "ok"})
     for url in URLS[1:3]:
         await report(api, clock, url, {}, discovery={"result": "not_measured"})
-        # A target is left: nobody ends the pass of those who probe it.
+        # A target is left: the pass of its probers is not ended.
         assert await put_run(api, "one", is_over=True) == begun
     await report(api, clock, URLS[3], {}, discovery={"result": "timeout"})
     ended = await put_run(api, "one", is_over=True)
-    # What was known before of who could not be asked is known still, and no finding of this run.
+    # The former state of an unmeasured target stays, and is no result of this run.
     assert by_result(ended["counts"]) == {"ok": 1, "not_measured": 2, "timeout": 1}
     assert by_result((await census(api))["targets"]) == {
         "ok": 1,

@@ -46,7 +46,7 @@ async def test_a_token_that_is_served_is_found(api: RegistryApi, clock: WoundClo
         server.replies[PROOF_PATH] = answer(200, b"# ours\n" + token.encode() + b"\n")
         await looking.check_some()
         assert (await is_proven(api), len(server.heads)) == (False, 1)
-        # Whoever asks again is heard at once; else it takes a while.
+        # A repeated request is answered at once; otherwise it takes a while.
         await ask(api, server)
         await looking.check_some()
         assert (await is_proven(api), len(server.heads)) == (True, 2)

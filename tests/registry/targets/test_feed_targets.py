@@ -176,7 +176,7 @@ async def test_an_agent_whose_card_moves_is_probed_there_and_forgotten_here(
     assert (await feed(api, SHARD, version))["gone"] == ["one"]
     assert (await feed(api, SHARD))["targets"] == []
     (moved,) = (await feed(api, shard_of("elsewhere.example")))["targets"]
-    # What was remembered belonged to the other place; the agent is alive all the same.
+    # The memory belonged to the other place; the agent is alive all the same.
     assert (moved["url"], moved["memory"]) == (there, {"alive_at_s": clock.at_s})
     newest = (await api.ask("GET", f"{SHARDS}?changed_after={version}")).json()["changed"]
     assert set(newest) == {str(SHARD), str(shard_of("elsewhere.example"))}

@@ -27,7 +27,7 @@ def shards(*numbers: int) -> set[int]:
 
 
 async def listed(api: RegistryApi, *numbers: int) -> list[str]:
-    """Those of these URLs that are to be probed."""
+    """Return those of these URLs that are to be probed."""
     return await urls_in(api, *shards(*numbers))
 
 
@@ -318,7 +318,7 @@ async def test_list_with_an_erased_agent_omits_it_until_the_list_is_read_again(
     assert erased.status == 200, erased.body
     shown = await directory(api)
     assert shown["size"] == 1
-    # Nothing tells the prober any more that it knows the list.
+    # The prober's knowledge of the list is no longer confirmed.
     assert "etag" not in shown["applied"]
     assert (await directory(api, "other"))["applied"]["etag"] == "v1"
     assert await listed(api, 1, 2) == both[:1]

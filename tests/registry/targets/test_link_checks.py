@@ -198,7 +198,7 @@ async def test_tokens_are_bounded_and_end(
 
 
 async def test_claims_without_proof_are_stored_nowhere(api: RegistryApi) -> None:
-    """However many agents claim a stranger's target: nothing is kept, and nobody asks it anything."""
+    """However many agents claim a foreign target: nothing is stored, and no request is sent."""
     async with serving({PROOF_PATH: answer(404)}) as server:
         await listed(api, server, *(f"agent-{number}" for number in range(50)))
         await api.registry.link_checker.check_some()

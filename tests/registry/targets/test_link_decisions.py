@@ -37,7 +37,7 @@ async def api(database: Database, clock: WoundClock) -> AsyncIterator[RegistryAp
 
 
 def probe(clock: WoundClock, url: str = ORIGIN, **members: Any) -> dict[str, Any]:
-    """What a probe saw that found the card and an interface that answers."""
+    """Return the result of a probe that found the card and an answering interface."""
     return {
         "target_url": url,
         "observed_at": moment(clock.at_s).isoformat(),
@@ -151,7 +151,7 @@ async def test_a_url_is_probed_once_while_linked_and_twice_before_and_after(
     assert await probed_urls(api) == [CARD]
     own = (await api.ask("GET", "/api/v1/targets/agent-1")).json()
     assert own["gone_reason"] == "linked"
-    # Registering anew changes nothing.
+    # A new registration changes nothing.
     await api.register("agent-1", card_url=CARD, monitoring="probe", supersede=True)
     await api.registry.link_checker.check_some()
     assert await probed_urls(api) == [CARD]
@@ -289,7 +289,7 @@ async def test_a_domain_that_was_sold_ends_the_link_at_the_next_reading(
     assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "proof_failed")
     record = await api.record("agent-1")
     assert (record["status"], "observed" in record) == ("active", False)
-    # The target's record begins anew with its next liveness signal.
+    # The target's record restarts with its next liveness signal.
     assert await crawl(api, None) == "accepted"
     target = await api.record(TARGET)
     assert (target["status"], target["health"], target["card_url"]) == ("active", "unknown", CARD)
@@ -312,7 +312,7 @@ async def test_deregistration_restores_the_targets_record(api: RegistryApi) -> N
     await crawl(api, "agent-1")
     gone = await api.ask("DELETE", f"{AGENTS}/agent-1", key=agent["agent_key"])
     assert gone.status in {200, 204}
-    # A result that comes before the link has ended brings nobody back.
+    # A result from before the end of the link revives no agent.
     answer = await api.report(probe(api.clock), memories=[{"card_url": CARD}])
     assert answer.json()["counts"] == {"no_liveness_signal_yet": 1}
     await api.registry.link_checker.check_some()
@@ -483,7 +483,7 @@ async def test_the_prober_of_a_linked_target_is_sent_the_thresholds_of_its_agent
     assert (await changes(before))[TARGET] == [14_400, 28_800]
     await api.registry.link_checker.check_some()
     before = await version()
-    # The card names nobody any more.
+    # The card names no agent any more.
     await crawl(api)
     assert await links(api) == [(TARGET, "claimed")]
     assert await changes(before) == {TARGET: None, "agent-1": [14_400, 28_800]}

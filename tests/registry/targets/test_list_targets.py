@@ -164,9 +164,9 @@ async def test_a_page_goes_on_though_the_target_at_its_beginning_is_forgotten(ap
     forgotten = first["targets"][-1]["target_id"]
     await api.database.write(lambda transaction: target_rows.remove(transaction, forgotten))
     rest = (await api.ask("GET", f"{PATH}?sort=host&cursor={first['cursor']}", key=Role.READER)).json()
-    # Nothing is missed: of its host all are told again.
+    # Nothing is missed: all targets of its host are delivered again.
     assert [target["url"] for target in rest["targets"]] == [ORDERED[2], *ORDERED[4:]]
-    # A place in one order is none in the other, nor is one that somebody made up.
+    # A cursor of one order is invalid in the other, and so is an invented one.
     made_up = cursor_at("targets_by_host", 1, 1, "")
     for query in (f"cursor={first['cursor']}", f"sort=host&cursor={made_up}"):
         answer = await api.ask("GET", f"{PATH}?{query}", key=Role.READER)
@@ -201,7 +201,7 @@ async def test_a_card_that_was_not_asked_for_again_is_not_forgotten(
 
     await report(api, clock, URLS[0], transport={"result": "ok"})
     assert await why() == "a card, an interface that answers"
-    # Who shows no life has the reason of its last probe.
+    # A target without a liveness signal has the reason of its last probe.
     await report(api, clock, URLS[0], transport={"result": "refused", "reason": "closed"})
     assert await why() == "closed"
     await report(api, clock, URLS[0], discovery={"result": "not_an_agent"}, transport={"result": "ok"})

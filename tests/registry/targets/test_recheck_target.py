@@ -60,7 +60,7 @@ async def test_opted_out_target_is_refused_with_its_end_time(
     assert answer.status == 202
     told = answer.json().get("not_before")
     if told_s is None or wait_s > 2 * told_s:
-        # What no peer may ask for is not believed.
+        # Values that peers must not request are ignored.
         assert told is None
     else:
         assert told[:19] == moment(clock.at_s + told_s).isoformat()[:19]

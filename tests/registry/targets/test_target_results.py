@@ -333,7 +333,7 @@ async def test_target_that_closes_its_robots_txt_is_not_alive_forever_in_a_censu
         layer = {"result": "not_measured", "reason": "its robots.txt keeps us out"}
         return probe(clock) | {"discovery": layer}
 
-    # A prober that is ill tells nothing; one that is kept out tells that it will not know.
+    # A faulty prober contributes nothing; an excluded one states that it will not know.
     await report(api, shut_out(), memories=[{"result": "ok"}])
     assert (await results(api))[0][1] == "ok"
     for _ in range(2):

@@ -27,7 +27,7 @@ LEASES = "/api/v1/leases"
 
 @asynccontextmanager
 async def followed(api: RegistryApi) -> AsyncIterator[None]:
-    """Let the server's own loops run that tell waiting claims of tasks."""
+    """Run the server's own loops that notify waiting claims of tasks."""
     loops = [asyncio.create_task(loop) for loop in (api.registry.feed.run(), api.registry.task_news.run())]
     try:
         yield
@@ -117,7 +117,7 @@ async def test_case_1_of_many_who_claim_at_once_each_gets_its_own_task(api: Regi
     workers = [await worker(api, f"agent-{number}") for number in range(8)]
     answers = await asyncio.gather(*(one.claim() for one in workers))
     granted = [answer.json()["task"]["task_id"] for answer in answers if answer.status == 200]
-    # Whoever finds that others were faster may go away with none, and asks again.
+    # A slower claim may return without a task and retries.
     for one in workers:
         if len(granted) < len(made) and (answer := await one.claim()).status == 200:
             granted.append(answer.json()["task"]["task_id"])
@@ -158,7 +158,7 @@ async def test_a_task_of_the_registry_is_leased_by_claiming_it_alone(api: Regist
     answer = await api.ask("POST", LEASES, body, key=one.key)
     assert told(answer) == (422, "invalid_resource")
     assert "/api/v1/tasks/claim" in answer.json()["message"]
-    # Whoever keeps tasks elsewhere leases them as before.
+    # Users of other task systems lease them as before.
     assert (await api.ask("POST", LEASES, {"resource": "task:1"}, key=one.key)).status == 201
 
 
@@ -251,7 +251,7 @@ async def test_without_waiting_claims_the_log_is_not_read(api: RegistryApi) -> N
         for turn in range(20):
             await create(api, f"of nobody's interest {turn}", agent_id="agent-9")
             await asyncio.sleep(0.05)
-        # What ended the last wait's look was told; nothing after that.
+        # The cause of the last notification was reported; nothing came after it.
         assert api.registry.task_news.number <= number + 1
         claiming = asyncio.create_task(one.granted(wait_seconds=30))
         await _waiting(api)

@@ -1,4 +1,4 @@
-"""What people decide about a task that its agent handed to them."""
+"""Decisions of people about a task in review."""
 
 from tests.support.registry_api import RegistryApi
 from tests.support.task_api import TASKS, UNKNOWN, comments_of, create, steer, task, told, worker
@@ -30,12 +30,12 @@ async def test_what_people_answer_reaches_the_next_holder_with_what_was_asked(ap
     resolved = await steer(api, made["task_id"], "resolve", resolution="requeue", comment="use logo-2026")
     after = await other.granted()
     assert after["comments"] == resolved.json()["comments"]
-    # Who decides is told at once, as who reads it later.
+    # The reviewer's name is in the answer at once, as later readers see it.
     assert resolved.json()["names"] == (await task(api, made["task_id"]))["names"]
     answer, question = after["comments"]
     assert (answer["signal"], answer["comment"]) == ("requeued", "use logo-2026")
     assert answer["written_by"].startswith("key:")
-    # People read names; an agent is told none but those of agents.
+    # People see names; an agent sees only names of agents.
     assert set((await task(api, made["task_id"]))["names"]) == {answer["written_by"]}
     asked = await api.ask("GET", f"{TASKS}/{made['task_id']}", key=other.key)
     assert asked.json()["comments"][0]["written_by"] == answer["written_by"]
@@ -43,7 +43,7 @@ async def test_what_people_answer_reaches_the_next_holder_with_what_was_asked(ap
     assert (question["signal"], question["comment"]) == ("help_asked", "which logo?")
     assert question["written_by"] == "agent-1"
     await other.write(after, "complete")
-    # Who is erased has said it no more; what was said stays.
+    # An erased author is no longer named; the text stays.
     assert (await api.ask("DELETE", "/api/v1/agents/agent-1/record")).status == 200
     assert comments_of(await task(api, made["task_id"]))[1] == ("help_asked", "which logo?", None)
 

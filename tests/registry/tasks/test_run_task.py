@@ -243,7 +243,7 @@ async def test_an_idempotency_key_is_good_for_one_write_of_a_run(api: RegistryAp
     function = await one.write(grant, "complete", idempotency_key="progress")
     assert told(function) == (422, "idempotency_key_reused")
     await one.write(grant, "release", exit_reason="killed")
-    # Another run counts anew.
+    # Another run restarts the count.
     assert (await one.report(await one.granted())).status == 200
 
 
@@ -347,7 +347,7 @@ async def test_no_holder_has_a_task_for_longer_at_a_time_than_it_allows(api: Reg
     (fault,) = refused["error"]["details"]["faults"]
     assert (fault["name"], fault["pointer"]) == ("longer_than_its_task", "/ttl_seconds")
     api.clock.advance(20)
-    # A window of 60 s may be told as 60.001 s; and whoever does not say gets what the task says.
+    # A window of 60 s may be given as 60.001 s; by default it is the task's.
     for members in ({"ttl_seconds": 60.001}, {}):
         ends = (await renewed(**members))["expires_at"]
         assert 80 <= seconds_between(lease["acquired_at"], ends) < 80.01

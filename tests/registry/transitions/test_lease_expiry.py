@@ -156,7 +156,7 @@ async def test_case_19_the_reaper_leaves_leases_alone_until_a_sweep_has_mended_a
     monotonic.advance(10.5)
     api.clock.advance(10.5)
     await reaper.reap_once()
-    # The database's clock alone: nobody has worked for an hour.
+    # The database's clock alone: no caller has worked for an hour.
     api.clock.advance(3_600)
     monotonic.advance(0.5)
     await reaper.reap_once()

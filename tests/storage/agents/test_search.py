@@ -15,7 +15,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 
 class Known(NamedTuple):
-    """What an agent of these tests is like; it is called by its place among all."""
+    """An agent of these tests, named by its index."""
 
     status: str
     capabilities: tuple[str, ...]

@@ -198,7 +198,7 @@ async def test_a_full_disk_is_unavailable_and_what_was_there_stays(
                 await database.write(fill)
         assert await database.read(_rows) == [1]
         assert "full" in str(database.writes.failure)
-        # What changes nothing is no sign that there is room again.
+        # A write without changes is no sign of free space.
         await database.write(_rows)
         assert "full" in str(database.writes.failure)
         await database.write(
@@ -241,7 +241,7 @@ async def test_a_process_that_has_it_open_twice_keeps_its_log_when_another_one_l
         file = Path(str(first.url.database))
         second = open_database(f"sqlite:///{file}")
         assert await second.read(_rows) == [1]
-        # Whoever is the last to close a database takes its log away.
+        # The last process that closes a database removes its log.
         assert _rows_by_another_process(file) == "(1,)\n"
         await first.write(_add_row(2))
         assert _rows_by_another_process(file) == "(1,) (2,)\n"

@@ -106,7 +106,7 @@ async def test_first_commit_after_a_loss_is_not_acknowledged(
 
 
 async def test_failed_transaction_on_a_lost_file_reports_the_loss(database: Database, file: Path) -> None:
-    """What the file says is of no use: it may be what an earlier change left there that was refused."""
+    """The content of the file is useless: it may be an earlier change that was refused."""
     _replace(file)
     with pytest.raises(DatabaseReplaced):
         await database.write(_add_row(1))
@@ -118,7 +118,7 @@ async def test_a_loss_is_found_without_a_write(database: Database, file: Path) -
     _replace(file)
     with pytest.raises(DatabaseReplaced):
         database.check_files()
-    # Nothing more is written to it. What it held can be read still.
+    # Nothing more is written to it. Its content is still readable.
     with pytest.raises(DatabaseReplaced):
         await database.write(_add_row(2))
     assert await database.read(_rows) == [1]
@@ -191,7 +191,7 @@ async def test_a_relative_path_leads_to_the_file_wherever_the_process_goes(
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below")
     await database.write(_add_row(1))
-    # By a connection that is opened now.
+    # Through a connection opened now.
     assert await database.read(_rows) == [1]
     await database.close()
 

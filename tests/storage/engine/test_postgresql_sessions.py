@@ -65,7 +65,7 @@ async def test_a_connection_that_died_while_it_was_idle_is_replaced_unseen(
             ).all()
         )  # fmt: skip
         if idle_s:
-            # It was at work just now, so it was not asked; the one after it is new.
+            # It was used just now, so it was not checked; the one after it is new.
             with pytest.raises(StoreUnavailable):
                 await database.read(_rows)
         assert await database.read(_rows) == [1]

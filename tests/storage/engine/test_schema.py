@@ -38,7 +38,7 @@ def _differences(transaction: Transaction) -> list[Any]:
 
 
 def _definitions(transaction: Transaction) -> set[tuple[str, ...]]:
-    """What the database itself says of its tables and indexes, where Alembic does not look."""
+    """Return the database's own description of its tables and indexes, where Alembic does not look."""
     if transaction.is_postgresql:
         statement = """
             SELECT tablename, indexdef FROM pg_indexes WHERE schemaname = 'public'

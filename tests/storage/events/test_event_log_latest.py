@@ -8,7 +8,7 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.storage.events import event_log
 
 MOST_LEFT = 1_000
-"""Objects by five such questions; a statement put together anew each time left 30,000."""
+"""Objects left by five such queries; a statement built each time left 30,000."""
 
 
 @pytest.mark.parametrize(

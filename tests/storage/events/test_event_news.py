@@ -28,7 +28,7 @@ async def test_a_wait_ends_though_there_is_nothing_new(database: Database) -> No
 
 
 async def _hears(news: event_news.EventNews, database: Database) -> None:
-    """See that an event is heard of, where nobody looks for it within the test."""
+    """Check that an event is delivered although no poll happens within the test."""
     waiting = asyncio.create_task(news.wait())
     await asyncio.sleep(0.1)
     assert not waiting.done()
@@ -41,7 +41,7 @@ async def test_postgresql_notifies_at_once_and_after_a_cut_connection(
 ) -> None:
     monkeypatch.setattr(event_news, "POLL_SECONDS", 10 * PATIENCE_SECONDS)
     news = event_news.event_news(postgresql)
-    # What was missed before the first wait is looked for.
+    # Events missed before the first wait are read.
     await news.wait()
     await _hears(news, postgresql)
 

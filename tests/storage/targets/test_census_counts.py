@@ -147,7 +147,7 @@ async def test_a_pass_is_open_until_it_has_ended_and_keeps_how_it_ended(
     clock.advance(30)
     # Ended twice, it has ended the first time.
     await end(counted, "run-1", since_s)
-    # What has ended is not dropped.
+    # An ended pass is not dropped.
     await counted.write(lambda transaction: census_counts.drop_run(transaction, "run-1"))
     (ended,) = await counted.read(lambda tx: census_counts.runs(tx, "census", 10))
     assert ended.ended_at_s == since_s + 30
@@ -170,7 +170,7 @@ async def test_two_passes_within_an_hour_have_each_the_sums_of_their_own_probes(
         return await counted.read(partial(census_counts.run_sums, run_id=run_id))
 
     await counted.write(partial(census_counts.begin_run, run_id="one", name="census"))
-    # What was there before is none of its own.
+    # Earlier content is not its own.
     assert await sums("one") == []
     clock.advance(1)
     await probe(counted, clock)
