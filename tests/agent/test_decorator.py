@@ -192,7 +192,7 @@ def test_a_class_stays_what_it_is() -> None:
             return task
 
     assert isinstance(Plain, type)
-    assert Plain.__doc__ == "What it is for."
+    assert Plain.__doc__ == "Its purpose."
     assert Plain().work(3) == 3
 
 
