@@ -9,7 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lifesign.middleware import shared_state as board_module
-from lifesign.middleware.shared_state import MOST_DOCUMENT_BYTES, PublishedDocument, SharedState
+from lifesign.middleware.published_document import PublishedDocument
+from lifesign.middleware.shared_state import MOST_DOCUMENT_BYTES, SharedState
 
 SECOND_NS = 1_000_000_000
 WALL_NS = 1_763_640_000 * SECOND_NS

@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from lifesign import AgentHealth
-from lifesign.middleware.shared_state import PublishedDocument
+from lifesign.middleware.published_document import PublishedDocument
 
 IN_MEMORY = "-"
 

@@ -8,9 +8,9 @@ from hashlib import sha256
 from lifesign.domain.health.document import HealthDocument, coarse, health_check_form
 from lifesign.middleware.body import Message
 from lifesign.middleware.exchange import Scope
+from lifesign.middleware.published_document import PublishedDocument
 from lifesign.middleware.recorder import AgentHealth
 from lifesign.middleware.settings import MiddlewareSettings
-from lifesign.middleware.shared_state import PublishedDocument
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -21,8 +21,8 @@ from lifesign.domain.health.rolling_window import WindowReader, WindowWriter
 from lifesign.domain.health.self_report import OperatorFacts, no_report, self_report
 from lifesign.errors import InvalidValue
 from lifesign.middleware.interaction import Interaction
+from lifesign.middleware.published_document import PublishedDocument
 from lifesign.middleware.settings import Moment, RecorderSettings, moment_now
-from lifesign.middleware.shared_state import PublishedDocument
 from lifesign.middleware.windows import RecorderClock, Windows, check_state_dir, open_windows
 
 _log = logging.getLogger("lifesign")

@@ -8,11 +8,11 @@ places, and carries a checksum: a reader never waits, and a writer may be killed
 import errno
 import struct
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from lifesign.filesystem.file_lock import lock_if_free
 from lifesign.filesystem.private_file import allocate, map_shared, open_private, opened_again
+from lifesign.middleware.published_document import PublishedDocument
 
 MOST_DOCUMENT_BYTES = 32_768
 """The published document must fit into this."""
@@ -27,18 +27,6 @@ _CHECKSUM = struct.Struct("<I")
 _PLACE_BYTES = 40_960
 _PLACES = (4096, 4096 + _PLACE_BYTES)
 _SIZE = 4096 + 2 * _PLACE_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedDocument:
-    """Document that one worker publishes for all. Nanoseconds of the common time base."""
-
-    computed_ns: int
-    expires_ns: int
-    """On the grid of a coarse document, the wall clock's next grid point."""
-    last_healthy_ms: int
-    """When the agent was last seen healthy, in ms since 1970; 0 is never."""
-    document: bytes
 
 
 class SharedState:

@@ -36,7 +36,8 @@ from lifesign.filesystem.private_file import (
     opened_again,
     set_aside,
 )
-from lifesign.middleware.shared_state import PublishedDocument, SharedState
+from lifesign.middleware.published_document import PublishedDocument
+from lifesign.middleware.shared_state import SharedState
 
 MOST_WORKERS = 256
 """How many worker processes of one agent share a state directory at most."""

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from lifesign.domain.health.rolling_window import WINDOW_BYTES
 from lifesign.errors import InvalidValue
+from lifesign.middleware.published_document import PublishedDocument
 from lifesign.middleware.settings import RecorderSettings
-from lifesign.middleware.shared_state import PublishedDocument
 
 _log = logging.getLogger("lifesign")
 
