@@ -4,12 +4,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lifesign.client.call_advice import should_call
     from lifesign.client.health import HealthCheck, fetch_health
     from lifesign.client.registry import RegistryClient
 
-__all__ = ["HealthCheck", "RegistryClient", "fetch_health"]
+__all__ = ["HealthCheck", "RegistryClient", "fetch_health", "should_call"]
 
-_MODULES = {"HealthCheck": "health", "RegistryClient": "registry", "fetch_health": "health"}
+_MODULES = {
+    "HealthCheck": "health",
+    "RegistryClient": "registry",
+    "fetch_health": "health",
+    "should_call": "call_advice",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -153,10 +153,15 @@ async def fetch_document(
     return answer, tuple(findings)
 
 
-def _check_settings(timeout_seconds: float, detail_token: str | None) -> None:
+def check_timeout(timeout_seconds: float) -> None:
+    """Raise InvalidValue unless the time limit is above 0 and at most 300 seconds."""
     if not (math.isfinite(timeout_seconds) and 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS):
         expected = f"seconds above 0, at most {MAX_TIMEOUT_SECONDS:g}"
         raise InvalidValue("timeout_seconds", timeout_seconds, expected)
+
+
+def _check_settings(timeout_seconds: float, detail_token: str | None) -> None:
+    check_timeout(timeout_seconds)
     if detail_token is not None and (
         len(detail_token) > MAX_TOKEN_CHARS or not _TOKEN.fullmatch(detail_token)
     ):

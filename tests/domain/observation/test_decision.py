@@ -9,14 +9,18 @@ from lifesign.domain.health.document import HealthDocument, HealthStatus, Trend
 from lifesign.domain.health.inspection import INSPECTION_KEY, StatusRule
 from lifesign.domain.observation.decision import (
     ACTIONS,
+    FAILURE_LIFETIME_SECONDS,
     MAX_RETRY_AFTER_SECONDS,
+    RETRY_AFTER_SECONDS,
     Action,
     Decision,
     age_seconds,
     age_text,
     decide,
+    decision_lifetime_seconds,
     is_stale,
     shown_ratio,
+    stale_after_seconds,
 )
 from lifesign.domain.observation.results import ResultClass
 
@@ -245,3 +249,74 @@ def test_there_is_a_consistent_decision_on_everything(
         assert document is not None
         assert document.health.status is decision.status
         assert not is_stale(age_seconds(document, now), max_age)
+
+
+# ── lifetime of a decision ──
+
+
+@pytest.mark.parametrize(
+    ("status", "age", "max_age", "lifetime"),
+    [
+        ("healthy", 0.0, None, 300),
+        ("degraded", 0.0, 30.0, 300),
+        ("unhealthy", 0.0, None, 300),
+        ("healthy", -5.0, None, 300),
+        ("healthy", 890.0, None, 10),
+        ("healthy", 890.0, 1800.0, 300),
+        ("healthy", 900.0, None, 0),
+    ],
+)
+def test_decision_from_a_document_lasts_one_interval_but_not_longer_than_the_document_is_fresh(
+    status: str, age: float, max_age: float | None, lifetime: float
+) -> None:
+    now = NOW + timedelta(seconds=age)
+    decision = decide(ResultClass.OK, document_of(status), now=now, max_age_seconds=max_age)
+    found = decision_lifetime_seconds(decision, ResultClass.OK, age_seconds=age, max_age_seconds=max_age)
+    assert found == lifetime
+
+
+@pytest.mark.parametrize(
+    ("result", "retry_after", "lifetime"),
+    [
+        (ResultClass.TIMEOUT, None, 30),
+        (ResultClass.REFUSED, None, 30),
+        (ResultClass.HTTP_ERROR, 5, 30),
+        (ResultClass.HTTP_ERROR, 120, 120),
+        (ResultClass.NOT_AN_AGENT, None, 300),
+        (ResultClass.INVALID_DOCUMENT, None, 300),
+        (ResultClass.RATE_LIMITED, None, 300),
+        (ResultClass.RATE_LIMITED, 10**9, 86_400),
+    ],
+)
+def test_decision_without_a_document_lasts_as_long_as_its_cause(
+    result: ResultClass, retry_after: int | None, lifetime: float
+) -> None:
+    decision = decide(result, now=NOW, retry_after_seconds=retry_after)
+    assert decision_lifetime_seconds(decision, result) == lifetime
+
+
+@given(
+    result=st.sampled_from(list(ResultClass)),
+    document=st.none() | documents,
+    now=moments,
+    max_age=st.none() | st.floats(0, allow_nan=False),
+    retry_after=st.none() | st.integers(),
+)
+def test_lifetime_has_bounds_and_ends_before_the_document_is_stale(
+    *,
+    result: ResultClass,
+    document: HealthDocument | None,
+    now: datetime,
+    max_age: float | None,
+    retry_after: int | None,
+) -> None:
+    decision = decide(result, document, now=now, max_age_seconds=max_age, retry_after_seconds=retry_after)
+    age = None if document is None else age_seconds(document, now)
+    lifetime = decision_lifetime_seconds(decision, result, age_seconds=age, max_age_seconds=max_age)
+    assert 0 <= lifetime <= MAX_RETRY_AFTER_SECONDS
+    if decision.status is HealthStatus.UNKNOWN:
+        assert lifetime >= max(FAILURE_LIFETIME_SECONDS, decision.retry_after_seconds or 0)
+    else:
+        assert lifetime <= RETRY_AFTER_SECONDS
+        assert age is not None
+        assert age + lifetime <= stale_after_seconds(max_age) + 1e-6

@@ -26,6 +26,8 @@ STALE_AFTER_SECONDS = 900
 """A document up to this age is fresh, whatever its max-age: three polling intervals."""
 MAX_COUNTED_MAX_AGE_SECONDS = 3600
 """Upper bound of a counted max-age: a document cannot stay current by a longer one."""
+FAILURE_LIFETIME_SECONDS = 30
+"""Lifetime of a decision after a failed request: the next request may succeed."""
 
 
 class Action(StrEnum):
@@ -110,6 +112,37 @@ def decide(
     if retry_after_seconds is not None:
         retry_after_seconds = min(max(retry_after_seconds, 0), MAX_RETRY_AFTER_SECONDS)
     return Decision(Action.PROCEED_AND_MONITOR, HealthStatus.UNKNOWN, (reason,), retry_after_seconds)
+
+
+_PASSING_FAILURES = frozenset({
+    ResultClass.REFUSED,
+    ResultClass.TIMEOUT,
+    ResultClass.DNS_FAILURE,
+    ResultClass.TLS_FAILURE,
+    ResultClass.HTTP_ERROR,
+    ResultClass.INTERNAL,
+})  # fmt: skip
+
+
+def decision_lifetime_seconds(
+    decision: Decision,
+    result: ResultClass,
+    *,
+    age_seconds: float | None = None,
+    max_age_seconds: float | None = None,
+) -> float:
+    """Return how long a caller may use a decision before it asks the agent again, 0 to 86400 seconds.
+
+    `result` is how the request for the document ended, `age_seconds` the age of the document that decided,
+    and `max_age_seconds` its `Cache-Control: max-age`. A document counts for one polling interval, but no
+    longer than it is fresh. Without a document, a longer wait that the agent asks for counts.
+    """
+    if decision.status is HealthStatus.UNKNOWN:
+        default = FAILURE_LIFETIME_SECONDS if result in _PASSING_FAILURES else RETRY_AFTER_SECONDS
+        # An agent that asks for no patience is still not asked with every call.
+        return max(decision.retry_after_seconds or 0, default)
+    fresh_seconds = stale_after_seconds(max_age_seconds) - (age_seconds or 0)
+    return min(RETRY_AFTER_SECONDS, max(fresh_seconds, 0))
 
 
 def _reported(document: HealthDocument, now: datetime) -> Iterator[str]:
