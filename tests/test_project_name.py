@@ -1,11 +1,10 @@
 """The name of the project: lifesign everywhere, and no address that is not the project's."""
 
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.servers import REPOSITORY
+from tests.support.repository import REPOSITORY, tracked_files
 
 from lifesign.domain.base.project import PROJECT_URL
 
@@ -28,19 +27,16 @@ FOREIGN_ADDRESS = re.compile(
 )
 
 
-def tracked_files() -> list[Path]:
+def files() -> list[Path]:
     """Return every file of the repository except this one, which has to spell the names."""
-    listed = subprocess.run(
-        ["git", "-c", "safe.directory=*", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, check=True
-    ).stdout.decode()
-    files = [REPOSITORY / name for name in listed.split("\0") if name]
-    assert len(files) > 1000
-    return [file for file in files if file != Path(__file__) and file.is_file()]
+    found = tracked_files()
+    assert len(found) > 1000
+    return [file for file in found if file != Path(__file__)]
 
 
 def lines() -> Iterator[tuple[str, str]]:
     """Yield each line with where it is, and each path as a line of its own."""
-    for file in tracked_files():
+    for file in files():
         name = str(file.relative_to(REPOSITORY))
         yield name, name
         for number, line in enumerate(file.read_text(errors="ignore").splitlines(), start=1):

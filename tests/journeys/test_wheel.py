@@ -1,13 +1,15 @@
-"""The installed wheel contains what is needed to wrap an agent, and no more."""
+"""The wheel contains what is needed to wrap an agent, and no more; the sdist contains the repository."""
 
 import json
+import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
-from tests.support.servers import REPOSITORY
+from tests.support.repository import REPOSITORY, tracked_files
 
 # Drives the middleware by hand, as a server would: there is no other library to do it.
 AGENT = """
@@ -113,3 +115,14 @@ def test_the_client_says_what_to_install(environment: Path) -> None:
     )
     assert done.returncode == 1
     assert "No module named 'aiohttp'" in done.stderr
+
+
+def test_the_sdist_holds_every_file_of_the_repository(tmp_path: Path) -> None:
+    uv = shutil.which("uv", path=Path(sys.executable).parent) or shutil.which("uv")
+    if uv is None:
+        pytest.skip("NOT BUILT: uv is absent; `make .venv/.test` installs it")
+    run(uv, "build", "--quiet", "--sdist", "--out-dir", tmp_path, REPOSITORY)
+    (built,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    assert {str(file.relative_to(REPOSITORY)) for file in tracked_files()} <= held
