@@ -137,13 +137,12 @@ async def test_what_goes_on_of_a_run_whose_adapter_was_killed_is_ended_by_the_ne
         pids = [await looked("it has begun", workspace / name) for name in ("left", "below")]
         agent = await looked("it has begun", workspace / "pid")
         watching = process_watcher.processes()[agent][0]
-        keeping = process_watcher.processes()[watching][0]
-        # Stopped, none of the three sees the others' end.
+        # Stopped, neither sees the other's end.
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in (watching, keeping, first.process.pid):
+            for pid in (watching, first.process.pid):
                 os.kill(pid, number)
         await asyncio.to_thread(first.process.wait)
-        killed = {agent, watching, keeping}
+        killed = {agent, watching}
         await asyncio.to_thread(
             until, "these are gone", lambda: not killed & process_watcher.processes().keys()
         )

@@ -270,7 +270,7 @@ class Adapter:
             self._run.stop(Stop.DRAIN, why)
 
     async def _end_left(self) -> None:
-        """End the remaining processes of runs whose adapter was killed, with their watchers."""
+        """End the remaining processes of runs whose adapter was killed, with their watcher."""
         try:
             ended = await end_left(await asyncio.to_thread(self._workspaces.abandoned_runs))
         except OSError as error:

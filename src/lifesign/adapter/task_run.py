@@ -259,7 +259,7 @@ class TaskRun:
         """Return the exit code of the agent's process, once nothing of it is left."""
         settings = self._settings
         async with AsyncExitStack() as stack:
-            tools, timer = None, self._open_timer(stack)
+            tools, timer = None, self._start_timer()
             if self._open_tools is not None:
                 tools = await stack.enter_async_context(self._open_tools(self._tool_proxy_context(timer)))
             job = Job(
@@ -344,15 +344,10 @@ class TaskRun:
         else:
             await self._progress.wait_stalled(self._settings.no_progress_s)
 
-    def _open_timer(self, stack: AsyncExitStack) -> LeaseTimer:
-        """Return the timer that kills the agent at the lease's deadline, even if watchers are stopped."""
-        timer = self._timer = LeaseTimer(self._keeper.deadline_s - asyncio.get_running_loop().time())
-        stack.callback(self._close_timer, timer)
-        return timer
-
-    def _close_timer(self, timer: LeaseTimer) -> None:
-        self._timer = None
-        timer.close()
+    def _start_timer(self) -> LeaseTimer:
+        """Return the timer with which the watchers kill the agent at the lease's deadline."""
+        self._timer = LeaseTimer(self._keeper.deadline_s - asyncio.get_running_loop().time())
+        return self._timer
 
     def _set_timer(self, deadline_s: float) -> None:
         if self._timer is not None:

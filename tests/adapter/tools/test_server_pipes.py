@@ -139,12 +139,9 @@ async def test_a_program_that_cannot_be_started_leaves_nothing_open(tmp_path: Pa
 
 async def test_it_ends_with_the_lease_of_the_run_that_it_serves(tmp_path: Path) -> None:
     timer, end = LeaseTimer(1_000.0), ServerEnd()
-    try:
-        script = "trap '' TERM; sleep 1000 & echo $! > pid; while :; do sleep 0.05; done"
-        async with server_pipes(program(script, tmp_path, timer), end):
-            pid = await asyncio.to_thread(pid_in, tmp_path / "pid")
-            timer.set(0.0)
-            await asyncio.wait_for(end.is_there.wait(), PATIENCE_SECONDS)
-            until("nothing of it is left", lambda: is_gone(pid))
-    finally:
-        timer.close()
+    script = "trap '' TERM; sleep 1000 & echo $! > pid; while :; do sleep 0.05; done"
+    async with server_pipes(program(script, tmp_path, timer), end):
+        pid = await asyncio.to_thread(pid_in, tmp_path / "pid")
+        timer.set(0.0)
+        await asyncio.wait_for(end.is_there.wait(), PATIENCE_SECONDS)
+        until("nothing of it is left", lambda: is_gone(pid))

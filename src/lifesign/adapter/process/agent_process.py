@@ -3,16 +3,14 @@
 import asyncio
 import json
 import os
-import re
 import secrets
 import signal
-import socket
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, cast
 
 from lifesign.adapter.errors import CommandFailed
 from lifesign.adapter.process import process_watcher
@@ -24,11 +22,9 @@ from lifesign.adapter.process.orphan_cleanup import end_left
 START_SECONDS: Final = 60.0
 """For its first process to begin."""
 WATCHER_TIMEOUT_SECONDS: Final = 5.0
-"""Time for the watchers to kill all processes, before the adapter does."""
+"""Time for the watcher to kill all processes, before the adapter does."""
 _MAX_STATUS_BYTES: Final = 4096
-_MEDDLED: Final = "its watcher process was manipulated"
-_WATCHER_REPORT: Final = re.compile(rb"(?:started (?P<pid>[1-9]\d{0,9})|exited (?P<code>-?\d{1,4}))\n")
-"""All messages of a watcher."""
+_WATCHER_KILLED: Final = "its watcher process was killed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +65,8 @@ class AgentProcess:
     def __init__(
         self,
         process: asyncio.subprocess.Process,
-        control: asyncio.WriteTransport,
+        control: asyncio.StreamWriter,
         status: asyncio.StreamReader,
-        life: asyncio.StreamReader,
         *,
         mark: str,
         timer: LeaseTimer | None,
@@ -79,15 +74,15 @@ class AgentProcess:
         self._process = process
         self._control = control
         self._status = status
-        self._life = life
         self._mark = mark
         self._timer = timer
-        self._timer_fd: int | None = None
         self._pid: int | None = None
         self._fault = ""
         self._doubt = ""
         loop = asyncio.get_running_loop()
         self._started: asyncio.Future[int] = loop.create_future()
+        # Retrieved, so that an abandoned failure is not reported.
+        self._started.add_done_callback(asyncio.Future.exception)
         self._exited: asyncio.Future[int] = loop.create_future()
         self._is_overdue = asyncio.Event()
         self._is_gone = asyncio.Event()
@@ -96,10 +91,9 @@ class AgentProcess:
     @classmethod
     async def start(cls, job: Job, output: Output) -> Self:
         """Start it in a session of its own; CommandFailed if there is no such program."""
-        # Identifies the watchers if they are stopped and the adapter is killed.
+        # Identifies its processes if the watcher is killed.
         mark = job.environment.get(RUN_ID_VARIABLE) or f"server_{secrets.token_hex(8)}"
-        control, status, life, begun = os.pipe()[::-1], os.pipe(), os.pipe(), os.pipe()
-        asks, asked = socket.socketpair()
+        status_fd, watchers_fd = os.pipe()
         given = [] if job.input_fd is None else [job.input_fd]
         try:
             process = await asyncio.create_subprocess_exec(
@@ -108,50 +102,35 @@ class AgentProcess:
                 "-I",
                 "-S",
                 process_watcher.__file__,
-                str(status[1]),
-                str(life[1]),
+                str(watchers_fd),
                 mark,
-                stdin=control[1],
+                stdin=asyncio.subprocess.PIPE,
                 stdout=output.stdout_fd,
                 stderr=output.stderr_fd,
                 env={},
                 cwd="/",
-                pass_fds=[status[1], life[1], begun[1], asked.fileno(), *given],
+                pass_fds=[watchers_fd, *given],
             )
         except BaseException:
-            asks.close()
-            for ours, _ in (control, status, life, begun):
-                os.close(ours)
+            os.close(status_fd)
             raise
         finally:
-            for _, theirs in (control, status, life, begun):
-                os.close(theirs)
-            timer_to = asked.detach()
-            os.close(timer_to)
+            os.close(watchers_fd)
             output.begin()
-        begins = await _reader(begun[0])
-        started = cls(
-            process,
-            await _writer(control[0]),
-            await _reader(status[0]),
-            await _reader(life[0]),
-            mark=mark,
-            timer=job.timer,
-        )
-        started._send(_job_line(job, begun[1], timer_to))
-        # Retrieved, so that abandoned results are not reported.
-        started._started.add_done_callback(asyncio.Future.exception)
+        control, status = cast("asyncio.StreamWriter", process.stdin), await _reader(status_fd)
+        started = cls(process, control, status, mark=mark, timer=job.timer)
+        started._send(_job_line(job, mark))
+        if job.timer is not None:
+            job.timer.add(started._set_deadline)
         try:
             async with asyncio.timeout(START_SECONDS):
-                await started._until_begun(begins, asks)
+                await asyncio.shield(started._started)
         except TimeoutError:
             await started.kill()
             raise CommandFailed(f"it has not begun within {START_SECONDS:g} s") from None
         except BaseException:
             await started.kill()
             raise
-        finally:
-            asks.close()
         return started
 
     @property
@@ -188,8 +167,7 @@ class AgentProcess:
         Returns whether all has ended.
         """
         if not self._is_gone.is_set():
-            self._wake()
-            self._send(process_watcher.ASK)
+            self._send(process_watcher.END)
             hurries = asyncio.ensure_future(hurry.wait())
             either: set[asyncio.Future[Any]] = {self._watching, hurries}
             try:
@@ -199,8 +177,7 @@ class AgentProcess:
         return await self.kill()
 
     async def kill(self) -> bool:
-        """Kill all its processes, even if the watchers do not; return whether all have ended."""
-        self._wake()
+        """Kill all its processes, even if the watcher does not; return whether all have ended."""
         self._send(process_watcher.KILL)
         with suppress(TimeoutError):
             async with asyncio.timeout(WATCHER_TIMEOUT_SECONDS):
@@ -209,70 +186,38 @@ class AgentProcess:
         await self._watching
         return self._is_gone.is_set()
 
-    async def _until_begun(self, begins: asyncio.StreamReader, asks: socket.socket) -> None:
-        if self._timer is not None:
-            await self._take_timer(self._timer, asks)
-        await asyncio.shield(self._started)
-        if failure := await begins.read():
-            raise CommandFailed(os.strerror(int(failure)))
-
-    async def _take_timer(self, timer: LeaseTimer, asks: socket.socket) -> None:
-        """Set the timer of the watchers from now on; watchers that are gone have none."""
-        for fd in await _received(asks):
-            try:
-                timer.take(fd)
-            except OSError:
-                raise CommandFailed(_MEDDLED) from None
-            self._timer_fd = fd
-            if self._watching.done():
-                timer.drop(fd)
-
-    def _wake(self) -> None:
-        """Continue all processes that the agent has stopped, possibly its watcher too."""
-        if self._process.returncode is None and not self._is_gone.is_set():
-            below: Collection[int] = ()
-            # Without permission to look, this wakes the keeper, which wakes the watcher at the deadline.
-            with suppress(OSError):
-                below = process_watcher.descendants(self._process.pid)
-            for pid in (self._process.pid, *below):
-                with suppress(OSError):
-                    os.kill(pid, signal.SIGCONT)
-
-    def _send(self, what: bytes) -> None:
+    def _send(self, line: str) -> None:
         if not self._control.is_closing():
-            self._control.write(what)
+            self._control.write(f"{line}\n".encode())
+
+    def _set_deadline(self, due_ns: int) -> None:
+        self._send(f"{process_watcher.DEADLINE} {due_ns}")
 
     async def _watch(self) -> None:
-        """Take in how it goes, until nothing of it is left; what its watchers leave is ours to kill."""
+        """Take in how it goes, until nothing of it is left; the adapter kills what its watcher leaves."""
         listening = asyncio.create_task(self._listen())
-        living = asyncio.create_task(self._life.read())
         overdue = asyncio.create_task(self._is_overdue.wait())
         try:
-            await asyncio.wait({listening, living, overdue}, return_when=asyncio.FIRST_COMPLETED)
-            # A watcher without its keeper notices that as well.
+            await asyncio.wait({listening, overdue}, return_when=asyncio.FIRST_COMPLETED)
             self._control.close()
-            if not self._fault:
-                both: asyncio.Future[Any] = asyncio.gather(listening, living)
-                rest: set[asyncio.Future[Any]] = {both, overdue}
-                await asyncio.wait(rest, timeout=WATCHER_TIMEOUT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if await self._end_all(is_over=listening.done() and living.done()):
+            if await self._end_all(has_watcher_ended=listening.done()):
                 self._is_gone.set()
         finally:
-            for task in (listening, living, overdue):
+            for task in (listening, overdue):
                 task.cancel()
-            if self._timer is not None and self._timer_fd is not None:
-                self._timer.drop(self._timer_fd)
+            if self._timer is not None:
+                self._timer.remove(self._set_deadline)
             self._conclude()
 
-    async def _end_all(self, *, is_over: bool) -> bool:
-        """Kill what is left, unless the keeper says that nothing is; return whether all has ended."""
-        if is_over and not self._fault and await self._process.wait() == 0:
+    async def _end_all(self, *, has_watcher_ended: bool) -> bool:
+        """Kill what is left, unless the watcher says that nothing is; return whether all has ended."""
+        if has_watcher_ended and await self._process.wait() == 0:
             return True
         self._note_killed()
         try:
             ended = await end_left([self._mark], self._pid)
         except (OSError, RuntimeError) as error:
-            # An agent of our user may take from us what it needs to look: descriptors, threads.
+            # This process can open no further file, or start no thread.
             self._doubt = str(error)
             return False
         if not ended.left:
@@ -291,27 +236,20 @@ class AgentProcess:
 
     def _note_killed(self) -> None:
         if not self._is_overdue.is_set():
-            self._fault = self._fault or "what watches over it was killed"
+            self._fault = self._fault or _WATCHER_KILLED
 
     async def _listen(self) -> None:
-        """Receive the watcher's messages, until its end or an invalid message."""
-        # ValueError: a line that is longer than any of its.
-        with suppress(ValueError):
-            async for line in self._status:
-                said = _WATCHER_REPORT.fullmatch(line)
-                if said is None or (said["pid"] and self._started.done()):
-                    break
-                self._take(said)
-            else:
-                return
-        self._fault = _MEDDLED
-
-    def _take(self, match: re.Match[bytes]) -> None:
-        if match["pid"]:
-            self._pid = int(match["pid"])
-            self._started.set_result(self._pid)
-        elif match["code"] and not self._exited.done():
-            self._exited.set_result(int(match["code"]))
+        """Receive the watcher's messages until its end."""
+        async for line in self._status:
+            what, _, number = line.decode().partition(" ")
+            if what == "failed":
+                self._started.set_exception(CommandFailed(os.strerror(int(number))))
+                self._exited.set_result(process_watcher.EXIT_NOT_STARTED)
+            elif what == "started":
+                self._pid = int(number)
+                self._started.set_result(self._pid)
+            elif what == "exited":
+                self._exited.set_result(int(number))
 
 
 async def _reader(read_fd: int) -> asyncio.StreamReader:
@@ -322,46 +260,24 @@ async def _reader(read_fd: int) -> asyncio.StreamReader:
     return reader
 
 
-async def _writer(write_fd: int) -> asyncio.WriteTransport:
-    # Errors of its protocol are ignored: the reader may be gone at any time.
-    transport, _ = await asyncio.get_running_loop().connect_write_pipe(
-        asyncio.BaseProtocol, os.fdopen(write_fd, "wb")
-    )
-    return transport
-
-
-async def _received(asks: socket.socket) -> list[int]:
-    """Wait for a descriptor; empty if none comes, or something else."""
-    loop = asyncio.get_running_loop()
-    asks.settimeout(0.0)
-    is_there = asyncio.Event()
-    loop.add_reader(asks, is_there.set)
-    try:
-        await is_there.wait()
-    finally:
-        loop.remove_reader(asks)
-    return socket.recv_fds(asks, 1, 1, socket.MSG_CMSG_CLOEXEC)[1]
-
-
-def _job_line(job: Job, begun_fd: int, timer_to_fd: int) -> bytes:
+def _job_line(job: Job, mark: str) -> str:
     """Return the line for the watcher, with the exact bytes for the kernel."""
-    members = {
-        "adapter": os.getpid(),
-        "command": [_report_text(part) for part in job.command],
-        "environment": {_report_text(name): _report_text(value) for name, value in job.environment.items()},
-        "cwd": _report_text(str(job.directory)),
-        "user": None if job.user is None else _rights_of(job.user),
-        "input": job.input_fd,
-        "timer": timer_to_fd,
-        "due_ns": None if job.timer is None else job.timer.due_ns,
-        "begun": begun_fd,
-    }
-    return json.dumps(members).encode() + b"\n"
+    environment = {RUN_ID_VARIABLE: mark, **job.environment}
+    return json.dumps(
+        {
+            "command": [_latin_1(part) for part in job.command],
+            "environment": {_latin_1(name): _latin_1(value) for name, value in environment.items()},
+            "cwd": _latin_1(str(job.directory)),
+            "user": None if job.user is None else _rights_of(job.user),
+            "input": job.input_fd,
+            "deadline_ns": None if job.timer is None else job.timer.due_ns,
+        }
+    )
 
 
 def _rights_of(user: AgentUser) -> dict[str, Any]:
     return {"uid": user.uid, "gid": user.gid, "groups": user.groups}
 
 
-def _report_text(text: str) -> str:
+def _latin_1(text: str) -> str:
     return os.fsencode(text).decode("latin-1")

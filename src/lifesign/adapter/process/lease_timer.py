@@ -1,65 +1,43 @@
-"""Timers that end a run at its lease's deadline, also if the adapter or its watchers are stopped.
+"""Deadline of a run. Its watchers know it and kill the processes then, even if the adapter is stopped."""
 
-These are kernel timers, one for each watcher and its keeper, which wait for them. The adapter sets them; any
-of the three processes kills the run at the deadline of its lease. The timers include the time that a machine
-sleeps.
-"""
-
-import os
 import time
+from collections.abc import Callable
 from typing import Final
-
-from lifesign.adapter.process import process_watcher
 
 _NANOSECONDS: Final = 1_000_000_000
 
 
 class LeaseTimer:
-    """Deadline of all processes of one run, and the timers that were created for it.
-
-    Each timer belongs to its watchers: access to that of a tool server gives no control over the agent's.
-    """
+    """Deadline of all processes of one run, by CLOCK_BOOTTIME: it includes the time that a machine sleeps."""
 
     def __init__(self, left_s: float) -> None:
         """Set it to so many seconds from now."""
         self._due_ns = _due_ns(left_s)
-        self._timers: set[int] = set()
+        self._watchers = set[Callable[[int], None]]()
 
     @property
     def due_ns(self) -> int:
-        """When it is due, by CLOCK_BOOTTIME."""
+        """When it is due, in nanoseconds of CLOCK_BOOTTIME."""
         return self._due_ns
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time, though the loop may not have seen to it."""
+        """Whether it is time."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= self._due_ns
 
     def set(self, left_s: float) -> None:
-        """Set the deadline again, for all timers."""
+        """Set the deadline again, and tell all watchers."""
         self._due_ns = _due_ns(left_s)
-        for fd in self._timers:
-            process_watcher.set_timer(fd, self._due_ns)
+        for tell in self._watchers:
+            tell(self._due_ns)
 
-    def take(self, fd: int) -> None:
-        """Set one more from now on, and close it with the others; OSError if it is none."""
-        try:
-            process_watcher.set_timer(fd, self._due_ns)
-        except BaseException:
-            os.close(fd)
-            raise
-        self._timers.add(fd)
+    def add(self, watcher: Callable[[int], None]) -> None:
+        """Tell a watcher of each new deadline from now on."""
+        self._watchers.add(watcher)
 
-    def drop(self, fd: int) -> None:
-        """Let go of one, whose watchers are gone or keep it."""
-        if fd in self._timers:
-            self._timers.remove(fd)
-            os.close(fd)
-
-    def close(self) -> None:
-        """Let go of all."""
-        for fd in tuple(self._timers):
-            self.drop(fd)
+    def remove(self, watcher: Callable[[int], None]) -> None:
+        """Tell it of no further one."""
+        self._watchers.discard(watcher)
 
 
 def _due_ns(left_s: float) -> int:

@@ -1,7 +1,7 @@
-"""End of the processes of a run whose adapter or watchers are gone.
+"""End of the processes of a run whose adapter or watcher is gone.
 
-The environment at the start of a process identifies its run; the last argument does so for its watchers. If
-those were stopped, processes with another environment are still their descendants.
+The environment at the start of a process identifies its run; the last argument does so for its watcher. If
+that was stopped, processes with another environment are still its descendants.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _WATCHER: Final = b"/adapter/process/process_watcher.py"
 def _is_of_run(pid: int, run_ids: Collection[str]) -> bool:
     """Return whether a process was started for one of these runs, or watches one."""
     arguments = _parts_of(f"/proc/{pid}/cmdline")
-    *_, program, _, _, mark = (b"", b"", b"", b"", *arguments)
+    *_, program, _, mark = (b"", b"", b"", *arguments)
     if program.endswith(_WATCHER):
         return any(run_id.encode() == mark for run_id in run_ids)
     environment = _parts_of(f"/proc/{pid}/environ")
