@@ -14,8 +14,9 @@ from lifesign.storage.engine.sqlite import ROOM_BYTES
 FACTS = {f"fact {number}": "x" * 100 for number in range(10)}
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 async def test_server_that_cannot_write_is_unhealthy(
-    tmp_path: Path, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
+    path: str, tmp_path: Path, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lifesign.storage.engine.sqlite.BUSY_SECONDS", 0.1)
     async with opened("sqlite", tmp_path, clock.now_s) as database:
@@ -24,11 +25,11 @@ async def test_server_that_cannot_write_is_unhealthy(
         with closing(sqlite3.connect(str(database.url.database), isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             # Nothing was tried yet, and what is there can be read.
-            assert (await api.ask("GET", "/healthz", key=None)).status == 200
+            assert (await api.ask("GET", path, key=None)).status == 200
             assert (await api.ask("POST", "/api/v1/agents", {"agent_id": "a"})).status == 503
             for _ in range(2):
-                assert (await api.ask("GET", "/healthz", key=None)).status == 503
-        assert (await api.ask("GET", "/healthz", key=None)).status == 200
+                assert (await api.ask("GET", path, key=None)).status == 503
+        assert (await api.ask("GET", path, key=None)).status == 200
         assert (await api.ask("POST", "/api/v1/agents", {"agent_id": "a"})).status == 201
 
 

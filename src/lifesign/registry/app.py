@@ -38,7 +38,7 @@ from lifesign.registry.log_decisions import DecisionLog
 from lifesign.registry.marker.marker_updates import MarkerTracker
 from lifesign.registry.metrics.show_metrics import METRICS_PATH, MetricsEndpoint
 from lifesign.registry.openapi.api_documents import OPENAPI_PATH, OpenapiEndpoint
-from lifesign.registry.openapi.endpoints import JSON_TYPE, ROOT_LINKS, ROOT_PATH
+from lifesign.registry.openapi.endpoints import HEALTH_PATH, JSON_TYPE, READY_PATH, ROOT_LINKS, ROOT_PATH
 from lifesign.registry.openintent_dialect import dialect_routes
 from lifesign.registry.operation_table import OPERATIONS
 from lifesign.registry.settings import RegistrySettings
@@ -235,7 +235,8 @@ def create_app(registry: Registry, make_face: MakeFrontend | None = None) -> Age
         counting="server_faults",
         # Waiting claims get no deadline: a claim may wait longer than any other answer.
         exclude=[
-            "/healthz",
+            HEALTH_PATH,
+            READY_PATH,
             METRICS_PATH,
             STREAM_PATH,
             CLAIM_PATH,
@@ -316,7 +317,8 @@ def _routes(registry: Registry) -> Iterable[BaseRoute]:
     yield Route(LEASE_PATH, registry.leases, methods=["DELETE"])
     yield Route(CLAIM_PATH, registry.claims.answer, methods=["POST"])
     yield Route(ROOT_PATH, _signpost, methods=["GET"])
-    yield Route("/healthz", _healthz(registry), methods=["GET"])
+    for path in (HEALTH_PATH, READY_PATH):
+        yield Route(path, _healthz(registry), methods=["GET"])
     yield Route(METRICS_PATH, registry.metrics.answer, methods=["GET"])
     yield Route(OPENAPI_PATH, OpenapiEndpoint(OPERATIONS).answer, methods=["GET"])
     yield Route(STREAM_PATH, registry.streams.answer, methods=["GET"])

@@ -122,7 +122,7 @@ def test_internal_error_has_a_code_and_no_class_name() -> None:
 
 def test_only_what_is_public_needs_no_key() -> None:
     public = {operation["operationId"] for _, _, operation in operations() if not operation["security"]}
-    assert public == {"check_server", "show_openapi", "show_signpost"}
+    assert public == {"check_readiness", "check_server", "show_openapi", "show_signpost"}
 
 
 async def test_it_is_served_without_a_key_and_not_sent_twice(api: RegistryApi) -> None:
@@ -161,5 +161,5 @@ async def test_real_answers_are_what_the_document_says(api: RegistryApi) -> None
 async def test_the_root_shows_where_to_go_on(api: RegistryApi) -> None:
     answer = await api.ask("GET", "/", key=None)
     assert (answer.status, answer.header("content-type")) == (200, "application/json")
-    for name in ("openapi", "healthz"):
+    for name in ("openapi", "healthz", "readyz"):
         assert (await api.ask("GET", answer.json()[name], key=None)).status == 200

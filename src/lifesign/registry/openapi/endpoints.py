@@ -23,15 +23,23 @@ from lifesign.registry.views.lease_records import LeaseRenewal, LeaseRequest
 
 JSON_TYPE = "application/json"
 ROOT_PATH = "/"
+HEALTH_PATH = "/healthz"
+READY_PATH = "/readyz"
+"""Answers as HEALTH_PATH does, under the name that Kubernetes uses for readiness."""
 ROOT_LINKS: Mapping[str, str] = MappingProxyType(
     {
         "name": "lifesign registry",
         "openapi": "/openapi.json",
-        "healthz": "/healthz",
+        "healthz": HEALTH_PATH,
+        "readyz": READY_PATH,
         "metrics": "/metrics",
     }
 )
 """Links at the root: paths of this server by their purpose."""
+_SERVES = (
+    "200 if the database answers and accepts changes, else 503. Use it for load balancers and readiness "
+    "probes, not for liveness probes: a restart does not bring a database back."
+)
 ALWAYS_REQUIRED = frozenset({"X-Fencing-Token"})
 
 # Docstrings name exceptions; clients of the API know their codes.
@@ -182,9 +190,21 @@ EXTRA_ENDPOINTS = (
     ),
     EndpointDoc(
         method="GET",
-        path="/healthz",
+        path=HEALTH_PATH,
         name="check_server",
         summary="Ask whether this server process can serve",
+        description=_SERVES,
+        needs_key=False,
+        answer=MappingProxyType({"type": "string"}),
+        media_type="text/plain",
+        errors=(503,),
+    ),
+    EndpointDoc(
+        method="GET",
+        path=READY_PATH,
+        name="check_readiness",
+        summary="Ask whether this server process is ready",
+        description=f"Answers as `{HEALTH_PATH}` does. {_SERVES}",
         needs_key=False,
         answer=MappingProxyType({"type": "string"}),
         media_type="text/plain",
