@@ -5,7 +5,7 @@ class LifesignError(Exception):
     """Root of the errors that lifesign raises on purpose."""
 
     hint: str = ""
-    """What to do, in one line; empty if the message says it."""
+    """What to do, in one line; empty if the message says it. The command line and the API show it."""
 
 
 class NoAnswer(LifesignError):
@@ -18,9 +18,10 @@ class InvalidValue(LifesignError, ValueError):
     `given` is None where nothing was given, or nothing that may be shown.
     """
 
-    def __init__(self, name: str, given: object, expected: str) -> None:
+    def __init__(self, name: str, given: object, expected: str, *, hint: str = "") -> None:
         got = "" if given is None else f"; got {given!r}"
         super().__init__(f"{name}: expected {expected}{got}")
         self.name = name
         self.given = given
         self.expected = expected
+        self.hint = hint

@@ -127,6 +127,46 @@ def test_wrong_usage_names_what_was_used_and_where_it_is_explained(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["serve", "--sweep-interval", "500ms", "--show-config"], {"s,", "m,", "0.5s"}),
+        (["check", "http://127.0.0.1:1", "--timeout", "5min"], {"s,", "m,"}),
+        (["keys", "create", "--name", "x"], {"--role:", "reader,"}),
+        (["agents", "list"], {"keys", "create", "--role"}),
+        (["agents", "list", "--key-file", "{key}", "--registry", "http://127.0.0.1:1"], {"--registry"}),
+        (["keys", "list", "--database", "postgresql://a@127.0.0.1:1/b"], {"PostgreSQL"}),
+        (["serve", "--config", "{config}"], {"s,", "0.5s"}),
+        (["crawl", "--check", "{definition}"], {"interval_seconds", "seconds:"}),
+    ],
+)
+def test_wrong_units_missing_keys_and_refused_connections_have_a_hint(
+    arguments: list[str],
+    named: set[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("LIFESIGN_KEY", raising=False)
+    monkeypatch.delenv("LIFESIGN_REGISTRY", raising=False)
+    files = {
+        "key": "ahk_" + "a" * 43,
+        "config": '[server]\nsweep_interval = "5min"\n',
+        "definition": (
+            "name: a\ncontact: mailto:a@b.example\ntargets: [https://a.example]\n"
+            "cadence: {interval_seconds: 5m}\n"
+        ),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
+    assert main([each.format(**{name: tmp_path / name for name in files}) for each in arguments]) in {2, 3}
+    problem, hint = capsys.readouterr().err.splitlines()
+    assert problem.startswith("lifesign: ")
+    assert hint.startswith("hint: ")
+    assert named <= set(hint.split())
+
+
+@pytest.mark.parametrize(
     ("module", "arguments", "extra"),
     [
         ("typer", ["--help"], "client"),

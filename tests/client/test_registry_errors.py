@@ -51,6 +51,14 @@ def test_every_error_that_our_registry_answers_is_a_refusal_or_unavailability() 
         assert error.code == code
 
 
+def test_hint_of_the_answer_is_kept_on_one_short_line() -> None:
+    columns = {"code": "not_allowed", "message": "", "details": {}, "hint": "use\nanother " + "x" * 9999}
+    error = error_of(403, {"error": columns, "message": ""})
+    assert error.hint.startswith("use another x")
+    assert len(error.hint) == registry_errors.MAX_TEXT_CHARS
+    assert error_of(403, {"error": {**columns, "hint": 5}, "message": ""}).hint == ""
+
+
 def test_a_404_in_another_form_is_a_wrong_url_and_no_missing_agent() -> None:
     assert isinstance(error_of(404, {"detail": "Not Found"}), InvalidAnswer)
     assert isinstance(error_of(404, None), InvalidAnswer)

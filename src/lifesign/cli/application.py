@@ -33,10 +33,9 @@ from lifesign.cli.commands.validate import validate
 from lifesign.cli.commands.watch_activity import watch_activity
 from lifesign.cli.doctor.command import doctor
 from lifesign.cli.options.completion import completion, is_completion_request
-from lifesign.cli.options.config_file import usage_error_text
+from lifesign.cli.options.config_file import usage_error_text, usage_hint
+from lifesign.cli.output.complaint import complain, complain_of
 from lifesign.cli.output.exit_codes import ExitCode, exit_code_help, exit_code_of
-from lifesign.domain.errors import InvalidFile
-from lifesign.domain.net.peer_text import printable
 from lifesign.errors import LifesignError
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -60,18 +59,10 @@ def run(arguments: Sequence[str] | None) -> int:
         context = getattr(error, "ctx", None)
         # typer does not name an option without its value.
         command = _named_command(arguments) if context is None else context.command_path
-        _complain(f"{usage_error_text(error)} (see {command} --help)")
+        complain(f"{usage_error_text(error)} (see {command} --help)", hint=usage_hint(error))
         return ExitCode.USAGE
-    except InvalidFile as error:
-        for fault in error.faults:
-            _complain(f"{error.file}: {fault}" if error.file else str(fault))
-        return exit_code_of(error)
     except LifesignError as error:
-        # A refusal by a registry has a code, which its API documents.
-        code = getattr(error, "code", "")
-        _complain(f"{error} ({code})" if code else str(error))
-        if error.hint:
-            sys.stderr.write(f"hint: {printable(error.hint)}\n")
+        complain_of(error)
         return exit_code_of(error)
     except SystemExit:
         # typer ends with 1 if the reader has left, which would mean degraded.
@@ -89,10 +80,6 @@ def _named_command(arguments: Sequence[str] | None) -> str:
             break
         named.append(word)
     return " ".join(named)
-
-
-def _complain(message: str) -> None:
-    sys.stderr.write(f"lifesign: {printable(message)}\n")
 
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so

@@ -21,6 +21,7 @@ from pydantic_core import from_json
 from yarl import URL
 
 from lifesign.client.candidate_urls import parse_agent_url
+from lifesign.client.environment_variables import URL_VARIABLE
 from lifesign.client.registry_errors import (
     InvalidAnswer,
     RateLimited,
@@ -45,6 +46,10 @@ from lifesign.http.failures import (
 )
 from lifesign.http.headers import media_type, retry_after_seconds
 
+NOT_RUNNING_HINT = (
+    "check that a registry runs there (lifesign serve), or name another one with --registry or "
+    f"${URL_VARIABLE}"
+)
 TIMEOUT_SECONDS = 10.0
 MAX_TIMEOUT_SECONDS = 300.0
 MAX_TRIES = 5
@@ -343,7 +348,10 @@ def _failure(url: URL, error: BaseException) -> RegistryError:
     if isinstance(error, aiohttp.ClientResponseError | TooManyBytes):
         return InvalidAnswer(reason)
     is_before = isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL | UnicodeError)
-    return Unreachable(reason, was_sent=not is_before)
+    unreachable = Unreachable(reason, was_sent=not is_before)
+    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ConnectionRefusedError):
+        unreachable.hint = NOT_RUNNING_HINT
+    return unreachable
 
 
 def _checked_url(text: str, *, allow_plain_http: bool) -> URL:

@@ -160,7 +160,7 @@ def error_of(
         found, message = InvalidAnswer, "there is no registry's API here"
     elif 300 <= status < 400:
         message = "redirected; not followed, since the key must not travel"
-    return found(
+    error = found(
         f"HTTP {status}: {message}" if message else f"HTTP {status}",
         status=status,
         code=_text(columns.get("code")),
@@ -168,6 +168,8 @@ def error_of(
         body=members,
         retry_after_s=retry_after_s,
     )
+    error.hint = _text(columns.get("hint"))
+    return error
 
 
 def _text(value: object) -> str:

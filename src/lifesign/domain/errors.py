@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.text.counts import pluralize
+from lifesign.domain.text.units import unit_hint
 from lifesign.errors import LifesignError
 
 
@@ -27,6 +28,10 @@ class InvalidTransition(LifesignError):
         self.signal = signal
 
 
+_NOT_ABOUT_A_VALUE: Final = frozenset({"missing", "extra_forbidden", "repeated"})
+"""Names of faults that no other value of the member mends."""
+
+
 class InvalidRequest(LifesignError):
     """A body or a query says what it must not; `faults` says where and what was expected, never empty."""
 
@@ -34,6 +39,7 @@ class InvalidRequest(LifesignError):
         told = (f"{fault.pointer}: {fault.message}" if fault.pointer else fault.message for fault in faults)
         super().__init__("; ".join(told))
         self.faults = tuple(faults)
+        self.hint = unit_hint(fault.pointer for fault in faults if fault.name not in _NOT_ABOUT_A_VALUE)
 
 
 class InvalidResource(LifesignError, ValueError):
@@ -139,6 +145,7 @@ class InvalidFile(LifesignError, ValueError):
         super().__init__(f"{file}: {text}" if file else text)
         self.faults = tuple(faults)
         self.file = file
+        self.hint = unit_hint(fault.path for fault in faults if fault.expected.startswith("expected "))
 
 
 class InvalidWorkflow(InvalidFile):

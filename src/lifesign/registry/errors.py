@@ -61,6 +61,8 @@ class StaleVersion(LifesignError):
 class UnknownKey(LifesignError):
     """No key was given, or none that is valid; which of the two is not told."""
 
+    hint = "use a key of this registry; an admin creates one: lifesign keys create --role ROLE --name NAME"
+
     def __init__(self) -> None:
         super().__init__("a valid key is required (X-API-Key or Authorization: Bearer)")
 

@@ -20,12 +20,15 @@ def problem(
     code: str,
     message: str,
     *,
+    hint: str = "",
     details: Mapping[str, Any] = MappingProxyType({}),
     headers: Mapping[str, str] | None = None,
     **members: Any,
 ) -> Response:
-    """Return an error: `{"error": {"code", "message", "details"}, "message"}` and what else there is."""
-    error = {"code": code, "message": message, "details": dict(details)}
+    """Return an error: `{"error": {"code", "message", "details", "hint"?}, "message"}` and other members."""
+    error: dict[str, Any] = {"code": code, "message": message, "details": dict(details)}
+    if hint:
+        error["hint"] = hint
     return RefusalResponse(
         code,
         to_json({"error": error, "message": message, **members}),

@@ -131,6 +131,12 @@ async def test_document_that_is_older_than_its_agents_first_requests_has_a_hint(
     assert hint is None or hint in " ".join(shown.split())
 
 
+def test_agent_that_refuses_the_connection_has_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "http://127.0.0.1:1"]) == 3
+    (hint,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("hint ")]
+    assert {"host", "port"} <= set(hint.split())
+
+
 async def test_compressed_answers_have_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     key = "io.github.lifesign.inspection"
     value: dict[str, Any] = {

@@ -147,8 +147,9 @@ def test_invalid_duration_is_reported_with_option_value_and_form(
     arguments: list[str], option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 3
-    (line,) = capsys.readouterr().err.splitlines()
+    line, hint = capsys.readouterr().err.splitlines()
     assert line.startswith(f"lifesign: {option}: {FORM}; got 'soon'")
+    assert hint.startswith("hint: ")
 
 
 def test_invalid_duration_in_a_variable_names_the_variable(

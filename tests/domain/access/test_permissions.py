@@ -19,6 +19,7 @@ from lifesign.domain.access.permissions import (
     looks_like_key,
     may,
     may_at_all,
+    permission_hint,
     require,
     with_earlier_end,
 )
@@ -169,6 +170,22 @@ def test_missing_permission_is_described() -> None:
         told = str(NotAllowed("reader", action, None))
         assert "_" not in told
         assert not told.endswith((" override", " maintenance for", " release hold", " set maintenance"))
+
+
+@pytest.mark.parametrize(
+    ("action", "roles", "is_own"),
+    [
+        (Permission.RECHECK, {Role.COORDINATOR, Role.ADMIN}, True),
+        (Permission.WORK_TASKS, set(), True),
+        (Permission.ERASE, {Role.ADMIN}, False),
+    ],
+)
+def test_hint_names_the_roles_and_the_agents_own_key(
+    action: Permission, roles: set[Role], *, is_own: bool
+) -> None:
+    hint = permission_hint(action)
+    assert {role for role in Role if str(role) in hint.replace(",", "").split()} == roles
+    assert ("own key" in hint) == is_own
 
 
 def test_permission_table_is_immutable() -> None:

@@ -170,12 +170,15 @@ def page(checked: "HealthCheck", *, is_scheme_assumed: bool = False) -> Iterator
 
 
 def hints(checked: "HealthCheck") -> Iterator[str]:
-    """Say what helps if a document says less than it could."""
+    """Say what helps if there is no connection, or if a document says less than it could."""
     from lifesign.domain.health.inspection import read_inspection  # noqa: PLC0415 - see page
     from lifesign.domain.health.status import MINIMUM_SAMPLES  # noqa: PLC0415 - see page
+    from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415 - see page
 
     document = checked.document
     if document is None:
+        if ResultClass.REFUSED in {checked.document_result, checked.card_result}:
+            yield "check that the agent runs, and host and port of its URL"
         return
     calibration, age_s, refresh_in_s = document.calibration, checked.age_seconds, checked.refresh_in_seconds
     is_new = calibration is not None and calibration.sample_count < MINIMUM_SAMPLES

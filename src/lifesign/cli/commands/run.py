@@ -21,9 +21,9 @@ from lifesign.cli.options.registry_access import (
     read_key,
 )
 from lifesign.cli.options.task_id import read_task_id
+from lifesign.cli.output.complaint import complain_of
 from lifesign.cli.output.exit_codes import ExitCode, exit_code_of
 from lifesign.client.environment_variables import KEY_VARIABLE
-from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
 from lifesign.serving.ending_signals import ending_signals, leave_closed_terminal
 from lifesign.serving.state_home import state_home
@@ -252,8 +252,8 @@ def run(  # noqa: PLR0913 - each option is one
         except RegistryError as error:
             # Below all messages.
             stack.close()
-            code = f" ({error.code})" if error.code else ""
-            sys.stderr.write(f"lifesign: {printable(str(error))}{printable(code)}{_hint(error, wanted)}\n")
+            error.hint = _pool_hint(error, wanted) or error.hint
+            complain_of(error)
             return exit_code_of(error)
         finally:
             if agent_id is None:
@@ -336,11 +336,11 @@ def _found(command: list[str], user: "AgentUser | None") -> list[str]:
         raise InvalidValue("COMMAND", command[0], expected + why) from None
 
 
-def _hint(error: "RegistryError", wanted: "TaskSelection") -> str:
+def _pool_hint(error: "RegistryError", wanted: "TaskSelection") -> str:
     """Say what may be missing: only the registry knows of which pool a task is."""
     if error.status != UNPROCESSABLE or wanted.task_id is None or wanted.role_id is not None:
         return ""
-    return "; a task of a pool needs its --pool beside --task"
+    return "a task of a pool needs its --pool beside --task"
 
 
 def _read_key(key_file: Path | None, own_key: Path) -> str | None:

@@ -20,7 +20,7 @@ import typer
 from typer.exceptions import TyperException
 
 from lifesign.cli.errors import InvalidConfig
-from lifesign.cli.options.duration import FORM, METAVAR, format_duration, in_durations
+from lifesign.cli.options.duration import DURATION_HINT, FORM, METAVAR, format_duration, in_durations
 from lifesign.cli.options.secret_file import complain
 from lifesign.client.secret_file import complain_if_open
 from lifesign.domain.errors import FileFault
@@ -163,7 +163,11 @@ def _defaults(
                 faults.append(FileFault(line, place, misfit))
             defaults[parameter.name] = read
     if faults:
-        raise InvalidConfig(faults, str(file))
+        invalid = InvalidConfig(faults, str(file))
+        wrong = {fault.path.rpartition("/")[2] for fault in faults}
+        if any(_is_duration(parameter) for name, parameter in known.items() if name in wrong):
+            invalid.hint = DURATION_HINT
+        raise invalid
     context.meta[_PLACES] = {
         known[name].name: _SourceLocation(file, table, name, line)
         for name, (_, line) in given.items()
@@ -248,7 +252,7 @@ def blaming_the_source(context: typer.Context, table: str) -> Iterator[None]:
             fault = FileFault(place.line, f"/{place.table}/{place.name}", f"expected {expected}{got}")
             raise InvalidConfig([fault], str(place.file)) from None
         name = parameter.envvar if told == "environment" else parameter.opts[0]
-        raise InvalidValue(name, error.given, expected) from None
+        raise InvalidValue(name, error.given, expected, hint=error.hint) from None
 
 
 def _named_by(context: typer.Context, table: str, text: str, expected: str) -> str:
@@ -276,6 +280,15 @@ def usage_error_text(error: TyperException) -> str:
         return f"{parameter.opts[0]}: {expected}"
     # Choices stand on lines of their own there.
     return " ".join(text.split()).replace(": Value error, ", ": ")
+
+
+def usage_hint(error: TyperException) -> str:
+    """Return what helps: the units of a wrong argument, the help of a missing option; empty if unknown."""
+    parameter = getattr(error, "param", None)
+    text = getattr(parameter, "help", None)
+    if parameter is not None and text and error.format_message().startswith("Missing option"):
+        return f"{parameter.opts[0]}: {text}"
+    return str(getattr(error, "hint", ""))
 
 
 def _settings_elsewhere(context: typer.Context, table: str) -> set[str]:

@@ -11,6 +11,7 @@ from lifesign.errors import InvalidValue
 
 METAVAR: Final = "DURATION"
 FORM: Final = "a duration such as 30s, 5m, 1h or 2d, or a number of seconds"
+DURATION_HINT: Final = "units are s, m, h, d and w; write 0.5s for 500 ms and 90m for an hour and a half"
 
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw]?)")
@@ -18,6 +19,12 @@ _NUMBER = re.compile(r"\b[0-9]+(?:\.[0-9]+)?(?:e\+?[0-9]+)?\b")
 _MAX_WEEKS = 999_999_999
 _MAX_DIGITS = 15
 _MAX_SHOWN_CHARS = 40
+
+
+class InvalidDuration(typer.BadParameter):
+    """A text is no duration."""
+
+    hint: Final = DURATION_HINT
 
 
 class DefaultDuration(float):
@@ -47,7 +54,7 @@ def read_duration(text: str) -> float:
     """Return the seconds in `90s`, `1.5h`, `30d`, `2w` or `90`; typer.BadParameter for anything else."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise typer.BadParameter(f"expected {FORM}; got {text[:_MAX_SHOWN_CHARS]!r}")
+        raise InvalidDuration(f"expected {FORM}; got {text[:_MAX_SHOWN_CHARS]!r}")
     # Rounded to microseconds: 0.1 m is 6 s, and not a little more.
     is_short = len(found[1].partition(".")[0]) <= _MAX_DIGITS
     seconds = round(float(found[1]) * _SECONDS[found[2] or "s"], 6) if is_short else inf

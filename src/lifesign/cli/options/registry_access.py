@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from lifesign.client import RegistryClient
 
 DEFAULT_URL = "http://127.0.0.1:8440"
+NO_KEY_HINT = (
+    "an admin creates a key on the registry's machine: lifesign keys create --role reader --name NAME"
+)
 
 RegistryUrl = Annotated[
     str, typer.Option("--registry", metavar="URL", envvar=URL_VARIABLE, help="Where the registry is.")
@@ -75,5 +78,5 @@ def read_key(file: Path | None) -> str:
     """Read the key from a file, else from the environment; InvalidValue if there is none."""
     key = os.environ.get(KEY_VARIABLE, "") if file is None else read_secret(file, "--key-file", "key")
     if not key:
-        raise InvalidValue("key", None, f"one in ${KEY_VARIABLE} or --key-file")
+        raise InvalidValue("key", None, f"one in ${KEY_VARIABLE} or --key-file", hint=NO_KEY_HINT)
     return key

@@ -222,6 +222,15 @@ def require(principal: Principal, action: Permission, agent_id: str | None = Non
         raise NotAllowed(principal.role, action, agent_id)
 
 
+def permission_hint(action: Permission) -> str:
+    """Return the roles of keys that have a permission, as a hint for a caller without it."""
+    anywhere = [role for role in Role if PERMISSIONS.get((role, action)) is Extent.ANY]
+    keys = [f"a key of role {' or '.join(anywhere)}"] if anywhere else []
+    if PERMISSIONS.get((Role.AGENT, action)) is Extent.OWN:
+        keys.append("the agent's own key")
+    return f"use {', or '.join(keys)}"
+
+
 def _extent(principal: Principal, action: Permission) -> Extent | None:
     """Return the extent of a caller's permission, including what a coordinator may do as an agent."""
     extent = PERMISSIONS.get((principal.role, action))

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 from lifesign.domain import errors as domain_errors
+from lifesign.domain.access.permissions import Permission, permission_hint
 from lifesign.errors import LifesignError
 from lifesign.registry import errors
 from lifesign.serving.error_body import RETRY_SECONDS, problem
@@ -92,7 +93,26 @@ def error_response(error: LifesignError) -> Response:
             members = {"existing_lease": error.existing_lease}
         case _:
             pass
-    return problem(status, code, str(error), details=_details(error), headers=headers_of(error), **members)
+    return problem(
+        status,
+        code,
+        str(error),
+        hint=hint_of(error),
+        details=_details(error),
+        headers=headers_of(error),
+        **members,
+    )
+
+
+def hint_of(error: LifesignError) -> str:
+    """Return what the caller can do about an error, in one line; empty if nothing is known to help."""
+    match error:
+        case domain_errors.NotAllowed():
+            return permission_hint(Permission(error.action))
+        case storage_errors.StoreUnavailable():
+            # For the operator of this server, who reads the log; callers have Retry-After.
+            return ""
+    return error.hint
 
 
 def headers_of(error: LifesignError) -> dict[str, str]:
@@ -119,4 +139,8 @@ def _details(error: LifesignError) -> dict[str, Any]:
                 for fault in error.faults
             ]
         }
-    return {name: value for name, value in vars(error).items() if isinstance(value, str | int | float)}
+    return {
+        name: value
+        for name, value in vars(error).items()
+        if isinstance(value, str | int | float) and name != "hint"
+    }

@@ -46,8 +46,8 @@ Registry of agents: their records, their health, leases, tasks, probe targets an
   repeated names in one object. A newer server may add members to answers. Absent values are omitted.
 * Values in a query are never empty, nor are items between two commas: omit the names that you do not need.
 * Lists come in pages: send the `cursor` of one page with the same query for the next one.
-* A refused request changes nothing. Its `error.code` is for programs and keeps its meaning; `message` is
-  for people. After 408, 429 and 503 you may try again, after `Retry-After` if it is present.
+* A refused request changes nothing. Its `error.code` is for programs and keeps its meaning; `message` and
+  `hint` are for people. After 408, 429 and 503 you may try again, after `Retry-After` if it is present.
 * Unknown paths are answered by 404 `not_found`, unknown methods by 405 `method_not_allowed`."""
 
 ERROR_SCHEMA: Mapping[str, Any] = MappingProxyType({
@@ -61,6 +61,7 @@ ERROR_SCHEMA: Mapping[str, Any] = MappingProxyType({
             "properties": {
                 "code": {"type": "string", "pattern": "^[a-z_]+$", "description": "For programs."},
                 "message": {"type": "string", "description": "For people."},
+                "hint": {"type": "string", "description": "What to do, for people; absent if unknown."},
                 "details": {
                     "type": "object",
                     "description": "The facts in the message. For 422: `faults`, each with the JSON pointer "

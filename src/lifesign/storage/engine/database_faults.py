@@ -38,7 +38,10 @@ def translated(*, is_last: bool = True) -> Iterator[None]:
     try:
         yield
     except (OSError, TimeoutError, PoolTimeout) as error:
-        raise StoreUnavailable(f"the database cannot be reached ({type(error).__name__})") from error
+        unavailable = StoreUnavailable(f"the database cannot be reached ({type(error).__name__})")
+        if isinstance(error, ConnectionRefusedError):
+            unavailable.hint = "check that PostgreSQL runs, and host and port of the database's URL"
+        raise unavailable from error
     except DBAPIError as error:
         if getattr(error.orig, "sqlstate", None) in _TRY_AGAIN:
             if is_last:
