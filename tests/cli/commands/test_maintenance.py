@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from tests.support.complaints import problems_in
 from tests.support.registry_server import RegistryServer
 
 from lifesign.cli import main
@@ -51,7 +52,7 @@ def test_what_the_registry_refuses_ends_with_one(registry: RegistryServer, capsy
     ],
 )
 def test_wrong_usage_ends_with_three(capsys: Captured, arguments: list[str]) -> None:
-    assert shown_by(capsys, "maintenance", *arguments, ends=3).count("\n") == 1
+    assert len(problems_in(shown_by(capsys, "maintenance", *arguments, ends=3))) == 1
 
 
 def test_pool_maintenance_reports_the_number_of_agents(registry: RegistryServer, capsys: Captured) -> None:

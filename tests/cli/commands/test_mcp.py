@@ -2,6 +2,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from tests.support.complaints import problems_in
 
 from lifesign.cli import main
 from lifesign.cli.commands.mcp import TOKEN_VARIABLE
@@ -32,7 +33,7 @@ def test_wrong_usage_ends_with_three(
     assert main(["mcp", *arguments]) == 3
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.splitlines()[-1].startswith(f"lifesign: {told}")
+    assert problems_in(captured.err)[-1].startswith(f"lifesign: {told}")
 
 
 def test_weak_token_is_refused_and_not_shown(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from tests.support.agent_check import card, document
+from tests.support.complaints import problems_in
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, Reply, answer, as_json, serving
 from tests.support.servers import free_port
 
@@ -156,7 +157,7 @@ def test_wrong_usage_is_one_line(arguments: list[str], told: str, capsys: pytest
     assert main(["probe", *arguments]) == 3
     complaint = capsys.readouterr().err
     assert told.lower() in complaint.lower()
-    assert complaint.count("\n") == 1
+    assert len(problems_in(complaint)) == 1
 
 
 def test_too_many_agents_are_for_another_command(

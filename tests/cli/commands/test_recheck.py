@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from tests.support.complaints import problems_in
 from tests.support.crawling import Shown
 from tests.support.definitions import definition_of
 from tests.support.hostile_server import CARD_PATH, HostileServer, answer
@@ -186,7 +187,7 @@ def test_unknown_target_is_not_probed(
     assert main(["recheck", *arguments, "--database", unwatched]) == code
     complaint = capsys.readouterr().err
     assert told in complaint
-    assert complaint.count("\n") == 1
+    assert len(problems_in(complaint)) == 1
 
 
 def test_who_registered_itself_is_known_by_its_url_too(
