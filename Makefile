@@ -89,6 +89,7 @@ schemas: .venv/.test ## write the schemas and reference pages from the code
 	@$(BIN)/python -m tools.reference_pages
 	@$(BIN)/python -m tools.transition_tables
 	@$(BIN)/python -m tools.public_names
+	@$(BIN)/python -m tools.install_lines
 
 docs: .venv/.docs ## the documentation as a site, in build/docs (works offline)
 	@$(BIN)/sphinx-build -q -n -W --keep-going -j auto -c docs/site -d build/trees docs build/docs

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.repository import REPOSITORY, tracked_files
+from tools.pypi_readme import pypi_readme
+
+from lifesign.domain.base.project import PROJECT_URL, install_command
 
 # Drives the middleware by hand, as a server would: there is no other library to do it.
 AGENT = """
@@ -84,6 +87,15 @@ def test_the_wheel_holds_the_package_and_its_types(wheel: Path) -> None:
     assert all(".dist-info/" in name for name in set(names) - package)
 
 
+def test_description_of_the_wheel_needs_no_file_of_the_repository(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = archive.read(name).decode()
+    assert "Description-Content-Type: text/markdown" in metadata
+    assert metadata.endswith(pypi_readme((REPOSITORY / "README.md").read_text(), PROJECT_URL))
+    assert ("Project-URL" in metadata) == bool(PROJECT_URL)
+
+
 def test_an_agent_is_wrapped_with_pydantic_and_hdrhistogram_alone(environment: Path) -> None:
     found = json.loads(run(environment / "python", "-c", AGENT))
     assert found["status"] == 200
@@ -102,7 +114,7 @@ def test_the_command_says_what_to_install(environment: Path) -> None:
         check=False,
     )
     assert done.returncode == 3
-    assert "pip install 'lifesign[client]'" in done.stderr
+    assert install_command("client") in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -9,7 +9,9 @@ import sys
 from collections.abc import Sequence
 
 from lifesign.cli.output.broken_pipe import discard_remaining_output
+from lifesign.cli.output.complaint import complain
 from lifesign.cli.output.exit_codes import ExitCode
+from lifesign.domain.base.project import install_hint
 
 _EXTRAS = {
     "aiohttp": "client", "typer": "client", "yarl": "client",
@@ -50,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if missing not in _EXTRAS:
             raise
         extra = _EXTRAS[missing]
-        sys.stderr.write(f"lifesign: {missing} is not installed: pip install 'lifesign[{extra}]'\n")
+        complain(f"{missing} is not installed", hint=install_hint(*extra.split(",")))
         return ExitCode.USAGE
     except BrokenPipeError:
         discard_remaining_output()

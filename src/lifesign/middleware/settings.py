@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic.types import Strict
 from pydantic_core import PydanticCustomError
 
+from lifesign.domain.base.project import install_command
 from lifesign.domain.health.outcome import CountingProfile
 from lifesign.errors import InvalidValue
 
@@ -122,7 +123,7 @@ class MiddlewareSettings(_DescribedSettings):
     )
     metrics_path: Annotated[_Text, Field(pattern=r"^/[^/?#* ][^?#* ]*$", max_length=1024)] | None = Field(
         description="an absolute path without query, like /metrics, or None; with detail='coarse' it needs "
-        "a detail_token, and prometheus-client must be there (pip install 'lifesign[metrics]')"
+        f"a detail_token, and prometheus-client must be there ({install_command('metrics')})"
     )
     max_inspected_bytes: Annotated[StrictInt, Field(ge=0, le=16_777_216)] = Field(
         description="a whole number of bytes from 0 (inspect nothing) to 16777216 (16 MiB)"

@@ -34,6 +34,7 @@ from lifesign.cli.doctor.registry_checks import of_the_monitor, of_the_reports
 from lifesign.cli.doctor.server_checks import listener_text, of_the_server
 from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.domain.access.permissions import Role, key_of
+from lifesign.domain.base.project import install_command
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.shards import LivingProber
 from lifesign.prober.witness.witness_requests import WitnessReply, WitnessRequests
@@ -263,7 +264,7 @@ def test_missing_extra_is_reported_with_its_purpose(monkeypatch: pytest.MonkeyPa
     assert [finding.about for finding in machine_checks.of_the_program()] == ["program"]
     monkeypatch.setitem(machine_checks.EXTRAS, "metrics", "no_module_is_called_so")
     (summary,) = (finding for finding in machine_checks.of_the_program() if finding.about == "metrics")
-    assert "lifesign[metrics]" in summary.advice
+    assert install_command("metrics") in summary.advice
 
 
 @pytest.mark.both_databases

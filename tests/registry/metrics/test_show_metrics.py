@@ -10,6 +10,7 @@ from tests.support.servers import REPOSITORY
 from tests.support.suspension import EXITS, suspend
 
 from lifesign.domain.access.permissions import Role
+from lifesign.domain.base.project import install_command
 from lifesign.registry.metrics import show_metrics
 from lifesign.registry.metrics.show_metrics import COUNT_AGAIN_SECONDS
 from lifesign.storage.engine.database import Database
@@ -265,7 +266,7 @@ async def test_without_prometheus_client_it_is_said_what_is_missing(
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client.exposition", None)
     answer = await api.ask("GET", "/metrics", key=Role.READER)
     assert answer.status == 404
-    assert "lifesign[metrics]" in answer.json()["message"]
+    assert install_command("metrics") in answer.json()["error"]["hint"]
     assert (await api.ask("GET", "/metrics", key=None)).status == 401, "a stranger is not told even that"
 
 

@@ -11,6 +11,7 @@ from lifesign.cli.doctor import marker_checks
 from lifesign.cli.doctor.check_result import CheckResult, ahead_s, of_the_clock, of_the_directory, of_the_mode
 from lifesign.cli.options.server_database import run_in_transaction
 from lifesign.domain.access.permissions import Role
+from lifesign.domain.base.project import install_hint
 from lifesign.domain.text.durations import duration_text
 from lifesign.errors import LifesignError
 from lifesign.registry.errors import DatabaseMismatch
@@ -84,9 +85,7 @@ def _of_the_database(url: str, place: str, known: KnownIdentity | None) -> Itera
             _check_changes(file)
     except ModuleNotFoundError as error:
         # Its driver.
-        yield CheckResult(
-            "database", "fault", f"{shown} needs {error.name}", "pip install 'lifesign[postgres]'"
-        )
+        yield CheckResult("database", "fault", f"{shown} needs {error.name}", install_hint("postgres"))
         return
     except LifesignError as error:
         is_foreign = isinstance(error, ForeignDatabase)

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from lifesign.cli.doctor.check_result import CheckResult
+from lifesign.domain.base.project import install_hint
 
 FEW_FILES: Final = 4_096
 OUTSIDE: Final = {"IPv4": (socket.AF_INET, "192.0.2.1"), "IPv6": (socket.AF_INET6, "2001:db8::1")}
@@ -27,9 +28,7 @@ def of_the_program() -> Iterator[CheckResult]:
     summary = f"lifesign {version('lifesign')}, Python {python}, with {', '.join(there)}"
     yield CheckResult("program", "ok", summary)
     if "metrics" not in there:
-        yield CheckResult(
-            "metrics", "skipped", "a server here has no /metrics", "pip install 'lifesign[metrics]'"
-        )
+        yield CheckResult("metrics", "skipped", "a server here has no /metrics", install_hint("metrics"))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < FEW_FILES:
         advice = (

@@ -3,10 +3,29 @@
 from typing import Final
 
 PROJECT_URL: Final[str] = ""
-"""The project's page, for the User-Agent of requests that name no contact; empty until the project has one.
+"""The project's repository, without a slash at its end; empty until the project has one.
 
-While it is empty, crawls and censuses of public addresses require `contact`.
+It is in the User-Agent of requests that name no contact, and in the links of the description on PyPI. While
+it is empty, crawls and censuses of public addresses require `contact`.
 """
+
+
+DISTRIBUTION: Final[str] = "."
+"""The name that `pip install` takes: "." in a checkout until the first release, then "lifesign".
+
+`make schemas` writes it into README and docs.
+"""
+
+
+def install_command(*extras: str) -> str:
+    """Return the command that installs lifesign with these extras."""
+    return f"pip install '{DISTRIBUTION}[{','.join(extras)}]'" if extras else f"pip install {DISTRIBUTION}"
+
+
+def install_hint(*extras: str) -> str:
+    """Return the command with where to run it."""
+    place = " in a checkout of lifesign" if DISTRIBUTION == "." else ""
+    return f"run {install_command(*extras)}{place}"
 
 
 def project_suffix(contact: str | None = None) -> str:

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lifesign.domain.access.permissions import Permission, require
+from lifesign.domain.base.project import install_hint
 from lifesign.errors import LifesignError
 from lifesign.registry.api.call import OperationDispatcher, authenticate, headers_in
 from lifesign.registry.api.error_responses import error_response
@@ -42,7 +43,7 @@ MAX_ACCEPT_CHARACTERS: Final = 1_024
 REMEMBER_SECONDS: Final = 300.0
 """While the database is unreachable, a client that was authenticated so recently is accepted."""
 MAX_REMEMBERED: Final = 16
-NOT_INSTALLED: Final = "prometheus-client is not installed: pip install 'lifesign[metrics]'"
+NOT_INSTALLED: Final = "prometheus-client is not installed"
 
 _log = logging.getLogger("lifesign.registry")
 
@@ -83,7 +84,7 @@ class MetricsEndpoint:
                 # Else a scraper would wait twice for what does not come, and longer than it waits.
                 await self._count()
         except ModuleNotFoundError:
-            return problem(404, "not_found", NOT_INSTALLED)
+            return problem(404, "not_found", NOT_INSTALLED, hint=install_hint("metrics"))
         except LifesignError as error:
             return error_response(error)
         encode, media_type = choose_encoder(request.headers.get("accept", "")[:MAX_ACCEPT_CHARACTERS])

@@ -1,0 +1,48 @@
+"""Install lines name what `pip install` takes now. After a change: `make schemas`."""
+
+import re
+from pathlib import Path
+
+import pytest
+from tools.install_lines import REPOSITORY, pages, rewritten
+
+from lifesign.domain.base import project
+from lifesign.domain.base.project import install_command, install_hint
+
+PAGES = list(pages())
+OURS = re.compile(r"pip install (?:[^#`\n]*[' ])?(\.|lifesign)(?=\[|\s|$)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_page_names_the_distribution_of_today(page: Path) -> None:
+    text = page.read_text()
+    assert rewritten(text) == text
+    assert set(OURS.findall(text)) <= {project.DISTRIBUTION}
+
+
+def test_release_switches_all_pages() -> None:
+    before = [page.read_text() for page in PAGES]
+    after = [rewritten(text, "lifesign") for text in before]
+    assert sum(len(OURS.findall(text)) for text in before) >= 25
+    assert {name for text in after for name in OURS.findall(text)} == {"lifesign"}
+    assert "pip install 'lifesign[all]'\n" in after[0]
+    assert not [text for text in after if "# in a checkout" in text or "'.[" in text]
+    assert [rewritten(text, "lifesign") for text in after] == after
+
+
+def test_messages_name_the_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert install_command("client", "agent") == "pip install '.[client,agent]'"
+    assert install_hint("client").endswith("checkout of lifesign")
+    monkeypatch.setattr(project, "DISTRIBUTION", "lifesign")
+    assert install_command() == "pip install lifesign"
+    assert install_hint("client") == "run pip install 'lifesign[client]'"
+
+
+def test_no_source_file_has_an_install_line_of_its_own() -> None:
+    sources = (REPOSITORY / "src").rglob("*.*")
+    found = [
+        path.name
+        for path in sources
+        if path.suffix in {".py", ".html", ".jinja"} and OURS.search(path.read_text())
+    ]
+    assert found == []
