@@ -92,7 +92,7 @@ def test_image_is_built_from_existing_files_and_runs_without_root() -> None:
         assert all((REPOSITORY / word).exists() for word in line.split()[:-1])
     assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", text, re.MULTILINE)
     # Sources of the wheel are copied.
-    assert {"README.md", "LICENSE", "src"} <= set(text.split())
+    assert {"README.md", "LICENSE", "src", "tools"} <= set(text.split())
     (command,) = re.findall(r"^CMD (\[.+\])$", text, re.MULTILINE)
     check_command(yaml.safe_load(command))
 

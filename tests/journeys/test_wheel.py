@@ -1,6 +1,7 @@
 """The wheel contains what is needed to wrap an agent, and no more; the sdist contains the repository."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -49,13 +50,19 @@ async def main():
 asyncio.run(main())
 """
 
+CONTAINERFILE = REPOSITORY / "docs/operating/Containerfile"
 FOREIGN = {"aiohttp", "starlette", "sqlalchemy", "typer", "rich", "uvicorn"}
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", directory, REPOSITORY)
+    """The wheel, built from the files that the Containerfile copies."""
+    directory, sources = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("sources")
+    copied = re.findall(r"^COPY (?!--)(.+) \S+$", CONTAINERFILE.read_text(), re.MULTILINE)
+    for name in " ".join(copied).split():
+        copy = shutil.copytree if (REPOSITORY / name).is_dir() else shutil.copy
+        copy(REPOSITORY / name, sources / name)
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", directory, sources)
     (built,) = directory.glob("lifesign-*.whl")
     return built
 
