@@ -19,6 +19,7 @@ from lifesign.domain.base.rate_limit import RateLimit, RateLimiter
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.net.target_address import read_networks
 from lifesign.middleware import AgentHealthMiddleware
+from lifesign.registry.agents.check_ready import READY_AGENT_PATH
 from lifesign.registry.agents.heartbeat_endpoint import HEARTBEAT_PATH, HeartbeatEndpoint
 from lifesign.registry.api.call import OperationDispatcher
 from lifesign.registry.api.database_deadline import DeadlineDatabase
@@ -237,6 +238,8 @@ def create_app(registry: Registry, make_face: MakeFrontend | None = None) -> Age
         exclude=[
             HEALTH_PATH,
             READY_PATH,
+            # 503 is an answer there, about an agent.
+            READY_AGENT_PATH.format(agent_id="*"),
             METRICS_PATH,
             STREAM_PATH,
             CLAIM_PATH,

@@ -275,6 +275,14 @@ class PoolTooLarge(LifesignError):
         self.most = most
 
 
+class TooManyAgents(LifesignError):
+    """More agents match than one answer may contain."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"more than {most} agents match: select fewer, for example by role_id")
+        self.most = most
+
+
 class WebhookNotFound(LifesignError):
     """No webhook has this id."""
 

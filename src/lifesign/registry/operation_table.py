@@ -1,9 +1,11 @@
 """All operations of the API, in the order of the OpenAPI document."""
 
 from lifesign.registry.agents import (
+    check_ready,
     drain_agent,
     erase_agent,
     find_agents,
+    list_scrape_targets,
     override_status,
     register_agent,
     send_command,
@@ -37,6 +39,8 @@ from lifesign.registry.tasks import (
 OPERATIONS: tuple[Operation, ...] = (
     register_agent.REGISTER_AGENT,
     *find_agents.OPERATIONS,
+    *check_ready.OPERATIONS,
+    *list_scrape_targets.OPERATIONS,
     *show_history.OPERATIONS,
     *update_agent.OPERATIONS,
     *drain_agent.OPERATIONS,

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain, product
 from typing import Any, NamedTuple
 
@@ -115,6 +116,22 @@ async def test_who_sees_itself_alone_is_searched_for_by_name(fleet: Database) ->
     found = await fleet.read(lambda transaction: search.listing(transaction, wanted, after=None, limit=9))
     assert [agent.agent_id for agent in found] == ["agent-1-0"]
     assert await fleet.read(lambda transaction: search.count(transaction, wanted)) == 1
+
+
+async def test_agents_that_probers_found_can_be_left_out(fleet: Database) -> None:
+    await add_agents(fleet, 2, "found", target_url="https://a.example/", capabilities=("a", "b"), role_id="r")
+    for able, role_id in product(((), ("a",), ("a", "b")), (None, "r")):
+        wanted = AgentFilter(statuses=("active",), capabilities=able, role_id=role_id, is_registered=True)
+
+        def check(transaction: Transaction, wanted: AgentFilter = wanted) -> None:
+            names = expected(wanted)
+            found = search.listing(transaction, wanted, after=None, limit=99)
+            assert [agent.agent_id for agent in found] == names
+            assert search.count(transaction, wanted) == len(names)
+            everyone = replace(wanted, is_registered=False)
+            assert search.count(transaction, everyone) == len(names) + 2
+
+        await fleet.read(check)
 
 
 async def test_old_evidence_is_unknown_health_and_may_be_left_out(fleet: Database) -> None:

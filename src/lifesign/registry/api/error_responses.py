@@ -55,6 +55,7 @@ STATUS_AND_CODE: Mapping[type[LifesignError], tuple[int, str]] = MappingProxyTyp
     errors.LastAdminKey:      (409, "last_admin_key"),
     errors.AgentDraining:     (409, "agent_draining"),
     errors.PoolTooLarge:      (409, "pool_too_large"),
+    errors.TooManyAgents:     (409, "too_many_agents"),
     errors.AgentGone:         (410, "agent_gone"),
     errors.TargetGone:        (410, "target_gone"),
     errors.StaleVersion:      (412, "stale_version"),

@@ -127,6 +127,8 @@ class Operation:
     answer: type[BaseModel] | None = None
     status: int = 200
     """Status of a successful answer."""
+    answer_statuses: tuple[int, ...] = ()
+    """Further statuses of answers whose body is an `answer`, and no error."""
     errors: tuple[int, ...] = ()
     """Possible error statuses besides those that every operation has."""
     max_body_bytes: int = MAX_BODY_BYTES

@@ -10,12 +10,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from lifesign.domain.events.webhook_delivery import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
 from lifesign.domain.health.document import MAX_NUMBER
+from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.models.base import AGENT_ID_CHARACTERS
 from lifesign.domain.models.census import RUN_PATTERN
@@ -23,6 +25,7 @@ from lifesign.domain.models.directories import DIRECTORY_PATTERN, IMPORT_PATTERN
 from lifesign.domain.models.leases import LeaseRecord
 from lifesign.domain.models.tasks import CALL_ID_PATTERN, TASK_ID_PATTERN
 from lifesign.domain.net.target import SHARDS
+from lifesign.registry.agents.check_ready import STATUS_HEADER, AgentReadiness
 from lifesign.registry.api.error_responses import STATUS_AND_CODE
 from lifesign.registry.api.operations import Operation
 from lifesign.registry.events.manage_webhooks import WebhookDelivery
@@ -30,9 +33,6 @@ from lifesign.registry.openapi.endpoints import EXTRA_ENDPOINTS, JSON_TYPE, Endp
 from lifesign.registry.openapi.examples import EXAMPLES, EXAMPLES_IN_PATH
 from lifesign.registry.openapi.schemas import WireSchemas, with_one_name_each, without_direction
 from lifesign.registry.operation_table import OPERATIONS
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 SCHEMAS_PREFIX = "#/components/schemas/"
 ROLES_MEMBER = "x-lifesign-roles"
@@ -125,6 +125,16 @@ _HEADERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "X-Fencing-Token": {
         "description": "The lease's `fencing_token`; any other is refused by 412.",
         "schema": {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},
+    },
+})  # fmt: skip
+
+_ANSWER_HEADERS: Mapping[type[BaseModel], Mapping[str, Any]] = MappingProxyType({
+    AgentRecord: {"ETag": {"description": "The record's `etag`.", "schema": {"type": "string"}}},
+    AgentReadiness: {
+        STATUS_HEADER: {
+            "description": "The agent's status. Absent if the answer does not concern the agent.",
+            "schema": {"type": "string", "enum": [status.value for status in Status]},
+        }
     },
 })  # fmt: skip
 
@@ -272,22 +282,39 @@ def _operation(
         if (example := EXAMPLES.get(way.body.__name__)) is not None:
             media["example"] = example
         shown["requestBody"] = {"required": True, "content": {JSON_TYPE: media}}
-    shown["responses"] = {str(way.status): _answer(way, references)} | {
-        str(status): {"$ref": f"#/components/responses/Error{status}"}
-        if status >= 400
-        else {"description": WORDS_OF_STATUS[status]}
-        for status in way.statuses
+    shown["responses"] = {
+        str(way.status): _answer(way, references),
+        **{str(status): _other_response(status) for status in way.statuses},
+        **{str(status): _answer_or_error(status, way, references) for status in way.answer_statuses},
     }
     return shown
 
 
+def _other_response(status: int) -> dict[str, Any]:
+    """Return the response of an error, or of an answer without a body."""
+    if status >= 400:
+        return {"$ref": f"#/components/responses/Error{status}"}
+    return {"description": WORDS_OF_STATUS[status]}
+
+
+def _answer_or_error(
+    status: int, way: EndpointDoc, references: Mapping[tuple[type, str], str]
+) -> dict[str, Any]:
+    """Return the response of a status that answers and refuses."""
+    answer, error = _answer(way, references), _refusal(status)
+    schemas = [each["content"][JSON_TYPE]["schema"] for each in (answer, error)]
+    return {
+        **error,
+        "headers": answer.get("headers", {}) | error.get("headers", {}),
+        "content": {JSON_TYPE: {"schema": {"oneOf": schemas}}},
+    }
+
+
 def _answer(way: EndpointDoc, references: Mapping[tuple[type, str], str]) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": WORDS_OF_STATUS[way.status]}
-    if way.answer is AgentRecord:
-        answer["headers"] = {
-            "ETag": {"description": "The record's `etag`.", "schema": {"type": "string"}},
-        }
     if isinstance(way.answer, type):
+        if way.answer in _ANSWER_HEADERS:
+            answer["headers"] = dict(_ANSWER_HEADERS[way.answer])
         schema: Mapping[str, Any] = {"$ref": references[way.answer, "serialization"]}
         answer["content"] = {way.media_type: {"schema": schema}}
     elif way.answer is not None:

@@ -65,6 +65,8 @@ class EndpointDoc:
     """A model, or a schema of what is not JSON."""
     media_type: str = JSON_TYPE
     status: int = 200
+    answer_statuses: tuple[int, ...] = ()
+    """Further statuses whose body may be an `answer` instead of an error."""
     errors: tuple[int, ...] = ()
     headers: tuple[str, ...] = ()
     """Further optional or required headers of the request."""
@@ -249,6 +251,7 @@ def described(operation: Operation) -> EndpointDoc:
         query=operation.query,
         answer=operation.answer,
         status=operation.status,
+        answer_statuses=operation.answer_statuses,
         errors=operation.errors,
         headers=(*(("If-Match",) if operation.needs_version else ()), *operation.headers),
         required_headers=ALWAYS_REQUIRED | ({"If-Match"} if operation.needs_version else frozenset()),

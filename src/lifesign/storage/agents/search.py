@@ -50,6 +50,8 @@ class AgentFilter:
     """Agents that do not report their capacity never match."""
     max_evidence_age_s: float | None = None
     """Agents whose last measured result is no older; one without any never matches."""
+    is_registered: bool = False
+    """Without agents that probers found in directories."""
 
 
 class ListedAgent(NamedTuple):
@@ -111,6 +113,7 @@ class _Outline:
     has_role: bool
     has_capacity: bool
     has_age: bool
+    is_registered: bool
     wants_unknown: bool
     """Whether `unknown` is among the healths."""
     is_postgresql: bool
@@ -242,6 +245,7 @@ def _outline(transaction: Transaction, wanted: AgentFilter) -> _Outline:
         has_role=wanted.role_id is not None,
         has_capacity=wanted.min_available_capacity is not None,
         has_age=wanted.max_evidence_age_s is not None,
+        is_registered=wanted.is_registered,
         wants_unknown=HealthStatus.UNKNOWN in wanted.health,
         is_postgresql=transaction.is_postgresql,
     )
@@ -304,7 +308,7 @@ def _source(outline: _Outline, *, with_load: bool, is_by_set: bool) -> _Source:
     """Return the fewest tables that decide which agents match; `is_by_set`: see `_is_found`."""
     conditions: list[ColumnElement[bool]] = []
     needs_load = with_load or outline.has_capacity
-    needs_record = outline.has_role or outline.health or outline.has_agent
+    needs_record = outline.has_role or outline.health or outline.has_agent or outline.is_registered
     tables: FromClause
     number: ColumnElement[int]
     if not outline.capabilities:
@@ -335,6 +339,8 @@ def _conditions(outline: _Outline) -> Iterator[ColumnElement[bool]]:
         yield agents.c.agent_id == bindparam("agent_id")
     if outline.has_role:
         yield agents.c.role_id == bindparam("role_id")
+    if outline.is_registered:
+        yield agents.c.target_url.is_(None)
     if outline.health:
         yield _has_health(outline)
     if outline.has_capacity:
