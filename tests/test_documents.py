@@ -110,3 +110,12 @@ def test_operators_read_how_long_the_replacement_of_a_lost_prober_takes() -> Non
         TTL_SECONDS,
         round(TTL_SECONDS * RENEW_RATIO),
     ]
+
+
+def test_readme_is_short_and_shows_commands_and_picture_first() -> None:
+    lines = (REPOSITORY / "README.md").read_text().splitlines()
+    assert len(lines) <= 250
+    first = "\n".join(lines[:50])
+    assert "](docs/dashboard.png)" in first
+    assert {"make demo", "make test"} <= {" ".join(line.split()[:2]) for line in lines[:50]}
+    assert first.count("```console\n$ lifesign ") >= 3
