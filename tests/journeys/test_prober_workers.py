@@ -226,7 +226,7 @@ def test_a_worker_that_slept_has_its_late_batch_refused_and_goes_on(
             lambda: asked(running.url, _rejected),
             seconds=LONG_PATIENCE_SECONDS,
         )
-        until("it says so", lambda: "somebody else's by now" in running.log())
+        until("it says so", lambda: "results here are void" in running.log())
         until(
             "it has its share again",
             lambda: (

@@ -22,4 +22,4 @@ def test_the_demo_shows_a_task_that_moves_on_when_its_adapter_is_killed() -> Non
     assert "a late write with token 1 is refused: 412 stale_token" in told
     assert "writer-2 went on from there: the task is in review, for 0.03 USD in all" in told
     assert "its runs: writer-1 lease_expired, writer-2 completed" in told
-    assert told[-1] == "somebody accepts it: done"
+    assert told[-1] == "a reviewer accepts it: done"

@@ -1,6 +1,7 @@
 import gzip
 import json
 import os
+import re
 import sqlite3
 import tempfile
 import threading
@@ -13,6 +14,7 @@ from tests.support.next_version import AFTER, BEFORE, use_next_version
 from tests.support.registry_server import RegistryServer
 
 from lifesign.cli import main
+from lifesign.domain.access.permissions import KEY_PREFIX
 from lifesign.storage.engine.tables import keys
 from lifesign.storage.maintenance.backup_file import BackupHeader, writing
 
@@ -54,12 +56,43 @@ def test_restore_lists_revoked_and_unknown_keys(
     assert "withdrawn since the backup, and so again: 1 key\n" in said
     assert "good again" not in said
     empty = bare_url(database_kind, tmp_path)
-    assert main(["restore", str(file), "--database", empty]) == 0
-    said = capsys.readouterr().err
-    assert "valid again, even if they were revoked since 2" in said
-    assert f"  {key_id} admin alice\n" in said
+    assert main(["restore", str(file), "--database", empty, "--trust-all-keys"]) == 0
+    told = capsys.readouterr()
+    assert f"  {key_id} admin alice\n" in told.err
+    assert KEY_PREFIX not in told.out
     assert main(["restore", str(file), "--database", bare_url(database_kind, tmp_path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["unknown_keys"] == [key_id]
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["unknown_keys"], shown["are_keys_suspended"]) == ([key_id], True)
+
+
+def test_restored_keys_are_confirmed_with_the_admin_key_that_the_restore_gives(
+    filled: str, database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backup, key_file, empty = tmp_path / "registry.gz", tmp_path / "key", bare_url(database_kind, tmp_path)
+    assert main(["backup", str(backup), "--database", filled]) == 0
+    capsys.readouterr()
+    assert main(["restore", str(backup), "--database", empty, "--write-key", str(key_file)]) == 0
+    said = capsys.readouterr()
+    assert re.fullmatch(rf"{KEY_PREFIX}\S+\n", key_file.read_text())
+    assert key_file.stat().st_mode & 0o777 == 0o600
+    assert KEY_PREFIX not in said.out + said.err
+    assert main(["keys", "confirm", "--all", "--database", empty, "--json"]) == 0
+    [key_id] = json.loads(capsys.readouterr().out)["confirmed"]
+    assert f"  {key_id} admin alice\n" in said.err
+    assert main(["keys", "list", "--database", empty, "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["keys"]
+    assert [(key["name"], key["is_valid"]) for key in listed] == [("alice", True), ("restore", True)]
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["key_1", "--all"], ["key_1", "--role", "agent"], ["--all", "--role", "nobody"]]
+)
+def test_confirm_takes_ids_or_all(arguments: list[str], filled: str) -> None:
+    assert main(["keys", "confirm", *arguments, "--database", filled]) == 3
+
+
+def test_confirm_of_an_unknown_key_changes_nothing(filled: str) -> None:
+    assert main(["keys", "confirm", "key_none", "--database", filled]) == 1
 
 
 def test_a_file_that_is_no_backup_ends_with_three_and_makes_no_database(
@@ -84,7 +117,8 @@ def test_a_backup_of_an_older_version_is_restored_and_brought_up_to_date(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     use_next_version(monkeypatch, tmp_path)
     key = dict.fromkeys(keys.columns.keys()) | {
-        "key_id": "key_1", "digest": "0" * 64, "role": "admin", "name": "alice", "created_at_s": 1.0,
+        "is_suspended": False, "key_id": "key_1",
+        "digest": "0" * 64, "role": "admin", "name": "alice", "created_at_s": 1.0,
     }  # fmt: skip
     with writing(file, BackupHeader(revision=BEFORE, created_at_s=1.0)) as writer:
         writer.begin_table("keys", list(key))

@@ -27,6 +27,7 @@ def test_an_option_of_several_commands_has_one_word(option: str) -> None:
 
 def test_a_role_is_that_of_a_key() -> None:
     assert {name for name, _ in PARAMETERS if name.endswith(" --role")} == {
+        "keys confirm --role",
         "keys create --role",
         "keys list --role",
     }

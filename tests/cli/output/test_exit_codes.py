@@ -47,6 +47,7 @@ ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "keys create": ("--role", "reader", "--name", "r"),
     "keys rotate": (KEY,),
     "keys limit": (KEY, "--max-workers", "1"),
+    "keys confirm": (KEY,),
     "keys revoke": (KEY,),
     "backup": ("backup.gz",),
     "restore": ("backup.gz",),

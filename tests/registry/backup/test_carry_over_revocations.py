@@ -40,10 +40,12 @@ async def back_up(api: RegistryApi, file: Path) -> None:
     api.clock.advance(1)
 
 
-async def restored(api: RegistryApi, file: Path) -> Restored:
+async def restored(api: RegistryApi, file: Path, *, trusts_all_keys: bool = False) -> Restored:
     """Put it back in place of what is there; the log is whole then."""
     found = await api.database.write(
-        lambda transaction: functions.restore(transaction, file, is_forced=True, actor="command-line")
+        lambda transaction: functions.restore(
+            transaction, file, is_forced=True, actor="command-line", trusts_all_keys=trusts_all_keys
+        )
     )
     assert (await api.database.read(verify_log)).is_good
     return found
@@ -116,11 +118,62 @@ async def test_an_end_that_the_backup_knows_is_not_put_off(api: RegistryApi, tmp
     later, later_id = await create_key(api)
     await back_up(api, tmp_path / "b.gz")
     await api.database.write(all_rows.remove_all)
-    await restored(api, tmp_path / "older.gz")
+    await restored(api, tmp_path / "older.gz", trusts_all_keys=True)
     found = (await restored(api, tmp_path / "b.gz")).withdrawn
     assert await status_with(api, key) == 401
-    assert await status_with(api, later) == 200
+    assert await status_with(api, later) == 401
     assert [one.key_id for one in found.unknown_keys] == [later_id]
+
+
+@pytest.mark.both_databases
+async def test_keys_that_the_replaced_database_does_not_know_wait_for_their_confirmation(
+    api: RegistryApi, tmp_path: Path
+) -> None:
+    reader, reader_id = await create_key(api)
+    agents = (await api.register())["agent_key"]
+    await back_up(api, tmp_path / "b.gz")
+    await api.database.write(all_rows.remove_all)
+    found = await restored(api, tmp_path / "b.gz")
+    assert await status_with(api, reader) == 401
+    assert (await api.send_heartbeat("agent-1", agents)).status == 401
+    # No other admin key is valid.
+    api.keys[Role.ADMIN] = str(found.admin_key)
+    listed = (await api.ask("GET", f"{KEYS}?role=reader")).json()["keys"]
+    assert {(one["is_valid"], one["is_suspended"]) for one in listed} == {(False, True)}
+    confirmed = await api.ask("POST", f"{KEYS}/{reader_id}/confirm")
+    assert confirmed.json()["is_valid"]
+    assert await status_with(api, reader) == 200
+    assert (await api.events(type="key.confirmed"))[-1]["payload"]["key_id"] == reader_id
+    # Another restore of the same knows it, and confirms no other.
+    await restored(api, tmp_path / "b.gz")
+    assert await status_with(api, reader) == 200
+    assert (await api.send_heartbeat("agent-1", agents)).status == 401
+    assert (await api.database.read(verify_log)).is_good
+
+
+async def test_suspended_key_can_be_revoked_for_good_and_not_confirmed_then(
+    api: RegistryApi, tmp_path: Path
+) -> None:
+    _, key_id = await create_key(api)
+    await back_up(api, tmp_path / "b.gz")
+    await api.database.write(all_rows.remove_all)
+    api.keys[Role.ADMIN] = str((await restored(api, tmp_path / "b.gz")).admin_key)
+    assert (await api.ask("POST", f"{KEYS}/{key_id}/rotate", {})).status == 409
+    assert (await api.ask("DELETE", f"{KEYS}/{key_id}")).status == 204
+    assert (await api.ask("POST", f"{KEYS}/{key_id}/confirm")).status == 409
+    assert (await api.ask("POST", f"{KEYS}/key_none/confirm")).status == 404
+    assert (await api.database.read(verify_log)).is_good
+
+
+async def test_trusted_keys_are_valid_after_a_move_to_another_database(
+    api: RegistryApi, tmp_path: Path
+) -> None:
+    key, _ = await create_key(api)
+    await back_up(api, tmp_path / "b.gz")
+    await api.database.write(all_rows.remove_all)
+    found = await restored(api, tmp_path / "b.gz", trusts_all_keys=True)
+    assert found.admin_key is None
+    assert await status_with(api, key) == 200
 
 
 async def test_unreadable_old_database_lists_what_is_valid_again(api: RegistryApi, tmp_path: Path) -> None:
@@ -176,6 +229,7 @@ async def test_the_key_of_an_agent_that_was_erased_since_stays_refused(
     assert knows_all(found)
     assert (await api.send_heartbeat("agent-1", key)).status == 401
     assert (await api.send_heartbeat("agent-2", reborn)).status == 200
+    assert (await api.ask("GET", f"{AGENTS}/agent-1")).status == 404
 
 
 @pytest.mark.both_databases

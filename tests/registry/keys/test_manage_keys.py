@@ -145,7 +145,7 @@ async def test_a_key_is_shown_once_and_its_digest_never(api: RegistryApi) -> Non
     assert (await api.ask("GET", "/api/v1/agents", key=key)).status == 200
     listed = await api.ask("GET", KEYS)
     (found,) = (one for one in listed.json()["keys"] if one["name"] == "dashboard")
-    assert found.keys() == {"key_id", "name", "role", "created_at", "expires_at", "is_valid"}
+    assert found.keys() == {"key_id", "name", "role", "created_at", "expires_at", "is_valid", "is_suspended"}
     assert key not in listed.body.decode()
     assert key not in json.dumps(await api.events())
 

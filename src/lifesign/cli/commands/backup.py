@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lifesign.cli.options.json_option import AsJson
+from lifesign.cli.options.secret_file import WriteKey, new_key_file
 from lifesign.cli.options.server_database import (
     ACTOR,
     DEFAULT_DATABASE,
@@ -73,6 +74,10 @@ def restore(
     database: DatabaseUrl = DEFAULT_DATABASE,
     state_dir: StateDir = None,
     is_forced: Annotated[bool, typer.Option("--force", help="Replace all that the database holds.")] = False,
+    trusts_all_keys: Annotated[
+        bool, typer.Option("--trust-all-keys", help="Suspend no key; for a move to another database.")
+    ] = False,
+    write_key: WriteKey = None,
     as_json: AsJson = False,
 ) -> int:
     """Restore a backup into SQLite or PostgreSQL, whichever it came from.
@@ -80,10 +85,12 @@ def restore(
     The restore is atomic: the file is read whole before anything is changed. A backup of an older version is
     upgraded on the way; the directory for temporary files (TMPDIR) needs room for it. Every lease ends, and
     all new fencing tokens are higher than all old ones. No agent dies because of the time since the backup,
-    and all sessions end. Keys that were revoked, expired or rotated since, webhooks that were deleted and
-    origins that opted out stay so, as far as the replaced database knows; keys and webhooks that it does not
-    know are listed. Agents that were erased since are restored: erase them again with `lifesign agents
-    erase`. Move archives that were written since to another place.
+    and all sessions end. Move archives that were written since to another place.
+
+    Keys that were revoked, expired or rotated since, webhooks that were deleted, origins that opted out and
+    agents that were erased stay so, as far as the replaced database knows. Keys that it does not know are
+    suspended: `lifesign keys confirm` makes them valid again. If no admin key is left, a new one is printed.
+    Webhooks that it does not know are listed.
 
     If this host has a marker of the database, it names the restored one afterwards.
 
@@ -94,7 +101,7 @@ def restore(
     \b
     Examples:
       lifesign restore /var/backups/registry.gz
-      lifesign restore registry.gz --database postgresql://ah@db/ah --force
+      lifesign restore registry.gz --database postgresql://ah@db/ah --force --trust-all-keys
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     import asyncio  # noqa: PLC0415 - see backup
     from functools import partial  # noqa: PLC0415
@@ -111,23 +118,40 @@ def restore(
 
     def function(transaction: "Transaction", current: Path) -> "Restored":
         event_news.check_unserved(transaction)
-        return put_back(transaction, current, is_forced=is_forced, actor=ACTOR)
+        return put_back(
+            transaction, current, is_forced=is_forced, actor=ACTOR, trusts_all_keys=trusts_all_keys
+        )
 
-    # Other users must not read it.
-    with TemporaryDirectory(prefix="lifesign-restore-") as directory:
+    # Other users must not read them.
+    with new_key_file(write_key) as keep, TemporaryDirectory(prefix="lifesign-restore-") as directory:
         is_older = header.revision != schema.newest_revision()
         current = asyncio.run(update_backup.updated(file, Path(directory))) if is_older else file
         restored = run_in_transaction(database, partial(function, current=current), must_exist=False)
+        if keep is not None and restored.admin_key is not None:
+            keep(restored.admin_key)
     _update_marker(database, state_dir)
+    printed_key = None if write_key else restored.admin_key
     if as_json:
-        write_json(sys.stdout, {**_as_json(restored), "revision": header.revision})
+        shown = {
+            **_as_json(restored),
+            "are_keys_suspended": not trusts_all_keys,
+            "admin_key": printed_key,
+            "revision": header.revision,
+        }
+        write_json(sys.stdout, shown)
         return 0
     text = f"{pluralize(restored.agents, 'agent')}; fencing tokens continue in epoch {restored.epoch}"
     if is_older:
         text += f"; brought from revision {header.revision} to {schema.newest_revision()}"
     sys.stdout.write(printable(text) + "\n")
-    for line in (*_withdrawn_lines(restored.withdrawn), *_unknown_lines(restored)):
+    unknown = _unknown_lines(restored, are_keys_suspended=not trusts_all_keys)
+    for line in (*_withdrawn_lines(restored.withdrawn), *unknown):
         sys.stderr.write(printable(line) + "\n")
+    if restored.admin_key is not None:
+        where = f"is in {write_key}" if write_key else "is printed now, and never again"
+        sys.stderr.write(printable(f"no admin key is valid: a new one {where}") + "\n")
+    if printed_key is not None:
+        sys.stdout.write(printed_key + "\n")
     return 0
 
 
@@ -158,11 +182,11 @@ def _withdrawn_lines(withdrawn: "RevokedCredentials") -> Iterator[str]:
         count = pluralize(len(withdrawn.successors), "key")
         yield f"kept, since they replace keys that were rotated: {count}"
     if withdrawn.erased_agents:
-        yield "erased since the backup, and back: erase them again (lifesign agents erase AGENT_ID)"
+        yield "erased since the backup, and so again:"
         yield from _listed(withdrawn.erased_agents)
 
 
-def _unknown_lines(restored: "Restored") -> Iterator[str]:
+def _unknown_lines(restored: "Restored", *, are_keys_suspended: bool) -> Iterator[str]:
     """Return keys and webhooks that the replaced database did not know, and that may have been revoked."""
     from lifesign.domain.models.base import moment  # noqa: PLC0415
     from lifesign.domain.text.times import utc_text  # noqa: PLC0415
@@ -170,7 +194,10 @@ def _unknown_lines(restored: "Restored") -> Iterator[str]:
     withdrawn = restored.withdrawn
     since = utc_text(moment(restored.header.created_at_s), "seconds")
     if withdrawn.unknown_keys or withdrawn.unknown_agent_keys:
-        yield f"valid again, even if they were revoked since {since} (lifesign keys revoke KEY_ID):"
+        if are_keys_suspended:
+            yield f"suspended, since they may have been revoked since {since} (lifesign keys confirm KEY_ID):"
+        else:
+            yield f"valid again, even if they were revoked since {since} (lifesign keys revoke KEY_ID):"
         yield from _listed([f"{key.key_id} {key.role} {key.name}" for key in withdrawn.unknown_keys])
         if withdrawn.unknown_agent_keys:
             of_agents = pluralize(withdrawn.unknown_agent_keys, "key")

@@ -35,7 +35,7 @@ PAGE = 1_000
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 keys = typer.Typer(
     name="keys",
-    help="Create, list, rotate and revoke keys, in the database itself.",
+    help="Create, list, rotate, confirm and revoke keys, in the database itself.",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
@@ -122,13 +122,7 @@ def list_keys(
       lifesign keys list --role admin
       lifesign keys list --json | jq -r '.keys[] | select(.is_valid) | .key_id'
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    from lifesign.domain.access.permissions import Role  # noqa: PLC0415
-
-    try:
-        wanted = None if role is None else Role(role)
-    except ValueError:
-        raise InvalidValue("--role", role, f"one of {', '.join(Role)}") from None
-    found = list(_all(database, wanted))
+    found = list(_all(database, _role(role)))
     if as_json:
         write_json(sys.stdout, {"keys": found})
     else:
@@ -208,6 +202,43 @@ def limit(
 
 
 @keys.command(context_settings=_CONTEXT)
+def confirm(
+    key_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY_ID...", help="As `keys list` shows them.")
+    ] = None,
+    *,
+    is_all: Annotated[bool, typer.Option("--all", help="All suspended keys.")] = False,
+    role: Annotated[
+        str | None, typer.Option(metavar="ROLE", autocompletion=_roles, help="With --all: only this role.")
+    ] = None,
+    _config: ServerConfig = None,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    as_json: AsJson = False,
+) -> int:
+    """Accept keys again that `lifesign restore` has suspended.
+
+    A key is suspended if the database that was replaced did not know it: it may have been revoked since the
+    backup. Revoke those that were.
+
+    \b
+    Examples:
+      lifesign keys confirm key_01hv...
+      lifesign keys confirm --all --role agent
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if bool(key_ids) == is_all:
+        raise InvalidValue("KEY_ID", " ".join(key_ids or ()), "ids of keys, or --all")
+    if role is not None and not is_all:
+        raise InvalidValue("--role", role, "--all beside it")
+    function = partial(_confirm, key_ids=key_ids, role=_role(role))
+    confirmed = run_in_transaction(database, function)
+    if as_json:
+        write_json(sys.stdout, {"confirmed": confirmed})
+    else:
+        sys.stdout.write(f"{pluralize(len(confirmed), 'key')} confirmed\n")
+    return 0
+
+
+@keys.command(context_settings=_CONTEXT)
 def revoke(
     key_id: KeyId,
     *,
@@ -254,6 +285,28 @@ def _limit(transaction: "Transaction", key_id: str, limits: "KeyLimits") -> dict
     schema.check(transaction)
     key = limit_key(transaction, key_id, limits, ACTOR)
     return key_record(key, transaction.now_s).model_dump(mode="json")
+
+
+def _role(name: str | None) -> "Role | None":
+    from lifesign.domain.access.permissions import Role  # noqa: PLC0415 - see create
+
+    try:
+        return None if name is None else Role(name)
+    except ValueError:
+        raise InvalidValue("--role", name, f"one of {', '.join(Role)}") from None
+
+
+def _confirm(transaction: "Transaction", key_ids: list[str] | None, role: "Role | None") -> list[str]:
+    """Confirm these keys, or all that are suspended; return their ids."""
+    from lifesign.registry.keys.manage_keys import confirm_key  # noqa: PLC0415 - see create
+    from lifesign.storage.engine import schema  # noqa: PLC0415
+    from lifesign.storage.keys import key_rows as stored_keys  # noqa: PLC0415
+
+    schema.check(transaction)
+    confirmed = key_ids or stored_keys.suspended(transaction, role)
+    for key_id in confirmed:
+        confirm_key(transaction, key_id, ACTOR)
+    return confirmed
 
 
 def _revoke(transaction: "Transaction", key_id: str) -> None:
@@ -327,6 +380,8 @@ def _workers(key: dict[str, Any]) -> str:
 
 def _ending(key: dict[str, Any]) -> str:
     """Say whether a key is good, and until when."""
+    if key["is_suspended"]:
+        return "suspended"
     if key["revoked_at"] is not None:
         return "revoked"
     if not key["is_valid"]:

@@ -160,6 +160,7 @@ COMMANDS: Final[Mapping[str, _Row]] = MappingProxyType({
     "keys list": _row("done", "", _UNREADABLE),
     "keys rotate": _row("rotated", "there is no such key, or it has ended", _UNREADABLE),
     "keys limit": _row("changed", "there is no such key, or it has ended", _UNREADABLE),
+    "keys confirm": _row("confirmed", "there is no such key, or it has ended", _UNREADABLE),
     "keys revoke": _row("revoked", "there is no such key", _UNREADABLE),
     "database adopt": _row(
         "serve accepts the database", "nothing was changed: a server uses the database", _UNREADABLE

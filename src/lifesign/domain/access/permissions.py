@@ -193,6 +193,8 @@ class StoredKey:
     """Since when it is refused; a revocation holds at once, whatever the clock says."""
     max_workers: int | None = None
     """Workers that may probe with it at a time; None: the default."""
+    is_suspended: bool = False
+    """Whether an operator may confirm it although it is revoked: a restore did not know its state."""
 
 
 def may(principal: Principal, action: Permission, agent_id: str | None = None) -> bool:
@@ -280,10 +282,12 @@ def is_current(stored: StoredKey, now_s: float) -> bool:
 
 def with_earlier_end(stored: StoredKey, other: StoredKey) -> StoredKey:
     """Return a stored key that ends no later than the same key as it is known elsewhere."""
+    revoked = [key for key in (stored, other) if key.revoked_at_s is not None]
     return replace(
         stored,
         expires_at_s=_earlier_s(stored.expires_at_s, other.expires_at_s),
         revoked_at_s=_earlier_s(stored.revoked_at_s, other.revoked_at_s),
+        is_suspended=bool(revoked) and all(key.is_suspended for key in revoked),
     )
 
 

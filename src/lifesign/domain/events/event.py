@@ -99,6 +99,8 @@ PAYLOADS: Mapping[EventType, type[Payload]] = MappingProxyType({
     EventType.KEY_ROTATED:               KeyChanged,
     EventType.KEY_REVOKED:               KeyChanged,
     EventType.KEY_LIMITED:               KeyChanged,
+    EventType.KEY_SUSPENDED:             KeyChanged,
+    EventType.KEY_CONFIRMED:             KeyChanged,
     EventType.WEBHOOK_CREATED:           WebhookChanged,
     EventType.WEBHOOK_SECRET_ROTATED:    WebhookChanged,
     EventType.WEBHOOK_DELETED:           WebhookChanged,

@@ -61,6 +61,10 @@ class EventType(StrEnum):
     KEY_REVOKED = "key.revoked"
     KEY_LIMITED = "key.limited"
     """The number of workers that may probe with it has changed."""
+    KEY_SUSPENDED = "key.suspended"
+    """A restore cannot tell whether it was revoked; it is refused until an operator confirms it."""
+    KEY_CONFIRMED = "key.confirmed"
+    """A suspended key is valid again."""
     WEBHOOK_CREATED = "webhook.created"
     WEBHOOK_SECRET_ROTATED = "webhook.secret_rotated"  # noqa: S105 - the name of a type
     WEBHOOK_DELETED = "webhook.deleted"

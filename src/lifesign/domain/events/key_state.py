@@ -19,6 +19,7 @@ class KeyState:
     agent_id: str | None
     name: str
     is_revoked: bool
+    """Or suspended."""
     fingerprint: str
     expires_at_s: float | None = None
     """None: never."""
@@ -43,7 +44,7 @@ def after_event(before: KeyState | None, event_type: EventType, payload: KeyChan
     If a key was manipulated in the database and then rotated or revoked, the event contains the manipulated
     values: the earlier values stay, and the lifetime never grows.
     """
-    is_revoked = event_type is EventType.KEY_REVOKED
+    is_revoked = event_type in {EventType.KEY_REVOKED, EventType.KEY_SUSPENDED}
     expires_at_s = None if payload.expires_at is None else payload.expires_at.timestamp()
     if before is None:
         return KeyState(
@@ -56,4 +57,5 @@ def after_event(before: KeyState | None, event_type: EventType, payload: KeyChan
             expires_at_s=expires_at_s,
         )
     ends = [at_s for at_s in (before.expires_at_s, expires_at_s) if at_s is not None]
-    return replace(before, is_revoked=is_revoked or before.is_revoked, expires_at_s=min(ends, default=None))
+    is_revoked |= before.is_revoked and event_type is not EventType.KEY_CONFIRMED
+    return replace(before, is_revoked=is_revoked, expires_at_s=min(ends, default=None))

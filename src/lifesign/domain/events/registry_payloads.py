@@ -21,7 +21,7 @@ from lifesign.domain.events.payload_fields import (
 
 
 class KeyChanged(Payload):
-    """A key was created, rotated, revoked or limited. The key itself is nowhere."""
+    """A key was created, rotated, revoked, limited, suspended or confirmed. The key itself is nowhere."""
 
     key_id: OwnId
     name: Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=PRINTABLE_PATTERN)]

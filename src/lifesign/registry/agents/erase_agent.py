@@ -7,6 +7,8 @@ files: each server process with such files erases the payloads there (`erase_arc
 when no file contains them any more.
 """
 
+from collections.abc import Callable
+
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.events.agent_payloads import AgentErased
 from lifesign.domain.events.event import EventDraft
@@ -21,6 +23,7 @@ from lifesign.registry.transitions.agent_verdicts import Change
 from lifesign.registry.transitions.status_changes import change_status
 from lifesign.registry.views.agent_records import etag, existing_agent
 from lifesign.storage.agents import fenced_state
+from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import archive_erasures, event_log
 from lifesign.storage.events.archive_erasures import ArchiveErasure
@@ -28,17 +31,22 @@ from lifesign.storage.maintenance import stored_states
 from lifesign.storage.targets import directories, target_rows
 
 
-def erase_agent(transaction: Transaction, call: Call) -> OperationReply:
+def erase_agent(
+    transaction: Transaction,
+    agent_id: str,
+    actor: str,
+    check: Callable[[StoredAgent], None] = lambda _: None,
+) -> Erasure:
     """End an agent's incarnation; remove its record, keys and target, and the payloads of its events.
 
     The id stays in the log as actor and subject, since the hash chain covers it. Tasks and intent states on
-    which it worked stay, without its name.
+    which it worked stay, without its name. `check` may raise an error once the record is locked.
     """
     # Locked before the agent, as an import does it.
-    directories.unlist(transaction, call.agent_id)
-    end_link(transaction, call.agent_id)
-    agent = existing_agent(transaction, call.agent_id, to_change=True)
-    call.check_version(agent.incarnation, agent.version, etag(agent), is_required=False)
+    directories.unlist(transaction, agent_id)
+    end_link(transaction, agent_id)
+    agent = existing_agent(transaction, agent_id, to_change=True)
+    check(agent)
     agent_id = agent.agent_id
     # Leases are locked before the log's head, which the first event takes.
     stored_states.lock_leases_of(transaction, agent_id)
@@ -46,11 +54,11 @@ def erase_agent(transaction: Transaction, call: Call) -> OperationReply:
         change = Change(
             agent=agent,
             signals=(Signal.DEREGISTERED,),
-            explanation=f"erased by {call.actor}",
+            explanation=f"erased by {actor}",
             health=HealthStatus.UNKNOWN,
             assess_at_s=None,
         )
-        change_status(transaction, [change], call.actor)
+        change_status(transaction, [change], actor)
     stored_states.forget_holder(transaction, agent_id)
     fenced_state.forget_holder(transaction, agent_id)
     stored_states.remove_agent(transaction, agent_id)
@@ -69,11 +77,16 @@ def erase_agent(transaction: Transaction, call: Call) -> OperationReply:
         told = ((1, head.archived.sequence),)
         archive_erasures.add(transaction, ArchiveErasure(head.last.sequence + 1, agent_id, told))
     payload = AgentErased(agent_id=agent_id, events=events)
-    draft = EventDraft(type=EventType.AGENT_ERASED, actor=call.actor, payload=payload, agent_id=agent_id)
+    draft = EventDraft(type=EventType.AGENT_ERASED, actor=actor, payload=payload, agent_id=agent_id)
     event_log.append(transaction, [draft])
-    return OperationReply(
-        content=Erasure(agent_id=agent_id, events=events, archived_sequence=head.archived.sequence)
-    )
+    return Erasure(agent_id=agent_id, events=events, archived_sequence=head.archived.sequence)
+
+
+def _erase(transaction: Transaction, call: Call) -> OperationReply:
+    def check(agent: StoredAgent) -> None:
+        call.check_version(agent.incarnation, agent.version, etag(agent), is_required=False)
+
+    return OperationReply(content=erase_agent(transaction, call.agent_id, call.actor, check))
 
 
 OPERATIONS = (
@@ -82,7 +95,7 @@ OPERATIONS = (
         path="/api/v1/agents/{agent_id}/record",
         summary="Forget an agent but for its id in the log; its events' payloads give way to their hashes",
         action=Permission.ERASE,
-        function=erase_agent,
+        function=_erase,
         answer=Erasure,
         errors=(404, 412),
     ),

@@ -1,8 +1,9 @@
 """Revocations since a backup, which a restore must keep.
 
-These are grants of access and permissions to contact a host: keys, webhooks, and opted-out origins. The
-replaced database is read; what it does not know is listed, for an operator to decide. Everything else returns
-to the state of the backup.
+These are grants of access, permissions to contact a host, and requests to erase: keys, webhooks, opted-out
+origins and erased agents. The replaced database is read. Keys that it does not know are suspended until an
+operator confirms them; webhooks that it does not know are listed. Everything else returns to the state of the
+backup.
 """
 
 import json
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from lifesign.domain.access.permissions import Role, StoredKey, is_current, with_earlier_end
 from lifesign.domain.events.event_type import EventType
+from lifesign.registry.agents.erase_agent import erase_agent
 from lifesign.registry.events import manage_webhooks
 from lifesign.registry.keys import manage_keys
+from lifesign.registry.keys.manage_keys import suspend_key
 from lifesign.registry.targets.opt_out_origins import prove
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log, webhooks
@@ -43,16 +46,20 @@ class RevokedCredentials:
     opt_outs: tuple[str, ...]
     """Origins whose owners opted out since."""
     erased_agents: tuple[str, ...]
-    """Back with the backup although they were erased since; their keys are not."""
+    """Agents of the backup that were erased since, and so again."""
     unknown_keys: tuple[StoredKey, ...]
-    """Good again, and the database that was replaced did not know them; those of agents are only counted."""
+    """Valid in the backup and unknown to the replaced database; those of agents are only counted."""
     unknown_agent_keys: int
     unknown_webhooks: tuple[StoredWebhook, ...]
     """Webhooks that receive events again although the replaced database did not contain them."""
 
 
-def keep_withdrawn(transaction: Transaction, actor: str) -> RevokedCredentials:
-    """Withdraw again what was withdrawn; to be called within `replaced.set_aside`, once all rows are back."""
+def keep_withdrawn(transaction: Transaction, actor: str, *, trusts_all_keys: bool) -> RevokedCredentials:
+    """Withdraw again what was withdrawn; to be called within `pre_restore.set_aside`, once all rows are back.
+
+    Keys that the replaced database does not know are suspended unless all are trusted.
+    """
+    erased = _erase_agents(transaction, actor)
     ended, successors = _end_keys(transaction, actor)
     ended += _end_keys_of_erased(transaction, actor)
     ended_webhooks = _end_webhooks(transaction, actor)
@@ -61,6 +68,9 @@ def keep_withdrawn(transaction: Transaction, actor: str) -> RevokedCredentials:
         opt_outs.put(transaction, origin, token)
         prove(transaction, origin, token, actor)
     unknown, of_agents = _unknown_keys(transaction)
+    if not trusts_all_keys:
+        for key in (*unknown, *of_agents):
+            suspend_key(transaction, key, actor)
     known = pre_restore.replaced_webhooks(transaction)
     back = [each for each in webhooks.listing(transaction, MAX_WEBHOOKS) if not each.is_disabled]
     return RevokedCredentials(
@@ -68,9 +78,9 @@ def keep_withdrawn(transaction: Transaction, actor: str) -> RevokedCredentials:
         successors=tuple(successors),
         webhooks=tuple(ended_webhooks),
         opt_outs=tuple(origin for origin, _ in opted_out),
-        erased_agents=_erased_agents(transaction),
+        erased_agents=erased,
         unknown_keys=tuple(unknown),
-        unknown_agent_keys=of_agents,
+        unknown_agent_keys=len(of_agents),
         unknown_webhooks=tuple(each for each in back if each.id not in known),
     )
 
@@ -97,7 +107,9 @@ def _end_keys(transaction: Transaction, actor: str) -> tuple[list[StoredKey], li
 
 
 def _end_event(key: StoredKey) -> EventType:
-    return EventType.KEY_ROTATED if key.revoked_at_s is None else EventType.KEY_REVOKED
+    if key.revoked_at_s is None:
+        return EventType.KEY_ROTATED
+    return EventType.KEY_SUSPENDED if key.is_suspended else EventType.KEY_REVOKED
 
 
 def _successors(transaction: Transaction, rotated: Iterable[StoredKey]) -> list[StoredKey]:
@@ -111,7 +123,7 @@ def _successors(transaction: Transaction, rotated: Iterable[StoredKey]) -> list[
 
 
 def _end_keys_of_erased(transaction: Transaction, actor: str) -> list[StoredKey]:
-    """Revoke the keys that agents had when they were erased."""
+    """Revoke the keys that agents had when they were erased; they have registered anew since."""
     now_s = transaction.now_s
     revoked = {
         key.key_id: replace(key, revoked_at_s=now_s)
@@ -125,9 +137,13 @@ def _end_keys_of_erased(transaction: Transaction, actor: str) -> list[StoredKey]
     return list(revoked.values())
 
 
-def _erased_agents(transaction: Transaction) -> tuple[str, ...]:
+def _erase_agents(transaction: Transaction, actor: str) -> tuple[str, ...]:
+    """Erase the agents of the backup that were erased since; return their ids."""
     found = pre_restore.erased_agents(transaction)
-    return tuple(agent_id for agent_id, since_s, erased_at in found if since_s <= _seconds(erased_at))
+    erased = {agent_id for agent_id, since_s, erased_at in found if since_s <= _seconds(erased_at)}
+    for agent_id in sorted(erased):
+        erase_agent(transaction, agent_id, actor)
+    return tuple(sorted(erased))
 
 
 def _end_webhooks(transaction: Transaction, actor: str) -> list[str]:
@@ -156,22 +172,23 @@ def _end_webhooks(transaction: Transaction, actor: str) -> list[str]:
     return ended
 
 
-def _unknown_keys(transaction: Transaction) -> tuple[list[StoredKey], int]:
-    """Return the keys that are good again and were not known, and how many are agents' own."""
-    unknown: list[StoredKey] = []
-    of_agents = 0
-    for key in pre_restore.unknown_keys(transaction):
-        if not is_current(key, transaction.now_s):
-            continue
-        if key.role is Role.AGENT:
-            of_agents += 1
-        else:
-            unknown.append(key)
-    return unknown, of_agents
+def _unknown_keys(transaction: Transaction) -> tuple[list[StoredKey], list[StoredKey]]:
+    """Return the keys that are valid and were not known, those of agents apart."""
+    found = [key for key in pre_restore.unknown_keys(transaction) if is_current(key, transaction.now_s)]
+    return (
+        [key for key in found if key.role is not Role.AGENT],
+        [key for key in found if key.role is Role.AGENT],
+    )
 
 
 def _end(transaction: Transaction, key: StoredKey) -> None:
-    key_rows.end(transaction, key.key_id, expires_at_s=key.expires_at_s, revoked_at_s=key.revoked_at_s)
+    key_rows.end(
+        transaction,
+        key.key_id,
+        expires_at_s=key.expires_at_s,
+        revoked_at_s=key.revoked_at_s,
+        is_suspended=key.is_suspended,
+    )
 
 
 def _seconds(at: str) -> float:

@@ -7,12 +7,15 @@ that was granted before or since the backup may be assumed to be valid.
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lifesign.domain.access.permissions import Role, is_current
 from lifesign.registry.backup.carry_over_revocations import RevokedCredentials, keep_withdrawn
+from lifesign.registry.keys.manage_keys import NewKey, create_key
 from lifesign.registry.leases.raise_epoch import raise_epoch
 from lifesign.storage.engine import registry_row, schema
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import DatabaseNotEmpty, InvalidBackup, RowRefused
+from lifesign.storage.keys import key_rows
 from lifesign.storage.maintenance import all_rows, backup_file, pre_restore
 from lifesign.storage.maintenance.backup_file import BackupHeader
 
@@ -26,6 +29,8 @@ class Restored:
     epoch: int
     """Epoch of the fencing tokens from now on."""
     withdrawn: RevokedCredentials
+    admin_key: str | None
+    """A new admin key if no other one is valid."""
 
 
 def back_up(transaction: Transaction, file: Path) -> dict[str, int]:
@@ -49,12 +54,15 @@ def write_as_of(transaction: Transaction, file: Path, created_at_s: float) -> di
         return writer.counts
 
 
-def restore(transaction: Transaction, file: Path, *, is_forced: bool, actor: str) -> Restored:
+def restore(
+    transaction: Transaction, file: Path, *, is_forced: bool, actor: str, trusts_all_keys: bool = False
+) -> Restored:
     """Restore a backup into an empty database or, if forced, in place of the present content.
 
     All leases end, and all new fencing tokens are higher than all old ones, including those granted since the
-    backup. All sessions end, and revocations since the backup are applied again. Raise InvalidBackup or
-    DatabaseNotEmpty.
+    backup. All sessions end, and revocations since the backup are applied again. Keys that the replaced
+    database does not know may have been revoked: unless all are trusted, they are suspended, and if no admin
+    key is left, a new one is created. Raise InvalidBackup or DatabaseNotEmpty.
     """
     header = backup_file.check(file)
     if header.revision != schema.newest_revision():
@@ -73,8 +81,18 @@ def restore(transaction: Transaction, file: Path, *, is_forced: bool, actor: str
         _keep_installation(transaction, found)
         above = [] if found is None else [found.token_floor]
         epoch = raise_epoch(transaction, actor, "restored from a backup", above=above)
-        withdrawn = keep_withdrawn(transaction, actor)
-    return Restored(header, counts.get("agents", 0), epoch, withdrawn)
+        withdrawn = keep_withdrawn(transaction, actor, trusts_all_keys=trusts_all_keys)
+        admin_key = _admin_key(transaction, actor) if counts.get("keys") else None
+    agents = counts.get("agents", 0) - len(withdrawn.erased_agents)
+    return Restored(header, agents, epoch, withdrawn, admin_key)
+
+
+def _admin_key(transaction: Transaction, actor: str) -> str | None:
+    """Return a new admin key if no caller could manage keys otherwise."""
+    admins = key_rows.lock_unrevoked(transaction, Role.ADMIN)
+    if any(is_current(admin, transaction.now_s) for admin in admins):
+        return None
+    return create_key(transaction, NewKey(role=Role.ADMIN, name="restore"), actor)[1]
 
 
 def _put_back(transaction: Transaction, file: Path) -> dict[str, int]:

@@ -123,6 +123,8 @@ class KeyRecord(BaseModel):
     """How many workers may probe with it at a time; absent: as `prober_workers` of the server."""
     is_valid: bool
     """At the time of the answer."""
+    is_suspended: bool
+    """Whether it is refused since a restore did not know its state, until it is confirmed."""
 
 
 class CreatedKey(KeyRecord):
@@ -191,7 +193,7 @@ def revoke_key(
     allowed.
     """
     key = _existing(transaction, key_id)
-    if key.revoked_at_s is not None:
+    if key.revoked_at_s is not None and not key.is_suspended:
         return
     now_s = transaction.now_s
     is_needed = key.role is Role.ADMIN and is_current(key, now_s) and not may_leave_no_admin
@@ -200,6 +202,36 @@ def revoke_key(
     key_rows.end(transaction, key_id, expires_at_s=key.expires_at_s, revoked_at_s=now_s)
     event_log.append(transaction, [changed(EventType.KEY_REVOKED, key, actor)])
     end_leases_of(transaction, [key_id], actor)
+
+
+def suspend_key(transaction: Transaction, key: StoredKey, actor: str) -> StoredKey:
+    """Refuse a valid key until it is confirmed."""
+    key = replace(key, revoked_at_s=transaction.now_s, is_suspended=True)
+    key_rows.end(
+        transaction,
+        key.key_id,
+        expires_at_s=key.expires_at_s,
+        revoked_at_s=key.revoked_at_s,
+        is_suspended=True,
+    )
+    event_log.append(transaction, [changed(EventType.KEY_SUSPENDED, key, actor)])
+    return key
+
+
+def confirm_key(transaction: Transaction, key_id: str, actor: str) -> StoredKey:
+    """Accept a suspended key again; one that is valid stays so.
+
+    KeyNotFound; KeyEnded if it was revoked or has expired.
+    """
+    key = _existing(transaction, key_id)
+    if key.is_suspended:
+        key = replace(key, revoked_at_s=None, is_suspended=False)
+        if is_current(key, transaction.now_s):
+            key_rows.end(transaction, key_id, expires_at_s=key.expires_at_s, revoked_at_s=None)
+            event_log.append(transaction, [changed(EventType.KEY_CONFIRMED, key, actor)])
+    if not is_current(key, transaction.now_s):
+        raise KeyEnded(key_id)
+    return key
 
 
 def limit_key(transaction: Transaction, key_id: str, limits: KeyLimits, actor: str) -> StoredKey:
@@ -232,6 +264,7 @@ def key_record(key: StoredKey, now_s: float) -> KeyRecord:
         revoked_at=None if key.revoked_at_s is None else moment(key.revoked_at_s),
         max_workers=key.max_workers,
         is_valid=is_current(key, now_s),
+        is_suspended=key.is_suspended,
     )
 
 
@@ -275,7 +308,7 @@ def _add(  # noqa: PLR0917 - the members of a key
 
 
 def changed(event_type: EventType, key: StoredKey, actor: str) -> EventDraft:
-    """Return the event of a key that was created, rotated, revoked or limited, as it is now."""
+    """Return the event of a key that was changed, as it is now."""
     payload = KeyChanged(
         key_id=key.key_id,
         name=key.name,
@@ -305,6 +338,11 @@ def _revoke(transaction: Transaction, call: Call) -> OperationReply:
 
 def _limit(transaction: Transaction, call: Call) -> OperationReply:
     key = limit_key(transaction, call.path["key_id"], call.body_as(KeyLimits), call.actor)
+    return OperationReply(content=key_record(key, transaction.now_s))
+
+
+def _confirm(transaction: Transaction, call: Call) -> OperationReply:
+    key = confirm_key(transaction, call.path["key_id"], call.actor)
     return OperationReply(content=key_record(key, transaction.now_s))
 
 
@@ -356,6 +394,15 @@ OPERATIONS = (
         body=KeyRotation,
         answer=CreatedKey,
         status=201,
+        errors=(404, 409),
+    ),
+    Operation(
+        method="POST",
+        path="/api/v1/keys/{key_id}/confirm",
+        summary="Accept a key again that a restore has suspended",
+        action=Permission.MANAGE_KEYS,
+        function=_confirm,
+        answer=KeyRecord,
         errors=(404, 409),
     ),
     Operation(

@@ -217,6 +217,13 @@ keys = Table(
     Column("expires_at_s", Double),
     Column("revoked_at_s", Double),
     Column("max_workers", Integer, comment="that may probe with it at a time; null: the default"),
+    Column(
+        "is_suspended",
+        Boolean,
+        nullable=False,
+        server_default=text("false"),
+        comment="revoked by a restore, unless it is confirmed",
+    ),
 )
 
 sessions = Table(

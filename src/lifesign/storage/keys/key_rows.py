@@ -111,19 +111,34 @@ def add(transaction: Transaction, key: StoredKey) -> None:
             expires_at_s=key.expires_at_s,
             revoked_at_s=key.revoked_at_s,
             max_workers=key.max_workers,
+            is_suspended=key.is_suspended,
         )
     )
 
 
 def end(
-    transaction: Transaction, key_id: str, *, expires_at_s: float | None, revoked_at_s: float | None
+    transaction: Transaction,
+    key_id: str,
+    *,
+    expires_at_s: float | None,
+    revoked_at_s: float | None,
+    is_suspended: bool = False,
 ) -> None:
     """Store when a key ends, or ended."""
     transaction.connection.execute(
         update(keys)
         .where(keys.c.key_id == key_id)
-        .values(expires_at_s=expires_at_s, revoked_at_s=revoked_at_s)
+        .values(expires_at_s=expires_at_s, revoked_at_s=revoked_at_s, is_suspended=is_suspended)
     )
+
+
+def suspended(transaction: Transaction, role: Role | None = None) -> list[str]:
+    """Return the ids of suspended keys that have not expired, of one role or all."""
+    is_unexpired = func.coalesce(keys.c.expires_at_s, transaction.now_s + 1) > transaction.now_s
+    wanted = select(keys.c.key_id).where(keys.c.is_suspended.is_(True), is_unexpired).order_by(keys.c.key_id)
+    if role is not None:
+        wanted = wanted.where(keys.c.role == role.value)
+    return list(transaction.connection.scalars(wanted))
 
 
 def stored_key(columns: Mapping[str, Any]) -> StoredKey:

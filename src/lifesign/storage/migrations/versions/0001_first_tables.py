@@ -215,6 +215,13 @@ def _create_keys() -> None:
         sa.Column("expires_at_s", sa.Double()),
         sa.Column("revoked_at_s", sa.Double()),
         sa.Column("max_workers", sa.Integer(), comment="that may probe with it at a time; null: the default"),
+        sa.Column(
+            "is_suspended",
+            sa.Boolean(),
+            nullable=False,
+            server_default=sa.text("false"),
+            comment="revoked by a restore, unless it is confirmed",
+        ),
         sa.PrimaryKeyConstraint("key_id", name="pk_keys"),
         sa.UniqueConstraint("digest", name="uq_keys_digest"),
     )
