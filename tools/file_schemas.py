@@ -24,6 +24,7 @@ from lifesign.census.document import Census
 from lifesign.domain.observation import results
 from lifesign.domain.observation.results import Observation
 from lifesign.prober.definition import models as models_module
+from lifesign.prober.definition import target_settings
 from lifesign.prober.definition.models import ProbeDefinition
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
@@ -99,13 +100,14 @@ def schema_of(
     return {"$schema": DIALECT, **schema, **members, "$defs": definitions}
 
 
-def models_in(module: ModuleType, whole: type[BaseModel]) -> list[type[BaseModel]]:
-    """Return the public models of a module, `whole` first."""
+def models_in(whole: type[BaseModel], *modules: ModuleType) -> list[type[BaseModel]]:
+    """Return the public models of modules that have members, `whole` first."""
     models = {
         value
+        for module in modules
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__
-        if not name.startswith("_")
+        if not name.startswith("_") and value.model_fields
     }
     return [whole, *sorted(models - {whole}, key=lambda model: model.__name__)]
 
@@ -114,7 +116,7 @@ def generated() -> dict[str, dict[str, Any]]:
     """Return each schema by the name of its file."""
     return {
         "probe.schema.json": schema_of(
-            models_in(models_module, ProbeDefinition),
+            models_in(ProbeDefinition, models_module, target_settings),
             FileSchema,
             **{"$id": NAMESPACE + "probe"},
             title="Probe definition",
@@ -122,7 +124,7 @@ def generated() -> dict[str, dict[str, Any]]:
             "Durations are in seconds; paths are relative to the directory of the file.",
         ),
         "observation.schema.json": schema_of(
-            models_in(results, Observation),
+            models_in(Observation, results),
             WireSchema,
             **{"$id": NAMESPACE + "observation"},
             title="Observation",
@@ -131,7 +133,7 @@ def generated() -> dict[str, dict[str, Any]]:
             allOf=[ONE_SUBJECT, DOCUMENT_AND_READINESS, STALE_OR_NOT],
         ),
         "tools.schema.json": schema_of(
-            models_in(upstreams, Upstreams),
+            models_in(Upstreams, upstreams),
             FileSchema,
             **{"$id": NAMESPACE + "tools"},
             title="Tools file",
@@ -139,7 +141,7 @@ def generated() -> dict[str, dict[str, Any]]:
             "Durations are in seconds; paths are relative to the directory of the file.",
         ),
         "census.schema.json": schema_of(
-            models_in(document, Census),
+            models_in(Census, document),
             FileSchema,
             **{"$id": NAMESPACE + "census"},
             title="Census",

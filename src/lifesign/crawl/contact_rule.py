@@ -37,7 +37,7 @@ def first_public(urls: Iterable[str], allowed: tuple[Network, ...]) -> str | Non
 
 async def _urls(definition: ProbeDefinition) -> AsyncIterator[str]:
     """Yield every URL that the definition, or a list on this machine, names."""
-    for url in definition.targets:
+    for url in definition.target_urls:
         yield url
     for canaries in definition.canaries_by_class.values():
         for canary in canaries:

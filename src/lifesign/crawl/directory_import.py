@@ -121,7 +121,7 @@ class DirectoryImporter:
 
     async def import_inline(self) -> ImportOutcome | None:
         """Send the targets in the definition itself; None if there are none."""
-        targets = self._definition.targets
+        targets = self._definition.target_urls
         if not targets:
             return None
         version = f"{self._prefix} {_digest(targets)}"
@@ -265,7 +265,7 @@ async def inspect_lists(definition: ProbeDefinition) -> InspectedLists:
 def inline_findings(definition: ProbeDefinition) -> list[Finding]:
     """Return the findings about the targets in a definition itself."""
     gathered = Gathered(networks=definition.networks_allowed)
-    gathered.add(map(Listed, definition.targets))
+    gathered.add(map(Listed, definition.target_urls))
     return gathered.findings()
 
 

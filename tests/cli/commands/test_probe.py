@@ -140,6 +140,23 @@ async def test_a_definition_gives_what_the_command_line_does_not(
     assert "mailto:me@agent.example" in server.asked(CARD_PATH)["user-agent"]
 
 
+async def test_a_target_keeps_its_own_layers_and_a_message_is_added(tmp_path: Path) -> None:
+    file = tmp_path / "probe.yml"
+    async with serving({"/ping": as_json({"status": "Healthy"})}) as server:
+        server.replies |= agent(f"{server.url}/a2a")
+        file.write_text(
+            "name: mine\n"
+            "contact: mailto:me@agent.example\n"
+            f"targets: [{{url: '{server.url}', ask: {{health: false, paths: [/ping]}}}}]\n"
+            "ask: {paths: [/not-asked]}\n"
+            "networks: {allow: [127.0.0.0/8]}\n"
+        )
+        await asyncio.to_thread(main, ["probe", server.url, "--definition", str(file), "--message", "hi"])
+    assert "/ping" in server.paths
+    assert not {"/not-asked", HEALTH_PATH} & set(server.paths)
+    assert any(head.startswith("POST /a2a") for head in server.heads)
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

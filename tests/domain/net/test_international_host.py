@@ -84,7 +84,7 @@ def test_what_else_is_odd_stays_refused(url: str) -> None:
 def test_every_face_spells_it_so() -> None:
     url, host = "https://b\u00fccher.example/", "xn--bcher-kva.example"
     assert str(parse_agent_url(url).url) == f"https://{host}/"
-    assert ProbeDefinition.for_urls([url]).targets == (f"https://{host}/",)
+    assert ProbeDefinition.for_urls([url]).target_urls == (f"https://{host}/",)
     hosts = ["one.example", "two.example", "three.example", "four.example"]
     canaries = [url, *(f"https://{name}/" for name in hosts)]
     definition = ProbeDefinition.model_validate({

@@ -122,7 +122,10 @@ networks: {allow: [10.0.0.1/8]}
             "url, file, name, format, refresh_seconds, key_file, allow_shrink, mcp_servers"
         ),
         "line 6: /directories/1: expected exactly one of url and file",
-        "line 9: /targets/1: a URL consists of the characters of RFC 3986; others are to be percent-encoded",
+        (
+            "line 9: /targets/1/url: a URL consists of the characters of RFC 3986; "
+            "others are to be percent-encoded"
+        ),
         "line 10: /ask/message/text: expected this key",
         "line 10: /ask/message/txt: no such key; expected one of text",
         (
@@ -150,7 +153,7 @@ networks: {allow: [10.0.0.1/8]}
             HEAD + "targets: [a.example]\nask:\n  paths: [/a, //b]\n",
             "line 5: /ask/paths/1: expected a path with",
         ),
-        (HEAD + "targets: [7]\n", "line 3: /targets/0: expected a valid string"),
+        (HEAD + "targets: [7]\n", "line 3: /targets/0/url: expected a valid string"),
         (
             HEAD + "targets: [a.example]\nresults: {jsonl: ''}\n",
             "line 4: /results/jsonl: expected the path of",

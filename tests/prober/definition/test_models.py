@@ -20,9 +20,9 @@ from lifesign.prober.definition.models import (
     PLACEHOLDER_CANARIES,
     PRODUCT,
     DirectorySource,
-    MessageSettings,
     ProbeDefinition,
 )
+from lifesign.prober.definition.target_settings import MessageSettings
 
 LEAST: dict[str, Any] = {
     "name": "a",
@@ -89,7 +89,7 @@ def test_user_agent_without_contact_names_no_url(monkeypatch: pytest.MonkeyPatch
 
 def test_targets_are_spelled_as_everywhere_and_taken_once() -> None:
     definition = defined(targets=["agent.example", "https://AGENT.example:443/", "http://agent.example"])
-    assert definition.targets == ("https://agent.example/", "http://agent.example/")
+    assert definition.target_urls == ("https://agent.example/", "http://agent.example/")
 
 
 def test_at_least_one_target_is_required() -> None:
@@ -98,7 +98,7 @@ def test_at_least_one_target_is_required() -> None:
 
 def test_a_target_that_is_none_is_refused_at_its_place() -> None:
     place, expected = refusal(targets=["https://agent.example", "ftp://agent.example"])
-    assert place == ("targets", 1)
+    assert place == ("targets", 1, "url")
     assert "only http and https" in expected
 
 
@@ -282,7 +282,7 @@ def test_durations_of_the_witness_rule_are_settings() -> None:
 
 def test_a_look_at_some_urls_needs_no_file() -> None:
     definition = ProbeDefinition.for_urls(["agent.example", "http://127.0.0.1:80"], networks=["127.0.0.0/8"])
-    assert definition.targets == ("https://agent.example/", "http://127.0.0.1/")
+    assert definition.target_urls == ("https://agent.example/", "http://127.0.0.1/")
     assert definition.networks_allowed == (ip_network("127.0.0.0/8"),)
     assert definition.contact is None
     assert definition.ask.message is None

@@ -140,11 +140,20 @@ def _definition(
     from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415
 
     read = read_definition_file(file)
-    changed: dict[str, Any] = {"targets": given.targets, "directories": ()}
+    settings = read.settings_by_url
+    targets = tuple(settings.get(target.url, target) for target in given.targets)
+    changed: dict[str, Any] = {"targets": targets, "directories": ()}
     if timeout_seconds is not None:
         changed["timeouts"] = read.timeouts.model_copy(update=read.timeouts.within(timeout_seconds))
     if message is not None:
-        changed["ask"] = read.ask.model_copy(update={"message": given.ask.message})
+        asks_this = {"message": given.ask.message}
+        changed["ask"] = read.ask.model_copy(update=asks_this)
+        changed["targets"] = tuple(
+            target
+            if target.ask is None
+            else target.model_copy(update={"ask": target.ask.model_copy(update=asks_this)})
+            for target in targets
+        )
     if networks:
         allowed = (*read.networks.allow, *given.networks.allow)
         changed["networks"] = read.networks.model_copy(update={"allow": allowed})
@@ -169,7 +178,7 @@ async def _probe_all(definition: "ProbeDefinition") -> "list[ProbeReport]":
             async with turn:
                 return await opened.prober.probe(entry, time.time())
 
-        return await asyncio.gather(*map(look, definition.targets))
+        return await asyncio.gather(*map(look, definition.target_urls))
 
 
 def _as_json_object(report: "ProbeReport") -> dict[str, Any]:

@@ -8,13 +8,11 @@ seconds.
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
@@ -43,6 +41,14 @@ from lifesign.domain.schedule.shard_share import MAX_TTL_SECONDS
 from lifesign.domain.tasks.lease import MIN_TTL_SECONDS, TTL_SECONDS
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.event_loop_lag import LagPolicy
+from lifesign.prober.definition.target_settings import (
+    DefinitionMapping,
+    LayerSettings,
+    TargetItem,
+    TargetSettings,
+    merge_targets,
+    spelled_out,
+)
 from lifesign.prober.definition.values import (
     FORMS,
     MAX_SPAN_SECONDS,
@@ -51,7 +57,6 @@ from lifesign.prober.definition.values import (
     Contact,
     FileName,
     Format,
-    HealthPath,
     Host,
     Name,
     NetworkName,
@@ -64,7 +69,6 @@ from lifesign.prober.definition.values import (
     check_canaries,
     name_from,
     resolver_address,
-    take_unique,
 )
 
 FLUSH_SECONDS: Final = 5.0
@@ -81,8 +85,6 @@ MAX_DIRECTORIES: Final = 100
 MAX_INLINE_TARGETS: Final = 10_000
 """Maximum of targets in the definition itself; a directory file may list more."""
 MAX_TARGETS: Final = 2_000_000
-MAX_PATHS: Final = 8
-MAX_MESSAGE_CHARS: Final = 4096
 MAX_CONCURRENCY: Final = 10_000
 MAX_OPT_OUT_HOSTS: Final = 10_000
 """Maximum of opted-out hosts in the definition itself; a file may list more."""
@@ -99,13 +101,7 @@ MAX_EVIDENCE_MEGABYTES: Final = 1_048_576
 MAX_KEEP_DAYS: Final = 3660
 
 
-class _DefinitionMapping(BaseModel):
-    """A mapping of a definition. Unknown members are refused: a misspelt limit must not be ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class DirectorySource(_DefinitionMapping):
+class DirectorySource(DefinitionMapping):
     """A list of agents: at a URL or in a file, one of the two."""
 
     url: Target | None = None
@@ -141,43 +137,7 @@ class DirectorySource(_DefinitionMapping):
         return name_from(host_of(self.url) if self.url is not None else Path(self.file or "").name)
 
 
-class MessageSettings(_DefinitionMapping):
-    """A real message to every agent: it may cost its owner money. Only ask those who agreed."""
-
-    text: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_CHARS)]
-    """Text of the message."""
-
-
-class LayerSettings(_DefinitionMapping):
-    """Layers that a probe checks."""
-
-    card: Switch = True
-    """Its card, at both well-known places."""
-    transport: Switch = True
-    """Whether the interface that the card declares answers at all. The probe sends no message to it."""
-    health: Switch = True
-    """Its health document, where it is announced or at the well-known place."""
-    message: MessageSettings | None = None
-    """A real message; null sends none."""
-    paths: Annotated[
-        tuple[HealthPath, ...],
-        Field(max_length=MAX_PATHS),
-        AfterValidator(take_unique),
-    ] = ()
-    """More GETs, such as /ping: shown, they decide nothing."""
-
-    @model_validator(mode="after")
-    def _require_a_layer(self) -> Self:
-        if not (self.card or self.transport or self.health or self.message):
-            raise PydanticCustomError("nothing_asked", "expected card or health to be true: nothing is asked")
-        if not self.card and (self.transport or self.message):
-            raise PydanticCustomError(
-                "no_card", "transport and message need card: true, for the card says where the agent listens"
-            )
-        return self
-
-
-class CadenceSettings(_DefinitionMapping):
+class CadenceSettings(DefinitionMapping):
     """Intervals between probes of a target."""
 
     allow_fast_cadence: Switch = False
@@ -229,7 +189,7 @@ _LEAST_SECONDS: Final = {
 }
 
 
-class Timeouts(_DefinitionMapping):
+class Timeouts(DefinitionMapping):
     """Maximum duration of each part of a request. `total_seconds` limits the whole request."""
 
     dns_seconds: PhaseSeconds = 5
@@ -261,7 +221,7 @@ class Timeouts(_DefinitionMapping):
         return {"total_seconds": total_seconds, **begun}
 
 
-class Limits(_DefinitionMapping):
+class Limits(DefinitionMapping):
     """Limits of concurrency and of sizes."""
 
     concurrency: Annotated[int, Field(strict=True, ge=1, le=MAX_CONCURRENCY)] = 500
@@ -282,7 +242,7 @@ class Limits(_DefinitionMapping):
     """Maximum of targets in all directories. A directory that lists more is refused, not truncated."""
 
 
-class OptOut(_DefinitionMapping):
+class OptOut(DefinitionMapping):
     """Targets that are never probed."""
 
     hosts: Annotated[
@@ -296,14 +256,14 @@ class OptOut(_DefinitionMapping):
     """Whether the prober reads and follows a host's robots.txt."""
 
 
-class Networks(_DefinitionMapping):
+class Networks(DefinitionMapping):
     """Networks that the prober may contact besides the public internet."""
 
     allow: Annotated[tuple[NetworkName, ...], Field(max_length=MAX_NETWORKS)] = ()
     """Private networks by name, such as 10.1.0.0/16; metadata addresses stay shut whatever stands here."""
 
 
-class ResolverSettings(_DefinitionMapping):
+class ResolverSettings(DefinitionMapping):
     """Name servers."""
 
     servers: Annotated[tuple[ResolverName, ...], Field(max_length=MAX_RESOLVERS)] = ()
@@ -315,7 +275,7 @@ class ResolverSettings(_DefinitionMapping):
         return tuple(found for text in self.servers if (found := resolver_address(text)) is not None)
 
 
-class EvidenceSettings(_DefinitionMapping):
+class EvidenceSettings(DefinitionMapping):
     """Storage of the bytes behind findings, as evidence."""
 
     directory: FileName | None = None
@@ -326,7 +286,7 @@ class EvidenceSettings(_DefinitionMapping):
     """Retention time."""
 
 
-class ResultSettings(_DefinitionMapping):
+class ResultSettings(DefinitionMapping):
     """Destination of results, besides the local database."""
 
     jsonl: FileName | None = None
@@ -344,7 +304,7 @@ class ResultSettings(_DefinitionMapping):
     """
 
 
-class CanarySettings(_DefinitionMapping):
+class CanarySettings(DefinitionMapping):
     """A host that always answers, with what it answers."""
 
     url: CanaryUrl
@@ -358,17 +318,11 @@ class CanarySettings(_DefinitionMapping):
         return Canary(url=self.url, status=self.status)
 
 
-def _spelled_out(given: Any) -> Any:
-    return {"url": given} if isinstance(given, str) else given
-
-
-_Canary = Annotated[
-    CanarySettings, BeforeValidator(_spelled_out, json_schema_input_type=str | CanarySettings)
-]
+_Canary = Annotated[CanarySettings, BeforeValidator(spelled_out, json_schema_input_type=str | CanarySettings)]
 """A URL alone will do."""
 
 
-class WitnessSettings(_DefinitionMapping):
+class WitnessSettings(DefinitionMapping):
     """Rules for witnesses: a failure counts only if a witness answers after it and the target fails again."""
 
     round_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 30
@@ -396,7 +350,7 @@ class WitnessSettings(_DefinitionMapping):
         )
 
 
-class SelfCheckSettings(_DefinitionMapping):
+class SelfCheckSettings(DefinitionMapping):
     """Thresholds at which the prober itself is slow, so that its timeouts are not measurements."""
 
     max_lag_seconds: Annotated[float, Field(strict=True, gt=0, le=60)] = 1
@@ -409,7 +363,7 @@ class SelfCheckSettings(_DefinitionMapping):
         return LagPolicy(max_lag_s=self.max_lag_seconds, max_standstill_s=self.max_standstill_seconds)
 
 
-class ProbeDefinition(_DefinitionMapping):
+class ProbeDefinition(DefinitionMapping):
     """Content of a `probes/*.yml` file."""
 
     name: Name
@@ -422,9 +376,9 @@ class ProbeDefinition(_DefinitionMapping):
     directories: Annotated[tuple[DirectorySource, ...], Field(max_length=MAX_DIRECTORIES)] = ()
     """Lists of agents."""
     targets: Annotated[
-        tuple[Target, ...], Field(max_length=MAX_INLINE_TARGETS), AfterValidator(take_unique)
+        tuple[TargetItem, ...], Field(max_length=MAX_INLINE_TARGETS), AfterValidator(merge_targets)
     ] = ()
-    """Agents by URL or domain, right here."""
+    """Agents right here: by URL or domain, or as a mapping with settings for one target."""
     ask: LayerSettings = LayerSettings()
     cadence: CadenceSettings = CadenceSettings()
     timeouts: Timeouts = Timeouts()
@@ -435,7 +389,7 @@ class ProbeDefinition(_DefinitionMapping):
     canaries: Annotated[
         dict[CanaryClass, Annotated[tuple[_Canary, ...], Field(max_length=MAX_CANARIES)]],
         Field(max_length=MAX_CANARY_CLASSES),
-    ] = {}
+    ] = {}  # noqa: RUF012 - pydantic copies it
     """Canaries by network class: hosts that are always reachable.
 
     A failure counts only if half of the canaries of its class answer after it. Classes are `public_ipv4`,
@@ -499,6 +453,16 @@ class ProbeDefinition(_DefinitionMapping):
         """Canary URLs of a shipped definition that still contain placeholder hosts."""
         urls = [canary.url for canaries in self.canaries_by_class.values() for canary in canaries]
         return tuple(url for url in urls if host_of(url) in PLACEHOLDER_CANARIES)
+
+    @property
+    def target_urls(self) -> tuple[str, ...]:
+        """URLs of the targets in the definition itself."""
+        return tuple(target.url for target in self.targets)
+
+    @property
+    def settings_by_url(self) -> dict[str, TargetSettings]:
+        """The targets that have settings of their own, by URL."""
+        return {target.url: target for target in self.targets if target.has_settings}
 
     @property
     def networks_allowed(self) -> tuple[Network, ...]:

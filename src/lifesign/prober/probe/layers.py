@@ -5,7 +5,7 @@ answer, does the agent say or show that it works. Whatever a peer does is an obs
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from yarl import URL
@@ -24,6 +24,7 @@ from lifesign.domain.observation.results import (
 )
 from lifesign.domain.schedule.cadence import after_probe, wants_card
 from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.definition.target_settings import LayerSettings
 from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.network.host_limiter import AddressBusy
 from lifesign.prober.probe.discovery import discover
@@ -61,7 +62,9 @@ class Prober:
         """
         self._fetcher = fetcher
         self._definition = definition
-        self._asked = definition.ask
+        self._asked_by_url = {
+            url: target.ask for url, target in definition.settings_by_url.items() if target.ask is not None
+        }
         self._cadence = definition.cadence.policy()
         self._evidence = evidence
         self._opt_outs = opt_outs or None
@@ -108,8 +111,12 @@ class Prober:
             entry.memory, observation, cadence, visit.at_s, retry_after_s, learned=visit.learned
         )
 
+    def _asked_of(self, visit: ProbeSession) -> LayerSettings:
+        """Return the layers to check of a target: its own settings, else those of the definition."""
+        return self._asked_by_url.get(visit.entry.url, self._definition.ask)
+
     async def _observe(self, visit: ProbeSession) -> Observation:
-        asked, memory = self._asked, visit.entry.memory
+        asked, memory = self._asked_of(visit), visit.entry.memory
         if (away := await self._refused_by_rules(visit)) is not None:
             card, document = (away, None) if asked.card else (None, away)
             return self._observation(visit, discovery=card, readiness=document)
@@ -147,7 +154,7 @@ class Prober:
             transport=transport,
             readiness=readiness,
             message=message,
-            paths=await self._ask_paths(visit) if asked.paths else None,
+            paths=await _ask_paths(visit, asked.paths) if asked.paths else None,
         )
 
     async def _refused_by_rules(self, visit: ProbeSession) -> LayerResult | None:
@@ -158,16 +165,6 @@ class Prober:
         if entry is not None:
             return not_measured(f"opted out: {entry}"[:MAX_REASON_CHARS])
         return await check_robots_rules(visit) if self._definition.opt_out.robots_txt else None
-
-    async def _ask_paths(self, visit: ProbeSession) -> Mapping[str, LayerResult] | None:
-        """Ask what else the definition names, on the target's own origin."""
-        answers: dict[str, LayerResult] = {}
-        for path in self._asked.paths:
-            url = place_under(visit.given.url, "", path)
-            fetched = await visit.ask(url, max_bytes=0, is_head_enough=True)
-            if fetched is not None:
-                answers[path] = visit.layer(fetched)
-        return answers or None
 
     def _observation(
         self,
@@ -205,6 +202,17 @@ class Prober:
             network_class=network_class,
             address=address,
         )
+
+
+async def _ask_paths(visit: ProbeSession, paths: Iterable[str]) -> Mapping[str, LayerResult] | None:
+    """Request further paths on the target's own origin."""
+    answers: dict[str, LayerResult] = {}
+    for path in paths:
+        url = place_under(visit.given.url, "", path)
+        fetched = await visit.ask(url, max_bytes=0, is_head_enough=True)
+        if fetched is not None:
+            answers[path] = visit.layer(fetched)
+    return answers or None
 
 
 def _is_declared(discovery: LayerResult | None) -> bool:
