@@ -15,6 +15,7 @@ IMPORT_CLIENT = """
 import lifesign.client
 for module in pkgutil.iter_modules(lifesign.client.__path__, "lifesign.client."):
     importlib.import_module(module.name)
+importlib.import_module("lifesign.client.hooks.call_guard")
 for name in lifesign.client.__all__:
     getattr(lifesign.client, name)
 """
