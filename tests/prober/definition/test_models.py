@@ -16,6 +16,7 @@ from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
 from lifesign.domain.schedule.cadence import Cadence
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.event_loop_lag import LagPolicy
+from lifesign.prober.definition.layer_settings import MessageSettings
 from lifesign.prober.definition.models import (
     MAX_INLINE_TARGETS,
     PLACEHOLDER_CANARIES,
@@ -23,7 +24,6 @@ from lifesign.prober.definition.models import (
     DirectorySource,
     ProbeDefinition,
 )
-from lifesign.prober.definition.target_settings import MessageSettings
 
 LEAST: dict[str, Any] = {
     "name": "a",
