@@ -162,6 +162,9 @@ def nginx(world: World, directory: Path) -> Iterator[Server]:
             "127.0.0.1:8441": f"127.0.0.1:{free_port()}",
             "127.0.0.1:9000": f"127.0.0.1:{world.agents[0].port}",
             "/etc/nginx/lifesign_key.conf": f"{directory}/lifesign_key.conf",
+            # A slow machine is no registry that fails.
+            "proxy_read_timeout 5s;": "proxy_read_timeout 60s;",
+            "proxy_read_timeout 1s;": "proxy_read_timeout 60s;",
         },
     )
     user = "user root;" if os.geteuid() == 0 else ""
