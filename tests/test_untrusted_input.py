@@ -36,7 +36,7 @@ from lifesign.domain.a2a.agent_card import read_agent_card
 from lifesign.domain.a2a.announcement import announce_health
 from lifesign.domain.errors import InvalidDocument, InvalidFile
 from lifesign.domain.files.workflow_file import read_workflow
-from lifesign.domain.health.a2a_response import NotJson, TooComplex, outcome_of_json
+from lifesign.domain.health.a2a_response import NotJson, TooComplex, judge_json
 from lifesign.domain.health.a2a_stream import read_event_stream
 from lifesign.domain.health.document_reader import read_document
 from lifesign.domain.lifecycle.opencode_event import read_event
@@ -159,7 +159,7 @@ READERS: dict[str, Reader] = {
     "a health document": Reader(read_document, HEALTH, (InvalidDocument,)),
     "a served document": Reader(lambda body: classify_document(body, content_type="", is_json=True), HEALTH),
     "an answer to a message": Reader(answer_to_message, [*ANSWERS, STREAM]),
-    "an inspected answer": Reader(outcome_of_json, ANSWERS, (NotJson, TooComplex)),
+    "an inspected answer": Reader(judge_json, ANSWERS, (NotJson, TooComplex)),
     "an inspected stream": Reader(
         read_event_stream, [STREAM], ()
     ),

@@ -21,7 +21,7 @@ HOUR_MS = 3_600_000
 # protocol.md 2, the column `interactions`: entries other than a dash.
 SAMPLED = {
     "answered", "caller_fault", "rate_limited", "server_fault", "task_failed", "raised",
-    "unfinished", "timed_out", "malformed", "abandoned_late",
+    "unfinished", "timed_out", "malformed", "abandoned_late", "tool_error",
 }  # fmt: skip
 NOT_SAMPLED = {"not_inspected", "no_operation", "not_admitted", "abandoned", "excluded"}
 

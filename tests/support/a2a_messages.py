@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from lifesign.domain.health.a2a_response import outcome_of_json
+from lifesign.domain.health.a2a_response import judge_json
 from lifesign.domain.health.a2a_stream import read_event_stream
 from lifesign.domain.health.outcome import Outcome
 
@@ -33,7 +33,7 @@ def update_0x(state: str) -> dict[str, Any]:
 
 
 def said(message: object) -> Outcome:
-    return outcome_of_json(json.dumps(message).encode())
+    return judge_json(json.dumps(message).encode()).outcome
 
 
 def event_of(data: str, name: str = "", line_end: str = "\r\n") -> bytes:

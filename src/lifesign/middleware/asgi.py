@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from lifesign.domain.a2a.announcement import CARD_PATHS, DEFAULT_HEALTH_PATH
+from lifesign.domain.health.mcp_answer import is_mcp
 from lifesign.domain.health.outcome import Outcome
 from lifesign.errors import InvalidValue
 from lifesign.middleware.body import Message
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
 _WELL_KNOWN = "/.well-known/"
-_NEVER_SAMPLED = frozenset({"HEAD", "OPTIONS"})
+# A DELETE only if it ends the session of an MCP client.
+_SELDOM_SAMPLED = frozenset({"HEAD", "OPTIONS", "DELETE"})
 
 
 class AgentHealthMiddleware:
@@ -125,6 +127,7 @@ class AgentHealthMiddleware:
         self.count = self.health.count
         self.count_quick_answer = self.health.count_quick_answer
         self.count_inspected_answer = self.health.count_inspected_answer
+        self.count_tool_result = self.health.count_tool_result
         self.note_compressed = self.health.note_compressed
         self.complain = self.health.complain
         self.sends_may_raise: bool | None = None
@@ -155,7 +158,7 @@ class AgentHealthMiddleware:
                 await app(scope, receive, self._announcing(scope, send))
                 return
         is_excluded = self._is_excluded
-        if scope["method"] in _NEVER_SAMPLED or (
+        if (scope["method"] in _SELDOM_SAMPLED and _is_never_sampled(scope)) or (
             is_excluded is not None and is_excluded(_path_below_root(scope))
         ):
             self._count_excluded()
@@ -205,6 +208,10 @@ def _metrics_page(recorder: AgentHealth, settings: MiddlewareSettings) -> "Metri
 
     token = settings.detail_token
     return MetricsPage(recorder, None if token is None else token.get_secret_value())
+
+
+def _is_never_sampled(scope: Scope) -> bool:
+    return scope["method"] != "DELETE" or is_mcp(scope.get("headers") or ())
 
 
 def _root_path(scope: Scope) -> str:

@@ -8,13 +8,15 @@ from typing import Any
 
 from lifesign.domain.health.a2a_response import (
     MAX_CALL_BYTES,
+    JsonAnswer,
     TooComplex,
     call_of_excerpt,
-    outcome_of_json,
+    judge_json,
     parse_or_none,
 )
 from lifesign.domain.health.a2a_stream import EventStreamReader, Shape, StreamEnd
 from lifesign.domain.health.inspection import Inspection
+from lifesign.domain.health.mcp_answer import JUDGED_BY_CODE
 from lifesign.domain.health.outcome import ANSWERED, Outcome
 
 Message = MutableMapping[str, Any]
@@ -65,25 +67,32 @@ def is_partial(start: Message) -> bool:
     return start.get("status") == 206 or bool(header(start, b"content-range"))
 
 
-Classified = tuple[Outcome, Inspection]
+Classified = tuple[Outcome, Inspection | None]
 # Looked up once, see JSON.
 INSPECTED = Inspection.INSPECTED
 GOOD: Classified = (ANSWERED, INSPECTED)
 MALFORMED: Classified = (Outcome.MALFORMED, INSPECTED)
+NO_INTERACTION: Classified = (Outcome.EXCLUDED, None)
 
 
-def classify_json(body: bytes, max_bytes: int) -> Classified:
-    """Return the outcome that a whole JSON body states, GOOD itself for a good one, and if it was read.
+def classified(answer: JsonAnswer) -> Classified:
+    """Return how an answer that was read is counted."""
+    if answer.outcome is Outcome.EXCLUDED:
+        return NO_INTERACTION
+    return answer.outcome, Inspection.TOOL_RESULT if answer.is_tool else INSPECTED
+
+
+def read_json(body: bytes, max_bytes: int) -> JsonAnswer | Inspection:
+    """Return what a whole JSON body states, or why it was not read.
 
     Raises NotJson for what does not parse, also an empty body.
     """
     if len(body) > max_bytes:
-        return Outcome.NOT_INSPECTED, Inspection.OVERSIZED
+        return Inspection.OVERSIZED
     try:
-        outcome = outcome_of_json(body)
+        return judge_json(body)
     except TooComplex:
-        return Outcome.NOT_INSPECTED, Inspection.COMPLEX
-    return GOOD if outcome is ANSWERED else (outcome, INSPECTED)
+        return Inspection.COMPLEX
 
 
 class KeptBytes:
@@ -144,11 +153,11 @@ class JsonBody:
         """Return whether it has no bytes."""
         return self.missed is None and not self._bytes
 
-    def classify(self, last: bytes) -> Classified:
+    def read(self, last: bytes) -> JsonAnswer | Inspection:
         """Judge what was kept together with the last piece. Raises NotJson."""
         if self.missed is not None:
-            return Outcome.NOT_INSPECTED, self.missed
-        return classify_json(bytes(self._bytes) + last, self._max_bytes)
+            return self.missed
+        return read_json(bytes(self._bytes) + last, self._max_bytes)
 
     def close(self) -> None:
         """Keep nothing any more."""
@@ -208,7 +217,8 @@ class StreamedBody:
 
     def __init__(self, start: Message, content: str, max_bytes: int) -> None:
         self.kept: JsonBody | EventsBody | None = None
-        is_inspected = max_bytes and content != OTHER and 200 <= start.get("status", 500) < 300
+        status = start.get("status", 500)
+        is_inspected = max_bytes and content != OTHER and (200 <= status < 300 or status in JUDGED_BY_CODE)
         if is_inspected and not is_compressed(start) and not is_partial(start):
             self.kept = JsonBody(max_bytes) if content == JSON else EventsBody(max_bytes)
         self._keep = _drop if self.kept is None else self.kept.append

@@ -9,17 +9,29 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from lifesign.domain.health.a2a_response import (
+    GOOD_ANSWER,
+    GOOD_TOOL_RESULT,
     MAX_CALL_BYTES,
     STREAMING_PATH,
+    UNNAMED_RESULT,
+    JsonAnswer,
     NotJson,
     TooComplex,
     expects_rpc_answer,
     is_poll,
-    outcome_of_json,
+    judge_json,
     parse_or_none,
 )
 from lifesign.domain.health.a2a_stream import Shape, StreamEnd, has_shape
 from lifesign.domain.health.inspection import Inspection
+from lifesign.domain.health.mcp_answer import (
+    JUDGED_BY_CODE,
+    is_interaction,
+    is_mcp,
+    judge_as_mcp,
+    operation_of,
+    outcome_of_mcp_status,
+)
 from lifesign.domain.health.outcome import (
     ANSWERED,
     TASK_FAILED,
@@ -33,6 +45,7 @@ from lifesign.middleware.body import (
     INSPECTED,
     JSON,
     MALFORMED,
+    NO_INTERACTION,
     OTHER,
     Classified,
     EventsBody,
@@ -40,11 +53,12 @@ from lifesign.middleware.body import (
     Message,
     RequestBody,
     StreamedBody,
-    classify_json,
+    classified,
     content_of,
     header,
     is_compressed,
     is_partial,
+    read_json,
 )
 
 Scope = Message
@@ -52,6 +66,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _BODY = "http.response.body"
+_MALFORMED_ANSWER = JsonAnswer(Outcome.MALFORMED)
+# An MCP server accepts a notification, or an answer of the client's, without a body.
+_ACCEPTED = frozenset({202, 204})
 _SENT_BY_SERVER = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
 
 
@@ -81,6 +98,9 @@ class Observer(Protocol):
     def count_inspected_answer(self, latency_ns: int, now_ns: int) -> None:
         """Count one good answer that took less than `quick_ns` and was inspected; may raise."""
 
+    def count_tool_result(self, latency_ns: int, now_ns: int) -> None:
+        """Count one good result of an MCP tool that took less than `quick_ns`; may raise."""
+
     def note_compressed(self, encoding: str) -> None:
         """Log, once, that an answer could not be inspected because it was compressed."""
 
@@ -98,7 +118,6 @@ class RequestExchange:
     __slots__ = (
         "_began_ns",
         "_body",
-        "_classified",
         "_content",
         "_ended_ns",
         "_first_byte_ns",
@@ -109,6 +128,7 @@ class RequestExchange:
         "_last",
         "_left_ns",
         "_observer",
+        "_read",
         "_receive",
         "_request",
         "_scope",
@@ -137,7 +157,7 @@ class RequestExchange:
         self._body: StreamedBody | None = None
         self._keep: Callable[[Any], None] | None = None
         self._request: bytes | RequestBody | None = None
-        self._classified: Classified | None = None
+        self._read: JsonAnswer | Inspection | None = None
         self._first_byte_ns = self._ended_ns = self._left_ns = self._upload_ns = 0
         self._is_complete = self._is_sent_by_server = self.is_counted = False
         now_ns = observer.now_ns
@@ -247,7 +267,8 @@ class RequestExchange:
         is_waiting = not (self.is_counted or self._first_byte_ns or self._ended_ns or self._left_ns)
         if is_waiting and latency_ns > self._observer.timeout_ns and not self._is_get_stream():
             self.is_counted = True
-            self._observer.count(Outcome.TIMED_OUT, latency_ns, None, now_ns)
+            outcome = Outcome.EXCLUDED if self._is_no_interaction() else Outcome.TIMED_OUT
+            self._observer.count(outcome, latency_ns, None, now_ns)
 
     def _keep_request(self, body: bytes) -> None:
         """Keep the beginning and the end of a body that is long, or comes in several messages."""
@@ -302,7 +323,7 @@ class RequestExchange:
             self._left_ns = self._left_ns or self._observer.now_ns()
             raise
 
-    async def _send_last(self, message: Message) -> None:
+    async def _send_last(self, message: Message) -> None:  # noqa: C901 - calls would cost more than the work
         """Send the last message of the body, and only then look into it."""
         observer, send = self._observer, self._send
         now_ns = observer.now_ns
@@ -337,11 +358,18 @@ class RequestExchange:
                         count_quick_answer = observer.count_quick_answer
                         count_quick_answer(latency_ns, ended_ns)
                         return
-                    if self._is_success_json(body):
+                    read = self._read_short_json(body)
+                    if read is GOOD_ANSWER or (read is UNNAMED_RESULT and not self._is_mcp()):
                         self.is_counted = True
                         self._last = self._request = None
                         count_inspected_answer = observer.count_inspected_answer
                         count_inspected_answer(latency_ns, ended_ns)
+                        return
+                    if read is GOOD_TOOL_RESULT:
+                        self.is_counted = True
+                        self._last = self._request = None
+                        count_tool_result = observer.count_tool_result
+                        count_tool_result(latency_ns, ended_ns)
                         return
         except Exception:  # noqa: BLE001 - measuring must never fail what it measures
             observer.complain("a request could not be counted")
@@ -349,24 +377,21 @@ class RequestExchange:
         if body or self._is_sent_by_server or _is_empty_by_right(start):
             self.end()
 
-    def _is_success_json(self, body: bytes) -> bool:
-        """Return whether an answer in one message is short JSON without a failure; else keep its content."""
+    def _read_short_json(self, body: bytes) -> JsonAnswer | Inspection | None:
+        """Read an answer in one message and keep what it states; None if it is not short JSON."""
         if self._content is not JSON or type(body) is not bytes:
-            return False
+            return None
         if len(body) > self._observer.max_inspected_bytes:
-            return False
+            return None
         try:
-            outcome = outcome_of_json(body)
+            self._read = read = judge_json(body)
         except NotJson:
-            self._classified = MALFORMED
-            return False
+            self._read = _MALFORMED_ANSWER
         except TooComplex:
-            self._classified = (Outcome.NOT_INSPECTED, Inspection.COMPLEX)
-            return False
-        if outcome is ANSWERED:
-            return True
-        self._classified = (outcome, INSPECTED)
-        return False
+            self._read = Inspection.COMPLEX
+        else:
+            return read
+        return None
 
     async def _send_trailers(self, message: Message) -> None:
         await self._send_watched(message)
@@ -391,6 +416,9 @@ class RequestExchange:
             outcome = Outcome.TIMED_OUT
         else:
             outcome, inspection = self._classify_answer()
+        is_open = outcome is not ANSWERED or self._is_get_stream()
+        if is_open and outcome is not Outcome.EXCLUDED and self._is_no_interaction():
+            outcome, inspection = NO_INTERACTION
         if self._is_get_stream():
             observer.count(outcome, None, None, now_ns, inspection)
         elif self._content is not EVENTS:
@@ -414,8 +442,12 @@ class RequestExchange:
             return outcome, None
         if self._body is not None and isinstance(self._body.kept, EventsBody):
             # Clients leave once they have read the error, or the last state.
-            stated = self._classify_events(self._body.kept.end(b""))
-            if stated[0] is not ANSWERED and stated[0] is not Outcome.NOT_INSPECTED:
+            end = self._body.kept.end(b"")
+            stated = self._classify_events(end)
+            is_undecided = stated[0] in {ANSWERED, Outcome.NOT_INSPECTED, Outcome.EXCLUDED}
+            # Clients of MCP leave once they have the result, good or bad.
+            is_result = stated[0] is ANSWERED and end.answer is not None and self._is_mcp()
+            if not is_undecided or is_result:
                 return stated
         if self._is_get_stream():
             return Outcome.ABANDONED, None
@@ -431,9 +463,14 @@ class RequestExchange:
             return Outcome.UNFINISHED, None
         status = start.get("status", 500)
         if not 200 <= status < 300:
-            return outcome_of_status(status, has_route=_has_route(self._scope)), None
-        if not self._observer.max_inspected_bytes:
-            return ANSWERED, None
+            if status >= 400 and self._is_mcp():
+                outcome = self._classify_mcp_refusal(status)
+            else:
+                outcome = outcome_of_status(status, has_route=_has_route(self._scope))
+            return outcome, None
+        is_accepted = status in _ACCEPTED and self._is_mcp()
+        if is_accepted or not self._observer.max_inspected_bytes:
+            return NO_INTERACTION if is_accepted else (ANSWERED, None)
         sent = {**start, "headers": self._headers}
         if self._body is None:
             self._content = content_of(sent)
@@ -467,6 +504,8 @@ class RequestExchange:
         is_failure = outcome is not ANSWERED and outcome is not Outcome.NOT_INSPECTED
         if end.has_other_data and not is_failure and (end.is_rpc or expects_rpc_answer(self._call())):
             return MALFORMED
+        if not end.has_task and self._is_mcp():
+            return self._classify_mcp_events(end)
         if outcome is TASK_FAILED and self._is_poll():
             outcome = ANSWERED if end.missed is None else Outcome.NOT_INSPECTED
         if outcome is not Outcome.NOT_INSPECTED or end.missed is None:
@@ -474,20 +513,55 @@ class RequestExchange:
         return outcome, end.missed
 
     def _classify_json(self, kept: JsonBody | None, last: bytes, status: int) -> Classified:
-        judged = self._classified
-        if judged is None and not last and (kept is None or kept.is_empty()):
+        if self._read is None and not last and (kept is None or kept.is_empty()):
             # 202 and 204 have no body by right.
             return MALFORMED if status == 200 and expects_rpc_answer(self._call()) else GOOD
-        if judged is None:
-            try:
-                judged = (
-                    classify_json(last, self._observer.max_inspected_bytes)
-                    if kept is None
-                    else kept.classify(last)
-                )
-            except NotJson:
-                judged = MALFORMED
-        return GOOD if judged[0] is TASK_FAILED and self._is_poll() else judged
+        read = self._read or self._read_json(kept, last)
+        if isinstance(read, Inspection):
+            return Outcome.NOT_INSPECTED, read
+        if read.outcome is TASK_FAILED and self._is_poll():
+            return GOOD
+        is_by_request = read.is_unnamed or read.is_rpc_error or read.members
+        return classified(self._as_mcp(read) if is_by_request and self._is_mcp() else read)
+
+    def _read_json(self, kept: JsonBody | None, last: bytes) -> JsonAnswer | Inspection:
+        try:
+            return read_json(last, self._observer.max_inspected_bytes) if kept is None else kept.read(last)
+        except NotJson:
+            return _MALFORMED_ANSWER
+
+    def _is_mcp(self) -> bool:
+        """Return whether the request is one of MCP. Not asked for what is surely A2A: it takes 0.5 µs."""
+        return is_mcp(self._scope.get("headers") or ())
+
+    def _operation(self) -> str:
+        return operation_of(self._scope.get("headers") or (), self._call())
+
+    def _is_no_interaction(self) -> bool:
+        """Return whether the request is one of MCP that is no interaction, however it ends."""
+        return self._is_mcp() and not is_interaction(self._scope["method"], self._operation())
+
+    def _as_mcp(self, read: JsonAnswer, status: int = 200) -> JsonAnswer:
+        return judge_as_mcp(read, self._operation(), status)
+
+    def _classify_mcp_refusal(self, status: int) -> Outcome:
+        """Judge an MCP answer of 4xx or 5xx: the JSON-RPC code decides where its status says less."""
+        last = bytes(self._last or b"")
+        kept = None if self._body is None else self._body.kept
+        if status in JUDGED_BY_CODE and (last or isinstance(kept, JsonBody)):
+            read = self._read_json(kept if isinstance(kept, JsonBody) else None, last)
+            if isinstance(read, JsonAnswer) and (read.is_rpc_error or read.members):
+                return self._as_mcp(read, status).outcome
+        return outcome_of_mcp_status(status)
+
+    def _classify_mcp_events(self, end: StreamEnd) -> Classified:
+        """Judge a stream of an MCP server by its answer: other events are requests and notifications."""
+        if end.answer is not None:
+            return classified(self._as_mcp(end.answer))
+        if end.missed is not None:
+            return Outcome.NOT_INSPECTED, end.missed
+        # A server may close a stream before the answer, which its client then gets by a GET.
+        return NO_INTERACTION if end.outcome is ANSWERED else (end.outcome, INSPECTED)
 
     def _is_poll(self) -> bool:
         return is_poll(self._scope["method"], self._scope["path"], self._call())

@@ -33,6 +33,7 @@ _STREAMS = len(Outcome)
 _INSPECTIONS = _STREAMS + 1
 """The lanes behind that one: how many answers were inspected, and why others were not."""
 _INSPECTED = _INSPECTIONS + Inspection.INSPECTED
+_TOOL_RESULTS = _INSPECTIONS + Inspection.TOOL_RESULT
 _MOST_PENDING = 256
 """Maximum of quick answers that are added to the window together: that takes 30 µs."""
 _RETRY_NS = 50_000_000
@@ -97,11 +98,13 @@ class AgentHealth:
         if self.settings.state_dir is not None:
             self.count_quick_answer = self._count_quick_answer_at_once  # type: ignore[method-assign]
             self.count_inspected_answer = self._count_inspected_answer_at_once  # type: ignore[method-assign]
+            self.count_tool_result = self._count_tool_result_at_once  # type: ignore[method-assign]
         if not getattr(sys, "_is_gil_enabled", lambda: True)():
             # Without the GIL an increment is no longer one step.
             self.count = self._count_locked  # type: ignore[method-assign]
             self.count_quick_answer = self._count_answer_locked  # type: ignore[method-assign]
             self.count_inspected_answer = self._count_inspected_locked  # type: ignore[method-assign]
+            self.count_tool_result = self._count_tool_result_locked  # type: ignore[method-assign]
         self.count_overdue: Callable[[int], None] | None = None
         """Called with the monotonic time before a document is made, to count what may never end."""
         self.is_inspecting = True
@@ -136,6 +139,8 @@ class AgentHealth:
         inspection = Inspection.INSPECTED if self._is_sampled[known] else None
         if known is Outcome.NOT_INSPECTED:
             inspection = Inspection.UNSPECIFIED
+        elif known is Outcome.TOOL_ERROR:
+            inspection = Inspection.TOOL_RESULT
         try:
             self.count(known, latency_ns, first_byte_ns, self.clock.monotonic_ns(), inspection)
         except Exception:  # noqa: BLE001 - measuring must never fail what it measures
@@ -227,6 +232,15 @@ class AgentHealth:
         if len(pending_ns) >= _MOST_PENDING:
             self._count_pending_locked()
 
+    def count_tool_result(self, latency_ns: int, now_ns: int) -> None:
+        """Count one good result of an MCP tool that took 0 to QUICK_NS."""
+        if now_ns >= self._due_ns:
+            self._catch_up_locked(now_ns)
+        pending_ns = self._pending_tools_ns
+        pending_ns.append(latency_ns)
+        if len(pending_ns) >= _MOST_PENDING:
+            self._count_pending_locked()
+
     def note_compressed(self, encoding: str) -> None:
         """Log, once for each agent and process, that a compression hides answers from the middleware."""
         if not self._has_noted_compressed:
@@ -285,6 +299,8 @@ class AgentHealth:
         """Latencies of quick answers that are not in the window yet."""
         self._pending_inspected_ns: list[int] = []
         """Those of answers that were inspected."""
+        self._pending_tools_ns: list[int] = []
+        """Those of good results of MCP tools."""
         self._due_ns = 0
         """When `count` must look up: the slot ends, or the document is due. 0 until it is open."""
 
@@ -313,6 +329,13 @@ class AgentHealth:
         self._counts[_INSPECTED] += 1
         self._counts[0] += 1
 
+    def _count_tool_result_at_once(self, latency_ns: int, now_ns: int) -> None:
+        if now_ns >= self._due_ns:
+            self._catch_up_locked(now_ns)
+        self._latencies[bin_of(latency_ns)] += 1
+        self._counts[_TOOL_RESULTS] += 1
+        self._counts[0] += 1
+
     def _count_pending_locked(self) -> None:
         with self._lock:
             self._count_pending()
@@ -320,13 +343,15 @@ class AgentHealth:
     def _count_pending(self) -> None:
         """Put into the window what is pending. The lock is held; other threads may add more meanwhile."""
         latencies = self._latencies
-        for pending in (self._pending_ns, self._pending_inspected_ns):
+        for pending in (self._pending_ns, self._pending_inspected_ns, self._pending_tools_ns):
             pending_ns = pending[:]
             del pending[: len(pending_ns)]
             for latency_ns in pending_ns:
                 latencies[bin_of(latency_ns)] += 1
             if pending is self._pending_inspected_ns:
                 self._counts[_INSPECTED] += len(pending_ns)
+            elif pending is self._pending_tools_ns:
+                self._counts[_TOOL_RESULTS] += len(pending_ns)
             self._counts[0] += len(pending_ns)
 
     def _count_answer_locked(self, latency_ns: int, now_ns: int) -> None:
@@ -334,6 +359,9 @@ class AgentHealth:
 
     def _count_inspected_locked(self, latency_ns: int, now_ns: int) -> None:
         self._count_locked(Outcome.ANSWERED, latency_ns, None, now_ns, Inspection.INSPECTED)
+
+    def _count_tool_result_locked(self, latency_ns: int, now_ns: int) -> None:
+        self._count_locked(Outcome.ANSWERED, latency_ns, None, now_ns, Inspection.TOOL_RESULT)
 
     def _opened(self, now_ns: int) -> Windows:
         if self._windows is None:

@@ -43,8 +43,8 @@ MOST_WORKERS = 256
 """How many worker processes of one agent share a state directory at most."""
 
 _MAGIC = b"lifesign window1"
-_LAYOUT_VERSION = 2
-"""2: rows have a count for each `Inspection`."""
+_LAYOUT_VERSION = 3
+"""2: rows have a count for each `Inspection`. 3: one more `Outcome` and one more `Inspection`."""
 # magic, layout version, window length (ns); then their checksum; then the start of the owner (ns)
 _HEADER = struct.Struct("<16sQQ")
 _STARTED = struct.Struct("<Q")

@@ -17,14 +17,17 @@ from tests.support.a2a_messages import (
 )
 
 from lifesign.domain.health.a2a_response import (
+    GOOD_ANSWER,
+    GOOD_TOOL_RESULT,
     MAX_CALL_BYTES,
     MAX_MARKS,
+    UNNAMED_RESULT,
     NotJson,
     TooComplex,
     call_of_excerpt,
     expects_rpc_answer,
     is_poll,
-    outcome_of_json,
+    judge_json,
     parse_or_none,
 )
 from lifesign.domain.health.a2a_stream import read_event_stream
@@ -225,12 +228,23 @@ def test_every_outcome_of_an_error_has_a_weight_in_a_batch() -> None:
         assert said([rpc_error(code)]) is said(rpc_error(code))
 
 
-def test_failed_tool_of_mcp_is_a_failure() -> None:
+def test_failed_tool_of_mcp_is_a_tool_error() -> None:
     failed = rpc(result={"content": [{"type": "text", "text": "the backend is down"}], "isError": True})
-    assert said(failed) is FAILED
-    assert said([rpc(result={"isError": False}), failed]) is FAILED
-    assert streamed(event(failed)) is FAILED
+    assert said(failed) is Outcome.TOOL_ERROR
+    assert said([rpc(result={"isError": False}), failed]) is Outcome.TOOL_ERROR
+    assert streamed(event(failed)) is Outcome.TOOL_ERROR
     assert said(rpc(result={"content": [], "isError": False})) is ANSWERED
+
+
+def test_result_of_a_tool_is_known_by_its_content() -> None:
+    assert judge_json(b'{"jsonrpc":"2.0","result":{"content":[]}}') is GOOD_TOOL_RESULT
+    assert judge_json(b'{"jsonrpc":"2.0","result":{"tools":[]}}') is UNNAMED_RESULT
+    assert judge_json(b'{"content":[]}') is GOOD_ANSWER
+
+
+@pytest.mark.parametrize("member", ["message", "kind", "contents", "messages", "completion"])
+def test_result_of_a_known_operation_needs_no_look_at_the_request(member: str) -> None:
+    assert judge_json(json.dumps(rpc(result={member: {}})).encode()) is GOOD_ANSWER
 
 
 # --- polls and sends --------------------------------------------------------------------------------------
@@ -376,7 +390,7 @@ def test_only_a_json_rpc_call_with_an_id_expects_an_answer() -> None:
 @pytest.mark.parametrize("raw", [b"[" * 200_000, b'{"a":' * 200_000, b"[" * 50_000 + b"]" * 50_000])
 def test_too_deep_nesting_differs_from_invalid_json(raw: bytes) -> None:
     with pytest.raises(TooComplex):
-        outcome_of_json(raw)
+        judge_json(raw)
     assert parse_or_none(raw) is None
 
 
@@ -399,7 +413,7 @@ def test_too_deep_nesting_differs_from_invalid_json(raw: bytes) -> None:
 )
 def test_invalid_json_is_reported(raw: bytes) -> None:
     with pytest.raises(NotJson):
-        outcome_of_json(raw)
+        judge_json(raw)
     assert parse_or_none(raw) is None
 
 
@@ -415,7 +429,7 @@ def test_invalid_json_is_reported(raw: bytes) -> None:
 )
 def test_what_pythons_own_json_takes_is_taken(raw: bytes) -> None:
     assert json.loads(raw)
-    assert outcome_of_json(raw) is ANSWERED
+    assert judge_json(raw).outcome is ANSWERED
 
 
 @pytest.mark.parametrize("item", [b"{}", b"[]", b"1"])
@@ -424,9 +438,9 @@ def test_body_with_too_many_brackets_and_commas_is_not_parsed(item: bytes) -> No
         return b"[" + b",".join([item] * items) + b" " * MAX_MARKS + b"]"
 
     of_each = 1 if item == b"1" else 2
-    assert outcome_of_json(listed(MAX_MARKS // of_each)) is ANSWERED
+    assert judge_json(listed(MAX_MARKS // of_each)).outcome is ANSWERED
     with pytest.raises(TooComplex):
-        outcome_of_json(listed(MAX_MARKS // of_each + 1))
+        judge_json(listed(MAX_MARKS // of_each + 1))
 
 
 @pytest.mark.parametrize("digits", [19, 20, 21, 4300, 4301, 100_000])
@@ -435,9 +449,9 @@ def test_number_of_any_length_is_read(digits: int, extra: bytes) -> None:
     """The lone surrogate is one that only Python's own parser takes."""
     number = b"1" * digits
     answer = b'{"jsonrpc":"2.0","result":{"n":%s,"x":0.%s}%s}' % (number, number, extra)
-    assert outcome_of_json(answer) is ANSWERED
+    assert judge_json(answer).outcome is ANSWERED
     fault = b'{"jsonrpc":"2.0","error":{"code":-32602,"data":%s}%s}' % (number, extra)
-    assert outcome_of_json(fault) is Outcome.CALLER_FAULT
+    assert judge_json(fault).outcome is Outcome.CALLER_FAULT
 
 
 SCALARS = (
@@ -466,7 +480,7 @@ ANSWERS = JSON | st.one_of(
 @example(rpc(result={"task": {"status": {"state": {}}}}))
 def test_any_json_is_classified(message: object) -> None:
     raw = json.dumps(message).encode()
-    assert outcome_of_json(raw) in Outcome
+    assert judge_json(raw).outcome in Outcome
     assert read_event_stream(b"data: " + raw + b"\n\n").outcome in Outcome
     assert read_event_stream(b"event: error\ndata: " + raw + b"\n\n").outcome in Outcome
     assert is_poll("POST", "/", message) in {True, False}
@@ -476,7 +490,7 @@ def test_any_json_is_classified(message: object) -> None:
 @given(st.binary())
 def test_any_bytes_are_classified_or_invalid_json(raw: bytes) -> None:
     try:
-        outcome = outcome_of_json(raw)
+        outcome = judge_json(raw).outcome
     except (NotJson, TooComplex):
         assert parse_or_none(raw) is None
     else:

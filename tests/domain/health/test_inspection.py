@@ -23,6 +23,7 @@ COUNTS = st.lists(st.integers(0, 2**40), min_size=len(Inspection), max_size=len(
 def test_the_number_of_an_inspection_never_changes_as_window_files_hold_it() -> None:
     assert [one.name for one in Inspection] == [
         "INSPECTED", "COMPRESSED", "OVERSIZED", "COMPLEX", "NO_ROOM", "FROM_FILE", "UNSPECIFIED",
+        "TOOL_RESULT",
     ]  # fmt: skip
     assert list(Inspection) == list(range(len(Inspection)))
 

@@ -66,6 +66,7 @@ OUTCOMES = {
     Outcome.ABANDONED: NOT_SAMPLED,
     Outcome.ABANDONED_LATE: AGENTS_FAULT,
     Outcome.EXCLUDED: NOT_SAMPLED,
+    Outcome.TOOL_ERROR: CALLERS_FAULT,
 }
 COUNTS = st.lists(st.integers(0, 2**40), min_size=len(Outcome), max_size=len(Outcome))
 
@@ -151,7 +152,7 @@ def test_the_number_of_an_outcome_never_changes_as_window_files_hold_it() -> Non
     assert [outcome.name for outcome in Outcome] == [
         "ANSWERED", "NOT_INSPECTED", "CALLER_FAULT", "RATE_LIMITED", "NO_OPERATION", "NOT_ADMITTED",
         "SERVER_FAULT", "TASK_FAILED", "RAISED", "UNFINISHED", "TIMED_OUT", "MALFORMED",
-        "ABANDONED", "ABANDONED_LATE", "EXCLUDED",
+        "ABANDONED", "ABANDONED_LATE", "EXCLUDED", "TOOL_ERROR",
     ]  # fmt: skip
     assert list(Outcome) == list(range(len(Outcome)))
 

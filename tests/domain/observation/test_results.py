@@ -338,10 +338,11 @@ def test_only_failures_lose_their_count(layer: str, result: str) -> None:
 
 
 def test_a_layer_that_does_not_count_keeps_its_class_and_reason_as_text() -> None:
-    observation = seen(discovery={"result": "timeout", "reason": "closed"})
-    changed = observation.discounted(InconclusiveReason.NO_WITNESS, "no witness")
+    observation = seen(discovery={"result": "timeout", "reason": "no connection to a.example:443 in time"})
+    changed = observation.discounted(InconclusiveReason.NO_WITNESS, "no witness answered")
     assert changed.discovery == LayerResult(
-        result=ResultClass.NOT_MEASURED, reason="no witness (timeout: closed)"
+        result=ResultClass.NOT_MEASURED,
+        reason="no witness answered (timeout: no connection to a.example:443 in time)",
     )
 
 
@@ -376,7 +377,7 @@ def test_a_probe_that_did_not_take_place_says_so_and_why() -> None:
     observation = not_measured(
         datetime(2026, 7, 1, tzinfo=UTC),
         InconclusiveReason.NOT_PROBED,
-        "stopped",
+        "the prober did not run",
         target_url="https://a.example/",
     )
     assert observation.inconclusive_reason is InconclusiveReason.NOT_PROBED
@@ -384,4 +385,4 @@ def test_a_probe_that_did_not_take_place_says_so_and_why() -> None:
     assert not observation.is_liveness_signal
     assert not observation.is_measured_failure
     assert observation.discovery is not None
-    assert observation.discovery.reason == "stopped"
+    assert observation.discovery.reason == "the prober did not run"

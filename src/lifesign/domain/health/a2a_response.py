@@ -7,6 +7,7 @@ count: an artifact may contain the word "error". `a2a_stream` reads event stream
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -38,12 +39,17 @@ _SENDING_PATHS = ("message:send", STREAMING_PATH)
 
 # Weight of the outcome of one answer in a batch: the outcome with the highest weight is that of the batch.
 _WEIGHT_IN_BATCH: Mapping[Outcome, int] = MappingProxyType({
-    Outcome.NO_OPERATION: 0,
-    Outcome.ANSWERED:     1,
-    Outcome.CALLER_FAULT: 2,
-    Outcome.TASK_FAILED:  3,
-    Outcome.SERVER_FAULT: 4,
+    Outcome.EXCLUDED:     0,
+    Outcome.NO_OPERATION: 1,
+    Outcome.ANSWERED:     2,
+    Outcome.CALLER_FAULT: 3,
+    Outcome.TOOL_ERROR:   4,
+    Outcome.TASK_FAILED:  5,
+    Outcome.SERVER_FAULT: 6,
 })  # fmt: skip
+
+# Members of a result that name MCP's operation: of `resources/read`, `prompts/get`, `completion/complete`.
+_MCP_MEMBERS = ("contents", "messages", "completion")
 
 # Members with plain values, and then the method: of the beginning of a call, and of its end.
 _PLAIN = rb'"[^"\\]*+"\s*+:\s*+(?:"[^"\\]*+"|[-+.0-9a-zA-Z]++)\s*+'
@@ -60,37 +66,79 @@ class TooComplex(ValueError):
     """The bytes may be JSON, but have too many brackets or are nested too deeply to be read."""
 
 
-def outcome_of_json(body: bytes) -> Outcome:
-    """Judge a whole JSON answer that came with a 2xx status.
+@dataclass(frozen=True, slots=True)
+class JsonAnswer:
+    """What a JSON answer states. Good answers are one of the objects below, so that nothing is created."""
+
+    outcome: Outcome
+    """The outcome, unless the request shows that the operation is one of MCP: see `mcp_answer`."""
+    is_tool: bool = False
+    """Whether it is the result of an MCP tool."""
+    is_unnamed: bool = False
+    """Whether it is a JSON-RPC result that does not show which operation it answers."""
+    is_rpc_error: bool = False
+    code: object = None
+    """The code of a JSON-RPC error."""
+    members: tuple["JsonAnswer", ...] = ()
+    """The answers of a JSON-RPC batch."""
+
+
+GOOD_ANSWER: Final = JsonAnswer(ANSWERED)
+GOOD_TOOL_RESULT: Final = JsonAnswer(ANSWERED, is_tool=True)
+UNNAMED_RESULT: Final = JsonAnswer(ANSWERED, is_unnamed=True)
+FAILED_TASK: Final = JsonAnswer(TASK_FAILED)
+FAILED_TOOL: Final = JsonAnswer(Outcome.TOOL_ERROR, is_tool=True)
+
+
+def judge_json(body: bytes) -> JsonAnswer:
+    """Judge a whole JSON answer.
 
     Raises NotJson or TooComplex. Knows JSON-RPC by the top-level `jsonrpc`; other JSON is A2A's
     REST binding if it has its members, else an answer. A JSON-RPC batch is as bad as its worst answer.
     """
     message = parse_bounded(body)
     if isinstance(message, dict):
-        return outcome_of_message(message)
-    return _outcome_of_batch(message) if isinstance(message, list) else ANSWERED
+        return judge_message(message)
+    return _judge_batch(message) if isinstance(message, list) else GOOD_ANSWER
 
 
-def outcome_of_message(message: Mapping[str, Any]) -> Outcome:
-    """Judge one JSON object by its JSON-RPC error, its task's state, or MCP's `isError`."""
-    is_rpc = "jsonrpc" in message
-    if is_rpc:
-        if message.get("error") is not None:
-            return outcome_of_error(message["error"], is_rpc=True)
-        result = message.get("result")
-        if not isinstance(result, dict):
-            return ANSWERED
-        if result.get("isError") is True:
-            return TASK_FAILED
-    else:
-        result = message
-    return TASK_FAILED if _state_of(result, is_rpc=is_rpc) in _FAILED_STATES else ANSWERED
+def judge_message(message: Mapping[str, Any]) -> JsonAnswer:  # noqa: PLR0911 - a call costs 100 ns per request
+    """Judge one JSON object by its JSON-RPC error, its task's state, or the members of MCP's results."""
+    if "jsonrpc" not in message:
+        return FAILED_TASK if _state_of(message, is_rpc=False) in _FAILED_STATES else GOOD_ANSWER
+    error = message.get("error")
+    if error is not None:
+        code = error.get("code") if isinstance(error, dict) else None
+        return JsonAnswer(outcome_of_rpc_code(code), is_rpc_error=True, code=code)
+    result = message.get("result")
+    if not isinstance(result, dict):
+        return UNNAMED_RESULT
+    if result.get("isError") is True:
+        return FAILED_TOOL
+    state = _state_of(result, is_rpc=True)
+    if state is not None:
+        return FAILED_TASK if state in _FAILED_STATES else GOOD_ANSWER
+    if "content" in result:
+        return GOOD_TOOL_RESULT
+    is_named = "message" in result or "kind" in result or result.get("resultType") == "input_required"
+    return GOOD_ANSWER if is_named or any(name in result for name in _MCP_MEMBERS) else UNNAMED_RESULT
 
 
-def _outcome_of_batch(messages: list[Any]) -> Outcome:
-    outcomes = [outcome_of_message(one) for one in messages if isinstance(one, dict) and "jsonrpc" in one]
-    return max(outcomes, key=_WEIGHT_IN_BATCH.__getitem__, default=ANSWERED)
+def worst_of(answers: tuple[JsonAnswer, ...]) -> JsonAnswer:
+    """Return the answer that decides a batch. `answers` is not empty."""
+    return max(answers, key=_badness)
+
+
+def _badness(answer: JsonAnswer) -> tuple[int, bool, bool]:
+    return _WEIGHT_IN_BATCH[answer.outcome], answer.is_tool, not answer.is_unnamed
+
+
+def _judge_batch(messages: list[Any]) -> JsonAnswer:
+    answers = tuple(judge_message(one) for one in messages if isinstance(one, dict) and "jsonrpc" in one)
+    if not answers:
+        return GOOD_ANSWER
+    worst = worst_of(answers)
+    return JsonAnswer(worst.outcome, worst.is_tool, is_unnamed=worst.is_unnamed, members=answers)
 
 
 def is_poll(http_method: str, path: str, request: object) -> bool:

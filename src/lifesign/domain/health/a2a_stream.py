@@ -6,18 +6,21 @@ or anything else; only JSON-RPC promises that it is JSON.
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lifesign.domain.health.a2a_response import (
+    FAILED_TOOL,
     MAX_MARKS,
+    JsonAnswer,
     NotJson,
     TooComplex,
     is_failed,
+    judge_message,
     outcome_of_error,
-    outcome_of_message,
     parse_bounded,
     task_state,
+    worst_of,
 )
 from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.outcome import ANSWERED, TASK_FAILED, Outcome
@@ -83,6 +86,10 @@ class StreamEnd:
     """Whether the data of an event was not JSON."""
     has_events: bool = False
     """Whether there was an event with data, read or not; comments and `retry` alone are no event."""
+    answer: JsonAnswer | None = field(default=None, compare=False)
+    """What decides if the stream is one of MCP: the first JSON-RPC error, else the worst result."""
+    has_task: bool = field(default=False, compare=False)
+    """Whether an event reported the state of an A2A task."""
 
 
 class EventStreamReader:
@@ -93,8 +100,8 @@ class EventStreamReader:
     """
 
     __slots__ = (
-        "_error", "_has_begun", "_has_events", "_has_other_data", "_is_rpc", "_is_skipping", "_last",
-        "_lessons_left", "_max_event_bytes", "_missed", "_rest", "_shape",
+        "_answer", "_error", "_has_begun", "_has_events", "_has_other_data", "_has_task", "_is_rpc",
+        "_is_skipping", "_last", "_lessons_left", "_max_event_bytes", "_missed", "_rest", "_shape",
     )  # fmt: skip
 
     def __init__(self, max_event_bytes: int) -> None:
@@ -104,6 +111,8 @@ class EventStreamReader:
         self._is_skipping = False
         self._has_begun = False
         self._error: Outcome | None = None
+        self._answer: JsonAnswer | None = None
+        self._has_task = False
         self._last = ANSWERED
         self._missed: Inspection | None = None
         self._is_rpc = self._has_other_data = self._has_events = False
@@ -166,8 +175,9 @@ class EventStreamReader:
         there.
         """
         outcome = self._last if self._error is None else self._error
+        answer = self._answer
         if outcome is ANSWERED and self._rest and not self._is_skipping:
-            outcome = self._outcome_of_rest()
+            outcome, answer = self._outcome_of_rest()
         if self._missed is not None and outcome is ANSWERED:
             outcome = Outcome.NOT_INSPECTED
         return StreamEnd(
@@ -176,12 +186,14 @@ class EventStreamReader:
             is_rpc=self._is_rpc,
             has_other_data=self._has_other_data,
             has_events=self._has_events or self._missed is not None,
+            answer=answer,
+            has_task=self._has_task,
         )
 
-    def _outcome_of_rest(self) -> Outcome:
+    def _outcome_of_rest(self) -> tuple[Outcome, JsonAnswer | None]:
         reader = EventStreamReader(self._max_event_bytes)
         reader._read(bytes(self._rest) + b"\n\n")
-        return reader._last if reader._error is None else reader._error
+        return reader._last if reader._error is None else reader._error, reader._answer or self._answer
 
     def _hold(self, piece: bytes) -> None:
         if self._is_skipping:
@@ -275,16 +287,25 @@ class EventStreamReader:
     def _note_message(self, message: dict[str, Any]) -> None:
         is_rpc = "jsonrpc" in message
         self._is_rpc = self._is_rpc or is_rpc
+        if is_rpc and "method" in message:
+            # A request or a notification of an MCP server, whatever other members it has.
+            return
         if message.get("error") is not None:
             if self._error is None:
                 self._error = outcome_of_error(message["error"], is_rpc=is_rpc)
+                self._answer = judge_message(message) if is_rpc else None
             return
         state = task_state(message)
         if state is not None:
+            self._has_task = True
             self._last = TASK_FAILED if is_failed(state) else ANSWERED
-        elif is_rpc and outcome_of_message(message) is TASK_FAILED:
-            self._last = TASK_FAILED
-        if self._last is TASK_FAILED:
+        elif is_rpc:
+            answer = judge_message(message)
+            if answer is not self._answer:
+                self._answer = answer if self._answer is None else worst_of((answer, self._answer))
+            if answer is FAILED_TOOL:
+                self._last = Outcome.TOOL_ERROR
+        if self._last is not ANSWERED:
             # From here on, an event of the shape would be a change.
             self._shape = None
             self._lessons_left = 0

@@ -34,6 +34,11 @@ class Inspection(IntEnum):
     """The server sent the body from a file."""
     UNSPECIFIED = 6
     """Recorded as `not_inspected` with `AgentHealth.record`, which takes no reason."""
+    TOOL_RESULT = 7
+    """The deciding members were read, and are those of an MCP tool's result: of a good one, or an error."""
+
+
+_READ: Final = (Inspection.INSPECTED, Inspection.TOOL_RESULT)
 
 
 class StatusRule(StrEnum):
@@ -47,6 +52,8 @@ class StatusRule(StrEnum):
     """Most answers were not inspected. The failures that were seen decide, with the others taken as good."""
     MOSTLY_NOT_INSPECTED = "mostly_not_inspected"
     """Most answers were not inspected, and the failures that were seen decide nothing: unknown."""
+    MOSTLY_TOOL_ERRORS = "mostly_tool_errors"
+    """The ratio is healthy, but most results of MCP tools are errors: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,8 @@ class InspectionTally:
     inspected: int = 0
     not_inspected: Mapping[str, int] = field(default_factory=dict)
     """Counts by the name of the reason in lower case. Reasons that did not occur are absent."""
+    tool_results: int = 0
+    """Number of the inspected answers that are results of MCP tools."""
 
     @property
     def is_mostly_missing(self) -> bool:
@@ -65,17 +74,24 @@ class InspectionTally:
 
 def tally_of(counts: Sequence[int]) -> InspectionTally:
     """Return the tally of `counts`, which are indexed by `Inspection`."""
-    reasons = (reason for reason in Inspection if reason is not Inspection.INSPECTED and counts[reason])
+    reasons = (reason for reason in Inspection if reason not in _READ and counts[reason])
     return InspectionTally(
-        counts[Inspection.INSPECTED], {reason.name.lower(): counts[reason] for reason in reasons}
+        sum(counts[reason] for reason in _READ),
+        {reason.name.lower(): counts[reason] for reason in reasons},
+        counts[Inspection.TOOL_RESULT],
     )
 
 
 def inspection_extension(tally: InspectionTally, rule: StatusRule) -> dict[str, Any]:
-    """Return the extension's value. `not_inspected` is absent if every answer was inspected."""
+    """Return the extension's value.
+
+    `not_inspected` is absent if every answer was inspected, `tool_results` if no tool of MCP was called.
+    """
     member: dict[str, Any] = {"rule": rule.value, "inspected": tally.inspected}
     if tally.not_inspected:
         member["not_inspected"] = dict(tally.not_inspected)
+    if tally.tool_results:
+        member["tool_results"] = tally.tool_results
     return member
 
 
@@ -95,13 +111,13 @@ def read_inspection(extensions: Mapping[str, Any] | None) -> InspectionNote | No
         return None
     given = value.get("not_inspected")
     reasons = given if isinstance(given, dict) else {}
-    names = [reason.name.lower() for reason in Inspection if reason is not Inspection.INSPECTED]
+    names = [reason.name.lower() for reason in Inspection if reason not in _READ]
     counts = {name: count for name in names if (count := _count(reasons.get(name)))}
     rule = value.get("rule")
     known = {name.value: name for name in StatusRule}
     return InspectionNote(
         known.get(rule) if isinstance(rule, str) else None,
-        InspectionTally(_count(value.get("inspected")), counts),
+        InspectionTally(_count(value.get("inspected")), counts, _count(value.get("tool_results"))),
     )
 
 

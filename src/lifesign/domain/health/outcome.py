@@ -25,13 +25,16 @@ class Outcome(IntEnum):
     RATE_LIMITED = 3
     """429: the agent has no capacity for this caller now."""
     NO_OPERATION = 4
-    """The request reached no operation: 404 without a route, 405, JSON-RPC -32700, -32600, -32601."""
+    """The request reached no operation: 404 without a route, 405, JSON-RPC -32700, -32600, -32601.
+
+    For MCP also -32020 to -32022, and 400, 404, 406 and 415 of the transport.
+    """
     NOT_ADMITTED = 5
     """The request was stopped at the door: 401, 402, 403, 407."""
     SERVER_FAULT = 6
     """5xx, JSON-RPC -32603, -32006 and every unknown code, SSE `event: error`."""
     TASK_FAILED = 7
-    """The A2A task that this request asked for ended FAILED, or the MCP tool that it called failed."""
+    """The A2A task that this request asked for ended FAILED."""
     RAISED = 8
     """An exception left the application before its answer was complete."""
     UNFINISHED = 9
@@ -45,7 +48,12 @@ class Outcome(IntEnum):
     ABANDONED_LATE = 13
     """The caller left before the end, after more than `timeout_seconds` of waiting."""
     EXCLUDED = 14
-    """Never an interaction: card paths, HEAD, OPTIONS, paths that the settings exclude."""
+    """Never an interaction: card paths, HEAD, OPTIONS, paths that the settings exclude.
+
+    Of MCP all that calls no tool, reads no resource, gets no prompt and completes no argument.
+    """
+    TOOL_ERROR = 15
+    """The MCP tool that this request called returned `isError: true`: its own failure, or the caller's."""
 
 
 # A member that is looked up through its Enum takes 75 ns; these two are met in every request.
@@ -99,6 +107,8 @@ _SIDES: Mapping[Outcome, tuple[Side | None, Side | None, Side | None]] = {
     Outcome.ABANDONED:      (_N, _N, _N),
     Outcome.ABANDONED_LATE: (_E, _E, _E),
     Outcome.EXCLUDED:       (_N, _N, _N),
+    # SDKs turn an exception of a tool into such a result, and wrong arguments as well: see `window_status`.
+    Outcome.TOOL_ERROR:     (_E, _E, _N),
 }  # fmt: skip
 
 SIDES: Mapping[CountingProfile, Mapping[Outcome, Side | None]] = MappingProxyType(

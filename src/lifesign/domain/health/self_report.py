@@ -43,7 +43,13 @@ def self_report(
     # A worker that was killed between the two may have left a latency without its sample.
     percentiles = totals.latencies.percentiles_ms(0.50, 0.99) if samples.total else ()
     p99_ms = percentiles[1] if percentiles else None
-    judged = window_status(samples, tally_of(totals.inspections), p99_ms, declared.baseline_p99_ms)
+    judged = window_status(
+        samples,
+        tally_of(totals.inspections),
+        p99_ms,
+        declared.baseline_p99_ms,
+        totals.current[Outcome.TOOL_ERROR],
+    )
 
     health: dict[str, Any] = {"status": judged.status}
     if judged.status is HealthStatus.HEALTHY:

@@ -50,8 +50,12 @@ def window_status(
     tally: InspectionTally,
     latency_p99_ms: float | None = None,
     baseline_p99_ms: float | None = None,
+    tool_errors: int = 0,
 ) -> WindowStatus:
     """Judge a window, also one in which most answers could not be inspected.
+
+    If more than half of the results of MCP tools are errors, the window is not healthy but unknown: SDKs turn
+    the exception of a tool into such a result, so that all of them may have crashed. The ratios are left out.
 
     If more than half of the answers that claim JSON or an event stream were not inspected, the ratio says
     little. Then the status follows from the failures that were seen, if they put the ratio below a threshold
@@ -59,6 +63,8 @@ def window_status(
     unless the status follows from them as well.
     """
     status = health_status(samples, latency_p99_ms, baseline_p99_ms)
+    if status is HealthStatus.HEALTHY and 2 * tool_errors > tally.tool_results:
+        return WindowStatus(HealthStatus.UNKNOWN, StatusRule.MOSTLY_TOOL_ERRORS, has_ratios=False)
     if not tally.is_mostly_missing:
         return WindowStatus(status, StatusRule.RATIO, has_ratios=samples.total > 0)
     if samples.total >= MINIMUM_SAMPLES:

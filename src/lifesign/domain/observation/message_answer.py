@@ -43,6 +43,7 @@ _CLASSES: Final[Mapping[Outcome, tuple[ResultClass, str]]] = MappingProxyType({
     Outcome.RATE_LIMITED: (ResultClass.RATE_LIMITED, "asked too often"),
     Outcome.SERVER_FAULT: (_FAILED, "it fails inside"),
     Outcome.TASK_FAILED:  (_FAILED, "the task failed"),
+    Outcome.TOOL_ERROR:   (_FAILED, "the tool failed"),
 })  # fmt: skip
 
 # Parse error and invalid request (our JSON is neither), method not found, invalid params, version.

@@ -1,0 +1,101 @@
+"""MCP over Streamable HTTP: which requests are MCP, which are interactions, and how their answers count.
+
+Facts of the revisions 2024-11-05 to 2026-07-28. A result shows its operation by its members, nearly always;
+an error does not. Then the request decides, by its header `Mcp-Method` or by its body.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from lifesign.domain.health.a2a_response import GOOD_TOOL_RESULT, JsonAnswer, worst_of
+from lifesign.domain.health.outcome import ANSWERED, Outcome, outcome_of_status
+
+NO_INTERACTION: Final = JsonAnswer(Outcome.EXCLUDED)
+_TOOL_CALL: Final = "tools/call"
+_INTERACTIONS: Final = frozenset({_TOOL_CALL, "resources/read", "prompts/get", "completion/complete"})
+_NO_INTERACTIONS: Final = frozenset({
+    "initialize", "server/discover", "ping", "logging/setLevel", "tools/list", "resources/list",
+    "resources/templates/list", "resources/subscribe", "resources/unsubscribe", "prompts/list",
+    "subscriptions/listen", "tasks/get", "tasks/list", "tasks/cancel", "tasks/update",
+})  # fmt: skip
+_NOTIFICATION: Final = "notifications/"
+_LISTENING_METHODS: Final = frozenset({"GET", "DELETE"})
+
+_OUTCOME_OF_CODE: Final[Mapping[int, Outcome]] = MappingProxyType({
+    -32700: Outcome.NO_OPERATION,  # parse error
+    -32600: Outcome.NO_OPERATION,  # invalid request
+    -32601: Outcome.NO_OPERATION,  # method not found
+    -32020: Outcome.NO_OPERATION,  # header mismatch
+    -32021: Outcome.NO_OPERATION,  # missing client capability
+    -32022: Outcome.NO_OPERATION,  # unsupported protocol version
+    -32602: Outcome.CALLER_FAULT,  # invalid params
+    -32002: Outcome.CALLER_FAULT,  # resource not found
+    -32042: ANSWERED,              # URL elicitation required
+})  # fmt: skip
+JUDGED_BY_CODE: Final = frozenset({400, 404})
+"""Statuses of MCP whose JSON-RPC code decides: SDKs send invalid parameters and unknown methods with them."""
+_REFUSED_BY_TRANSPORT: Final = frozenset({400, 404, 406, 415})
+# Codes that SDKs give to a refusal of the transport, such as a missing or an unknown session.
+_TRANSPORT_CODES: Final = frozenset({-32000, -32001})
+
+
+def is_mcp(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether a request with these headers (names in lower case) is one of MCP.
+
+    It has a header of MCP, or accepts both JSON and event streams.
+    """
+    accepted = b""
+    for name, value in headers:
+        if name.startswith(b"mcp-"):
+            return True
+        if name == b"accept":
+            # A header that was sent twice is a list.
+            accepted += value.lower()
+    return b"text/event-stream" in accepted and b"application/json" in accepted
+
+
+def operation_of(headers: Iterable[tuple[bytes, bytes]], call: object) -> str:
+    """Return the method that an MCP request calls, "" if that is not known. `call` is its parsed body."""
+    for name, value in headers:
+        if name == b"mcp-method":
+            return value.decode("latin-1")
+    method = call.get("method") if isinstance(call, dict) else None
+    return method if isinstance(method, str) else ""
+
+
+def is_interaction(http_method: str, operation: str) -> bool:
+    """Return whether an MCP request may be an interaction: its operation is one, or unknown ("")."""
+    if http_method in _LISTENING_METHODS or operation in _NO_INTERACTIONS:
+        return False
+    return not operation.startswith(_NOTIFICATION)
+
+
+def judge_as_mcp(answer: JsonAnswer, operation: str, status: int = 200) -> JsonAnswer:
+    """Return what an answer with this HTTP status states, now that its request is known to be MCP."""
+    if answer.members:
+        return worst_of(tuple(judge_as_mcp(one, "", status) for one in answer.members))
+    if answer.is_rpc_error:
+        return JsonAnswer(_outcome_of_error(answer.code, status))
+    if not answer.is_unnamed:
+        return answer
+    if operation == _TOOL_CALL:
+        return GOOD_TOOL_RESULT
+    return JsonAnswer(ANSWERED) if operation in _INTERACTIONS else NO_INTERACTION
+
+
+def outcome_of_mcp_status(status: int) -> Outcome:
+    """Return the outcome of an MCP answer without a JSON-RPC code that decides."""
+    if status in _REFUSED_BY_TRANSPORT:
+        return Outcome.NO_OPERATION
+    return outcome_of_status(status, has_route=False)
+
+
+def _outcome_of_error(code: object, status: int) -> Outcome:
+    known = (
+        _OUTCOME_OF_CODE.get(code, Outcome.SERVER_FAULT) if isinstance(code, int) else Outcome.SERVER_FAULT
+    )
+    if 200 <= status < 300:
+        return known
+    is_of_transport = status not in JUDGED_BY_CODE or (isinstance(code, int) and code in _TRANSPORT_CODES)
+    return outcome_of_mcp_status(status) if is_of_transport else known

@@ -1,0 +1,263 @@
+"""Requests to a wrapped MCP server: each row of the table of protocol section 2.1."""
+
+import json
+from typing import Any
+
+import pytest
+from tests.support.scripted import (
+    DISCONNECT,
+    EVENTS,
+    JSON,
+    PLAIN,
+    RECEIVE,
+    Server,
+    Step,
+    call,
+    chunk,
+    final,
+    http_scope,
+    outcomes,
+    play,
+    request,
+    start,
+)
+
+from lifesign import AgentHealthMiddleware
+from lifesign.domain.health.document import HealthStatus
+
+ACCEPT = (b"accept", b"application/json, text/event-stream")
+TOOL = {"content": [{"type": "text", "text": "done"}], "isError": False}
+FAILED_TOOL = {"content": [{"type": "text", "text": "boom"}], "isError": True}
+LIST: dict[str, Any] = {"tools": []}
+RESULTS: dict[str, Any] = {
+    "tools/call": TOOL,
+    "resources/read": {"contents": []},
+    "prompts/get": {"messages": []},
+    "completion/complete": {"completion": {"values": []}},
+    "initialize": {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {}},
+    "server/discover": {"supportedVersions": ["2026-07-28"], "capabilities": {}},
+    "ping": {},
+    "tools/list": LIST,
+    "resources/list": {"resources": []},
+    "resources/templates/list": {"resourceTemplates": []},
+    "prompts/list": {"prompts": []},
+    "logging/setLevel": {},
+}
+INTERACTIONS = {"tools/call", "resources/read", "prompts/get", "completion/complete"}
+
+
+def message(**members: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": 1, **members}).encode()
+
+
+def error(code: int) -> bytes:
+    return message(error={"code": code, "message": "no"})
+
+
+def event(data: bytes) -> bytes:
+    return b"event: message\r\ndata: %s\r\n\r\n" % data
+
+
+PROGRESS = event(b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}')
+PRIMING = b"id: 1\r\ndata: \r\n\r\n"
+
+
+async def asked(
+    *steps: Step,
+    method: str = "tools/call",
+    http: str = "POST",
+    headers: tuple[tuple[bytes, bytes], ...] = (ACCEPT,),
+    server: Server | None = None,
+    **settings: Any,
+) -> str:
+    scope = http_scope("/mcp", http, headers=[(b"host", b"agent.test"), *headers])
+    played = await play([RECEIVE, *steps], server=server or Server(call(method)), scope=scope, **settings)
+    assert played.error is None
+    return played.outcome
+
+
+def sent(body: bytes, headers: dict[str, str], status: int = 200) -> dict[str, list[Step]]:
+    """The same answer, sent in one message and in several."""
+    half = len(body) // 2
+    return {
+        "one": [start(status, headers), final(body)],
+        "many": [start(status, headers), chunk(body[:half]), chunk(body[half:]), final()],
+    }
+
+
+@pytest.mark.parametrize("method", RESULTS)
+@pytest.mark.parametrize("form", ["one", "many"])
+async def test_result_counts_if_its_operation_is_an_interaction(method: str, form: str) -> None:
+    body = message(result=RESULTS[method])
+    expected = "answered" if method in INTERACTIONS else "excluded"
+    assert await asked(*sent(body, JSON)[form], method=method) == expected
+    assert await asked(*sent(PRIMING + PROGRESS + event(body), EVENTS)[form], method=method) == expected
+
+
+@pytest.mark.parametrize("form", ["one", "many"])
+async def test_failed_tool_is_a_tool_error(form: str) -> None:
+    body = message(result=FAILED_TOOL)
+    assert await asked(*sent(body, JSON)[form]) == "tool_error"
+    assert await asked(*sent(PROGRESS + event(body), EVENTS)[form]) == "tool_error"
+    assert await asked(*sent(body, JSON)[form], headers=()) == "tool_error"
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [
+        (-32700, "no_operation"),
+        (-32600, "no_operation"),
+        (-32601, "no_operation"),
+        (-32020, "no_operation"),
+        (-32021, "no_operation"),
+        (-32022, "no_operation"),
+        (-32602, "caller_fault"),
+        (-32002, "caller_fault"),
+        (-32603, "server_fault"),
+        (-32001, "server_fault"),
+        (-32050, "server_fault"),
+        (-32042, "answered"),
+    ],
+)
+@pytest.mark.parametrize("form", ["one", "many"])
+async def test_code_decides_in_200_400_404_and_in_a_stream(code: int, outcome: str, form: str) -> None:
+    assert await asked(*sent(error(code), JSON)[form]) == outcome
+    assert await asked(*sent(PROGRESS + event(error(code)), EVENTS)[form]) == outcome
+    for status in () if code == -32001 else (400, 404):
+        assert await asked(*sent(error(code), JSON, status)[form]) == outcome
+
+
+@pytest.mark.parametrize("status", [400, 404, 406, 415])
+@pytest.mark.parametrize("body", [b"", b"no", b"{}", error(-32000), error(-32001)])
+async def test_refusal_of_the_transport_reached_no_operation(status: int, body: bytes) -> None:
+    for headers in (JSON, PLAIN):
+        assert await asked(start(status, headers), final(body)) == "no_operation"
+
+
+async def test_crash_is_the_servers_fault() -> None:
+    assert await asked(start(500, JSON), final(error(-32603))) == "server_fault"
+    assert await asked(start(503, PLAIN), final(b"no")) == "server_fault"
+
+
+async def test_input_required_is_an_answer() -> None:
+    body = message(result={"resultType": "input_required", "inputRequests": {}})
+    assert await asked(*sent(body, JSON)["one"]) == "answered"
+
+
+@pytest.mark.parametrize("status", [202, 204])
+async def test_notification_is_no_interaction(status: int) -> None:
+    steps = (start(status, {"content-length": "0"}), final())
+    assert await asked(*steps, method="notifications/initialized") == "excluded"
+    assert await asked(*steps, server=Server(request(message(result={"action": "accept"})))) == "excluded"
+    assert await asked(*steps, headers=()) == "answered"
+
+
+@pytest.mark.parametrize("status", [200, 404, 405, 500])
+async def test_listening_and_ending_a_session_are_no_interactions(status: int) -> None:
+    session = ((b"mcp-session-id", b"1"),)
+    body = event(message(method="notifications/message")) if status == 200 else b"no"
+    headers = EVENTS if status == 200 else PLAIN
+    assert (
+        await asked(start(status, headers), chunk(body), final(), http="GET", headers=session) == "excluded"
+    )
+    assert await asked(start(status, PLAIN), final(b"ended"), http="DELETE", headers=session) == "excluded"
+    assert await asked(start(200, PLAIN), final(b"ended"), http="DELETE", headers=()) == "answered"
+
+
+async def test_error_counts_unless_its_operation_is_known_to_be_none() -> None:
+    failed = sent(error(-32603), JSON)["one"]
+    assert await asked(*failed, method="tools/list") == "excluded"
+    assert await asked(*failed, server=Server(request(b"x" * 2000))) == "server_fault"
+    assert await asked(*failed, headers=((b"mcp-method", b"ping"),)) == "excluded"
+    assert await asked(*failed, headers=((b"mcp-method", b"tools/call"),), method="ping") == "server_fault"
+
+
+async def test_request_that_hangs_counts_only_if_it_is_an_interaction() -> None:
+    late = (40.0, start(200, JSON), final(message(result=TOOL)))
+    assert await asked(*late) == "timed_out"
+    assert await asked(*late, method="initialize") == "excluded"
+
+
+async def test_message_with_a_method_never_decides() -> None:
+    odd = event(message(method="sampling/createMessage", error={"code": -32603}, result=FAILED_TOOL))
+    body = PROGRESS + odd + event(message(result=TOOL))
+    assert await asked(*sent(body, EVENTS)["one"]) == "answered"
+    assert await asked(*sent(odd, EVENTS)["one"]) == "excluded"
+
+
+async def test_stream_that_ends_before_the_result_is_no_interaction() -> None:
+    assert await asked(*sent(PRIMING, EVENTS)["many"]) == "excluded"
+
+
+@pytest.mark.parametrize(
+    ("result", "outcome"), [(TOOL, "answered"), (FAILED_TOOL, "tool_error"), (LIST, "abandoned")]
+)
+async def test_caller_that_leaves_after_the_result_changes_nothing(
+    result: dict[str, Any], outcome: str
+) -> None:
+    server = Server(call("tools/call"), DISCONNECT)
+    steps = (start(200, EVENTS), chunk(PROGRESS), chunk(event(message(result=result))), RECEIVE)
+    headers = (ACCEPT, (b"mcp-method", b"x"))
+    assert await asked(*steps, server=server, headers=headers) == outcome
+
+
+async def test_batch_counts_once_as_its_worst_interaction() -> None:
+    parts = [message(result=LIST), message(result=TOOL), error(-32602)]
+    server = Server(request(b"[" + b",".join([message(method="tools/call")] * 3) + b"]"))
+    body = b"[" + b",".join(parts) + b"]"
+    assert await asked(*sent(body, JSON)["one"], server=server) == "caller_fault"
+    assert await asked(*sent(b"[" + parts[0] + b"]", JSON)["one"]) == "excluded"
+
+
+@pytest.mark.parametrize("size", [0, 5_000])
+async def test_method_of_a_long_call_is_found(size: int) -> None:
+    body = message(method="tools/call", params={"arguments": {"text": "x" * size}})
+    steps = sent(message(result={"structuredContent": {}}), JSON)["one"]
+    assert await asked(*steps, server=Server(request(body))) == "answered"
+
+
+async def test_without_mcp_every_result_is_an_answer() -> None:
+    assert await asked(*sent(message(result=LIST), JSON)["one"], headers=()) == "answered"
+    assert await asked(*sent(error(-32001), JSON)["one"], headers=()) == "caller_fault"
+
+
+# --- the status ---------------------------------------------------------------------------------------------
+
+
+async def traffic(counting: str, **answers: int) -> AgentHealthMiddleware:
+    """Play that many answers of each kind through one middleware."""
+    results = {"failed": FAILED_TOOL, "good": TOOL, "listed": LIST, "read": {"contents": []}}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send(start(200, JSON))
+        await send(final(message(result=results[scope["kind"]])))
+
+    middleware = AgentHealthMiddleware(app, agent_id="urn:mcp", counting=counting)
+    for kind, count in answers.items():
+        for _ in range(count):
+            server = Server(call("x"))
+            scope = http_scope("/mcp", headers=[ACCEPT], kind=kind)
+            await middleware(scope, server.receive, server.send)
+    return middleware
+
+
+@pytest.mark.parametrize("counting", ["literal", "interactions", "server_faults"])
+async def test_server_whose_tool_always_fails_is_never_healthy(counting: str) -> None:
+    kinds = ({"listed": 240}, {"read": 240}, {"listed": 240, "read": 240, "good": 11})
+    played = [await traffic(counting, failed=12, **others) for others in kinds]
+    statuses = [middleware.health.document().health.status for middleware in played]
+    assert HealthStatus.HEALTHY not in statuses
+    assert outcomes(played[-1]) == {"tool_error": 12, "excluded": 240, "answered": 251}
+
+
+async def test_server_faults_do_not_count_the_tool_errors_of_a_few_callers() -> None:
+    for failed, status in ((20, HealthStatus.HEALTHY), (21, HealthStatus.UNKNOWN)):
+        middleware = await traffic("server_faults", failed=failed, good=20)
+        document = middleware.health.document()
+        assert document.health.status is status
+        extension = (document.extensions or {})["io.github.lifesign.inspection"]
+        assert (extension["rule"], extension["tool_results"]) == (
+            "ratio" if failed == 20 else "mostly_tool_errors",
+            20 + failed,
+        )
