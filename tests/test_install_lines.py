@@ -31,6 +31,7 @@ def test_release_switches_all_pages() -> None:
 
 
 def test_messages_name_the_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(project, "DISTRIBUTION", ".")
     assert install_command("client", "agent") == "pip install '.[client,agent]'"
     assert install_hint("client").endswith("checkout of lifesign")
     monkeypatch.setattr(project, "DISTRIBUTION", "lifesign")

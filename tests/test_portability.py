@@ -1,7 +1,14 @@
 """Middleware and client import no module that only Unix or Linux has."""
 
+import json
+import os
 import subprocess
 import sys
+
+import pytest
+from tests.support.servers import REPOSITORY
+
+from lifesign.cli.output.exit_codes import ExitCode
 
 # Packages of others know where they run: they are imported before the modules are blocked.
 BLOCK = """
@@ -41,15 +48,22 @@ app = AgentHealthMiddleware(agent, agent_id="https://agent.test/")
 assert asyncio.run(ask("/")) == 204
 assert asyncio.run(ask("/.well-known/agent-health")) == 200
 """
+RUN_COMMAND = """
+import os
+from lifesign.cli import main
+
+sys.exit(main(os.environ["ARGUMENTS"].split()))
+"""
 BLOCKED = (
     "crypt", "fcntl", "grp", "nis", "ossaudiodev", "posix", "pty", "pwd", "resource", "spwd", "syslog",
     "termios", "tty", "uvloop",
 )  # fmt: skip
 
 
-def run_without_unix(program: str) -> subprocess.CompletedProcess[str]:
+def run_without_unix(program: str, arguments: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", BLOCK.format(blocked=BLOCKED) + program]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    variables = {**os.environ, "ARGUMENTS": arguments}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
 
 
 def test_every_module_of_the_client_is_importable_without_the_modules_of_unix() -> None:
@@ -61,6 +75,25 @@ def test_the_middleware_serves_without_the_modules_of_unix() -> None:
     # A state directory needs file locks, and is refused without them; the default needs none.
     done = run_without_unix(USE_MIDDLEWARE)
     assert done.returncode == 0, done.stderr
+
+
+def test_check_and_validate_run_without_the_modules_of_unix() -> None:
+    checked = run_without_unix(RUN_COMMAND, "check http://127.0.0.1:1 --json")
+    assert checked.returncode == 3, checked.stderr
+    assert json.loads(checked.stdout)["decision"]["action"] == "proceed_and_monitor"
+    document = min((REPOSITORY / "schemas" / "examples" / "valid").glob("*.json"))
+    validated = run_without_unix(RUN_COMMAND, f"validate {document}")
+    assert validated.returncode == 0, validated.stderr
+
+
+@pytest.mark.parametrize(("arguments", "module"), [("serve --port 0", "resource"), ("mcp", "fcntl")])
+def test_a_command_that_needs_unix_names_the_module_that_is_absent(arguments: str, module: str) -> None:
+    refused = run_without_unix(RUN_COMMAND, arguments)
+    assert refused.returncode == ExitCode.USAGE
+    first, hint = refused.stderr.splitlines()
+    assert first.startswith("lifesign: ")
+    assert module in first.split()
+    assert hint.startswith("hint: ")
 
 
 def test_the_check_finds_a_module_of_unix() -> None:

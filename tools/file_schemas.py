@@ -21,10 +21,10 @@ from lifesign.adapter.tools import upstreams
 from lifesign.adapter.tools.upstreams import Upstreams
 from lifesign.census import document
 from lifesign.census.document import Census
-from lifesign.domain.observation import results
+from lifesign.domain.observation import assertion, results
 from lifesign.domain.observation.results import Observation
+from lifesign.prober.definition import assertion_settings, layer_settings, target_settings
 from lifesign.prober.definition import models as models_module
-from lifesign.prober.definition import target_settings
 from lifesign.prober.definition.models import ProbeDefinition
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
@@ -116,7 +116,7 @@ def generated() -> dict[str, dict[str, Any]]:
     """Return each schema by the name of its file."""
     return {
         "probe.schema.json": schema_of(
-            models_in(ProbeDefinition, models_module, target_settings),
+            models_in(ProbeDefinition, models_module, layer_settings, target_settings, assertion_settings),
             FileSchema,
             **{"$id": NAMESPACE + "probe"},
             title="Probe definition",
@@ -124,7 +124,7 @@ def generated() -> dict[str, dict[str, Any]]:
             "Durations are in seconds; paths are relative to the directory of the file.",
         ),
         "observation.schema.json": schema_of(
-            models_in(Observation, results),
+            models_in(Observation, results, assertion),
             WireSchema,
             **{"$id": NAMESPACE + "observation"},
             title="Observation",

@@ -22,7 +22,9 @@ from lifesign.middleware.settings import MiddlewareSettings, RecorderSettings
 from lifesign.registry.api.error_responses import STATUS_AND_CODE
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
-CLI_INTRODUCTION = "The same texts are shown by `--help`."
+CLI_INTRODUCTION = """\
+The same texts are shown by `--help`. An error is one line on standard error, with `lifesign:` in front. A
+second line, `hint:`, says what to do, if that is known."""
 CLI_EXIT_CODES = """\
 All commands use the same codes, except `check`, which has those of monitoring plugins: 0 OK, 1 WARNING,
 2 CRITICAL, 3 UNKNOWN. Where a command gives a code a special meaning, its section says so."""

@@ -48,6 +48,8 @@ LONG_CHARACTERS = 16
 def setup(app: Sphinx) -> None:
     """Show diagrams as the text that they are: drawing them would need a script."""
     app.add_lexer("mermaid", TextLexer)
+    # Pygments has no lexer for it.
+    app.add_lexer("haproxy", TextLexer)
     app.connect("source-read", place_the_rest)
     app.connect("html-page-context", break_between_words)
 

@@ -226,7 +226,7 @@ async def test_a_background_task_is_no_latency(response: Any) -> None:
     ],
 )
 async def test_an_exception_after_a_whole_answer_is_no_error_of_the_answer(steps: list[Step]) -> None:
-    error = ValueError("in a background task")
+    error = ValueError("later")
     played = await play([*steps, 0.3, error])
     assert played.error is error
     assert played.outcome == "answered"

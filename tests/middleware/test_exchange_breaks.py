@@ -50,9 +50,9 @@ class Surrounding(BaseHTTPMiddleware):
     ("error", "outcome"),
     [
         (ValueError(), "raised"),
-        (OSError("the backend is gone"), "raised"),
-        (ConnectionResetError("the backend is gone"), "raised"),
-        (ExceptionGroup("", [OSError("the backend is gone")]), "raised"),
+        (OSError("gone"), "raised"),
+        (ConnectionResetError("gone"), "raised"),
+        (ExceptionGroup("", [OSError("gone")]), "raised"),
         (TimeoutError(), "timed_out"),
         (asyncio.CancelledError(), "abandoned"),
     ],
@@ -173,7 +173,7 @@ async def test_a_failing_background_task_behind_a_middleware_is_no_error_of_the_
 @pytest.mark.parametrize("fails_at", [1, 2, 3])
 async def test_an_answer_that_the_server_refuses_is_an_error(headers: dict[str, str], fails_at: int) -> None:
     """As uvicorn and h11 do where the body does not fit its Content-Length."""
-    error = RuntimeError("Response content shorter than Content-Length")
+    error = RuntimeError("too short")
     steps: list[Step] = [start(headers=headers), chunk(b"x"), final(b"y")]
     played = await play(steps, server=Server(fails_at=fails_at, error=error))
     assert played.error is error
@@ -182,7 +182,7 @@ async def test_an_answer_that_the_server_refuses_is_an_error(headers: dict[str, 
 
 @pytest.mark.parametrize("headers", TYPES)
 async def test_an_only_message_that_the_server_refuses_is_an_error(headers: dict[str, str]) -> None:
-    error = RuntimeError("Response content shorter than Content-Length")
+    error = RuntimeError("too short")
     played = await play([start(headers=headers), final(b"y")], server=Server(fails_at=2, error=error))
     assert played.error is error
     assert played.outcome == "raised"

@@ -26,6 +26,9 @@ _EXTRAS = {
 }  # fmt: skip
 """Extra that installs a module."""
 
+_OF_UNIX = frozenset({"fcntl", "grp", "pwd", "resource", "termios"})
+"""Modules of Python that are absent on other systems (docs/platforms.md)."""
+
 _OF_AN_OUTPUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 """Errors of a write to an output stream, such as a full disk."""
 
@@ -49,6 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
+        if missing in _OF_UNIX:
+            complain(f"this command needs Unix: the module {missing} is absent", hint="run it on Linux")
+            return ExitCode.USAGE
         if missing not in _EXTRAS:
             raise
         extra = _EXTRAS[missing]

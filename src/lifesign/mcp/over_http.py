@@ -11,8 +11,7 @@ import uvicorn
 from mcp.server import Server
 
 from lifesign.mcp.guard import PATH, Guard
-from lifesign.mcp.http_app import app_of
-from lifesign.mcp.http_server import config_of
+from lifesign.mcp.http_server import app_of, config_of
 from lifesign.mcp.listen_address import ListenAddress
 from lifesign.serving.listening_socket import bound, url_of
 from lifesign.serving.log_lines import log_config

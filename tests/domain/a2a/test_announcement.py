@@ -1,6 +1,7 @@
 import copy
 import json
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -335,12 +336,8 @@ print(json.dumps(written))
 """
 
 
-def test_card_of_sdk_0_3_is_announced_as_its_dict_is() -> None:
-    """In its own environment, as the two lines of the SDK exclude one another."""
-    python = REPOSITORY / ".venv-a2a03" / "bin" / "python"
-    if not python.exists():
-        pytest.skip(f"NOT TESTED: {python} is absent; `make test` makes it")
-    ended = subprocess.run(
+def run_with_sdk_03(python: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [python, "-c", OF_SDK_03, HEALTH_EXTENSION_URI],
         capture_output=True,
         text=True,
@@ -348,6 +345,14 @@ def test_card_of_sdk_0_3_is_announced_as_its_dict_is() -> None:
         check=False,
         env={"PYTHONPATH": str(REPOSITORY / "src")},
     )
+
+
+def test_card_of_sdk_0_3_is_announced_as_its_dict_is() -> None:
+    """In its own environment, as the two lines of the SDK exclude one another."""
+    python = REPOSITORY / ".venv-a2a03" / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"NOT TESTED: {python} is absent; `make test` makes it")
+    ended = run_with_sdk_03(python)
     assert ended.returncode == 0, ended.stderr
     other = {"uri": "urn:other", "params": {"a": [1]}}
     assert json.loads(ended.stdout) == [

@@ -36,37 +36,81 @@ def test_a_10_card_with_03_fields_merged_in_is_10_and_names_no_interface_twice()
     assert findings(card) == ["mixed_generations /url"]
 
 
-ODD_PLACES: dict[str, tuple[object, list[str]]] = {
-    "an interface without version": (
-        CARD_10 | {"supportedInterfaces": [{"url": "https://sums.test/", "protocolBinding": "GRPC"}]},
-        ["protocol_version_missing /supportedInterfaces/0/protocolVersion"],
-    ),
-    "an interface without binding": (
-        CARD_10 | {"supportedInterfaces": [{"url": "https://sums.test/", "protocolVersion": "1.0"}]},
-        ["binding_missing /supportedInterfaces/0/protocolBinding"],
-    ),
-    "an interface without URL": (
-        CARD_10 | {"supportedInterfaces": [{"protocolBinding": "GRPC", "protocolVersion": "1.0"}]},
-        ["url_missing /supportedInterfaces/0/url", "url_missing /url"],
-    ),
-    "a binding in small letters": (
-        CARD_03 | {"preferredTransport": "jsonrpc"},
-        ["binding_respelled /preferredTransport"],
-    ),
-    "a foreign binding": (CARD_03 | {"preferredTransport": "stdio"}, ["unknown_binding /preferredTransport"]),
-    "no URL": (without(CARD_03, "url", "additionalInterfaces"), ["url_missing /url"]),
-    "an empty URL": (without(CARD_03, "additionalInterfaces") | {"url": ""}, ["url_missing /url"]),
-    "a template": (CARD_01 | {"url": "https://{tenant}.sums.test/a2a"}, ["url_is_a_template /url"]),
-    "credentials": (CARD_01 | {"url": "https://me:secret@sums.test/"}, ["url_has_credentials /url"]),
-    "another scheme": (CARD_01 | {"url": "grpc://sums.test:50051"}, ["unknown_scheme /url"]),
-    "localhost": (CARD_01 | {"url": "http://localhost:8000/a2a"}, ["url_on_localhost /url"]),
-    "a loopback address": (CARD_01 | {"url": "http://127.8.0.1/"}, ["url_on_localhost /url"]),
-    "IPv6 loopback": (CARD_01 | {"url": "http://[::1]:80/"}, ["url_on_localhost /url"]),
-    "an endless URL": (CARD_01 | {"url": "https://a.test/" + "a" * MAX_URL_CHARS}, ["too_long /url"]),
-}
-
-
-@pytest.mark.parametrize(("odd", "expected"), ODD_PLACES.values(), ids=ODD_PLACES)
+@pytest.mark.parametrize(
+    ("odd", "expected"),
+    [
+        pytest.param(
+            CARD_10 | {"supportedInterfaces": [{"url": "https://sums.test/", "protocolBinding": "GRPC"}]},
+            ["protocol_version_missing /supportedInterfaces/0/protocolVersion"],
+            id="an interface without version",
+        ),
+        pytest.param(
+            CARD_10 | {"supportedInterfaces": [{"url": "https://sums.test/", "protocolVersion": "1.0"}]},
+            ["binding_missing /supportedInterfaces/0/protocolBinding"],
+            id="an interface without binding",
+        ),
+        pytest.param(
+            CARD_10 | {"supportedInterfaces": [{"protocolBinding": "GRPC", "protocolVersion": "1.0"}]},
+            ["url_missing /supportedInterfaces/0/url", "url_missing /url"],
+            id="an interface without URL",
+        ),
+        pytest.param(
+            CARD_03 | {"preferredTransport": "jsonrpc"},
+            ["binding_respelled /preferredTransport"],
+            id="a binding in small letters",
+        ),
+        pytest.param(
+            CARD_03 | {"preferredTransport": "stdio"},
+            ["unknown_binding /preferredTransport"],
+            id="a foreign binding",
+        ),
+        pytest.param(
+            without(CARD_03, "url", "additionalInterfaces"),
+            ["url_missing /url"],
+            id="no URL",
+        ),
+        pytest.param(
+            without(CARD_03, "additionalInterfaces") | {"url": ""},
+            ["url_missing /url"],
+            id="an empty URL",
+        ),
+        pytest.param(
+            CARD_01 | {"url": "https://{tenant}.sums.test/a2a"},
+            ["url_is_a_template /url"],
+            id="a template",
+        ),
+        pytest.param(
+            CARD_01 | {"url": "https://me:secret@sums.test/"},
+            ["url_has_credentials /url"],
+            id="credentials",
+        ),
+        pytest.param(
+            CARD_01 | {"url": "grpc://sums.test:50051"},
+            ["unknown_scheme /url"],
+            id="another scheme",
+        ),
+        pytest.param(
+            CARD_01 | {"url": "http://localhost:8000/a2a"},
+            ["url_on_localhost /url"],
+            id="localhost",
+        ),
+        pytest.param(
+            CARD_01 | {"url": "http://127.8.0.1/"},
+            ["url_on_localhost /url"],
+            id="a loopback address",
+        ),
+        pytest.param(
+            CARD_01 | {"url": "http://[::1]:80/"},
+            ["url_on_localhost /url"],
+            id="IPv6 loopback",
+        ),
+        pytest.param(
+            CARD_01 | {"url": "https://a.test/" + "a" * MAX_URL_CHARS},
+            ["too_long /url"],
+            id="an endless URL",
+        ),
+    ],
+)
 def test_every_odd_place_to_call_is_named_and_placed(odd: object, expected: list[str]) -> None:
     assert findings_in(odd) == expected
 

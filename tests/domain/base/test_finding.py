@@ -61,7 +61,7 @@ def test_a_pointer_finds_any_place_of_a_document(document: Any, data: st.DataObj
 def test_a_finding_reads_as_place_message_and_source() -> None:
     assert str(Finding("odd", "/a/b", "too long", "draft 4.2")) == "/a/b: too long [draft 4.2]"
     assert str(Finding("odd", "/a/b", "too long")) == "/a/b: too long"
-    assert str(Finding("odd", "", "no object", "draft 4.2")) == "(whole document): no object [draft 4.2]"
+    assert str(Finding("odd", "", "odd", "draft 4.2")) == "(whole document): odd [draft 4.2]"
 
 
 def test_a_finding_is_a_value() -> None:

@@ -195,7 +195,7 @@ def test_a_lifecycle_event_is_the_object_of_rfc_0016_2_3_and_what_a_replay_needs
 
 
 def test_a_payload_cannot_be_that_of_another_type() -> None:
-    with pytest.raises(ValidationError, match="not the payload of this type"):
+    with pytest.raises(ValidationError, match="payload"):
         EventDraft(type=EventType.AGENT_UPDATED, actor="monitor", payload=LIFECYCLE)
 
 
@@ -323,9 +323,10 @@ def test_a_missing_a_repeated_and_a_moved_event_are_found(events: list[Event], d
 def test_removal_is_detected_although_later_events_are_renumbered() -> None:
     first, _, third = chained(DRAFT, DRAFT, DRAFT)
     error = broken([first, replace(third, sequence=2)])
-    assert (error.sequence, error.what) == (2, "it does not name the hash of the event before it")
+    assert error.sequence == 2
+    assert "before it" in error.what
     relinked = replace(third, sequence=2, previous_hash=first.hash)
-    assert broken([first, relinked]).what == "it is not what was hashed"
+    assert "was hashed" in broken([first, relinked]).what
 
 
 def test_rewritten_log_differs_from_a_stored_checkpoint() -> None:
@@ -362,9 +363,9 @@ def test_erased_event_shows_only_its_hash() -> None:
 
 def test_another_hash_in_place_of_an_erased_payload_is_found() -> None:
     (event,) = chained(DRAFT)
-    assert broken([replace(event, payload={"erased": "0" * 64})]).what == "it is not what was hashed"
+    assert "was hashed" in broken([replace(event, payload={"erased": "0" * 64})]).what
     more = replace(event, payload={"erased": payload_hash(event.payload), "more": 1})
-    assert broken([more]).what == "it is not what was hashed"
+    assert "was hashed" in broken([more]).what
 
 
 def test_no_payload_can_pass_for_an_erased_one() -> None:
@@ -427,7 +428,7 @@ def test_an_error_says_where_and_does_not_repeat_what_was_given() -> None:
 
 def test_a_type_that_is_not_known_has_no_payload() -> None:
     event = replace(chained(DRAFT)[0], type="agent.renamed")  # type: ignore[arg-type]
-    with pytest.raises(InvalidEvent, match="no type of event"):
+    with pytest.raises(InvalidEvent, match="no type"):
         payload_of(event)
 
 

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import pytest
@@ -72,7 +73,8 @@ def test_every_changed_field_of_a_stored_key_is_reported(changed: StoredKey, mem
 def test_revoked_key_that_is_valid_again_is_reported() -> None:
     revoked = known_after((CREATED, told()), (REVOKED, told()))
     assert compared(revoked, replace(KEY, revoked_at_s=AT_S)) == []
-    assert compared(revoked, KEY) == ["key key_1: is_revoked is True in the log, False in the store"]
+    (difference,) = compared(revoked, KEY)
+    assert re.search(r"key_1: is_revoked .*True .*False", difference)
     # Nor does a rotation of what was made good again make it so.
     assert known_after((CREATED, told()), (REVOKED, told()), (ROTATED, told())).is_revoked
 
@@ -93,5 +95,7 @@ def test_no_event_lets_a_key_last_longer(first: float | None, then: float | None
 
 def test_key_without_event_and_event_without_key_are_reported() -> None:
     state = known_after((CREATED, told()))
-    assert compared(state, KEY, replace(KEY, key_id="key_2")) == ["key key_2: in the store, not in the log"]
-    assert compared(state) == ["key key_1: in the log, not in the store"]
+    (unexplained,) = compared(state, KEY, replace(KEY, key_id="key_2"))
+    assert re.search(r"key_2: .*not in the log$", unexplained)
+    (absent,) = compared(state)
+    assert re.search(r"key_1: .*not in the store$", absent)

@@ -138,28 +138,28 @@ def test_a_key_without_an_agent_may_hold_a_lease() -> None:
         ([acquired(1)], acquired(2, "l2"), "a holds r"),
         ([acquired(2), ended(2)], acquired(2, "l2"), "token 2 is not above 2"),
         ([acquired(2), ended(2)], acquired(1, "l2"), "token 1 is not above 2"),
-        ([], acquired(1, holder="b"), "agent b was never registered"),
-        ([], acquired(1, holder_incarnation=2), "a is active in incarnation 1"),
-        ([DRAINED], acquired(1), "a is draining in incarnation 1"),
-        ([TIMED_OUT, DIED], acquired(1), "a is dead in incarnation 1"),
-        ([], ended(1), "there is no holder of r"),
-        ([acquired(1), ended(1)], ended(1), "there is no holder of r"),
-        ([acquired(1)], ended(1, "l2"), "the lease of r is l1"),
-        ([acquired(1)], ended(2), "a holds r with token 1"),
-        ([acquired(1)], ended(1, holder="b"), "a holds r with token 1"),
-        ([acquired(1)], ended(1, reason=EndReason.AGENT_DEAD), "a is active, not dead"),
-        ([acquired(1)], ended(1, reason=EndReason.AGENT_DEREGISTERED), "a is active, not deregistered"),
-        ([], written("a", 1), "there is no holder of r"),
+        ([], acquired(1, holder="b"), r"agent b\b.* never"),
+        ([], acquired(1, holder_incarnation=2), r"a is active .*\b1$"),
+        ([DRAINED], acquired(1), r"a is draining .*\b1$"),
+        ([TIMED_OUT, DIED], acquired(1), r"a is dead .*\b1$"),
+        ([], ended(1), r"no holder .*\br$"),
+        ([acquired(1), ended(1)], ended(1), r"no holder .*\br$"),
+        ([acquired(1)], ended(1, "l2"), r"lease .*\br .*\bl1$"),
+        ([acquired(1)], ended(2), r"a holds r .*\b1$"),
+        ([acquired(1)], ended(1, holder="b"), r"a holds r .*\b1$"),
+        ([acquired(1)], ended(1, reason=EndReason.AGENT_DEAD), r"a is active, .*\bdead$"),
+        ([acquired(1)], ended(1, reason=EndReason.AGENT_DEREGISTERED), r"a is active, .*\bderegistered$"),
+        ([], written("a", 1), r"no holder .*\br$"),
         ([acquired(1)], written("b", 1), "a holds r"),
-        ([acquired(2)], written("a", 1), "a holds r with token 2"),
-        ([acquired(1), ended(1)], written("a", 1), "there is no holder of r"),
+        ([acquired(2)], written("a", 1), r"a holds r .*\b2$"),
+        ([acquired(1), ended(1)], written("a", 1), r"no holder .*\br$"),
         ([RAISED], RAISED, "epoch 2 is not above 2"),
     ],
 )  # fmt: skip
 def test_what_contradicts_the_state_of_a_lease_is_refused(
     before: list[Payload], payload: Payload, why: str
 ) -> None:
-    assert why in refusal(replayed(REGISTERED, *before), payload)
+    assert re.search(why, refusal(replayed(REGISTERED, *before), payload))
 
 
 def test_an_unhealthy_agent_gets_leases_and_a_draining_one_keeps_them() -> None:
@@ -236,16 +236,18 @@ def test_example_log_leads_to_its_states() -> None:
 @pytest.mark.parametrize("sequence", [0, 1, 3])
 def test_a_gap_or_a_repetition_is_refused(sequence: int) -> None:
     replay = replayed(REGISTERED)
-    with pytest.raises(ImpossibleEvent, match="does not follow on 1"):
+    with pytest.raises(ImpossibleEvent, match=r"\b1$") as refused:
         replay.apply(replace(event_of(replay, TIMED_OUT), sequence=sequence))
+    assert refused.value.sequence == sequence
     assert replay.agents == {"a": A}
 
 
 def test_a_payload_that_is_none_of_its_type_is_refused() -> None:
     replay = replayed(REGISTERED)
     damaged = replace(event_of(replay, TIMED_OUT), payload={"agent_id": "a"})
-    with pytest.raises(ImpossibleEvent, match=r"event 2 cannot have happened: payload of agent\.lifecycle"):
+    with pytest.raises(ImpossibleEvent, match=r"payload of agent\.lifecycle") as refused:
         replay.apply(damaged)
+    assert refused.value.sequence == 2
 
 
 def test_a_task_is_where_its_events_have_led_it() -> None:
@@ -271,10 +273,10 @@ def test_a_task_is_where_its_events_have_led_it() -> None:
     assert replay.tasks == {"t": state}
     agents, leases = replay.agents.values(), replay.leases.values()
     assert replay.differences(agents, leases, [state]) == []
-    assert replay.differences(agents, leases, [replace(state, runs=2)]) == [
-        "task t: runs is 1 in the log, 2 in the store"
-    ]
-    assert replay.differences(agents, leases) == ["task t: in the log, not in the store"]
+    (changed,) = replay.differences(agents, leases, [replace(state, runs=2)])
+    assert re.search(r"task t: runs .*\b1\b.*\b2\b", changed)
+    (absent,) = replay.differences(agents, leases)
+    assert re.search(r"task t: .*not in the store$", absent)
     assert Replay.from_json(replay.to_json()).tasks == replay.tasks
 
 
@@ -283,17 +285,17 @@ def test_a_task_is_where_its_events_have_led_it() -> None:
     [
         ([], GRANTED, "never created"),
         ([QUEUED], QUEUED, "created before"),
-        ([QUEUED], GRANTED, "its lease does not"),
-        ([QUEUED], task_step(TaskSignal.CANCELLED, TaskStatus.HANDOFF), "is queued, not handoff"),
+        ([QUEUED], GRANTED, "lease"),
+        ([QUEUED], task_step(TaskSignal.CANCELLED, TaskStatus.HANDOFF), r"\bqueued, .*\bhandoff$"),
         (
             [QUEUED],
             task_step(TaskSignal.COMPLETED, TaskStatus.QUEUED),
-            "a task that is in the queue cannot be completed",
+            r"queue .*\bcompleted$",
         ),
         (
             [QUEUED, TAKEN, GRANTED],
             task_step(TaskSignal.COMPLETED, TaskStatus.ASSIGNED),
-            "its lease does not",
+            "lease",
         ),
         ([QUEUED, TAKEN, GRANTED, REPORTED], REPORTED, "with 1 report"),
         ([QUEUED], REPORTED, "is queued"),
@@ -306,7 +308,7 @@ def test_a_task_is_where_its_events_have_led_it() -> None:
     ],
 )
 def test_a_task_goes_on_as_the_table_says(before: list[Payload], payload: Payload, why: str) -> None:
-    assert why in refusal(replayed(REGISTERED, *before), payload)
+    assert re.search(why, refusal(replayed(REGISTERED, *before), payload))
 
 
 def test_holder_of_a_task_is_not_compared_after_an_erasure() -> None:
@@ -423,8 +425,10 @@ def test_keys_are_compared_until_their_agent_is_erased() -> None:
     key = replay.keys["key_1"]
     ghost = replace(key, key_id="key_2")
     assert replay.differences([A], [], keys=[key]) == []
-    assert replay.differences([A], [], keys=[key, ghost]) == ["key key_2: in the store, not in the log"]
-    assert replay.differences([A], []) == ["key key_1: in the log, not in the store"]
+    (unexplained,) = replay.differences([A], [], keys=[key, ghost])
+    assert re.search(r"key_2: .*not in the log$", unexplained)
+    (absent,) = replay.differences([A], [])
+    assert re.search(r"key_1: .*not in the store$", absent)
     replay.forget("a")
     assert replay.differences([], []) == []
 
@@ -440,7 +444,8 @@ def test_a_lease_whose_holder_was_erased_is_compared_by_its_token(token: int, is
 
 def test_unexplained_token_is_reported_unless_something_was_erased() -> None:
     stored = LeaseState(resource="r", lease_id=None, holder=None, token=1)
-    assert Replay().differences([], [stored]) == ["lease of r: token is 0 in the log, 1 in the store"]
+    (difference,) = Replay().differences([], [stored])
+    assert re.search(r"lease of r: token .*\b0\b.*\b1\b", difference)
 
 
 def test_number_of_reported_differences_is_bounded() -> None:

@@ -1,5 +1,6 @@
 """States that the event log says of one agent, and their comparison with the store."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -89,16 +90,13 @@ def test_registration_keeps_overrides_that_it_names() -> None:
 @pytest.mark.parametrize(
     ("named", "why"),
     [
-        ({"maintenance_until": AT}, "agent a keeps a maintenance that it was not in"),
-        (
-            {"override_status": Status.ACTIVE, "override_until": AT},
-            "agent a keeps an override that it did not have",
-        ),
+        ({"maintenance_until": AT}, "maintenance"),
+        ({"override_status": Status.ACTIVE, "override_until": AT}, "override"),
     ],
 )
 def test_registration_adds_no_override(named: dict[str, Any], why: str) -> None:
     replay = replayed(REGISTERED, TIMED_OUT, DIED)
-    assert refusal(replay, lifecycle(Signal.RE_REGISTERED, Status.DEAD, 2, 1, **named)) == why
+    assert why in refusal(replay, lifecycle(Signal.RE_REGISTERED, Status.DEAD, 2, 1, **named)).split()
 
 
 def test_overrides_can_be_withdrawn() -> None:
@@ -126,13 +124,16 @@ def test_an_update_raises_the_version_and_health_is_another_axis() -> None:
 @pytest.mark.parametrize(
     ("payload", "why"),
     [
-        (REGISTERED, "agent a is active, not registering"),
-        (DIED, "agent a is active, not unhealthy"),
-        (lifecycle(Signal.HEARTBEAT_TIMEOUT, Status.ACTIVE, 1, 2, agent_id="b"), "agent b is registering"),
+        (REGISTERED, r"agent a is active, .*\bregistering$"),
+        (DIED, r"agent a is active, .*\bunhealthy$"),
+        (
+            lifecycle(Signal.HEARTBEAT_TIMEOUT, Status.ACTIVE, 1, 2, agent_id="b"),
+            r"agent b .*registering",
+        ),
         (lifecycle(Signal.REGISTERED, Status.REGISTERING, 2, 1, agent_id="b"), "comes to 1.1, not to 2.1"),
         (
             lifecycle(Signal.RE_REGISTERED, Status.ACTIVE, 2, 1),
-            "no way from active to active by re_registered",
+            r"no way .*\bactive .*\bactive .*\bre_registered$",
         ),
         (lifecycle(Signal.HEARTBEAT_TIMEOUT, Status.ACTIVE, 1, 2, new_status=Status.DEAD), "no way from"),
         (
@@ -143,19 +144,19 @@ def test_an_update_raises_the_version_and_health_is_another_axis() -> None:
         (lifecycle(Signal.HEARTBEAT_TIMEOUT, Status.ACTIVE, 2, 1), "comes to 1.2, not to 2.1"),
         (AgentUpdated(agent_id="a", incarnation=1, version=1, changed=[]), "comes to 1.2"),
         (AgentUpdated(agent_id="a", incarnation=2, version=2, changed=[]), "comes to 1.2"),
-        (AgentUpdated(agent_id="b", incarnation=1, version=2, changed=[]), "agent b was never registered"),
-        (MaintenanceChanged(agent_id="b", until=AT), "agent b was never registered"),
-        (OverrideChanged(agent_id="b"), "agent b was never registered"),
+        (AgentUpdated(agent_id="b", incarnation=1, version=2, changed=[]), r"agent b\b.* never"),
+        (MaintenanceChanged(agent_id="b", until=AT), r"agent b\b.* never"),
+        (OverrideChanged(agent_id="b"), r"agent b\b.* never"),
         (
             AgentHealthChanged(
                 agent_id="a", previous_health=HealthStatus.HEALTHY, new_health=HealthStatus.DEGRADED
             ),
-            "the health of a is unknown",
+            r"health .*\ba .*\bunknown$",
         ),
     ],
 )
 def test_what_contradicts_the_state_of_an_agent_is_refused(payload: Payload, why: str) -> None:
-    assert why in refusal(replayed(REGISTERED), payload)
+    assert re.search(why, refusal(replayed(REGISTERED), payload))
 
 
 def test_a_new_life_without_a_new_incarnation_is_refused() -> None:
@@ -169,4 +170,5 @@ def test_times_differ_beyond_the_milliseconds_that_events_hold() -> None:
     far = replace(A, maintenance_until_s=AT_S + 2 * TIME_TOLERANCE_S)
     assert list(differences("agent a", logged, near)) == []
     assert len(list(differences("agent a", logged, far))) == 1
-    assert list(differences("agent a", None, near)) == ["agent a: in the store, not in the log"]
+    (unexplained,) = differences("agent a", None, near)
+    assert unexplained.endswith("not in the log")

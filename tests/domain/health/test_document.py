@@ -670,7 +670,7 @@ def test_ratios_may_miss_one_by_a_hundredth() -> None:
 
 
 def test_a_repeated_member_is_a_finding_and_its_last_value_counts() -> None:
-    raw = json.dumps(FULL).replace('"health": {', '"health": {"status": "no such status", ').encode()
+    raw = json.dumps(FULL).replace('"health": {', '"health": {"status": "ailing", ').encode()
     document, (finding,) = read_document(raw)
     assert (finding.name, finding.pointer) == ("duplicate_member", "/health/status")
     assert document == HealthDocument.model_validate(FULL)

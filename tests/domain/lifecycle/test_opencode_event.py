@@ -173,4 +173,5 @@ def test_a_real_server_is_understood_in_all_three_envelopes(section: str, activi
     assert len(found) == activity
     assert {event.session_id for event in found} == {"ses_e07c55ebcffelZcTMxD0DtKdvO"}
     told = [event.error for event in events if event is not None and event.error]
-    assert told == ["UnknownError: Model not found: nope/nope. Did you mean: standardcompute?"] * errors
+    assert [text.split(": ", 1)[0] for text in told] == ["UnknownError"] * errors
+    assert all("nope/nope" in text for text in told)

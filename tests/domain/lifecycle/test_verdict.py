@@ -1,5 +1,6 @@
 """Verdicts from heartbeats and observations."""
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
@@ -272,7 +273,7 @@ def test_a_probed_agent_dies_after_an_hour_and_four_failures(
 
 def test_silent_probed_agent_is_reported_with_its_figures() -> None:
     verdict = judged(facts(Monitoring.PROBE, observed=failing(3, 1000)))
-    assert verdict.explanation == "no sign of life for 16 min 40 s, more than 15 min, and 3 failures in a row"
+    assert re.findall(r"\d+ \w+", verdict.explanation) == ["16 min", "40 s", "15 min", "3 failures"]
 
 
 def test_excused_time_is_reported() -> None:
@@ -302,7 +303,7 @@ def test_a_liveness_signal_ends_the_silence_of_a_probed_agent(failures: int, sig
     verdict = judged(down)
     assert verdict.signals == (Signal.PROBE_RECOVERED,) * signals
     if signals:
-        assert verdict.explanation == "a sign of life 5 s ago"
+        assert "5 s ago" in verdict.explanation
 
 
 def test_no_recovery_without_a_liveness_signal() -> None:
@@ -356,7 +357,7 @@ def test_two_documents_that_say_unhealthy_are_believed(monitoring: Monitoring) -
     assert judged(facts(monitoring, observed=saying("unhealthy", 1))).signals == ()
     verdict = judged(facts(monitoring, observed=saying("unhealthy", 2)))
     assert verdict.signals == (Signal.HEALTH_REPORTED_UNHEALTHY,)
-    assert verdict.explanation == "its last 2 health documents say unhealthy"
+    assert re.search(r"\b2 health documents .*\bunhealthy$", verdict.explanation)
     assert verdict.health is HealthStatus.UNHEALTHY
 
 
@@ -372,7 +373,7 @@ def test_any_other_document_is_a_recovery(monitoring: Monitoring, status: str) -
     down = unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, monitoring, observed=saying(status))
     verdict = judged(down)
     assert (verdict.signals, verdict.status) == ((Signal.HEALTH_RECOVERED,), Status.ACTIVE)
-    assert verdict.explanation == f"its health document says {status}"
+    assert re.search(rf"health document .*\b{status}$", verdict.explanation)
 
 
 @pytest.mark.parametrize(
@@ -409,8 +410,8 @@ def test_a_claim_is_contradicted_by_ten_interactions_of_which_most_failed(
     verdict = judged(facts(monitoring, observed=saying("healthy", recent_interactions=recent)))
     assert verdict.signals == (Signal.OBSERVED_CONTRADICTS_REPORT,) * signals
     if signals:
-        count = f"{recent.count('1')} of the last {len(recent)} interactions succeeded"
-        assert verdict.explanation == f"it calls itself healthy, yet {count}"
+        count = f"{recent.count('1')} of .*{len(recent)} interactions succeeded"
+        assert re.search(rf"\bhealthy, .*\b{count}$", verdict.explanation)
 
 
 def test_contradiction_names_the_age_of_a_document_that_is_gone_now() -> None:
@@ -502,7 +503,7 @@ def test_a_draining_agent_that_still_holds_leases_dies_at_the_deadline() -> None
     assert judged(holding, NOW + 119.9).signals == ()
     verdict = judged(holding, NOW + 120)
     assert (verdict.signals, verdict.status) == ((Signal.DRAIN_TIMEOUT,), Status.DEAD)
-    assert verdict.explanation == "the time to drain is over, and 2 leases are still held"
+    assert "2 leases" in verdict.explanation
 
 
 def test_a_draining_agent_that_goes_silent_stays_draining() -> None:
@@ -582,7 +583,7 @@ def test_an_operator_s_word_stands_until_its_time() -> None:
     silent = facts(last_heartbeat_at_s=NOW - 10**6, override=Override(Status.ACTIVE, NOW + 60))
     verdict = judged(silent)
     assert (verdict.signals, verdict.assess_at_s) == ((), NOW + 60)
-    assert verdict.explanation == "an operator declared it active for another 1 min"
+    assert re.search(r"operator .*\bactive .*\b1 min$", verdict.explanation)
     assert judged(silent, NOW + 60).status is Status.DEAD
 
 

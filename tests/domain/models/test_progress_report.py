@@ -6,16 +6,16 @@ from pydantic import ValidationError
 from lifesign.domain.models.progress_report import MAX_REPORT_BYTES, ProgressReport
 
 OF_THE_SOURCE = {
-    "summary": "Drafted the hero section and gathered brand assets",
+    "summary": "hero section drafted",
     "beliefs": [
-        "Client brand color is #3ecf8e",
-        "Hero should show the org chart animation, not a product shot",
+        "brand color #3ecf8e",
+        "no product shot",
     ],
     "attempted": [
         {"action": "fetch brand assets", "outcome": "success"},
         {"action": "draft hero copy", "outcome": "pending review"},
     ],
-    "nextStep": "Write three variants of the hero copy and pick one",
+    "nextStep": "three variants",
     "blockers": [],
 }
 

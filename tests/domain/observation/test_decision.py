@@ -1,3 +1,4 @@
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -128,18 +129,20 @@ def test_tool_errors_are_named_where_they_decide() -> None:
 @pytest.mark.parametrize("value", [None, 7, {}, {"rule": "evil"}, {"rule": ["ratio"]}, {"inspected": "x"}])
 def test_peer_that_says_anything_else_of_its_inspection_is_decided_on_as_ever(value: Any) -> None:
     reasons = decide(ResultClass.OK, with_inspection(value), now=NOW).reasons
-    assert reasons == ("the agent calls itself unknown",)
+    (reason,) = reasons
+    assert reason.split()[-1] == "unknown"
 
 
 @pytest.mark.parametrize("result", sorted(set(ResultClass) - WAS_READ))
 def test_a_failed_request_is_unknown_and_never_unhealthy(result: ResultClass) -> None:
-    decision = decide(result, now=NOW, failure="the door is closed")
+    decision = decide(result, now=NOW, failure="shut")
     assert (decision.action, decision.status) == (Action.PROCEED_AND_MONITOR, HealthStatus.UNKNOWN)
-    assert decision.reasons == ("the door is closed",)
+    assert decision.reasons == ("shut",)
 
 
 def test_a_failure_without_words_is_named_by_its_class() -> None:
-    assert decide(ResultClass.TIMEOUT, now=NOW).reasons == ("the health document could not be read: timeout",)
+    (reason,) = decide(ResultClass.TIMEOUT, now=NOW).reasons
+    assert reason.endswith(": timeout")
 
 
 @pytest.mark.parametrize(
@@ -174,12 +177,14 @@ def test_a_document_is_stale_beyond_fifteen_minutes_or_twice_its_max_age(
 def test_a_stale_document_says_nothing() -> None:
     decision = decide_on("unhealthy", computed_at=NOW - timedelta(hours=3))
     assert decision.status is HealthStatus.UNKNOWN
-    assert decision.reasons == ("the health document is 3 h old; up to 15 min counts as fresh",)
+    (reason,) = decision.reasons
+    assert re.findall(r"\d+ \w+", reason) == ["3 h", "15 min"]
 
 
 def test_a_document_from_the_future_says_nothing() -> None:
     decision = decide_on("healthy", computed_at=NOW + timedelta(minutes=10))
-    assert decision.reasons == ("the health document comes from 10 min in the future",)
+    (reason,) = decision.reasons
+    assert reason.endswith(" 10 min in the future")
 
 
 def test_age_is_measured_across_time_zones() -> None:

@@ -1,5 +1,6 @@
 """Slowness of a prober."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,7 +47,8 @@ def test_a_loop_that_is_late_again_and_again_is_slow_and_one_hiccup_is_not() -> 
     loop.wake(49)
     assert loop.assess() is None
     loop.wake(2, late_s=1.2)
-    assert loop.assess() == "the event loop is 1.20 s late"
+    assert "1.20 s" in (loop.assess() or "")
+    assert loop.check.lag_p99_s() == pytest.approx(1.2)
     assert loop.slowness_since(loop.now_s - 1.0) is not None
 
 
@@ -55,7 +57,7 @@ def test_one_standstill_is_enough_and_is_over_after_a_while() -> None:
     loop.wake(10)
     began_s = loop.now_s
     loop.wake(late_s=60.0)
-    assert loop.assess() == "the process stood still for 60.0 s"
+    assert "60.0 s" in (loop.assess() or "")
     assert loop.slowness_since(began_s) is not None
     ended_s = loop.now_s
     loop.wake(int(MIN_SLOW_SECONDS / LAG_EVERY_SECONDS) - 1)
@@ -72,14 +74,14 @@ def test_a_standstill_counts_before_it_is_noted() -> None:
     loop.wake(10)
     began_s = loop.now_s
     loop.now_s += 30.0
-    assert loop.slowness_since(began_s) == "the process stood still for 29.9 s"
+    assert "29.9 s" in (loop.slowness_since(began_s) or "")
 
 
 def test_a_machine_that_was_suspended_stood_still() -> None:
     loop = Loop()
     loop.wake(10)
     loop.wake(suspended_s=3_600.0)
-    assert loop.assess() == "the process stood still for 3600.0 s"
+    assert "3600.0 s" in (loop.assess() or "")
 
 
 def test_a_little_less_is_not_slow() -> None:

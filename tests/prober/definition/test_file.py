@@ -1,5 +1,7 @@
 import contextlib
+import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.definitions import definition_of
 
+from lifesign.domain.errors import FileFault
 from lifesign.domain.files import yaml_document
 from lifesign.domain.files.yaml_document import MAX_FAULTS, MAX_FILE_BYTES
 from lifesign.errors import InvalidValue
@@ -34,6 +37,13 @@ def told(text: str) -> list[str]:
     return [str(fault) for fault in caught.value.faults]
 
 
+def cause_of(fault: FileFault) -> tuple[str, str]:
+    """Return the file that a fault names, and what its opening came to."""
+    found = re.search(r": (\S+) \((.+)\)$", fault.expected)
+    assert found is not None, fault.expected
+    return found[1], found[2]
+
+
 # --- what is there -------------------------------------------------------------------------------
 
 
@@ -53,7 +63,7 @@ def test_the_list_that_the_demo_makes_is_all_that_it_lacks() -> None:
     with pytest.raises(InvalidDefinition) as caught:
         read_definition_file(DEMO)
     (fault,) = caught.value.faults
-    assert f"{REPOSITORY}/probes/demo-agents.txt (No such file or directory)" in str(fault)
+    assert f"{REPOSITORY}/probes/demo-agents.txt ({os.strerror(errno.ENOENT)})" in fault.expected
 
 
 def test_the_reference_shows_every_setting_with_its_default() -> None:
@@ -187,16 +197,12 @@ def test_unreadable_agent_lists_are_reported_with_their_lines(tmp_path: Path) ->
     )
     with pytest.raises(InvalidDefinition) as caught:
         read_definition_file(file)
-    lists = "expected a list that can be read"
-    assert [str(fault) for fault in caught.value.faults] == [
-        f"line 6: /directories/2/file: {lists}: {tmp_path}/none.txt (No such file or directory)",
-        f"line 8: /directories/3/file: {lists}: {tmp_path}/more (no regular file)",
-        f"line 9: /directories/4/file: {lists}: {tmp_path}/pipe (no regular file)",
-        f"line 10: /directories/5/file: {lists}: {tmp_path}/there.txt/c (Not a directory)",
-        (
-            f"line 11: /opt_out/files/0: expected a file that can be read: {tmp_path}/out.txt "
-            "(No such file or directory)"
-        ),
+    assert [(fault.line, fault.path, *cause_of(fault)) for fault in caught.value.faults] == [
+        (6, "/directories/2/file", f"{tmp_path}/none.txt", os.strerror(errno.ENOENT)),
+        (8, "/directories/3/file", f"{tmp_path}/more", "no regular file"),
+        (9, "/directories/4/file", f"{tmp_path}/pipe", "no regular file"),
+        (10, "/directories/5/file", f"{tmp_path}/there.txt/c", os.strerror(errno.ENOTDIR)),
+        (11, "/opt_out/files/0", f"{tmp_path}/out.txt", os.strerror(errno.ENOENT)),
     ]
 
 
@@ -212,15 +218,12 @@ def test_missing_opt_out_lists_are_reported_with_their_lines(tmp_path: Path) -> 
     with pytest.raises(InvalidDefinition) as caught:
         read_definition_file(file)
     assert caught.value.file == str(file)
-    assert [str(fault) for fault in caught.value.faults] == [
-        (
-            f"line 7: /opt_out/files/1: expected a file that can be read: {tmp_path}/none.txt "
-            "(No such file or directory)"
-        ),
-        f"line 8: /opt_out/files/2: expected a file that can be read: {tmp_path}/more (no regular file)",
+    assert [(fault.line, fault.path, *cause_of(fault)) for fault in caught.value.faults] == [
+        (7, "/opt_out/files/1", f"{tmp_path}/none.txt", os.strerror(errno.ENOENT)),
+        (8, "/opt_out/files/2", f"{tmp_path}/more", "no regular file"),
         # Writers of a pipe are not waited for, and endless files are not read.
-        f"line 9: /opt_out/files/3: expected a file that can be read: {tmp_path}/pipe (no regular file)",
-        "line 10: /opt_out/files/4: expected a file that can be read: /dev/zero (no regular file)",
+        (9, "/opt_out/files/3", f"{tmp_path}/pipe", "no regular file"),
+        (10, "/opt_out/files/4", "/dev/zero", "no regular file"),
     ]
 
 

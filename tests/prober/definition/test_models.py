@@ -1,5 +1,6 @@
 """The probe definition."""
 
+import re
 from importlib import metadata
 from ipaddress import ip_network
 from pathlib import Path
@@ -15,6 +16,7 @@ from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
 from lifesign.domain.schedule.cadence import Cadence
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.event_loop_lag import LagPolicy
+from lifesign.prober.definition.layer_settings import MessageSettings
 from lifesign.prober.definition.models import (
     MAX_INLINE_TARGETS,
     PLACEHOLDER_CANARIES,
@@ -22,7 +24,6 @@ from lifesign.prober.definition.models import (
     DirectorySource,
     ProbeDefinition,
 )
-from lifesign.prober.definition.target_settings import MessageSettings
 
 LEAST: dict[str, Any] = {
     "name": "a",
@@ -93,13 +94,15 @@ def test_targets_are_spelled_as_everywhere_and_taken_once() -> None:
 
 
 def test_at_least_one_target_is_required() -> None:
-    assert refusal(targets=[]) == ((), "expected directories or targets: there is nothing to probe")
+    place, expected = refusal(targets=[])
+    assert place == ()
+    assert {"directories", "targets"} <= set(re.findall(r"\w+", expected))
 
 
 def test_a_target_that_is_none_is_refused_at_its_place() -> None:
     place, expected = refusal(targets=["https://agent.example", "ftp://agent.example"])
     assert place == ("targets", 1, "url")
-    assert "only http and https" in expected
+    assert "https" in expected
 
 
 def test_a_definition_lists_as_many_targets_as_it_may_and_no_more() -> None:
@@ -122,17 +125,17 @@ def test_a_directory_is_called_by_its_name_its_host_or_its_file(source: dict[str
 
 
 @pytest.mark.parametrize(
-    ("source", "expected"),
+    ("source", "named"),
     [
-        ({}, "exactly one of url and file"),
-        ({"url": "https://a.example", "file": "a.txt"}, "exactly one of url and file"),
-        ({"file": "a.txt", "key_file": "key"}, "a file needs no key"),
+        ({}, {"url", "file"}),
+        ({"url": "https://a.example", "file": "a.txt"}, {"url", "file"}),
+        ({"file": "a.txt", "key_file": "key"}, {"file", "key"}),
     ],
 )
-def test_a_directory_is_at_a_url_or_in_a_file(source: dict[str, Any], expected: str) -> None:
+def test_a_directory_is_at_a_url_or_in_a_file(source: dict[str, Any], named: set[str]) -> None:
     place, told = refusal(directories=[source])
     assert place == ("directories", 0)
-    assert expected in told
+    assert named == {"url", "file", "key"} & set(told.split())
 
 
 def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
@@ -144,7 +147,7 @@ def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
 
 def test_directory_names_are_unique() -> None:
     both = [{"file": "old/agents.txt"}, {"file": "new/agents.txt"}]
-    assert refusal(directories=both)[1] == "two directories are called agents.txt: give one a name"
+    assert "agents.txt" in refusal(directories=both)[1]
     assert len(defined(directories=[both[0], {**both[1], "name": "new"}]).directories) == 2
 
 

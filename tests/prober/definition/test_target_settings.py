@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from lifesign.prober.definition.layer_settings import LayerSettings, MessageSettings
 from lifesign.prober.definition.models import ProbeDefinition
-from lifesign.prober.definition.target_settings import LayerSettings, MessageSettings, TargetSettings
+from lifesign.prober.definition.target_settings import TargetSettings, paths_of
 
 URL = "https://agent.example/"
 
@@ -48,6 +49,29 @@ def test_two_different_settings_of_a_url_are_refused() -> None:
     same = {"url": URL, "ask": {"health": False}}
     assert defined(same, same).target_urls == (URL,)
     assert refusals(same, {"url": "agent.example", "ask": {}}) == [(("targets",), "target_twice")]
+
+
+def test_paths_of_assertions_are_requested_with_those_of_ask() -> None:
+    asked = LayerSettings(paths=("/ping",))
+    assertions = [{"of": path, "status": 200} for path in ("/status", "/ping", "health")]
+    target = TargetSettings.model_validate({"url": URL, "assertions": assertions})
+    assert paths_of(target, asked) == ("/ping", "/status")
+    assert paths_of(None, asked) == ("/ping",)
+    assert [check.of for check in target.checks] == ["/status", "/ping", "health"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        ({"assertions": [{"of": "message", "text_contains": "OK"}]}, "not_asked"),
+        ({"assertions": [{"of": "health", "status": 200}], "ask": {"health": False}}, "not_asked"),
+        ({"assertions": [{"of": f"/{number}", "status": 200} for number in range(9)]}, "too_many_paths"),
+        ({"assertions": [{"of": "health", "status": 200}] * 33}, "too_long"),
+        ({"assertions": [{"of": "card", "status": 200, "text_contains": "x"}] * 17}, "too_many_checks"),
+    ],
+)
+def test_assertions_need_answers_and_have_a_limit(settings: dict[str, Any], kind: str) -> None:
+    assert [found for _, found in refusals({"url": URL} | settings)] == [kind]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_what_is_neither_object_nor_list_is_not_even_parsed(body: bytes) -> None
         (b'{"a": 1}\n{"a": 2}', "not JSON"),
         (b'{"a": \xff}', "not UTF-8 from byte 6 on"),
         (b"[" * 100_000, "nested too deeply"),
-        (b"[" + b"9" * 5_000 + b"]", "not JSON: a whole number has more than 4300 digits"),
+        (b"[" + b"9" * 5_000 + b"]", "4300 digits"),
     ],
 )
 def test_invalid_json_is_reported(body: bytes, fault: str) -> None:

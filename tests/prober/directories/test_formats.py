@@ -93,21 +93,21 @@ def test_any_json_is_read_refused_or_not_recognised(value: object) -> None:
         ("", "empty"),
         (" \n", "empty"),
         ("<!doctype html><p>Hello", "a page"),
-        ("Service Unavailable", "text whose lines are neither"),
+        ("Service Unavailable", "text"),
         ('{"a": ', "not JSON"),
         (b'{"a": "\xff"}', "not UTF-8"),
         ("[" * 5_000, "nested too deeply"),
         ("https://a.example/".encode("utf-16-le"), "UTF-16 without its mark"),
-        (gzip.compress(b"https://a.example/\n", mtime=0), "compressed with gzip: unpack it"),
-        ("https://a.example/".encode("utf-32"), "text whose lines are neither"),
+        (gzip.compress(b"https://a.example/\n", mtime=0), "gzip"),
+        ("https://a.example/".encode("utf-32"), "text"),
         ('[\n"https://a.example/"]'.encode("utf-16"), "JSON in UTF-16: save it as UTF-8"),
-        ("Service Unavailable".encode("utf-16"), "text whose lines are neither"),
+        ("Service Unavailable".encode("utf-16"), "text"),
         ([1, 2], "a JSON list"),
         ({"$schema": "https://json-schema.org/draft-07/schema", "properties": {}}, "a JSON Schema"),
         (CARD_10, "A2A card"),
-        ({"error": 1, "message\n": 2}, r"the members error, message\n"),
-        ({}, "empty: it lists no agent"),
-        ([], "empty: it lists no agent"),
+        ({"error": 1, "message\n": 2}, r"error, message\n"),
+        ({}, "empty"),
+        ([], "empty"),
     ],
 )
 def test_unrecognized_content_is_described(content: object, words: str) -> None:
@@ -242,11 +242,10 @@ async def test_a_broken_plug_in_is_in_nobodys_way(install: Install, tmp_path: Pa
 
 
 def test_an_error_of_a_plug_in_names_it_and_its_cause(install: Install) -> None:
-    install("raise ValueError('out of yellow ink')", yellow_pages="yellow_pages:PAGES")
-    with pytest.raises(
-        BrokenPlugIn, match=r"'yellow_pages'.*cannot be loaded: ValueError: out of yellow ink"
-    ):
+    install("raise ValueError('no ink')", yellow_pages="yellow_pages:PAGES")
+    with pytest.raises(BrokenPlugIn, match=r"'yellow_pages'.* ValueError: no ink") as caught:
         format_called("yellow_pages")
+    assert isinstance(caught.value.__cause__, ValueError)
 
 
 def test_what_a_plug_in_may_import_is_what_it_needs() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -150,11 +151,10 @@ async def test_redirected_list_is_reported_with_both_urls(settings: dict[str, An
     places = {"/list": redirect("/new"), "/new": as_json({"error": "x"})}
     async with serving(places) as server:
         refused = await Reader(fetcher, server).refusal(**settings)
-        way = f"{server.url}/list, which leads to {server.url}/new: "
-        assert way in refused.message
+        assert re.search(rf"{server.url}/list\b.* {server.url}/new: ", refused.message)
         server.replies["/new"] = answer(404)
         refused = await Reader(fetcher, server).refusal(**settings)
-        assert refused.message == f"{way}HTTP 404: nothing is served here"
+        assert re.match(rf"{server.url}/list\b.* {server.url}/new: HTTP 404: ", refused.message)
 
 
 async def test_content_of_another_format_than_declared_is_reported(fetcher: Fetcher) -> None:
@@ -234,7 +234,7 @@ async def test_announced_total_above_the_served_entries_is_reported(fetcher: Fet
         found = await Reader(fetcher, server).snapshot("", format="a2a_registry")
     assert len(found.entries) == 200
     (finding,) = found.findings
-    assert (finding.name, finding.message) == ("total_differs", "says that it has 219 items, and served 200")
+    assert (finding.name, re.findall(r"\d+", finding.message)) == ("total_differs", ["219", "200"])
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from tests.support.hostile_server import (
 from tests.support.probing import SHORT_SECONDS, Bodies, layer, probing, results, see
 from tests.support.virtual_loop import with_sockets_in_virtual_time
 
+from lifesign.client.candidate_urls import ANOTHERS_CARD
 from lifesign.domain.a2a.announcement import announce_health
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
@@ -83,7 +84,7 @@ async def test_the_card_of_another_agent_at_the_origins_root_is_no_liveness_sign
         for _ in range(2):
             observation = await probes.see(server.url + "/rpc")
             assert layer(observation.discovery).result is NOT_AN_AGENT
-            assert "which does not name it" in layer(observation.discovery).reason
+            assert layer(observation.discovery).reason == ANOTHERS_CARD
             assert not observation.is_liveness_signal
             assert observation.document is None
     assert HEALTH_PATH not in server.paths
@@ -120,7 +121,7 @@ async def test_a_registrys_record_is_a_card() -> None:
         (answer(410), "not_an_agent", "HTTP 410"),
         (answer(204), "not_an_agent", "HTTP 204"),
         (answer(200, b"<!doctype html>", Content_Type="text/html"), "not_an_agent", "HTML"),
-        (as_json({"status": "UP"}), "not_an_agent", "too few of a card's members"),
+        (as_json({"status": "UP"}), "not_an_agent", "members: name, url"),
         (as_json([]), "not_an_agent", "expected an object"),
         (answer(200, b'{"name": ', Content_Type="application/json"), "invalid_document", "not JSON"),
         (answer(200, b"{\xff}", Content_Type="application/json"), "invalid_document", "UTF-8"),

@@ -245,7 +245,7 @@ async def test_internal_defect_is_reported_as_ours_and_ends_no_other_layer(
     with caplog.at_level(logging.ERROR, "lifesign"):
         report = await prober.probe(target, AT_S)
     assert results(report.observation) == {"discovery": "internal"}
-    assert layer(report.observation.discovery).reason == "a defect of the prober: RuntimeError"
+    assert layer(report.observation.discovery).reason.endswith(": RuntimeError")
     assert not report.observation.is_measured_failure
     assert report.memory == target.memory.model_copy(update={"probed_at_s": AT_S})
     assert target.subject_id in caplog.text
@@ -329,6 +329,5 @@ async def test_whatever_peers_answer_there_is_an_observation_and_a_memory_that_c
     assert ProbeMemory.from_json(text) == report.memory
     assert len(text.encode()) <= 16_384
     assert chance.requests == report.requests <= 20
-    assert (
-        "a defect of the prober" not in layer(observation.discovery).reason if observation.discovery else True
-    )
+    # A request may be drawn that ends in a defect; the rest of the probe has none.
+    assert observation.discovery is None or "defect" not in observation.discovery.reason

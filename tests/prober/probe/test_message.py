@@ -131,10 +131,8 @@ async def test_the_two_ways_to_write_a_message_of_0_3_are_both_tried() -> None:
 async def test_where_no_path_takes_a_message_is_no_agent() -> None:
     observation, serving = await sent(lambda _: Says(status=404), rest_card("1.0"), "/rest")
     message = layer(observation.message)
-    assert (message.result, message.reason) == (
-        ResultClass.NOT_AN_AGENT,
-        "HTTP 404: no message is taken here",
-    )
+    assert message.result is ResultClass.NOT_AN_AGENT
+    assert message.reason.startswith("HTTP 404: ")
     assert len(serving.posted) == 3
 
 
@@ -186,10 +184,8 @@ async def test_an_agent_that_declines_every_spelling_is_there() -> None:
     for version in ("0.3.0", "0.1", "1.0"):
         observation, serving = await sent(answers, card(protocolVersion=version))
         message = layer(observation.message)
-        assert (message.result, message.reason) == (
-            OK,
-            "it declines the message: JSON-RPC error -32602, 'no'",
-        )
+        assert message.result is OK
+        assert message.reason.endswith(": JSON-RPC error -32602, 'no'")
         assert len(serving.posted) == 3
 
 

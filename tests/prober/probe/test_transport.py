@@ -141,7 +141,7 @@ async def test_card_without_usable_interface_differs_from_a_failing_one(
     observation, server = await asked(answer(405), **members)
     transport = layer(observation.transport)
     assert transport.result is ResultClass.NOT_MEASURED
-    assert transport.reason == "the card names no interface that takes plain HTTP"
+    assert "no interface" in transport.reason
     assert observation.is_liveness_signal
     assert server.paths == [CARD_PATH]
 

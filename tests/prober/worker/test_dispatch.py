@@ -271,8 +271,6 @@ async def test_a_census_leaves_in_peace_who_asked_for_it() -> None:
     told = {result.report.observation.target_url: result.report for result in bench.outbox}
     left = told[urls_of(1)[0]]
     assert left.observation.result is ResultClass.NOT_MEASURED
-    assert left.observation.discovery is not None
-    assert left.observation.discovery.reason == "it asked us not to come back yet"
     assert left.observation.inconclusive_reason is InconclusiveReason.ASKED_TO_WAIT
     assert left.memory.not_before_s is not None
     assert bench.dispatch.is_idle

@@ -26,8 +26,7 @@ from lifesign.adapter.tools.upstreams import Upstreams
 from lifesign.domain.parsing.json_limits import is_plain
 from lifesign.mcp.answer import failure
 from lifesign.mcp.guard import Guard
-from lifesign.mcp.http_app import app_of
-from lifesign.mcp.http_server import config_of
+from lifesign.mcp.http_server import app_of, config_of
 from lifesign.mcp.listen_address import LOOPBACK_NAMES
 from lifesign.mcp.refusal_code import ToolRefusalCode
 from lifesign.mcp.server import server_of

@@ -112,7 +112,9 @@ def probe(
                     sys.stdout.write("\n")
                 seen = report.observation
                 write_observation(sys.stdout, seen.target_url or "", seen.result, seen, now=datetime.now(UTC))
-    return exit_code([GROUPS[report.observation.result] for report in reports])
+    code = exit_code([GROUPS[report.observation.result] for report in reports])
+    has_failed = any(each.has_failed for report in reports for each in report.observation.assertions or ())
+    return ExitCode.FAILED if has_failed else code
 
 
 def exit_code(groups: "Sequence[str]") -> ExitCode:

@@ -10,7 +10,10 @@ from lifesign.domain.text.counts import pluralize
 from lifesign.domain.text.durations import duration_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from lifesign.domain.models.targets import ObservedTarget
+    from lifesign.domain.observation.assertion import AssertionResult
     from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
 
 GROUP_COLOURS = {
@@ -20,6 +23,7 @@ GROUP_COLOURS = {
     "never_measured": Colour.FAINT,
 }
 _HEADS = ("LAYER", "RESULT", "HTTP", "TIME", "DNS", "CONNECT", "TLS", "FIRST BYTE", "LAST BYTE", "WHY")
+_ASSERTION_HEADS = ("ASSERTION", "RESULT", "EXPECTED", "ACTUAL")
 _NOT_MEASURED = "-"
 
 
@@ -55,7 +59,23 @@ def write_observation(
     ]
     if layers:
         write_table(stream, _HEADS, layers)
+    write_assertions(stream, seen.assertions or ())
     write_page(stream, _facts(seen, now), colours=colours)
+
+
+def write_assertions(stream: TextIO, assertions: "Iterable[AssertionResult]") -> None:
+    """Write the result of each assertion as a table, if there is any."""
+    rows = [
+        (
+            " ".join(filter(None, (each.of, each.pointer, each.check.value))),
+            each.result.value,
+            each.expected,
+            _NOT_MEASURED if each.actual is None else " ".join(each.actual.split()),
+        )
+        for each in assertions
+    ]
+    if rows:
+        write_table(stream, _ASSERTION_HEADS, rows)
 
 
 def _row(name: str, layer: "LayerResult") -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from lifesign.domain.health.document import HealthStatus, Time
 from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.observation.assertion import AssertionResult
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.result_sums import Layer
@@ -66,6 +67,8 @@ class ObservedTarget(BaseModel):
     certificate_expires_at: Time | None = None
     paths: dict[str, LayerResult] | None = None
     """Further requests, by path; they decide nothing."""
+    assertions: list[AssertionResult] | None = None
+    """Results of the target's assertions; absent if it has none."""
 
 
 class ShownChange(BaseModel):

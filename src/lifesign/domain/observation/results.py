@@ -23,6 +23,7 @@ from lifesign.domain.health.document import (
     Ratio,
     Time,
 )
+from lifesign.domain.observation.assertion import MAX_ASSERTIONS, AssertionResult
 from lifesign.domain.text.safe_text import harmless
 
 MAX_REASON_CHARS: Final = 500
@@ -253,6 +254,8 @@ class Observation(_Wire):
     """When the certificate that was shown ends."""
     paths: Annotated[dict[_Path, LayerResult], Field(max_length=MAX_PATHS)] | None = None
     """Results of further requests of the definition by path, such as /ping: shown, without effect."""
+    assertions: Annotated[tuple[AssertionResult, ...], Field(max_length=MAX_ASSERTIONS)] | None = None
+    """Results of the target's assertions, in the order of the definition; absent if it has none."""
     inconclusive_reason: Annotated[InconclusiveReason, Field(strict=False)] | None = None
     """Why nothing was measured, if `result` is inconclusive; absent: `result` alone decides the reason."""
     network_class: NetworkClassName | None = None

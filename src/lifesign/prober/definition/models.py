@@ -41,12 +41,12 @@ from lifesign.domain.schedule.shard_share import MAX_TTL_SECONDS
 from lifesign.domain.tasks.lease import MIN_TTL_SECONDS, TTL_SECONDS
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.event_loop_lag import LagPolicy
+from lifesign.prober.definition.layer_settings import DefinitionMapping, LayerSettings
 from lifesign.prober.definition.target_settings import (
-    DefinitionMapping,
-    LayerSettings,
     TargetItem,
     TargetSettings,
     merge_targets,
+    require_answers,
     spelled_out,
 )
 from lifesign.prober.definition.values import (
@@ -427,6 +427,12 @@ class ProbeDefinition(DefinitionMapping):
     def _probe_somebody(self) -> Self:
         if not (self.directories or self.targets):
             raise PydanticCustomError("nobody", "expected directories or targets: there is nothing to probe")
+        return self
+
+    @model_validator(mode="after")
+    def _ask_what_is_asserted(self) -> Self:
+        for target in self.targets:
+            require_answers(target, self.ask)
         return self
 
     @property

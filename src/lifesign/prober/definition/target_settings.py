@@ -1,57 +1,15 @@
-"""Settings of single targets in a probe definition, and the layers that a probe checks."""
+"""Settings of single targets in a probe definition."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from lifesign.prober.definition.values import HealthPath, Switch, Target, take_unique
-
-MAX_PATHS: Final = 8
-MAX_MESSAGE_CHARS: Final = 4096
-
-
-class DefinitionMapping(BaseModel):
-    """A mapping of a definition. Unknown members are refused: a misspelt limit must not be ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class MessageSettings(DefinitionMapping):
-    """A real message to every agent: it may cost its owner money. Only ask those who agreed."""
-
-    text: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_CHARS)]
-    """Text of the message."""
-
-
-class LayerSettings(DefinitionMapping):
-    """Layers that a probe checks."""
-
-    card: Switch = True
-    """Its card, at both well-known places."""
-    transport: Switch = True
-    """Whether the interface that the card declares answers at all. The probe sends no message to it."""
-    health: Switch = True
-    """Its health document, where it is announced or at the well-known place."""
-    message: MessageSettings | None = None
-    """A real message; null sends none."""
-    paths: Annotated[
-        tuple[HealthPath, ...],
-        Field(max_length=MAX_PATHS),
-        AfterValidator(take_unique),
-    ] = ()
-    """More GETs, such as /ping: shown, they decide nothing."""
-
-    @model_validator(mode="after")
-    def _require_a_layer(self) -> Self:
-        if not (self.card or self.transport or self.health or self.message):
-            raise PydanticCustomError("nothing_asked", "expected card or health to be true: nothing is asked")
-        if not self.card and (self.transport or self.message):
-            raise PydanticCustomError(
-                "no_card", "transport and message need card: true, for the card says where the agent listens"
-            )
-        return self
+from lifesign.domain.observation.assertion import MAX_ASSERTIONS, Assertion
+from lifesign.prober.definition.assertion_settings import LAYERS, AssertionSettings
+from lifesign.prober.definition.layer_settings import MAX_PATHS, DefinitionMapping, LayerSettings
+from lifesign.prober.definition.values import Target, take_unique
 
 
 class TargetSettings(DefinitionMapping):
@@ -61,6 +19,23 @@ class TargetSettings(DefinitionMapping):
     """URL or domain of the agent."""
     ask: LayerSettings | None = None
     """Layers for this target. Replaces the definition's `ask` as a whole; null: that of the definition."""
+
+    assertions: Annotated[tuple[AssertionSettings, ...], Field(max_length=MAX_ASSERTIONS)] = ()
+    """What its answers must be like."""
+
+    @field_validator("assertions")
+    @classmethod
+    def _bound_checks(cls, assertions: tuple[AssertionSettings, ...]) -> tuple[AssertionSettings, ...]:
+        if sum(len(list(each.assertions)) for each in assertions) > MAX_ASSERTIONS:
+            raise PydanticCustomError(
+                "too_many_checks", "expected {most} checks at most", {"most": MAX_ASSERTIONS}
+            )
+        return assertions
+
+    @property
+    def checks(self) -> tuple[Assertion, ...]:
+        """All single checks, in their order."""
+        return tuple(check for each in self.assertions for check in each.assertions)
 
     @property
     def has_settings(self) -> bool:
@@ -95,3 +70,26 @@ def merge_targets(targets: Iterable[TargetSettings]) -> tuple[TargetSettings, ..
                 "target_twice", "{url} is listed twice with different settings", {"url": target.url}
             )
     return tuple(merged.values())
+
+
+def require_answers(target: TargetSettings, default: LayerSettings) -> None:
+    """Refuse assertions of answers that no probe of the target requests; PydanticCustomError."""
+    asked = target.ask or default
+    for assertion in target.assertions:
+        of = assertion.of
+        if of in LAYERS and not getattr(asked, of):
+            raise PydanticCustomError(
+                "not_asked", "{url}: an assertion of {of} needs {of} in ask", {"url": target.url, "of": of}
+            )
+    if len(paths_of(target, asked)) > MAX_PATHS:
+        raise PydanticCustomError(
+            "too_many_paths",
+            "{url}: expected {most} paths at most, in ask and assertions",
+            {"url": target.url, "most": MAX_PATHS},
+        )
+
+
+def paths_of(target: TargetSettings | None, asked: LayerSettings) -> tuple[str, ...]:
+    """Return all paths that a probe of a target requests: those of `ask`, then those of assertions."""
+    named = () if target is None else (each.of for each in target.assertions if each.of not in LAYERS)
+    return take_unique((*asked.paths, *named))

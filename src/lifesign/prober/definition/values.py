@@ -194,7 +194,7 @@ def _relative_to_definition(value: Path, info: ValidationInfo) -> Path:
     return value if directory is None else directory / value
 
 
-def _take_path(value: str) -> str:
+def take_path(value: str) -> str:
     """Refuse what would be asked of another host, and what others read as another path than it says."""
     path = value.partition("?")[0]
     if path.startswith("//"):
@@ -212,7 +212,7 @@ def take_unique(values: tuple[str, ...]) -> tuple[str, ...]:
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Contact = Annotated[str, Field(max_length=200, pattern=CONTACT_PATTERN)]
 Format = Annotated[str, Field(pattern=FORMAT_PATTERN)]
-HealthPath = Annotated[str, Field(max_length=512, pattern=HEALTH_PATH_PATTERN), AfterValidator(_take_path)]
+HealthPath = Annotated[str, Field(max_length=512, pattern=HEALTH_PATH_PATTERN), AfterValidator(take_path)]
 """A path on the target's own origin; with a query, if it is to have one, and without a fragment."""
 Host = Annotated[
     str, Field(max_length=MAX_HOST_CHARACTERS + 1, pattern=HOST_PATTERN), BeforeValidator(_take_host)

@@ -27,6 +27,7 @@ from lifesign.domain.observation.results import MAX_ETAG_CHARS, LayerResult, Res
 from lifesign.domain.observation.served_body import classify_card, is_absent
 from lifesign.http.redirects import joined, parsed
 from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.probe.assertions import needs_body
 from lifesign.prober.probe.session import ProbeSession
 
 MAX_WORD_CHARS: Final = 64
@@ -52,7 +53,9 @@ async def discover(visit: ProbeSession) -> LayerResult | None:
     for url in _places(visit):
         # A card at the root is parsed each time: only its content shows whether it is this agent's.
         is_known = str(url) == visit.recall("card_url") and not visit.given.is_at_root(url)
-        etag = visit.recall("card_etag") if is_known else None
+        # Assertions need the card itself, not the answer that it has not changed.
+        is_enough = is_known and not needs_body(visit.checks, "card")
+        etag = visit.recall("card_etag") if is_enough else None
         fetched = await visit.ask(
             url, max_bytes=visit.definition.limits.max_card_bytes, etag=etag, may_leave_origin=True
         )

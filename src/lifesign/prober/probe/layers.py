@@ -23,10 +23,12 @@ from lifesign.domain.observation.results import (
     reason_of_inconclusive,
 )
 from lifesign.domain.schedule.cadence import after_probe, wants_card
+from lifesign.prober.definition.layer_settings import LayerSettings
 from lifesign.prober.definition.models import ProbeDefinition
-from lifesign.prober.definition.target_settings import LayerSettings
+from lifesign.prober.definition.target_settings import paths_of
 from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.network.host_limiter import AddressBusy
+from lifesign.prober.probe.assertions import check_assertions, needs_body
 from lifesign.prober.probe.discovery import discover
 from lifesign.prober.probe.message import send_message
 from lifesign.prober.probe.other_origins import OtherOrigins
@@ -62,9 +64,8 @@ class Prober:
         """
         self._fetcher = fetcher
         self._definition = definition
-        self._asked_by_url = {
-            url: target.ask for url, target in definition.settings_by_url.items() if target.ask is not None
-        }
+        self._settings_by_url = definition.settings_by_url
+        self._checks_by_url = {url: target.checks for url, target in self._settings_by_url.items()}
         self._cadence = definition.cadence.policy()
         self._evidence = evidence
         self._opt_outs = opt_outs or None
@@ -86,6 +87,7 @@ class Prober:
         visit = ProbeSession(
             self._fetcher, self._definition, self._evidence, entry, at_s, others=self._others
         )
+        visit.checks = self._checks_by_url.get(entry.url, ())
         try:
             observation = await self._observe(visit)
         except AddressBusy:
@@ -93,6 +95,7 @@ class Prober:
         except Exception as defect:  # noqa: BLE001 - a defect in one probe must not end the others
             _log.exception("the probe of %s ended in a defect", entry.subject_id)
             visit.learned.clear()
+            visit.checks = ()
             observation = self._observation(visit, discovery=_internal(defect))
         return ProbeReport(
             subject_id=entry.subject_id,
@@ -113,7 +116,8 @@ class Prober:
 
     def _asked_of(self, visit: ProbeSession) -> LayerSettings:
         """Return the layers to check of a target: its own settings, else those of the definition."""
-        return self._asked_by_url.get(visit.entry.url, self._definition.ask)
+        settings = self._settings_by_url.get(visit.entry.url)
+        return (None if settings is None else settings.ask) or self._definition.ask
 
     async def _observe(self, visit: ProbeSession) -> Observation:
         asked, memory = self._asked_of(visit), visit.entry.memory
@@ -126,7 +130,10 @@ class Prober:
             memory.health_url if asked.health else None,
         )
         asks_else = [place for place in places if place is not None]
-        visit.asks_card = asked.card and wants_card(memory, self._cadence, visit.at_s, asks_else=asks_else)
+        visit.asks_card = asked.card and (
+            any(check.of == "card" for check in visit.checks)
+            or wants_card(memory, self._cadence, visit.at_s, asks_else=asks_else)
+        )
         discovery = transport = readiness = message = None
         if visit.asks_card:
             discovery = await discover(visit)
@@ -154,7 +161,7 @@ class Prober:
             transport=transport,
             readiness=readiness,
             message=message,
-            paths=await _ask_paths(visit, asked.paths) if asked.paths else None,
+            paths=await _ask_paths(visit, paths_of(self._settings_by_url.get(visit.entry.url), asked)),
         )
 
     async def _refused_by_rules(self, visit: ProbeSession) -> LayerResult | None:
@@ -198,6 +205,17 @@ class Prober:
             card_etag=visit.card_etag,
             certificate_expires_at=visit.certificate_expires_at,
             paths=dict(paths) if paths else None,
+            assertions=check_assertions(
+                visit,
+                visit.checks,
+                {
+                    "card": discovery,
+                    "transport": transport,
+                    "health": readiness,
+                    "message": message,
+                    **(paths or {}),
+                },
+            ),
             inconclusive_reason=_inconclusive(visit, layer),
             network_class=network_class,
             address=address,
@@ -209,7 +227,13 @@ async def _ask_paths(visit: ProbeSession, paths: Iterable[str]) -> Mapping[str, 
     answers: dict[str, LayerResult] = {}
     for path in paths:
         url = place_under(visit.given.url, "", path)
-        fetched = await visit.ask(url, max_bytes=0, is_head_enough=True)
+        is_read = needs_body(visit.checks, path)
+        fetched = await visit.ask(
+            url,
+            max_bytes=visit.definition.limits.max_document_bytes if is_read else 0,
+            is_head_enough=not is_read,
+            accept="*/*" if is_read else "application/json",
+        )
         if fetched is not None:
             answers[path] = visit.layer(fetched)
     return answers or None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from yarl import URL
 
@@ -23,6 +23,9 @@ from lifesign.prober.probe.other_origins import OtherOrigins
 from lifesign.prober.probe.robots import MAX_ROBOTS_BYTES, ROBOTS_ACCEPT, ROBOTS_PATH, Robots, may_fetch
 from lifesign.prober.results.ledger import TargetEntry
 from lifesign.prober.witness.target_contact import Exchange
+
+if TYPE_CHECKING:
+    from lifesign.domain.observation.assertion import Assertion
 
 REQUESTS_IN_TIME: Final = 3
 """A whole visit takes at most so many times what one request may take."""
@@ -78,6 +81,8 @@ class ProbeSession:
         """Start of the probe, in seconds since the epoch."""
         self.learned: dict[str, Any] = {}
         """Facts to remember, by the names of `ProbeMemory`."""
+        self.checks: tuple[Assertion, ...] = ()
+        """Assertions of the target."""
         self.asks_card = False
         """Whether the card is requested, so that a change of places is noticed."""
         self.has_found_another = False

@@ -1,0 +1,251 @@
+"""Assertions: what an operator expects of a target's answers, and whether the answers fulfil it.
+
+An assertion says something about the content of an answer, never about whether one came: without an answer it
+is not evaluated. Patterns are compiled by the caller, with an engine that takes linear time.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any, Final, Protocol
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.text.safe_text import harmless
+
+MAX_ASSERTIONS: Final = 32
+"""Maximum of single checks per target."""
+MAX_SHOWN_CHARS: Final = 200
+"""Maximum length of an expected or actual value in a result."""
+MAX_POINTER_CHARS: Final = 256
+MAX_OF_CHARS: Final = 512
+MAX_TEXT_CHARS: Final = 1024 * 1024
+"""Maximum length of a text that is compared."""
+
+
+class Check(StrEnum):
+    """Kind of comparison."""
+
+    STATUS = "status"
+    EQUALS = "equals"
+    CONTAINS = "contains"
+    GLOB = "glob"
+    MATCHES = "matches"
+    TEXT_CONTAINS = "text_contains"
+    TEXT_MATCHES = "text_matches"
+    LATENCY_BELOW = "latency_below"
+    CERTIFICATE_DAYS = "certificate_days"
+
+
+GRADUAL: Final = frozenset({Check.LATENCY_BELOW, Check.CERTIFICATE_DAYS})
+"""Checks whose failure makes an agent degraded, not unhealthy."""
+_OF_CONTENT: Final = frozenset(Check) - GRADUAL - {Check.STATUS}
+
+
+class AssertionOutcome(StrEnum):
+    """Result of one assertion in one probe."""
+
+    OK = "ok"
+    ASSERTION_FAILED = "assertion_failed"
+    NOT_MEASURED = "not_measured"
+    """No answer came to which the assertion applies, or its content requires credentials."""
+
+
+class Pattern(Protocol):
+    """A compiled regular expression."""
+
+    def search(self, text: str) -> object | None:
+        """Return a match anywhere in `text`, or None."""
+        ...
+
+
+@fast_dataclass(kw_only=True)
+class Assertion:
+    """One check of one answer."""
+
+    of: str
+    """`transport`, `card`, `health`, `message`, or a path."""
+    check: Check
+    expected: str | float | bool | None
+    """Value of the definition; milliseconds for `latency_below`."""
+    pointer: str | None = None
+    """JSON pointer (RFC 6901), for the checks of a single value."""
+    pattern: Pattern | None = None
+    """The compiled expectation of `glob`, `matches` and `text_matches`."""
+
+    @property
+    def is_of_content(self) -> bool:
+        """Whether it needs the body of the answer."""
+        return self.check in _OF_CONTENT
+
+
+@fast_dataclass(kw_only=True)
+class CheckedAnswer:
+    """An answer as assertions see it."""
+
+    status: int
+    latency_ms: float | None = None
+    certificate_days: float | None = None
+    """Days until the certificate ends, below 0 if it has ended; None without one."""
+    has_content: bool = True
+    """Whether the body is known: it may require credentials, be too large, or come later."""
+    value: Any = None
+    """JSON value that pointers apply to; None if the body is no JSON."""
+    text: str = ""
+
+
+def _cut(text: object) -> object:
+    return harmless(text[:MAX_SHOWN_CHARS])[:MAX_SHOWN_CHARS] if isinstance(text, str) else text
+
+
+_Shown = Annotated[str, Field(max_length=MAX_SHOWN_CHARS), BeforeValidator(_cut)]
+
+
+class AssertionResult(BaseModel):
+    """Result of one assertion."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    of: Annotated[str, Field(min_length=1, max_length=MAX_OF_CHARS, pattern="^[!-~]+$")]
+    """`transport`, `card`, `health`, `message`, or a path."""
+    check: Annotated[Check, Field(strict=False)]
+    pointer: Annotated[str, Field(max_length=MAX_POINTER_CHARS)] | None = None
+    """JSON pointer of the value that was checked."""
+    result: Annotated[AssertionOutcome, Field(strict=False)]
+    expected: _Shown
+    """Expected value, up to 200 characters."""
+    actual: _Shown | None = None
+    """Actual value, up to 200 characters; absent if there was none."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the answer was wrong."""
+        return self.result is AssertionOutcome.ASSERTION_FAILED
+
+    @property
+    def is_gradual(self) -> bool:
+        """Whether its failure makes an agent degraded, not unhealthy."""
+        return self.check in GRADUAL
+
+
+def evaluate(assertion: Assertion, answer: CheckedAnswer | None) -> AssertionResult:
+    """Return the result of an assertion. None: no answer came."""
+    found = None if answer is None else _found(assertion, answer)
+    if found is None:
+        outcome, actual = AssertionOutcome.NOT_MEASURED, None
+    else:
+        is_met, actual = found
+        outcome = AssertionOutcome.OK if is_met else AssertionOutcome.ASSERTION_FAILED
+    return AssertionResult(
+        of=assertion.of,
+        check=assertion.check,
+        pointer=assertion.pointer,
+        result=outcome,
+        expected=_expected_text(assertion),
+        actual=actual,
+    )
+
+
+def value_at(document: Any, pointer: str) -> tuple[bool, Any]:
+    """Return whether a document has a value at a JSON pointer, and the value."""
+    value = document
+    for part in pointer.split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, Mapping) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and name.isascii() and name.isdigit() and _is_within(name, value):
+            value = value[int(name)]
+        else:
+            return False, None
+    return True, value
+
+
+def answer_text(result: Any) -> str:
+    """Return the text parts of an A2A message or task, joined by newlines: message first, then artifacts."""
+    if not isinstance(result, Mapping):
+        return ""
+    task = _mapping(result.get("task"), result)
+    status = _mapping(task.get("status"), {})
+    holders = [
+        _mapping(result.get("message"), result),
+        _mapping(status.get("message"), {}),
+        *_list(task.get("artifacts")),
+    ]
+    return "\n".join(text for holder in holders for text in _part_texts(holder))[:MAX_TEXT_CHARS]
+
+
+def _found(assertion: Assertion, answer: CheckedAnswer) -> tuple[bool, str | None] | None:
+    """Return whether the answer is as expected, and its value; None if it cannot be told."""
+    expected: Any = assertion.expected
+    match assertion.check:
+        case Check.STATUS:
+            return answer.status == expected, str(answer.status)
+        case Check.LATENCY_BELOW:
+            latency_ms = answer.latency_ms
+            return None if latency_ms is None else (latency_ms < expected, f"{latency_ms:.6g} ms")
+        case Check.CERTIFICATE_DAYS:
+            days = answer.certificate_days
+            return None if days is None else (days >= expected, f"{days:.1f}")
+    if not answer.has_content:
+        return None
+    if assertion.check in {Check.TEXT_CONTAINS, Check.TEXT_MATCHES}:
+        return _text_is_met(assertion, answer.text), _shown(answer.text)
+    exists, value = value_at(answer.value, assertion.pointer or "")
+    return (_value_is_met(assertion, value), _shown(value)) if exists else (False, None)
+
+
+def _text_is_met(assertion: Assertion, text: str) -> bool:
+    if assertion.pattern is not None:
+        return assertion.pattern.search(text) is not None
+    return str(assertion.expected) in text
+
+
+def _value_is_met(assertion: Assertion, value: Any) -> bool:
+    if assertion.pattern is not None:
+        return assertion.pattern.search(_plain(value)) is not None
+    if assertion.check is Check.CONTAINS:
+        if isinstance(value, list):
+            return any(_is_same(each, assertion.expected) for each in value)
+        return isinstance(value, str) and str(assertion.expected) in value
+    return _is_same(value, assertion.expected)
+
+
+def _is_same(value: Any, expected: Any) -> bool:
+    # In JSON, true is not 1.
+    return isinstance(value, bool) is isinstance(expected, bool) and bool(value == expected)
+
+
+def _is_within(name: str, values: Sequence[Any]) -> bool:
+    return len(name) <= len(str(len(values))) and int(name) < len(values)
+
+
+def _expected_text(assertion: Assertion) -> str:
+    if assertion.check is Check.LATENCY_BELOW:
+        return f"{assertion.expected:g} ms"
+    return _shown(assertion.expected)
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _shown(value: Any) -> str:
+    return _plain(value)[:MAX_SHOWN_CHARS]
+
+
+def _mapping(value: Any, default: Mapping[str, Any]) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else default
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _part_texts(holder: Any) -> list[str]:
+    if not isinstance(holder, Mapping):
+        return []
+    # A2A before 1.0 has `parts`, drafts of 1.0 have `content`.
+    parts = _list(holder.get("parts")) or _list(holder.get("content"))
+    texts = (part.get("text") for part in parts if isinstance(part, Mapping))
+    return [text for text in texts if isinstance(text, str)]

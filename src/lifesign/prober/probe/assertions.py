@@ -1,0 +1,81 @@
+"""Assertions of a probe: the answers that it got, as assertions see them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from lifesign.domain.health.a2a_response import parse_or_none, task_state
+from lifesign.domain.observation.assertion import (
+    MAX_TEXT_CHARS,
+    Assertion,
+    AssertionResult,
+    CheckedAnswer,
+    answer_text,
+    evaluate,
+)
+from lifesign.domain.observation.message_answer import EVENT_STREAM
+from lifesign.domain.observation.results import LayerResult, ResultClass
+from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.probe.session import ProbeSession
+
+DAY_SECONDS: Final = 86_400
+# The body requires credentials, is longer than is read, or was not sent again.
+_WITHOUT_CONTENT: Final = frozenset({ResultClass.GATED, ResultClass.TOO_LARGE})
+# What came is no whole answer.
+_BROKEN_OFF: Final = frozenset({ResultClass.TIMEOUT, ResultClass.REFUSED, ResultClass.TLS_FAILURE})
+_UNFINISHED: Final = frozenset({
+    "submitted", "working", "TASK_STATE_SUBMITTED", "TASK_STATE_WORKING",
+})  # fmt: skip
+
+
+def check_assertions(
+    visit: ProbeSession, assertions: Iterable[Assertion], answers: Mapping[str, LayerResult | None]
+) -> tuple[AssertionResult, ...] | None:
+    """Evaluate all assertions. `answers`: the layers and paths by name. None if there is no assertion."""
+    seen: dict[str, CheckedAnswer | None] = {}
+    results = []
+    for assertion in assertions:
+        of = assertion.of
+        if of not in seen:
+            layer = answers.get(of)
+            seen[of] = None if layer is None else _checked(visit, of, layer)
+        results.append(evaluate(assertion, seen[of]))
+    return tuple(results) or None
+
+
+def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer | None:
+    """Return an answer as assertions see it; None if no answer came, or it says nothing about the target."""
+    fetched = visit.fetched_for(layer)
+    is_answer = layer.is_measured and layer.result not in _BROKEN_OFF and layer.status_code is not None
+    if fetched is None or not is_answer or layer.status_code is None:
+        return None
+    has_content = layer.result not in _WITHOUT_CONTENT and fetched.result not in _WITHOUT_CONTENT
+    value: Any = parse_or_none(fetched.body) if fetched.body and has_content else None
+    text = fetched.body[:MAX_TEXT_CHARS].decode(errors="replace") if has_content else ""
+    if of == "message":
+        # A task that is not finished has no answer yet, and a stream is not read.
+        is_finished = fetched.content_type != EVENT_STREAM and task_state(value) not in _UNFINISHED
+        has_content = has_content and is_finished
+    value = _result_of(value)
+    return CheckedAnswer(
+        status=layer.status_code,
+        latency_ms=layer.latency_ms,
+        certificate_days=_certificate_days(visit, fetched),
+        has_content=has_content,
+        value=value,
+        text=answer_text(value) if of == "message" else text,
+    )
+
+
+def _result_of(value: Any) -> Any:
+    """Return what pointers apply to: of a JSON-RPC answer, its result."""
+    return value.get("result") if isinstance(value, dict) and "jsonrpc" in value else value
+
+
+def _certificate_days(visit: ProbeSession, fetched: Fetched) -> float | None:
+    ends = fetched.certificate_expires_at or visit.certificate_expires_at
+    return None if ends is None else (ends - visit.now).total_seconds() / DAY_SECONDS
+
+
+def needs_body(assertions: Sequence[Assertion], of: str) -> bool:
+    """Return whether an assertion needs the body of an answer."""
+    return any(each.of == of and each.is_of_content for each in assertions)

@@ -1,0 +1,160 @@
+"""Assertions about one answer."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.properties import examples
+
+from lifesign.domain.base.finding import json_pointer
+from lifesign.domain.observation.assertion import (
+    MAX_SHOWN_CHARS,
+    Assertion,
+    AssertionOutcome,
+    AssertionResult,
+    Check,
+    CheckedAnswer,
+    answer_text,
+    evaluate,
+    value_at,
+)
+
+OK, FAILED, NOT_MEASURED = AssertionOutcome
+BODY = {"queue": {"depth": 12, "name": "main"}, "tags": ["a", True], "ready": True, "a/b": 1, "": 2}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def asserted(check: Check, expected: Any, pointer: str | None = None) -> Assertion:
+    is_pattern = check in {Check.GLOB, Check.MATCHES, Check.TEXT_MATCHES}
+    pattern = re.compile(expected) if is_pattern else None
+    return Assertion(of="health", check=check, expected=expected, pointer=pointer, pattern=pattern)
+
+
+def outcome(check: Check, expected: Any, pointer: str | None = None, **members: Any) -> AssertionOutcome:
+    answer = CheckedAnswer(status=200, value=BODY, text="all is well", **members)
+    return evaluate(asserted(check, expected, pointer), answer).result
+
+
+@pytest.mark.parametrize(
+    ("check", "expected", "pointer", "result"),
+    [
+        (Check.STATUS, 200, None, OK),
+        (Check.STATUS, 204, None, FAILED),
+        (Check.EQUALS, 12, "/queue/depth", OK),
+        (Check.EQUALS, 13, "/queue/depth", FAILED),
+        (Check.EQUALS, "12", "/queue/depth", FAILED),
+        (Check.EQUALS, True, "/ready", OK),
+        (Check.EQUALS, 1, "/ready", FAILED),
+        (Check.EQUALS, True, "/a~1b", FAILED),
+        (Check.EQUALS, 1, "/a~1b", OK),
+        (Check.EQUALS, 2, "/", OK),
+        (Check.EQUALS, "a", "/tags/0", OK),
+        (Check.EQUALS, "a", "/tags/2", FAILED),
+        (Check.EQUALS, "a", "/tags/-", FAILED),
+        (Check.EQUALS, "a", "/none", FAILED),
+        (Check.CONTAINS, "ai", "/queue/name", OK),
+        (Check.CONTAINS, "ia", "/queue/name", FAILED),
+        (Check.CONTAINS, "a", "/tags", OK),
+        (Check.CONTAINS, 1, "/tags", FAILED),
+        (Check.CONTAINS, "depth", "/queue", FAILED),
+        (Check.MATCHES, "^[0-9]{1,3}$", "/queue/depth", OK),
+        (Check.MATCHES, "^[0-9]$", "/queue/depth", FAILED),
+        (Check.TEXT_CONTAINS, "is well", None, OK),
+        (Check.TEXT_CONTAINS, "is bad", None, FAILED),
+        (Check.TEXT_MATCHES, "w.ll$", None, OK),
+        (Check.TEXT_MATCHES, "^well", None, FAILED),
+    ],
+)
+def test_an_answer_is_compared_with_the_expectation(
+    check: Check, expected: Any, pointer: str | None, result: AssertionOutcome
+) -> None:
+    assert outcome(check, expected, pointer) is result
+
+
+@pytest.mark.parametrize(
+    ("check", "expected", "actual", "result"),
+    [
+        (Check.LATENCY_BELOW, 800.0, 799.9, OK),
+        (Check.LATENCY_BELOW, 800.0, 800.0, FAILED),
+        (Check.LATENCY_BELOW, 800.0, None, NOT_MEASURED),
+        (Check.CERTIFICATE_DAYS, 14.0, 14.0, OK),
+        (Check.CERTIFICATE_DAYS, 14.0, 13.9, FAILED),
+        (Check.CERTIFICATE_DAYS, 14.0, -1.0, FAILED),
+        (Check.CERTIFICATE_DAYS, 14.0, None, NOT_MEASURED),
+    ],
+)
+def test_a_limit_is_compared_if_there_is_a_value(
+    check: Check, expected: float, actual: float | None, result: AssertionOutcome
+) -> None:
+    answer = CheckedAnswer(status=200, latency_ms=actual, certificate_days=actual)
+    assert evaluate(asserted(check, expected), answer).result is result
+
+
+@pytest.mark.parametrize("check", list(Check))
+def test_without_an_answer_nothing_is_measured(check: Check) -> None:
+    result = evaluate(asserted(check, "1", "/x"), None) if check is not Check.LATENCY_BELOW else None
+    assert result is None or (result.result is NOT_MEASURED and result.actual is None)
+
+
+def test_content_that_is_not_known_fails_no_assertion() -> None:
+    assert outcome(Check.TEXT_CONTAINS, "x", has_content=False) is NOT_MEASURED
+    assert outcome(Check.EQUALS, "x", "/queue", has_content=False) is NOT_MEASURED
+    assert outcome(Check.STATUS, 204, has_content=False) is FAILED
+
+
+def test_values_are_shown_and_cut() -> None:
+    answer = CheckedAnswer(status=200, value={"a": "\x1b" + "x" * 500})
+    result = evaluate(asserted(Check.EQUALS, "y" * 500, "/a"), answer)
+    assert result.actual is not None
+    assert len(result.actual) == len(result.expected) == MAX_SHOWN_CHARS
+    assert "\x1b" not in result.actual
+    assert AssertionResult.model_validate_json(result.model_dump_json()) == result
+
+
+@given(JSON, st.data())
+@settings(max_examples=examples(200))
+def test_every_value_is_found_at_its_pointer(document: Any, data: st.DataObject) -> None:
+    places: list[tuple[tuple[str | int, ...], Any]] = [((), document)]
+    for place, value in places:
+        if isinstance(value, dict):
+            places += [((*place, name), inner) for name, inner in value.items()]
+        elif isinstance(value, list):
+            places += [((*place, number), inner) for number, inner in enumerate(value)]
+    place, value = data.draw(st.sampled_from(places))
+    assert value_at(document, json_pointer(*place)) == (True, value)
+
+
+@given(JSON, st.text(max_size=12), JSON, st.sampled_from([Check.EQUALS, Check.CONTAINS, Check.STATUS]))
+@settings(max_examples=examples(200))
+def test_any_document_and_expectation_give_a_result(
+    document: Any, pointer: str, expected: Any, check: Check
+) -> None:
+    answer = CheckedAnswer(status=200, value=document, text="")
+    result = evaluate(asserted(check, expected, f"/{pointer}"), answer)
+    assert AssertionResult.model_validate_json(result.model_dump_json()) == result
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ({"kind": "message", "parts": [{"kind": "text", "text": "OK"}]}, "OK"),
+        ({"message": {"parts": [{"text": "O"}, {"data": {}}, {"text": "K"}]}}, "O\nK"),
+        ({"message": {"content": [{"text": "OK"}]}}, "OK"),
+        ({"task": {"artifacts": [{"parts": [{"text": "a"}]}, {"parts": [{"text": "b"}]}]}}, "a\nb"),
+        (
+            {"status": {"message": {"parts": [{"text": "m"}]}}, "artifacts": [{"parts": [{"text": "a"}]}]},
+            "m\na",
+        ),
+        ({"artifacts": ["x", {"parts": "x"}, {"parts": [{"text": 1}, "x"]}], "status": "x"}, ""),
+        (None, ""),
+        (["OK"], ""),
+    ],
+)
+def test_text_of_an_answer_is_that_of_its_message_and_artifacts(result: Any, text: str) -> None:
+    assert answer_text(result) == text

@@ -1,0 +1,27 @@
+"""Layers that a probe checks, in a probe definition."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from lifesign.prober.definition.layer_settings import MAX_PATHS, LayerSettings
+
+
+def test_paths_are_requested_once_in_their_order() -> None:
+    assert LayerSettings(paths=("/b", "/a", "/b")).paths == ("/b", "/a")
+
+
+@pytest.mark.parametrize(
+    ("members", "kind"),
+    [
+        ({"card": False, "transport": False, "health": False}, "nothing_asked"),
+        ({"card": False, "message": {"text": "hi"}, "transport": False}, "no_card"),
+        ({"message": {"text": ""}}, "string_too_short"),
+        ({"paths": [f"/{number}" for number in range(MAX_PATHS + 1)]}, "too_long"),
+    ],
+)
+def test_layers_that_contradict_each_other_are_refused(members: dict[str, Any], kind: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        LayerSettings.model_validate(members)
+    assert [error["type"] for error in caught.value.errors()] == [kind]

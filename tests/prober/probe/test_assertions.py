@@ -1,0 +1,175 @@
+"""Assertions of one probe, on real servers."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.support.agent_check import card, document
+from tests.support.hostile_server import (
+    CARD_PATH,
+    HEALTH_PATH,
+    HostileServer,
+    Reply,
+    answer,
+    as_json,
+    raw,
+    serving,
+)
+from tests.support.probing import Played, definition, entry, fetching, said
+
+from lifesign.domain.observation.assertion import AssertionOutcome
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import Observation, ResultClass
+from lifesign.prober.network.fetch import Fetched, Request
+from lifesign.prober.probe.layers import Prober
+from lifesign.prober.results.ledger import ProbeReport
+
+AT_S = 1_790_000_000.0
+OK, FAILED, NOT_MEASURED = AssertionOutcome
+MESSAGE = {"message": {"text": "Reply with the word OK."}}
+
+
+def agent(server: HostileServer) -> dict[str, Reply]:
+    """An agent whose health document says healthy."""
+    return {CARD_PATH: as_json(card(url=f"{server.url}/a2a")), HEALTH_PATH: as_json(document())}
+
+
+async def probed(
+    server: HostileServer,
+    *assertions: dict[str, Any],
+    ask: dict[str, Any] | None = None,
+    memory: ProbeMemory | None = None,
+    **limits: Any,
+) -> ProbeReport:
+    target = {"url": server.url, "assertions": assertions, "ask": ask}
+    wanted = definition(targets=[target], **limits)
+    async with fetching(wanted) as fetcher:
+        return await Prober(fetcher, wanted).probe(entry(server.url, memory), AT_S)
+
+
+def outcomes(observation: Observation) -> list[AssertionOutcome]:
+    assert observation.assertions is not None
+    return [each.result for each in observation.assertions]
+
+
+def task(state: str, text: str = "OK") -> dict[str, Any]:
+    artifacts = [{"parts": [{"kind": "text", "text": text}]}]
+    result = {"kind": "task", "id": "1", "status": {"state": state}, "artifacts": artifacts}
+    return {"jsonrpc": "2.0", "id": "1", "result": result}
+
+
+async def test_all_assertions_are_evaluated_with_their_values() -> None:
+    async with serving({}) as server:
+        server.replies |= agent(server) | {"/status": as_json({"queue": {"depth": 1234}})}
+        report = await probed(
+            server,
+            {"of": "card", "pointer": "/name", "equals": card()["name"]},
+            {"of": "health", "pointer": "/health/status", "equals": "unhealthy"},
+            {"of": "/status", "pointer": "/queue/depth", "matches": "^[0-9]{1,3}$"},
+            {"of": "/status", "status": 200, "latency_below": "60s"},
+            {"of": "transport", "status": 405},
+        )
+    found = report.observation.assertions or ()
+    assert [(each.of, each.result, each.actual) for each in found if each.check != "latency_below"] == [
+        ("card", OK, card()["name"]),
+        ("health", FAILED, "healthy"),
+        ("/status", FAILED, "1234"),
+        ("/status", OK, "200"),
+        ("transport", FAILED, "404"),
+    ]
+    assert [each.result for each in found if each.check == "latency_below"] == [OK]
+    assert list(report.observation.paths or {}) == ["/status"]
+
+
+async def test_target_without_assertions_has_no_results() -> None:
+    async with serving({}) as server:
+        server.replies |= agent(server)
+        assert (await probed(server)).observation.assertions is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "results"),
+    [
+        (as_json(task("completed")), [OK, OK]),
+        (as_json(task("completed", "no idea")), [FAILED, OK]),
+        (
+            as_json({"jsonrpc": "2.0", "error": {"code": -32603, "message": "OK"}}),
+            [FAILED, FAILED],
+        ),
+        (as_json(task("working")), [NOT_MEASURED, NOT_MEASURED]),
+        (answer(401), [NOT_MEASURED, NOT_MEASURED]),
+        (answer(429), [NOT_MEASURED, NOT_MEASURED]),
+        (answer(500), [FAILED, FAILED]),
+        (raw(b""), [NOT_MEASURED, NOT_MEASURED]),
+    ],
+)
+async def test_answer_to_a_message_is_read_as_text_and_as_result(
+    reply: Reply, results: list[AssertionOutcome]
+) -> None:
+    async with serving({}) as server:
+        server.replies |= agent(server) | {"/a2a": reply}
+        report = await probed(
+            server,
+            {"of": "message", "text_contains": "OK"},
+            {"of": "message", "pointer": "/kind", "equals": "task"},
+            ask=MESSAGE,
+        )
+    assert outcomes(report.observation) == results
+
+
+@pytest.mark.parametrize(
+    ("reply", "results"),
+    [
+        (answer(404), [FAILED, FAILED]),
+        (answer(403), [NOT_MEASURED, FAILED]),
+        (answer(503), [FAILED, FAILED]),
+        (as_json({"a": "x" * 5000}), [NOT_MEASURED, OK]),
+        (answer(200, b"all is well", Content_Type="text/plain"), [OK, OK]),
+    ],
+)
+async def test_path_is_read_within_its_limits(reply: Reply, results: list[AssertionOutcome]) -> None:
+    async with serving({}) as server:
+        server.replies |= agent(server) | {"/status": reply}
+        report = await probed(
+            server,
+            {"of": "/status", "text_contains": "well"},
+            {"of": "/status", "status": 200},
+            limits={"max_document_bytes": 1024},
+        )
+    assert outcomes(report.observation) == results
+
+
+async def test_nothing_is_measured_of_a_host_that_does_not_answer() -> None:
+    async with serving({}) as server:
+        url = server.url
+    server = HostileServer({}, port=int(url.rpartition(":")[2]))
+    report = await probed(server, {"of": "card", "status": 200}, {"of": "/status", "status": 200})
+    assert report.observation.result is ResultClass.REFUSED
+    assert outcomes(report.observation) == [NOT_MEASURED, NOT_MEASURED]
+
+
+async def test_card_with_assertions_is_read_whole_in_each_probe() -> None:
+    tagged = as_json(card(name="Another"), ETag='"1"')
+    async with serving({}) as server:
+        server.replies |= agent(server)
+        check = {"of": "card", "pointer": "/name", "equals": card()["name"]}
+        first = await probed(server, check)
+        again = await probed(server, check, memory=first.memory)
+        server.replies[CARD_PATH] = tagged
+        changed = await probed(server, check, memory=again.memory)
+    assert outcomes(again.observation) == [OK]
+    assert "if-none-match" not in server.asked(CARD_PATH)
+    assert outcomes(changed.observation) == [FAILED]
+
+
+@pytest.mark.parametrize(("days", "result"), [(20, OK), (13, FAILED), (-1, FAILED)])
+async def test_certificate_is_compared_by_its_days(days: int, result: AssertionOutcome) -> None:
+    ends = datetime.fromtimestamp(AT_S, UTC) + timedelta(days=days, hours=1)
+
+    def health(request: Request) -> Fetched:
+        return said(request, ResultClass.NOT_AN_AGENT, status=404, certificate_expires_at=ends)
+
+    target = {"url": "https://agent.example/", "assertions": [{"of": "health", "certificate_days": 14}]}
+    wanted = definition(targets=[target])
+    report = await Prober(Played(health=health), wanted).probe(entry("https://agent.example/"), AT_S)
+    assert outcomes(report.observation) == [result]
