@@ -23,7 +23,7 @@ from lifesign.census import document
 from lifesign.census.document import Census
 from lifesign.domain.observation import assertion, results
 from lifesign.domain.observation.results import Observation
-from lifesign.prober.definition import assertion_settings, layer_settings, target_settings
+from lifesign.prober.definition import assertion_settings, credentials, layer_settings, target_settings
 from lifesign.prober.definition import models as models_module
 from lifesign.prober.definition.models import ProbeDefinition
 
@@ -116,7 +116,14 @@ def generated() -> dict[str, dict[str, Any]]:
     """Return each schema by the name of its file."""
     return {
         "probe.schema.json": schema_of(
-            models_in(ProbeDefinition, models_module, layer_settings, target_settings, assertion_settings),
+            models_in(
+                ProbeDefinition,
+                models_module,
+                layer_settings,
+                target_settings,
+                assertion_settings,
+                credentials,
+            ),
             FileSchema,
             **{"$id": NAMESPACE + "probe"},
             title="Probe definition",

@@ -10,6 +10,8 @@ from lifesign.crawl.directory_import import opt_outs_of
 from lifesign.domain.net.target import read_target, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.prober.credentials.secret_reader import read_secrets
+from lifesign.prober.credentials.store import CredentialStore
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetched, Fetcher, Request
 from lifesign.prober.network.resolver import Resolver
@@ -101,7 +103,9 @@ class Bodies:
 
 
 @asynccontextmanager
-async def fetching(wanted: ProbeDefinition) -> AsyncIterator[Fetcher]:
+async def fetching(
+    wanted: ProbeDefinition, credentials: CredentialStore | None = None
+) -> AsyncIterator[Fetcher]:
     """A real fetcher as a definition wants it, which leaves alone whom it names."""
     async with (
         Resolver(wanted.resolver.servers, timeout_s=wanted.timeouts.dns_seconds) as resolver,
@@ -111,6 +115,7 @@ async def fetching(wanted: ProbeDefinition) -> AsyncIterator[Fetcher]:
             user_agent=wanted.user_agent,
             resolver=resolver,
             opt_outs=opt_outs_of(wanted),
+            credentials=credentials,
         ) as fetcher,
     ):
         yield fetcher
@@ -141,9 +146,11 @@ class Probes:
 @asynccontextmanager
 async def probing(evidence: KeepsEvidence | None = None, **settings: Any) -> AsyncIterator[Probes]:
     wanted = definition(**settings)
-    async with fetching(wanted) as fetcher:
+    credentials = CredentialStore(wanted.credentials, read_secrets(wanted.credentials))
+    async with fetching(wanted, credentials) as fetcher:
         witness = Witness(fetcher)
-        yield Probes(Prober(witness, wanted, evidence, opt_outs_of(wanted)), witness)
+        prober = Prober(witness, wanted, evidence, opt_outs_of(wanted), credentials=credentials)
+        yield Probes(prober, witness)
 
 
 async def see(url: str, **settings: Any) -> Observation:

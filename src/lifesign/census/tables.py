@@ -48,6 +48,7 @@ GROUP_WORDS: Final = {
 RESULT_WORDS: Final = {
     ResultClass.OK: "a card, an interface or a health document as an agent has it",
     ResultClass.GATED: "the server answers, and requires credentials or payment first",
+    ResultClass.CREDENTIALS_REJECTED: "the server answers, and rejects the prober's credential",
     ResultClass.NOT_AN_AGENT: "a page for people, nothing there, or JSON of another kind",
     ResultClass.INVALID_DOCUMENT: "a card or document that breaks its rules",
     ResultClass.STALE_DOCUMENT: "nothing but a health document that is too old",

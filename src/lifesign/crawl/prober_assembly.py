@@ -5,6 +5,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from lifesign.crawl.directory_import import opt_outs_of
+from lifesign.prober.credentials.secret_reader import Secrets, read_secrets
+from lifesign.prober.credentials.store import CredentialStore
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
@@ -26,13 +28,16 @@ class OpenProber:
 
 @asynccontextmanager
 async def open_prober(
-    definition: ProbeDefinition, *, is_public_allowed: bool = True
+    definition: ProbeDefinition, *, is_public_allowed: bool = True, secrets: Secrets | None = None
 ) -> AsyncIterator[OpenProber]:
     """Open what a definition asks for; at the end of the block its sockets and files are closed.
 
     `is_public_allowed`: False to contact `networks.allow` only, for want of a contact.
-    InvalidValue for a directory of evidence, a resolver or a list of those who opted out that cannot be.
+    `secrets`: those of the definition's credentials; None: they are read here. InvalidValue for a directory
+    of evidence, a resolver, a secret or a list of those who opted out that cannot be.
     """
+    secrets = read_secrets(definition.credentials) if secrets is None else secrets
+    credentials = CredentialStore(definition.credentials, secrets)
     evidence = EvidenceStore.from_settings(definition.evidence)
     opt_outs = opt_outs_of(definition)
     try:
@@ -45,6 +50,7 @@ async def open_prober(
                 user_agent=definition.user_agent,
                 resolver=resolver,
                 opt_outs=opt_outs,
+                credentials=credentials,
             ) as fetcher,
         ):
             witnesses = WitnessRequests(
@@ -54,7 +60,9 @@ async def open_prober(
                 user_agent=definition.user_agent,
                 opt_outs=opt_outs,
             )
-            prober = Prober(fetcher, definition, evidence, opt_outs, resolver.forget_absence)
+            prober = Prober(
+                fetcher, definition, evidence, opt_outs, resolver.forget_absence, credentials=credentials
+            )
             yield OpenProber(prober=prober, fetcher=fetcher, resolver=resolver, witnesses=witnesses)
     finally:
         if evidence is not None:

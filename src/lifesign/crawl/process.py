@@ -25,6 +25,7 @@ from lifesign.crawl.worker_config import (
     WorkerStatus,
 )
 from lifesign.errors import LifesignError
+from lifesign.prober.credentials.secret_reader import forbid_core_dumps
 from lifesign.prober.errors import PassDelayed
 from lifesign.prober.results.ledger import Ledger
 from lifesign.prober.results.observation_file import FiledLedger, ResultsFile
@@ -74,7 +75,7 @@ async def run_worker(
     definition = config.definition
     async with (
         open_ledger(config) as ledger,
-        open_prober(definition, is_public_allowed=definition.has_contact) as opened,
+        open_prober(definition, is_public_allowed=definition.has_contact, secrets=config.secrets) as opened,
     ):
         worker = ProbeWorker(
             ledger,
@@ -150,7 +151,14 @@ def run_worker_process(config: WorkerConfig, pipe: Connection) -> None:
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    with logging_to(LogTo(lambda line: pipe.send(WorkerStatus(logged=line)), config.log_format)):
+    if config.secrets.values:
+        forbid_core_dumps()
+    scrubber = config.secrets.scrubber
+
+    def log(line: str) -> None:
+        pipe.send(WorkerStatus(logged=scrubber.clean_text(line)))
+
+    with logging_to(LogTo(log, config.log_format)):
         try:
             is_done = run_loop(_run_until_stopped(config, pipe))
         except PassDelayed as error:

@@ -23,6 +23,7 @@ from lifesign.crawl.worker_config import WorkerStatus
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.text.counts import pluralize
 from lifesign.errors import LifesignError
+from lifesign.prober.credentials.secret_reader import Secrets, forget_variables, read_secrets
 from lifesign.prober.definition.models import DirectorySource, ProbeDefinition
 from lifesign.prober.directories.fetching import TIMEOUTS, fetching_with
 from lifesign.prober.network.fetch import Fetcher
@@ -76,9 +77,16 @@ class Crawl:
     """One crawl of a definition, until it is through or `stop` is set."""
 
     def __init__(
-        self, definition: ProbeDefinition, home: CrawlBackend, progress: ProgressDisplay, stop: asyncio.Event
+        self,
+        definition: ProbeDefinition,
+        home: CrawlBackend,
+        progress: ProgressDisplay,
+        stop: asyncio.Event,
+        secrets: Secrets | None = None,
     ) -> None:
+        """`secrets`: those of the definition's credentials; None: they are read here, or InvalidValue."""
         self._definition = definition
+        self._secrets = read_secrets(definition.credentials) if secrets is None else secrets
         self._home = home
         self._progress = progress
         self._stop = stop
@@ -212,9 +220,10 @@ class Crawl:
                 self._progress.log(status.logged)
 
         shares = [
-            replace(share, log_format=self._progress.log_format)
+            replace(share, log_format=self._progress.log_format, secrets=self._secrets)
             for share in self._home.shares(self._definition, processes, since_s)
         ]
+        forget_variables(self._definition.credentials)
         return await probe_all(shares, self._stop, report, statuses.keep_totals)
 
     async def _show(self, statuses: WorkerStatuses) -> None:

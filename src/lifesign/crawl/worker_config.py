@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Final
 
+from lifesign.prober.credentials.secret_reader import Secrets
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.worker.progress import Progress
 from lifesign.serving.log_output import LogFormat
@@ -37,6 +38,8 @@ class WorkerConfig:
     database: str | None = field(default=None, repr=False)
     """Source of work: the URL of a database, or a registry; exactly one of the two."""
     registry: RegistryAddress | None = None
+    secrets: Secrets = field(default_factory=Secrets, repr=False)
+    """Those of the definition's credentials."""
     companions: int = 0
     """How many other processes begin at the same time, and will want their share of the work."""
     log_format: LogFormat = LogFormat.CONSOLE

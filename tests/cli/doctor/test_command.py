@@ -528,6 +528,28 @@ def test_a_driver_that_is_not_installed_is_a_fault_among_the_others(
     assert found.code == 1
 
 
+def test_credentials_are_reported_by_name(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB_TOKEN", "canary-1b7c9d2e")
+    (tmp_path / "open.token").write_text("canary-1b7c9d2e")
+    (tmp_path / "open.token").chmod(0o644)
+    (tmp_path / "lab.yml").write_text(
+        "name: a\ncontact: mailto:a@b.example\ntargets: [https://lab.example/]\ncredentials:\n"
+        "- {name: lab, origin: https://lab.example, bearer: {env: LAB_TOKEN}}\n"
+        "- {name: open, origin: https://open.example, bearer: {file: open.token}}\n"
+        "- {name: none, origin: https://none.example, bearer: {systemd: none}}\n"
+    )
+    found = examine(capsys, "--port", port, "--definition", "lab.yml")
+    assert found.code == 1
+    (sound,) = found.of("credentials", "ok")
+    assert all(part in sound for part in ("lab", "bearer", "LAB_TOKEN", "https://lab.example/"))
+    opened, missing = found.of("credentials", "fault")
+    assert "chmod 600" in opened
+    assert "CREDENTIALS_DIRECTORY" in missing
+    assert "canary" not in f"{sound}{opened}{missing}"
+
+
 def test_definitions_are_read(tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "good.yml").write_text(
         "name: a\ncontact: mailto:a@b.example\ntargets: [https://a.example/]\n"

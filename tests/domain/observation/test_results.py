@@ -50,8 +50,8 @@ def refusal(**members: Any) -> str:
     ("layer", "results"),
     [
         ("discovery", {"ok"}),
-        ("transport", {"ok", "gated"}),
-        ("message", {"ok", "gated"}),
+        ("transport", {"ok", "gated", "credentials_rejected"}),
+        ("message", {"ok", "gated", "credentials_rejected"}),
         ("readiness", {"ok"}),
     ],
 )
@@ -70,7 +70,9 @@ def test_five_classes_measure_nothing() -> None:
 @pytest.mark.parametrize("layer", LAYERS)
 def test_what_was_measured_and_shows_no_life_is_a_failure(layer: str) -> None:
     failures = {result for result in RESULTS if seen(**{layer: result}).is_measured_failure}
-    neither = {ResultClass.OK, ResultClass.GATED, ResultClass.STALE_DOCUMENT}
+    neither = {
+        ResultClass.OK, ResultClass.GATED, ResultClass.CREDENTIALS_REJECTED, ResultClass.STALE_DOCUMENT,
+    }  # fmt: skip
     assert failures == set(RESULTS) - INCONCLUSIVE - neither
 
 
@@ -100,7 +102,13 @@ def test_missing_document_does_not_decide_about_an_unmeasured_card(card: str) ->
         observation = seen(discovery=card, readiness=document)
         assert not observation.is_measured_failure, document
         # A challenge comes from a live agent, wherever it occurs.
-        assert observation.result == ("gated" if document == "gated" else card), document
+        is_challenge = document in {"gated", "credentials_rejected"}
+        assert observation.result == ("gated" if is_challenge else card), document
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_rejected_credential_counts_as_gated(layer: str) -> None:
+    assert seen(**{layer: "credentials_rejected"}).result is ResultClass.GATED
 
 
 @pytest.mark.parametrize("card", sorted(INCONCLUSIVE))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def waiting(asker: Asker, url: str) -> HttpConnection | None:
     target = asker.fetcher.connector.guard.vet_url(URL(url))
     assert isinstance(target, TargetUrl)
-    return asker.fetcher._lines.waiting_at((target.scheme, target.host, target.port))
+    return asker.fetcher._lines.waiting_at((target.scheme, target.host, target.port, ""))
 
 
 @on_both_loops

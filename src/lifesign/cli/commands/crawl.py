@@ -176,10 +176,12 @@ def crawl(
 
         from lifesign.crawl.contact_rule import require_contact  # noqa: PLC0415 - see above
         from lifesign.crawl.directory_import import inspect_lists, opt_outs_of  # noqa: PLC0415 - see above
+        from lifesign.prober.credentials.secret_reader import read_secrets  # noqa: PLC0415 - see above
 
         with options(contact=f"{definition}: contact"):
             asyncio.run(require_contact(read))
         opt_outs_of(read)
+        read_secrets(read.credentials)
         lists = asyncio.run(inspect_lists(read))
         for name, why in lists.unread.items():
             raise InvalidValue(f"the list {name}", None, f"one that can be read ({why})")
@@ -263,7 +265,10 @@ def run_crawl(
     from lifesign.crawl.process import LogTo, run_loop  # noqa: PLC0415
     from lifesign.crawl.progress import progress_on  # noqa: PLC0415
     from lifesign.crawl.run import Crawl, stopped_by_signals  # noqa: PLC0415
+    from lifesign.prober.credentials.secret_reader import read_secrets  # noqa: PLC0415
 
+    secrets = read_secrets(definition.credentials)
+    scrubber = secrets.scrubber
     wanted = None
     if report is not None:
         from lifesign.census.report_files import Report  # noqa: PLC0415
@@ -283,7 +288,7 @@ def run_crawl(
                 progress.say(f"{definition.name}: {home.text}")
                 if not has_moved:
                     await refuse_other_lists(definition, home.lists, home.text, is_shared=home.is_shared)
-                crawl = Crawl(definition, home, progress, stop)
+                crawl = Crawl(definition, home, progress, stop, secrets)
                 async with serving_metrics(metrics, lambda: crawl_families(crawl)):
                     if is_once:
                         return await crawl.once(processes=processes)
@@ -291,7 +296,7 @@ def run_crawl(
 
     with (
         progress_on(definition.name, sys.stderr, log_format) as progress,
-        logging_to(LogTo(progress.log, log_format)),
+        logging_to(LogTo(lambda line: progress.log(scrubber.clean_text(line)), log_format)),
     ):
         return run_loop(ran(progress))
 

@@ -46,7 +46,29 @@ def of_a_definition(file: Path) -> Iterator[CheckResult]:
         )
     if not unread:
         yield CheckResult("definition", "ok", f"{file}: {definition.name}")
-    yield from _of_the_canaries(file, definition)
+    credentials = list(_of_the_credentials(file, definition))
+    yield from credentials
+    if all(each.verdict != "fault" for each in credentials):
+        # A prober needs all secrets.
+        yield from _of_the_canaries(file, definition)
+
+
+def _of_the_credentials(file: Path, definition: "ProbeDefinition") -> Iterator[CheckResult]:
+    """Read the secret of each credential, and show its name and place only."""
+    from lifesign.prober.credentials.secret_reader import read_secrets  # noqa: PLC0415 - another extra
+
+    for credential in definition.credentials:
+        warnings: list[str] = []
+        place = f"{credential.origin}{credential.path}"
+        try:
+            read_secrets([credential], warnings.append)
+        except InvalidValue as error:
+            yield CheckResult("credentials", "fault", f"{file}: {error}", error.hint or "mend its secret")
+            continue
+        for warning in warnings:
+            yield CheckResult("credentials", "warning", f"{file}: {warning}", "let only its owner read it")
+        summary = f"{file}: {credential.name} ({credential.method}, {credential.source}) for {place}"
+        yield CheckResult("credentials", "ok", summary)
 
 
 def _of_the_canaries(file: Path, definition: "ProbeDefinition") -> Iterator[CheckResult]:

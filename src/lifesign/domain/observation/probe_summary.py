@@ -26,9 +26,11 @@ _SIGNS: Final[Mapping[tuple[Layer, ResultClass], str]] = MappingProxyType({
     (Layer.DISCOVERY, ResultClass.OK): CARD,
     (Layer.TRANSPORT, ResultClass.OK): "an interface that answers",
     (Layer.TRANSPORT, ResultClass.GATED): "an interface that asks for credentials or money",
+    (Layer.TRANSPORT, ResultClass.CREDENTIALS_REJECTED): "an interface that rejects our credential",
     (Layer.READINESS, ResultClass.OK): "a health document",
     (Layer.MESSAGE, ResultClass.OK): "an answer to a message",
     (Layer.MESSAGE, ResultClass.GATED): "a message that takes credentials or money",
+    (Layer.MESSAGE, ResultClass.CREDENTIALS_REJECTED): "a message whose credential is rejected",
 })  # fmt: skip
 
 

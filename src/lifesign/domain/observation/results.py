@@ -54,6 +54,11 @@ class ResultClass(StrEnum):
     """It was read, and it is what was expected."""
     GATED = "gated"
     """401, 402, 403 or 407: the server answers and requires credentials or payment first."""
+    CREDENTIALS_REJECTED = "credentials_rejected"
+    """401 or 403 although a credential was sent.
+
+    The prober's configuration is at fault. The answer counts as `gated`.
+    """
     NOT_AN_AGENT = "not_an_agent"
     """404, 410, a page for people, an empty answer, or JSON of another kind."""
     INVALID_DOCUMENT = "invalid_document"
@@ -103,7 +108,7 @@ class InconclusiveReason(StrEnum):
     """A defect of the prober ended the probe."""
 
 
-ANSWERED: Final = frozenset({ResultClass.OK, ResultClass.GATED})
+ANSWERED: Final = frozenset({ResultClass.OK, ResultClass.GATED, ResultClass.CREDENTIALS_REJECTED})
 """Results of a server that answered."""
 # A member that is looked up through its Enum takes 75 ns, and this one is met in every probe.
 _OK: Final = ResultClass.OK
@@ -312,7 +317,9 @@ class Observation(_Wire):
             is_ok = any(layer.result is ResultClass.OK for _, layer in asked)
             return ResultClass.OK if is_ok else ResultClass.GATED
         last = decisive(asked)
-        return ResultClass.NOT_MEASURED if last is None else last.result
+        if last is None:
+            return ResultClass.NOT_MEASURED
+        return ResultClass.GATED if last.result is ResultClass.CREDENTIALS_REJECTED else last.result
 
     def result_with_card(self, card: ResultClass | None) -> ResultClass:
         """Return the result of the probe, taking into account a known card that was not requested.

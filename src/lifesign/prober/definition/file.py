@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from lifesign.domain.errors import FileFault
 from lifesign.domain.files.yaml_document import MAX_FILE_BYTES, YamlDocument
 from lifesign.errors import InvalidValue
+from lifesign.prober.definition.credentials import CREDENTIAL_FORMS
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.definition.values import FORMS
 from lifesign.prober.errors import InvalidDefinition
@@ -45,7 +46,7 @@ def _read(text: str, file: Path) -> tuple[YamlDocument, ProbeDefinition]:
     try:
         read = ProbeDefinition.model_validate(document.to_dict(), context={"directory": file.parent})
     except ValidationError as error:
-        raise document.misread(error, ProbeDefinition, forms=FORMS) from None
+        raise document.misread(error, ProbeDefinition, forms={**FORMS, **CREDENTIAL_FORMS}) from None
     return document, read
 
 

@@ -40,6 +40,7 @@ from lifesign.domain.schedule.cadence import Cadence
 from lifesign.domain.schedule.shard_share import MAX_TTL_SECONDS
 from lifesign.domain.tasks.lease import MIN_TTL_SECONDS, TTL_SECONDS
 from lifesign.errors import InvalidValue
+from lifesign.prober.definition.credentials import Credentials
 from lifesign.prober.definition.event_loop_lag import LagPolicy
 from lifesign.prober.definition.layer_settings import DefinitionMapping, LayerSettings
 from lifesign.prober.definition.target_settings import (
@@ -379,6 +380,8 @@ class ProbeDefinition(DefinitionMapping):
         tuple[TargetItem, ...], Field(max_length=MAX_INLINE_TARGETS), AfterValidator(merge_targets)
     ] = ()
     """Agents right here: by URL or domain, or as a mapping with settings for one target."""
+    credentials: Credentials = ()
+    """Credentials for agents behind a login. Each is sent to its own origin only."""
     ask: LayerSettings = LayerSettings()
     cadence: CadenceSettings = CadenceSettings()
     timeouts: Timeouts = Timeouts()

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from lifesign.domain.net.target_address import Address
 
-Place = tuple[str, str, int]
-"""Scheme, host and port, as the judge has read them."""
+Place = tuple[str, str, int, str]
+"""Scheme, host and port, as the judge has read them, and the name of the credential; empty without one."""
 
 
 @fast_dataclass()

@@ -129,7 +129,7 @@ class VettedConnector:
                 if failed is None or failed.is_local_fault:
                     failed = why
                 continue
-            line.place = (target.scheme, target.host, target.port)
+            line.place = (target.scheme, target.host, target.port, "")
             line.address = address
             line.dns_ms = dns_ms
             line.connect_ms = in_ms(perf_counter() - began_s)

@@ -20,7 +20,8 @@ import aiohttp
 from yarl import URL
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
-from lifesign.domain.net.target_address import Address, AddressRefused, Network, TargetUrl
+from lifesign.domain.credentials.secret import Scrubber
+from lifesign.domain.net.target_address import Address, AddressRefused, Network, TargetUrl, is_in, vet_address
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, Phases, ResultClass
 from lifesign.errors import InvalidValue
 from lifesign.http.address_guard import AddressGuard
@@ -28,6 +29,7 @@ from lifesign.http.answer import Answer, classify_status, in_ms, read_head, unre
 from lifesign.http.bounded_body import read_beginning, read_bounded
 from lifesign.http.failures import FAILURES, classify_failure, too_large
 from lifesign.http.redirects import REDIRECTS, next_hop
+from lifesign.prober.credentials.store import Credential, CredentialStore
 from lifesign.prober.network.connection import HttpConnection
 from lifesign.prober.network.connection_pool import ConnectionPool
 from lifesign.prober.network.connector import Unreached, VettedConnector
@@ -83,6 +85,8 @@ class Request:
     may_leave_origin: bool = False
     """Whether a redirect may lead to another origin; from http to https of one host it always may."""
     accept: str = "application/json"
+    credential: Credential | None = None
+    """Sent as far as its scope allows, and never to another origin."""
     kept_out: Callable[[URL], Awaitable[str | None]] | None = None
     """Asked of where a redirect leads, before it is followed: why we are kept out, None if we are not."""
 
@@ -119,6 +123,8 @@ class Fetched(Answer):
     """Whether nothing was sent because of an opt-out."""
     allow: str = ""
     """The methods that `Allow` names, as sent (RFC 9110 10.2.1)."""
+    credential: str | None = None
+    """Name of the credential that the last request carried."""
 
 
 @dataclass(slots=True)
@@ -153,12 +159,16 @@ class Fetcher:
         user_agent: str,
         resolver: Resolver,
         opt_outs: OptOuts | None = None,
+        credentials: CredentialStore | None = None,
     ) -> None:
         """`networks`: the private networks that may be contacted; the resolver stays open.
 
         `is_public_allowed`: False to contact `networks` only, since there is no contact. `opt_outs`: excluded
-        hosts, both as targets and as destinations of cards and redirects.
+        hosts, both as targets and as destinations of cards and redirects. `credentials`: their secrets are
+        removed from all answers.
         """
+        self._networks = networks
+        self._credentials = credentials or CredentialStore()
         guard = AddressGuard(networks, is_public_allowed=is_public_allowed)
         self.connector = VettedConnector(resolver, timeouts, guard)
         self._timeouts = timeouts
@@ -192,6 +202,11 @@ class Fetcher:
         followed = 0
         while True:
             fetched, location = await self._ask(hop)
+            if self._credentials:
+                fetched = _scrubbed(fetched, self._credentials.scrubber)
+                if location is not None and self._credentials.scrubber.clean_text(location) != location:
+                    reason = "redirected to a URL with a secret of ours in it"
+                    return replace(fetched, result=ResultClass.REDIRECT_REFUSED, reason=reason)
             if location is None:
                 return fetched
             target = await self._next_hop(hop, fetched, location, followed)
@@ -209,7 +224,8 @@ class Fetcher:
             hop.url,
             location,
             followed=followed,
-            has_token=not HARMLESS_HEADERS.issuperset(map(str.lower, request.headers)),
+            has_token=request.credential is not None
+            or not HARMLESS_HEADERS.issuperset(map(str.lower, request.headers)),
             may_leave_origin=request.may_leave_origin,
         )
         if isinstance(target, URL) and request.kept_out is not None:
@@ -227,7 +243,10 @@ class Fetcher:
         if isinstance(target, Fetched):
             return target, None
         # A POST is not sent twice: what became of it on a connection that breaks would not be known.
-        place = (target.scheme, target.host, target.port)
+        credential = hop.request.credential
+        # Connections are not shared between credentials.
+        owner = "" if credential is None else credential.name
+        place = (target.scheme, target.host, target.port, owner)
         line = self._lines.waiting_at(place) if hop.request.method == "GET" else None
         try:
             if line is not None:
@@ -237,6 +256,7 @@ class Fetcher:
             if isinstance(opened, Unreached):
                 return _unreached(hop.url, opened), None
             line = opened
+            line.place = place
             self._lines.add(line)
             return await self._exchange(hop, line)
         except InvalidValue:
@@ -264,7 +284,8 @@ class Fetcher:
         request = hop.request
         line.expire_at(min(hop.deadline_s, self._loop.time() + self._timeouts.first_byte_seconds))
         try:
-            reply = await line.ask(self._written(hop))
+            credential = self._credential_for(hop, line.address)
+            reply = await line.ask(self._written(hop, credential))
             if not reply.content.is_eof():
                 line.expire_at(hop.deadline_s)
             is_conditional = request.etag is not None or request.modified_since is not None
@@ -303,14 +324,25 @@ class Fetcher:
             phases=_phases(line, ended_s),
             address=line.address,
             certificate_expires_at=line.certificate_expires_at,
+            credential=None if credential is None else credential.name,
             **read_head(reply),
         )
         return fetched, reply.headers.get("Location") if reply.status in REDIRECTS else None
 
-    def _written(self, hop: _Hop) -> bytes:
+    def _credential_for(self, hop: _Hop, address: Address) -> Credential | None:
+        """Return the credential that goes to this place, over TLS or to an allowed private network."""
+        credential = hop.request.credential
+        if credential is None or not credential.scope.covers(str(hop.url)):
+            return None
+        is_private = vet_address(address) is not None and is_in(address, self._networks)
+        return credential if hop.url.scheme == "https" or is_private else None
+
+    def _written(self, hop: _Hop, credential: Credential | None) -> bytes:
         """Return a request as it is sent; InvalidValue for headers that are none."""
         url, request = hop.url, hop.request
         fields = _accept_header(request.accept) + _header(request.headers, "headers")
+        if credential is not None:
+            fields += _header(dict([credential.header()]), f"credentials.{credential.name}")
         # A value that came from a peer, or from stored memory, may be an invalid header.
         if etag := _short(request.etag, MAX_ETAG_CHARS):
             fields += f"If-None-Match: {etag}\r\n"
@@ -335,6 +367,20 @@ def _header(fields: Mapping[str, str], setting: str) -> str:
 def _accept_header(types: str) -> str:
     """Return the field that says which types are asked for: the same few in all requests."""
     return _header({"Accept": types}, "headers")
+
+
+def _scrubbed(fetched: Fetched, scrubber: Scrubber) -> Fetched:
+    """Return an answer without the secrets that the peer may have sent back."""
+    return replace(
+        fetched,
+        body=scrubber.clean(fetched.body),
+        reason=scrubber.clean_text(fetched.reason),
+        content_type=scrubber.clean_text(fetched.content_type),
+        etag=None if fetched.etag is None else scrubber.clean_text(fetched.etag),
+        last_modified=None if fetched.last_modified is None else scrubber.clean_text(fetched.last_modified),
+        status_links=tuple(map(scrubber.clean_text, fetched.status_links)),
+        allow=scrubber.clean_text(fetched.allow),
+    )
 
 
 def _short(text: str | None, max_chars: int) -> str | None:

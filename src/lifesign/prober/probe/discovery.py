@@ -22,6 +22,7 @@ from lifesign.client.candidate_urls import (
 )
 from lifesign.domain.a2a.agent_card import AgentCard
 from lifesign.domain.a2a.interfaces import MAX_URL_CHARS, AgentInterface, askable
+from lifesign.domain.credentials.scope import Purpose
 from lifesign.domain.net.target import is_on_origin_of
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, LayerResult, ResultClass
 from lifesign.domain.observation.served_body import classify_card, is_absent
@@ -57,7 +58,11 @@ async def discover(visit: ProbeSession) -> LayerResult | None:
         is_enough = is_known and not needs_body(visit.checks, "card")
         etag = visit.recall("card_etag") if is_enough else None
         fetched = await visit.ask(
-            url, max_bytes=visit.definition.limits.max_card_bytes, etag=etag, may_leave_origin=True
+            url,
+            max_bytes=visit.definition.limits.max_card_bytes,
+            etag=etag,
+            may_leave_origin=True,
+            purpose=Purpose.CARD,
         )
         if fetched is None:
             break

@@ -11,6 +11,7 @@ from typing import Final
 from yarl import URL
 
 from lifesign.client.candidate_urls import place_under
+from lifesign.domain.credentials.scope import Purpose
 from lifesign.domain.net.target import is_target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import (
@@ -23,6 +24,7 @@ from lifesign.domain.observation.results import (
     reason_of_inconclusive,
 )
 from lifesign.domain.schedule.cadence import after_probe, wants_card
+from lifesign.prober.credentials.store import CredentialStore
 from lifesign.prober.definition.layer_settings import LayerSettings
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.definition.target_settings import paths_of
@@ -55,6 +57,8 @@ class Prober:
         evidence: KeepsEvidence | None = None,
         opt_outs: OptOuts | None = None,
         forget_absence: Callable[[str], None] | None = None,
+        *,
+        credentials: CredentialStore | None = None,
     ) -> None:
         """Without I/O.
 
@@ -70,6 +74,7 @@ class Prober:
         self._evidence = evidence
         self._opt_outs = opt_outs or None
         self._forget_absence = forget_absence
+        self._credentials = credentials
         self._others = OtherOrigins() if definition.opt_out.robots_txt else None
         self._contacts = ContactReader(NetworkClasses(definition.networks_allowed))
 
@@ -85,7 +90,13 @@ class Prober:
                 if url is not None and (host := URL(url).raw_host) is not None:
                     self._forget_absence(host)
         visit = ProbeSession(
-            self._fetcher, self._definition, self._evidence, entry, at_s, others=self._others
+            self._fetcher,
+            self._definition,
+            self._evidence,
+            entry,
+            at_s,
+            others=self._others,
+            credentials=self._credentials,
         )
         visit.checks = self._checks_by_url.get(entry.url, ())
         try:
@@ -110,9 +121,14 @@ class Prober:
         cadence = self._cadence
         if entry.thresholds_s is not None:
             cadence = cadence.with_thresholds(*entry.thresholds_s)
-        return after_probe(
-            entry.memory, observation, cadence, visit.at_s, retry_after_s, learned=visit.learned
-        )
+        learned = visit.learned
+        if self._credentials:
+            # Parsing may have put together a secret that was escaped in the body.
+            learned = {
+                name: visit.without_secrets(fact) if isinstance(fact, str) else fact
+                for name, fact in learned.items()
+            }
+        return after_probe(entry.memory, observation, cadence, visit.at_s, retry_after_s, learned=learned)
 
     def _asked_of(self, visit: ProbeSession) -> LayerSettings:
         """Return the layers to check of a target: its own settings, else those of the definition."""
@@ -192,7 +208,7 @@ class Prober:
         })  # fmt: skip
         visit.deciding = layer
         network_class, address = self._contacts.place(visit)
-        return Observation(
+        observation = Observation(
             agent_id=None if is_target else subject_id,
             target_url=url if is_target else None,
             observed_at=visit.now,
@@ -220,6 +236,14 @@ class Prober:
             network_class=network_class,
             address=address,
         )
+        return _scrubbed(observation, visit) if self._credentials else observation
+
+
+def _scrubbed(observation: Observation, visit: ProbeSession) -> Observation:
+    """Return an observation without the secrets that the target may have sent back."""
+    text = observation.model_dump_json()
+    cleaned = visit.without_secrets(text)
+    return observation if cleaned == text else Observation.model_validate_json(cleaned)
 
 
 async def _ask_paths(visit: ProbeSession, paths: Iterable[str]) -> Mapping[str, LayerResult] | None:
@@ -233,6 +257,7 @@ async def _ask_paths(visit: ProbeSession, paths: Iterable[str]) -> Mapping[str, 
             max_bytes=visit.definition.limits.max_document_bytes if is_read else 0,
             is_head_enough=not is_read,
             accept="*/*" if is_read else "application/json",
+            purpose=Purpose.PATH,
         )
         if fetched is not None:
             answers[path] = visit.layer(fetched)

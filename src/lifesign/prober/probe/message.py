@@ -10,6 +10,7 @@ from uuid import uuid4
 from yarl import URL
 
 from lifesign.domain.a2a.message_variants import A2aVariant, place_of, variants_of, written
+from lifesign.domain.credentials.scope import Purpose
 from lifesign.domain.observation.message_answer import MessageAnswer, best_of, classify_answer
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.prober.network.fetch import Fetched
@@ -62,6 +63,7 @@ async def _send(
         headers={"Content-Type": "application/json", **spelling.headers},
         accept=ACCEPT,
         max_bytes=MAX_ANSWER_BYTES,
+        purpose=Purpose.MESSAGE,
     )
 
 

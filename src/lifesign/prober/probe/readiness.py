@@ -8,6 +8,7 @@ from yarl import URL
 from lifesign.client.candidate_urls import CandidateUrl, health_places
 from lifesign.domain.a2a.interfaces import MAX_URL_CHARS
 from lifesign.domain.base.finding import Finding
+from lifesign.domain.credentials.scope import Purpose
 from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.observation.decision import age_seconds, is_stale, stale_reason
 from lifesign.domain.observation.results import LayerResult, ProbedDocument, ResultClass
@@ -29,7 +30,9 @@ async def read_health(visit: ProbeSession) -> LayerResult | None:
     for place in _places(visit):
         if visit.is_silent(place.url) and str(place.url) != visit.recall("health_url"):
             break
-        fetched = await visit.ask(place.url, max_bytes=visit.definition.limits.max_document_bytes)
+        fetched = await visit.ask(
+            place.url, max_bytes=visit.definition.limits.max_document_bytes, purpose=Purpose.HEALTH
+        )
         if fetched is None:
             break
         layer = _classify(visit, place, fetched)

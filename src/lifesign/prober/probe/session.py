@@ -7,15 +7,18 @@ requested again, and the whole probe ends at one deadline.
 import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from yarl import URL
 
 from lifesign.client.candidate_urls import CandidateUrl, ParsedAgentUrl, parse_agent_url, place_under
+from lifesign.domain.credentials.scope import REJECTED, SENDING, Purpose, Sending
 from lifesign.domain.net.target import is_on_origin_of
 from lifesign.domain.observation.results import MAX_REASON_CHARS, LayerResult, ProbedDocument, ResultClass
+from lifesign.http.redirects import is_same_origin
+from lifesign.prober.credentials.store import Credential, CredentialStore
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetched, Method, Request
 from lifesign.prober.network.host_limiter import AddressBusy
@@ -73,6 +76,7 @@ class ProbeSession:
         at_s: float,
         *,
         others: OtherOrigins | None = None,
+        credentials: CredentialStore | None = None,
     ) -> None:
         """`others`: what other origins let us ask; None where no robots.txt is followed."""
         self.entry = entry
@@ -111,6 +115,7 @@ class ProbeSession:
         self._fetcher = fetcher
         self._evidence = evidence
         self._others = others
+        self._credentials = credentials or CredentialStore()
         self._led_to: set[URL] = set()
         """Origins besides the target's own."""
         self._total_s = definition.timeouts.total_seconds
@@ -177,11 +182,55 @@ class ProbeSession:
         is_head_enough: bool = False,
         is_part_enough: bool = False,
         is_aside: bool = False,
+        purpose: Purpose = Purpose.OTHER,
     ) -> Fetched | None:
         """Send one request, unless robots.txt keeps us out; None if it cannot be sent any more.
 
-        `is_aside`: a silence there says nothing of the host's other places.
+        `is_aside`: a silence there says nothing of the host's other places. `purpose` decides whether the
+        request carries a credential. A refused card or document is requested again with its credential.
         """
+        send = partial(
+            self._ask,
+            url,
+            max_bytes=max_bytes,
+            method=method,
+            body=body,
+            headers=headers,
+            accept=accept,
+            etag=etag,
+            may_leave_origin=may_leave_origin,
+            is_head_enough=is_head_enough,
+            is_part_enough=is_part_enough,
+            is_aside=is_aside,
+        )
+        sending = SENDING[purpose]
+        credential = None if sending is Sending.NEVER else self._credentials.for_url(str(url))
+        if credential is None:
+            return await send()
+        if sending is Sending.ALWAYS:
+            return await send(credential=credential)
+        fetched = await send()
+        if fetched is None or fetched.status not in REJECTED or not is_same_origin(fetched.url, url):
+            return fetched
+        return await send(credential=credential) or fetched
+
+    async def _ask(
+        self,
+        url: URL,
+        *,
+        max_bytes: int,
+        method: Method,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        accept: str,
+        etag: str | None,
+        may_leave_origin: bool,
+        is_head_enough: bool,
+        is_part_enough: bool,
+        is_aside: bool,
+        credential: Credential | None = None,
+    ) -> Fetched | None:
+        """Send one request as it is."""
         if not self.may_ask(url):
             return None
         try:
@@ -207,6 +256,7 @@ class ProbeSession:
                     is_head_enough=is_head_enough,
                     is_part_enough=is_part_enough,
                     accept=accept,
+                    credential=credential,
                     kept_out=self._kept_out,
                 )
             )
@@ -228,11 +278,22 @@ class ProbeSession:
         reason: str | None = None,
         evidence: str | None = None,
     ) -> LayerResult:
-        """Return the result of a layer; class and reason are those of the request unless others are given."""
+        """Return the result of a layer; class and reason are those of the request unless others are given.
+
+        A refusal of a request with a credential is `credentials_rejected`.
+        """
         status = fetched.status
+        result = result or fetched.result
+        reason = fetched.reason if reason is None else reason
+        if fetched.credential is not None:
+            if result is ResultClass.GATED and status in REJECTED:
+                result = ResultClass.CREDENTIALS_REJECTED
+                reason = f"HTTP {status} although credential {fetched.credential} was sent"
+            else:
+                reason = f"{reason}{', ' if reason else ''}with credential {fetched.credential}"
         layer = LayerResult(
-            result=result or fetched.result,
-            reason=(fetched.reason if reason is None else reason)[:MAX_REASON_CHARS],
+            result=result,
+            reason=reason[:MAX_REASON_CHARS],
             status_code=status if status is not None and 100 <= status <= MAX_STATUS else None,
             latency_ms=fetched.latency_ms or None,
             phases=fetched.phases,
@@ -252,6 +313,10 @@ class ProbeSession:
     def fetched_for(self, layer: LayerResult) -> Fetched | None:
         """Return the request that a layer is read from; None if it is read from none."""
         return next((fetched for each, fetched in self._layers if each is layer), None)
+
+    def without_secrets(self, text: str) -> str:
+        """Return a text without the secrets that the target may have sent back."""
+        return self._credentials.scrubber.clean_text(text)
 
     def keep(self, body: bytes) -> str | None:
         """Store the bytes of a finding if there is a store; return their SHA-256."""

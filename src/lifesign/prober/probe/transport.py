@@ -7,6 +7,7 @@ from typing import Final
 
 from yarl import URL
 
+from lifesign.domain.credentials.scope import Purpose
 from lifesign.domain.observation.interface_answer import classify_interface, may_take_post, takes_post
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.prober.probe.session import ProbeSession, not_measured
@@ -27,7 +28,7 @@ async def probe_interface(visit: ProbeSession) -> LayerResult | None:
     if not visit.is_authoritative(place):
         return not_measured(f"it is at {url.origin()}, and there was no card that says so now")
     # Some answer with a stream that never ends.
-    fetched = await visit.ask(url, max_bytes=0, is_head_enough=True)
+    fetched = await visit.ask(url, max_bytes=0, is_head_enough=True, purpose=Purpose.INTERFACE)
     if fetched is None:
         return not_measured("no time was left") if visit.is_late else None
     if fetched.status is None or fetched.result in _NOT_ITS_ANSWER:
@@ -52,5 +53,7 @@ def without_card(visit: ProbeSession, transport: LayerResult | None) -> LayerRes
 
 async def _names_post(visit: ProbeSession, url: URL) -> bool:
     """Ask a place that has nothing for a GET whether it takes POST."""
-    fetched = await visit.ask(url, method="OPTIONS", max_bytes=0, is_head_enough=True)
+    fetched = await visit.ask(
+        url, method="OPTIONS", max_bytes=0, is_head_enough=True, purpose=Purpose.INTERFACE
+    )
     return fetched is not None and takes_post(fetched.status, fetched.allow)

@@ -1,0 +1,100 @@
+"""Scope of a credential: which requests of a probe carry it.
+
+A credential belongs to one origin and, if it names a path, to that path and all below it. It is sent over
+TLS, or to a private network that the operator allowed.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import unquote
+
+from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.net.target import is_on_origin_of
+
+MAX_DECODINGS: Final = 3
+"""A path that is percent-encoded more often is in no scope: servers may decode it again."""
+REJECTED: Final = frozenset({401, 403})
+"""Statuses with which a server refuses a credential, or asks for one."""
+
+
+class Purpose(StrEnum):
+    """What a request of a probe asks for."""
+
+    INTERFACE = "interface"
+    """The interface of an agent or an MCP server."""
+    MESSAGE = "message"
+    PATH = "path"
+    """A path that the definition names."""
+    CARD = "card"
+    HEALTH = "health"
+    """The health document."""
+    OTHER = "other"
+    """robots.txt, canaries, ownership proofs, directories and metadata."""
+
+
+class Sending(StrEnum):
+    """When a request carries a credential."""
+
+    ALWAYS = "always"
+    AFTER_REFUSAL = "after_refusal"
+    """Only after the same request without it was answered with 401 or 403."""
+    NEVER = "never"
+
+
+# A public document is measured as the public sees it.
+SENDING: Final[Mapping[Purpose, Sending]] = MappingProxyType({
+    Purpose.INTERFACE: Sending.ALWAYS,
+    Purpose.MESSAGE:   Sending.ALWAYS,
+    Purpose.PATH:      Sending.ALWAYS,
+    Purpose.CARD:      Sending.AFTER_REFUSAL,
+    Purpose.HEALTH:    Sending.AFTER_REFUSAL,
+    Purpose.OTHER:     Sending.NEVER,
+})  # fmt: skip
+
+
+@fast_dataclass(kw_only=True)
+class CredentialScope:
+    """Where a credential may be sent."""
+
+    name: str
+    origin: str
+    """Scheme, host and port, such as `https://agents.example`."""
+    path: str = "/"
+    """Sent to this path and below; without a query."""
+
+    def covers(self, url: str) -> bool:
+        """Return whether the credential may be sent to a URL.
+
+        A path with dot segments, an encoded slash or a parameter of a segment is covered by the whole origin
+        only: servers differ in the path that they read there.
+        """
+        if not is_on_origin_of(url, self.origin):
+            return False
+        scope = self.path.rstrip("/")
+        if not scope:
+            return True
+        path = _plain_path(url)
+        return path is not None and (path == scope or path.startswith(f"{scope}/"))
+
+
+def scope_for(scopes: Iterable[CredentialScope], url: str) -> CredentialScope | None:
+    """Return the scope with the longest path that covers a URL; None if none does."""
+    covering = [scope for scope in scopes if scope.covers(url)]
+    return max(covering, key=lambda scope: len(scope.path.rstrip("/")), default=None)
+
+
+def _plain_path(url: str) -> str | None:
+    """Return the path of a URL, decoded; None if two servers may read two paths there."""
+    path = f"/{url.partition('#')[0].partition('?')[0].partition('://')[2].partition('/')[2]}"
+    slashes = path.count("/")
+    for _ in range(MAX_DECODINGS):
+        decoded = unquote(path)
+        if decoded == path:
+            break
+        path = decoded
+    else:
+        return None
+    is_odd = "\\" in path or ";" in path or path.count("/") != slashes
+    return None if is_odd or not {".", ".."}.isdisjoint(path.split("/")) else path

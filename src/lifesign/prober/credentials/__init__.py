@@ -1,0 +1,1 @@
+"""Credentials of targets: reading their secrets, and the headers that requests carry."""

@@ -1,0 +1,123 @@
+"""Reading of secrets from files, environment variables and systemd credentials."""
+
+import logging
+import os
+import resource
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from shlex import quote
+
+from lifesign.domain.credentials.secret import (
+    MAX_SECRET_CHARS,
+    TRUSTED_DIRECTORIES,
+    Scrubber,
+    is_open_to_group,
+    is_too_open,
+    secret_fault,
+)
+from lifesign.errors import InvalidValue
+from lifesign.prober.definition.credentials import CredentialSettings, SecretPlace, sources_of
+
+SYSTEMD_DIRECTORY = "CREDENTIALS_DIRECTORY"
+"""Environment variable with the directory of systemd's credentials."""
+
+_log = logging.getLogger("lifesign.prober")
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """Secrets as they were read, by their places. Sent to worker processes through a pipe."""
+
+    values: Mapping[SecretPlace, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def scrubber(self) -> Scrubber:
+        """Return what removes these secrets from texts."""
+        return Scrubber(self.values.values())
+
+
+def read_secrets(
+    credentials: Sequence[CredentialSettings], complain: Callable[[str], None] | None = None
+) -> Secrets:
+    """Read all secrets of a definition, and write no core dumps from now on if there are any.
+
+    `complain` takes warnings; default: the log. InvalidValue for a secret that is missing or not accepted.
+    """
+    if not credentials:
+        return Secrets()
+    forbid_core_dumps()
+    warn = complain or _log.warning
+    return Secrets(
+        {source: read_secret(source, setting, warn) for setting, source in sources_of(credentials)}
+    )
+
+
+def read_secret(source: SecretPlace, setting: str, complain: Callable[[str], None]) -> str:
+    """Read one secret, without surrounding space. InvalidValue, which never quotes the secret."""
+    if source.env is not None:
+        text = os.environ.get(source.env)
+        if text is None:
+            raise InvalidValue(setting, None, f"the environment variable {source.env} to be set")
+    else:
+        text = _read_file(file_of(source, setting), setting, complain)
+    text = text.strip()
+    fault = secret_fault(text)
+    if fault is None and setting.endswith(".bearer") and " " in text:
+        fault = "a token without spaces"
+    if fault is not None:
+        raise InvalidValue(setting, None, f"{fault} ({source})")
+    return text
+
+
+def file_of(source: SecretPlace, setting: str) -> Path:
+    """Return the file of a secret. InvalidValue if systemd passes on no credentials."""
+    if source.file is not None:
+        return source.file
+    directory = os.environ.get(SYSTEMD_DIRECTORY)
+    if directory is None:
+        expected = f"${SYSTEMD_DIRECTORY}, which systemd sets for LoadCredential={source.systemd}:FILE"
+        raise InvalidValue(setting, None, expected)
+    return Path(directory, source.systemd or "")
+
+
+def forget_variables(credentials: Sequence[CredentialSettings]) -> None:
+    """Remove the variables with secrets from the environment, before a child process inherits them."""
+    for _, source in sources_of(credentials):
+        if source.env is not None:
+            os.environ.pop(source.env, None)
+
+
+def forbid_core_dumps() -> None:
+    """Let this process write no core dump: it would contain the secrets."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _read_file(file: Path, setting: str, complain: Callable[[str], None]) -> str:
+    try:
+        # A pipe without a writer would block.
+        opened = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(opened, "rb") as reader:
+            mode = os.fstat(reader.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise InvalidValue(setting, str(file), "a regular file")
+            content = reader.read(MAX_SECRET_CHARS + 3)
+    except OSError as error:
+        raise InvalidValue(setting, str(file), f"a readable file ({error.strerror})") from None
+    if not _is_trusted(file):
+        shown = f"mode {stat.S_IMODE(mode):04o}"
+        advice = f"chmod 600 {quote(str(file))}"
+        if is_too_open(mode):
+            expected = f"a file that others can neither read nor change ({shown})"
+            raise InvalidValue(setting, str(file), expected, hint=advice)
+        if is_open_to_group(mode):
+            complain(f"the group of {file} can read the secret in it ({shown}): {advice}")
+    return content.decode("ascii", "replace")
+
+
+def _is_trusted(file: Path) -> bool:
+    """Return whether a file is in a directory whose modes systemd, Docker or Kubernetes set."""
+    directories = [*TRUSTED_DIRECTORIES, os.environ.get(SYSTEMD_DIRECTORY)]
+    place = file.resolve()
+    return any(place.is_relative_to(Path(each).resolve()) for each in directories if each)

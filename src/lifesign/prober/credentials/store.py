@@ -1,0 +1,131 @@
+"""The credentials of a prober: the one place that decides which request carries which one."""
+
+import logging
+import time
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from lifesign.domain.credentials.scope import CredentialScope, scope_for
+from lifesign.domain.credentials.secret import Scrubber
+from lifesign.errors import InvalidValue
+from lifesign.prober.credentials.secret_reader import Secrets, file_of, read_secret
+from lifesign.prober.definition.credentials import CredentialSettings, SecretPlace, sources_of
+
+RELOAD_SECONDS: Final = 5.0
+"""Interval at which files with secrets are checked for changes."""
+MAX_PAST_SECRETS: Final = 4
+"""Former values of a secret that are still removed from texts."""
+
+_log = logging.getLogger("lifesign.prober")
+
+
+class Credential:
+    """One credential with its secret, which its text never shows."""
+
+    def __init__(self, settings: CredentialSettings, secret: str) -> None:
+        self.scope: CredentialScope = settings.scope
+        self._settings = settings
+        self._secrets = [secret]
+
+    @property
+    def name(self) -> str:
+        """Name in results and logs."""
+        return self.scope.name
+
+    def __repr__(self) -> str:
+        return f"<Credential {self.name}>"
+
+    def change(self, secret: str) -> None:
+        """Use another secret from now on."""
+        self._secrets = [secret, *self._secrets][: 1 + MAX_PAST_SECRETS]
+
+    def header(self) -> tuple[str, str]:
+        """Return the header with the secret, as name and value."""
+        settings, secret = self._settings, self._secrets[0]
+        if settings.header is not None:
+            return settings.header.name, secret
+        if settings.basic is not None:
+            return "Authorization", f"Basic {_basic(settings.basic.username, secret)}"
+        return "Authorization", f"Bearer {secret}"
+
+    def secrets(self) -> list[str]:
+        """Return what must not be shown, former secrets too."""
+        basic = self._settings.basic
+        pairs = [] if basic is None else [_basic(basic.username, secret) for secret in self._secrets]
+        return [*self._secrets, *pairs]
+
+
+class CredentialStore:
+    """All credentials of a prober. Files with secrets that changed are read again."""
+
+    def __init__(
+        self,
+        settings: Sequence[CredentialSettings] = (),
+        secrets: Secrets | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`secrets`: those of all `settings`, as `read_secrets` returns them. `clock`: monotonic seconds."""
+        values = {} if secrets is None else secrets.values
+        self._credentials = {each.name: Credential(each, values[each.source]) for each in settings}
+        self._scopes = [credential.scope for credential in self._credentials.values()]
+        self._sources = [
+            (each.name, setting, source)
+            for each, (setting, source) in zip(settings, sources_of(settings), strict=True)
+            if source.env is None
+        ]
+        self._clock = clock
+        self._read_at_s = clock()
+        self._stamps = {name: _stamp(source, setting) for name, setting, source in self._sources}
+        self.scrubber = Scrubber(())
+        """Removes the secrets of all credentials."""
+        self._renew_scrubber()
+
+    def __bool__(self) -> bool:
+        return bool(self._credentials)
+
+    def for_url(self, url: str) -> Credential | None:
+        """Return the credential that a request to a URL may carry; None if there is none."""
+        if not self._credentials:
+            return None
+        self._reload()
+        scope = scope_for(self._scopes, url)
+        return None if scope is None else self._credentials[scope.name]
+
+    def _reload(self) -> None:
+        """Read files again that changed; a secret that cannot be read any more stays in use."""
+        now_s = self._clock()
+        if now_s - self._read_at_s < RELOAD_SECONDS:
+            return
+        self._read_at_s = now_s
+        for name, setting, source in self._sources:
+            stamp = _stamp(source, setting)
+            if stamp == self._stamps[name]:
+                continue
+            self._stamps[name] = stamp
+            try:
+                secret = read_secret(source, setting, _log.warning)
+            except InvalidValue as error:
+                _log.warning("the last secret of the credential %s stays in use: %s", name, error)
+                continue
+            self._credentials[name].change(secret)
+            self._renew_scrubber()
+            _log.info("the secret of the credential %s was read again", name)
+
+    def _renew_scrubber(self) -> None:
+        self.scrubber = Scrubber(
+            secret for credential in self._credentials.values() for secret in credential.secrets()
+        )
+
+
+def _basic(username: str, password: str) -> str:
+    return b64encode(f"{username}:{password}".encode()).decode()
+
+
+def _stamp(source: SecretPlace, setting: str) -> tuple[int, int, int] | None:
+    """Return what changes when a file is replaced or written; None if the file is missing."""
+    try:
+        found = file_of(source, setting).stat()
+    except (OSError, InvalidValue):
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

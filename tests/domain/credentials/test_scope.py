@@ -1,0 +1,79 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifesign.domain.credentials.scope import SENDING, CredentialScope, Purpose, Sending, scope_for
+
+BILLING = CredentialScope(name="billing", origin="https://agents.acme.example", path="/billing")
+WHOLE = CredentialScope(name="whole", origin="https://agents.acme.example")
+
+
+def test_only_requests_behind_a_login_carry_a_credential() -> None:
+    assert set(SENDING) == set(Purpose)
+    by_sending = {
+        sending: {purpose.value for purpose in Purpose if SENDING[purpose] is sending} for sending in Sending
+    }
+    assert by_sending == {
+        "always": {"interface", "message", "path"},
+        "after_refusal": {"card", "health"},
+        "never": {"other"},
+    }
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://agents.acme.example/billing",
+        "https://agents.acme.example/billing/",
+        "https://agents.acme.example:443/billing/v1/rpc?task=1",
+        "https://agents.acme.example/billing?next=/../x",
+        "https://AGENTS.acme.example/billing/b%20c",
+    ],
+)
+def test_path_and_all_below_it_are_covered(url: str) -> None:
+    assert BILLING.covers(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://agents.acme.example/",
+        "https://agents.acme.example",
+        "https://agents.acme.example/billingx",
+        "https://agents.acme.example/Billing",
+        "https://agents.acme.example/billing/../admin",
+        "https://agents.acme.example/billing/%2e%2E/admin",
+        "https://agents.acme.example/billing/..%2fadmin",
+        "https://agents.acme.example/billing/..%5cadmin",
+        "https://agents.acme.example/billing/%252e%252e/admin",
+        "https://agents.acme.example/billing/%25252525252e/admin",
+        "https://agents.acme.example/billing/..;/admin",
+        "https://agents.acme.example/x/billing",
+        "http://agents.acme.example/billing",
+        "https://agents.acme.example:8443/billing",
+        "https://agents.acme.example.evil.example/billing",
+        "https://agents.acme.example@evil.example/billing",
+        "https://evil.example/?https://agents.acme.example/billing",
+        "https://agents.acrne.example/billing",
+    ],
+)
+def test_other_places_are_not_covered(url: str) -> None:
+    assert not BILLING.covers(url)
+
+
+def test_longest_path_decides() -> None:
+    scopes = [WHOLE, BILLING]
+    assert scope_for(scopes, "https://agents.acme.example/billing/x") is BILLING
+    assert scope_for(scopes, "https://agents.acme.example/other") is WHOLE
+    # An odd path is covered by the whole origin only.
+    assert scope_for(scopes, "https://agents.acme.example/billing/..;/x") is WHOLE
+    assert scope_for(scopes, "https://other.example/billing") is None
+    assert scope_for([], "https://agents.acme.example/") is None
+
+
+@given(st.text(alphabet="abc./%2eE5c;\\?#@:", max_size=30))
+def test_covered_path_begins_with_the_scope_whatever_follows(rest: str) -> None:
+    url = f"https://agents.acme.example/{rest}"
+    if BILLING.covers(url):
+        assert rest.startswith("billing")
+        assert ".." not in rest.partition("?")[0].partition("#")[0].split("/")

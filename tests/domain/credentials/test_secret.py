@@ -1,0 +1,91 @@
+import json
+from base64 import b64encode, urlsafe_b64encode
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifesign.domain.credentials.secret import (
+    MAX_SECRET_CHARS,
+    REMOVED,
+    Scrubber,
+    is_open_to_group,
+    is_too_open,
+    secret_fault,
+)
+
+SECRETS = st.text(
+    alphabet=st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=8, max_size=60
+).filter(lambda secret: secret.strip() == secret)
+AROUND = st.binary(max_size=20)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "short", "a" * (MAX_SECRET_CHARS + 1), "two\nlines-of-it", "ключ-ключ", "tab\tinside"]
+)
+def test_odd_texts_are_no_secrets(text: str) -> None:
+    assert secret_fault(text) is not None
+
+
+@given(SECRETS)
+def test_printable_texts_are_secrets(secret: str) -> None:
+    assert secret_fault(secret) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        (0o100600, "accepted"), (0o100400, "accepted"), (0o100640, "warning"), (0o100440, "warning"),
+        (0o100660, "refused"), (0o100620, "refused"), (0o100602, "refused"), (0o100604, "refused"),
+        (0o100644, "refused"), (0o100601, "accepted"),
+    ],
+)  # fmt: skip
+def test_mode_of_a_file_decides_whether_it_is_accepted(mode: int, expected: str) -> None:
+    found = "refused" if is_too_open(mode) else "warning" if is_open_to_group(mode) else "accepted"
+    assert found == expected
+
+
+@given(SECRETS, AROUND, AROUND, st.integers(0, 2))
+def test_no_encoding_of_a_secret_remains(secret: str, before: bytes, after: bytes, offset: int) -> None:
+    raw = secret.encode()
+    shifted = bytes(range(65, 65 + offset)) + raw + after
+    encoded = [
+        raw,
+        json.dumps(secret)[1:-1].encode(),
+        raw.hex().encode(),
+        raw.hex().upper().encode(),
+        quote(secret, safe="").encode(),
+        quote(secret).encode(),
+        quote_plus(secret).encode(),
+        "".join(f"%{byte:02x}" for byte in raw).encode(),
+        "".join(f"%{byte:02X}" for byte in raw).encode(),
+        "".join(f"\\u{byte:04x}" for byte in raw).encode(),
+    ]
+    scrubber = Scrubber([secret])
+    for form in encoded:
+        assert form not in scrubber.clean(b"[" + form + b"]")
+    for encode in (b64encode, urlsafe_b64encode):
+        form = encode(shifted)
+        cleaned = scrubber.clean(form)
+        assert REMOVED.encode() in cleaned
+        # What is left decodes to less than the secret.
+        assert len(form) - len(cleaned.replace(REMOVED.encode(), b"")) >= len(raw) * 8 // 6 - 1
+    assert REMOVED.encode() in scrubber.clean(before + raw)
+
+
+def test_clean_bytes_are_the_same_object() -> None:
+    data = b"nothing of it here %41"
+    assert Scrubber(["a-secret-of-ours"]).clean(data) is data
+    assert Scrubber([]).clean(data) is data
+    assert Scrubber([]).clean_text("text") == "text"
+    assert not Scrubber([])
+
+
+def test_longer_secret_is_removed_as_a_whole() -> None:
+    scrubber = Scrubber(["password", "password-and-more"])
+    assert scrubber.clean_text("x password-and-more y password") == f"x {REMOVED} y {REMOVED}"
+
+
+def test_half_a_character_passes() -> None:
+    assert Scrubber(["a-secret-of-ours"]).clean_text("\ud800 a-secret-of-ours") == f"\ud800 {REMOVED}"

@@ -1,0 +1,135 @@
+"""A crawl of agents behind a login that send the secret back in every encoding.
+
+Real processes. The secret is looked for in everything that they leave behind.
+"""
+
+import asyncio
+import gzip
+import os
+import sys
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from tests.support.agent_check import card, document
+from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, Reply, answer, as_json, serving
+from tests.support.servers import PATIENCE_SECONDS
+
+TOKEN, FILED = "canary-4e21~of+the/variable", "canary-77aa~of+the/file"
+ENCODINGS: dict[str, Callable[[str], str]] = {
+    "plain": lambda text: text,
+    "base64": lambda text: b64encode(text.encode()).decode(),
+    "base64_1": lambda text: b64encode(b"x" + text.encode()).decode(),
+    "base64_2": lambda text: b64encode(b"xy" + text.encode()).decode(),
+    "base64url": lambda text: urlsafe_b64encode(text.encode()).decode(),
+    "hex": lambda text: text.encode().hex(),
+    "url": lambda text: quote(text, safe=""),
+}
+RPC = "/rpc"
+
+pytestmark = pytest.mark.fault
+
+
+def echoing(secret: str, text: str, seen: asyncio.Event) -> Reply:
+    """Fail with the secret in the error, once it was sent; before that, ask for it."""
+    failure = {"jsonrpc": "2.0", "id": 1, "error": {"code": -32603, "message": text}}
+
+    async def reply(writer: asyncio.StreamWriter, head: str) -> None:
+        if secret in head:
+            seen.set()
+            # The processes are looked at meanwhile.
+            await asyncio.sleep(0.3)
+        await (as_json(failure) if secret in head else answer(401))(writer, head)
+
+    return reply
+
+
+def forms(secret: str) -> list[bytes]:
+    """The secret in each encoding, without the ends that belong to what stands around it."""
+    return [encode(secret).strip("=")[4:-4].encode() for encode in ENCODINGS.values()]
+
+
+def leaks(data: bytes) -> bool:
+    lowered = data.lower()
+    return any(form in data or form.lower() in lowered for secret in (TOKEN, FILED) for form in forms(secret))
+
+
+def children(pid: int) -> list[int]:
+    """Return the ids of all processes below one."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found += [child, *children(child)]
+    return found
+
+
+def about(pid: int, name: str) -> bytes:
+    return Path(f"/proc/{pid}/{name}").read_bytes()
+
+
+def files_in(directory: Path) -> list[Path]:
+    return [file for file in directory.rglob("*") if file.is_file() and file.name != "lab.token"]
+
+
+async def test_no_secret_is_left_behind(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        seen = {secret: asyncio.Event() for secret in (TOKEN, FILED)}
+        urls, credentials = [], []
+        number = 1
+        for secret, source in ((TOKEN, "env: LAB_TOKEN"), (FILED, "file: lab.token")):
+            for encoding, encode in ENCODINGS.items():
+                number += 1
+                host = f"127.0.0.{number}"
+                server = await stack.enter_async_context(
+                    serving({RPC: echoing(secret, encode(secret), seen[secret])}, host=host)
+                )
+                text = encode(secret)
+                server.replies[CARD_PATH] = as_json(card(name=text, url=server.url + RPC), ETag=f'"{text}"')
+                server.replies[HEALTH_PATH] = as_json(document(agent_id=text))
+                urls.append(server.url)
+                name = f"{'file' if secret is FILED else 'env'}-{encoding}".replace("_", "-")
+                credentials.append(f"  - {{name: {name}, origin: '{server.url}', bearer: {{{source}}}}}\n")
+        (tmp_path / "lab.token").touch(mode=0o600)
+        (tmp_path / "lab.token").write_text(FILED)
+        (tmp_path / "lab.yml").write_text(
+            "name: lab\ncontact: mailto:tests@agent.example\nnetworks: {allow: [127.0.0.0/8]}\n"
+            "ask: {message: {text: hello}}\nlimits: {concurrency: 4}\n"
+            "evidence: {directory: evidence}\nresults: {jsonl: seen.jsonl}\n"
+            f"targets: [{', '.join(map(repr, urls))}]\ncredentials:\n{''.join(credentials)}"
+        )
+        process = await asyncio.create_subprocess_exec(
+            Path(sys.executable).with_name("lifesign"),
+            "crawl", "lab.yml", "--once", "--workers", "2", "--report", "report", "--log-format", "json",
+            cwd=tmp_path,
+            env=os.environ | {"LAB_TOKEN": TOKEN},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        output = asyncio.create_task(process.communicate())
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asyncio.wait(
+                [output, asyncio.create_task(seen[TOKEN].wait())], return_when=asyncio.FIRST_COMPLETED
+            )
+            workers = children(process.pid)
+            arguments = [about(pid, "cmdline") for pid in (process.pid, *workers)]
+            environments = [about(pid, "environ") for pid in workers]
+            limits = [about(pid, "limits").decode() for pid in (process.pid, *workers)]
+            written = b"".join(await output)
+    assert process.returncode == 0, written
+    assert len(workers) >= 2
+    assert not any(map(leaks, [*arguments, *environments, written]))
+    cores = [line.split()[4:6] for each in limits for line in each.splitlines() if "core file" in line]
+    # Processes that only keep track of resources have no secret.
+    assert cores.count(["0", "0"]) >= 3
+    left = files_in(tmp_path)
+    assert {"lab.db", "seen.jsonl"} <= {file.name for file in left}
+    assert any("evidence" in file.parts for file in left)
+    for file in left:
+        data = file.read_bytes()
+        assert not leaks(gzip.decompress(data) if file.suffix == ".gz" else data), file.name
+    results = (tmp_path / "seen.jsonl").read_text()
+    assert results.count("REMOVED-SECRET") >= len(urls)
+    assert all(event.is_set() for event in seen.values())

@@ -1,0 +1,140 @@
+import os
+import pickle
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lifesign.errors import InvalidValue
+from lifesign.prober.credentials.secret_reader import (
+    SYSTEMD_DIRECTORY,
+    Secrets,
+    forget_variables,
+    read_secret,
+    read_secrets,
+)
+from lifesign.prober.definition.credentials import CredentialSettings, SecretPlace
+
+SECRET = "canary-8f3a91c2"
+
+
+def bearer(**source: str) -> CredentialSettings:
+    given = {"name": "lab", "origin": "https://lab.example", "bearer": source}
+    return CredentialSettings.model_validate(given)
+
+
+def read(source: SecretPlace) -> tuple[str, list[str]]:
+    """Return a secret and the warnings about it."""
+    warnings: list[str] = []
+    return read_secret(source, "credentials.lab.bearer", warnings.append), warnings
+
+
+def written(directory: Path, content: str | bytes = f"{SECRET}\n", mode: int = 0o600) -> SecretPlace:
+    file = directory / "lab.token"
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    file.chmod(mode)
+    return SecretPlace(file=file)
+
+
+def test_a_file_holds_a_secret_without_its_line_end(tmp_path: Path) -> None:
+    assert read(written(tmp_path)) == (SECRET, [])
+    assert read(written(tmp_path, f"  {SECRET}\r\n")) == (SECRET, [])
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o620, 0o602, 0o666, 0o644])
+def test_a_file_that_others_can_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        read(written(tmp_path, mode=mode))
+    assert caught.value.hint.startswith("chmod 600 ")
+    assert SECRET not in str(caught.value)
+
+
+def test_a_file_that_its_group_can_read_gives_a_warning(tmp_path: Path) -> None:
+    secret, warnings = read(written(tmp_path, mode=0o640))
+    assert (secret, len(warnings)) == (SECRET, 1)
+    assert SECRET not in warnings[0]
+
+
+def test_files_of_systemd_are_accepted_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, mode=0o644)
+    source = SecretPlace(systemd="lab.token")
+    with pytest.raises(InvalidValue):
+        read(source)
+    monkeypatch.setenv(SYSTEMD_DIRECTORY, str(tmp_path))
+    assert read(source) == (SECRET, [])
+    # A link out of the directory is not a file of systemd's.
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    outside.write_text(SECRET)
+    outside.chmod(0o644)
+    (tmp_path / "linked").symlink_to(outside)
+    with pytest.raises(InvalidValue):
+        read(SecretPlace(systemd="linked"))
+
+
+def test_a_variable_holds_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAB_TOKEN", raising=False)
+    with pytest.raises(InvalidValue):
+        read(SecretPlace(env="LAB_TOKEN"))
+    monkeypatch.setenv("LAB_TOKEN", SECRET)
+    assert read(SecretPlace(env="LAB_TOKEN")) == (SECRET, [])
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "short", "two\nlines-of-secret", "пароль-пароль", b"\xff" * 20, "with a space", "x" * 9000],
+)
+def test_odd_secrets_are_refused_and_not_quoted(tmp_path: Path, content: str | bytes) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        read(written(tmp_path, content))
+    assert caught.value.name == "credentials.lab.bearer"
+    assert caught.value.given is None
+    for part in ("lines-of-secret", "пароль", "with a space", "xxxx"):
+        assert part not in str(caught.value)
+
+
+def test_a_missing_file_and_a_pipe_are_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("none", "pipe", "."):
+        with pytest.raises(InvalidValue):
+            read(SecretPlace(file=tmp_path / name))
+
+
+def test_secrets_are_pickled_for_a_pipe_and_never_shown(tmp_path: Path) -> None:
+    source = written(tmp_path)
+    secrets = Secrets({source: SECRET})
+    assert pickle.loads(pickle.dumps(secrets)) == secrets  # noqa: S301 - ours
+    assert SECRET not in repr(secrets)
+    assert SECRET not in secrets.scrubber.clean_text(f"line with {SECRET}")
+
+
+def test_a_definition_without_credentials_changes_nothing() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_CORE)
+    assert read_secrets(()) == Secrets()
+    assert resource.getrlimit(resource.RLIMIT_CORE) == limits
+
+
+def test_a_process_with_secrets_writes_no_core_dump() -> None:
+    program = (
+        "from lifesign.prober.definition.credentials import CredentialSettings\n"
+        "from lifesign.prober.credentials.secret_reader import read_secrets\n"
+        "lab = {'name': 'lab', 'origin': 'https://lab.example', 'bearer': {'env': 'LAB_TOKEN'}}\n"
+        "read_secrets([CredentialSettings(**lab)])\n"
+        "print(open('/proc/self/limits').read())\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"LAB_TOKEN": SECRET},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (line,) = [line for line in run.stdout.splitlines() if line.startswith("Max core file size")]
+    assert line.split()[4:6] == ["0", "0"]
+
+
+def test_variables_leave_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_TOKEN", SECRET)
+    forget_variables([bearer(env="LAB_TOKEN"), bearer(file="lab.token")])
+    assert "LAB_TOKEN" not in os.environ

@@ -1,0 +1,331 @@
+"""Requests of a probe with and without a credential."""
+
+import base64
+import json
+from collections.abc import Callable
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from tests.support.agent_check import card, document
+from tests.support.hostile_server import (
+    CARD_PATH,
+    HEALTH_PATH,
+    HostileServer,
+    Reply,
+    answer,
+    as_json,
+    kept,
+    redirect,
+    serving,
+)
+from tests.support.probing import Bodies, definition, fetching, layer, probing, results
+from yarl import URL
+
+from lifesign.domain.credentials.secret import REMOVED
+from lifesign.domain.observation.results import Observation, ResultClass
+from lifesign.prober.credentials.secret_reader import Secrets, read_secrets
+from lifesign.prober.credentials.store import RELOAD_SECONDS, Credential, CredentialStore
+from lifesign.prober.definition.credentials import CredentialSettings
+from lifesign.prober.network.fetch import Request, _Hop
+
+TOKEN = "canary-7d1f~secret+of/ours"
+RPC = "/rpc"
+REJECTED = "credentials_rejected"
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_TOKEN", TOKEN)
+
+
+def settings(origin: str, **members: Any) -> dict[str, Any]:
+    """Return a definition's members with one credential."""
+    given = {"name": "lab", "origin": origin, "bearer": {"env": "LAB_TOKEN"}} | members
+    if members.keys() & {"basic", "header"}:
+        del given["bearer"]
+    return {"credentials": [given]}
+
+
+def behind_login(reply: Reply, *, token: str = TOKEN) -> Reply:
+    """Answer 401 without the token."""
+
+    async def answers(writer: Any, head: str) -> None:
+        is_admitted = f"\r\nAuthorization: Bearer {token}\r\n" in head
+        await (reply if is_admitted else answer(401))(writer, head)
+
+    return answers
+
+
+async def probed(server: HostileServer, evidence: Bodies | None = None, **given: Any) -> Observation:
+    members = settings(server.url) | {"ask": {"message": {"text": "hello"}}} | given
+    async with probing(evidence, **members) as probes:
+        return await probes.see(server.url)
+
+
+def carried(server: HostileServer) -> list[str]:
+    """Return method and path of the requests that carried the token."""
+    return [" ".join(head.split(" ", 2)[:2]) for head in server.heads if TOKEN in head]
+
+
+# ── which requests ──
+
+
+async def test_an_agent_behind_a_login_is_measured() -> None:
+    task = {"jsonrpc": "2.0", "id": 1, "result": {"kind": "task", "status": {"state": "completed"}}}
+    async with serving({RPC: behind_login(as_json(task))}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        server.replies[HEALTH_PATH] = as_json(document())
+        observation = await probed(server)
+    assert results(observation) == dict.fromkeys(("discovery", "transport", "readiness", "message"), "ok")
+    assert carried(server) == [f"GET {RPC}", f"POST {RPC}"]
+    # Public documents were read as the public reads them.
+    assert "lab" not in layer(observation.discovery).reason
+    assert layer(observation.message).reason == "with credential lab"
+
+
+async def test_a_card_behind_a_login_is_read_after_a_refusal() -> None:
+    async with serving({RPC: behind_login(answer(405))}) as server:
+        server.replies[CARD_PATH] = behind_login(as_json(card(url=server.url + RPC)))
+        server.replies[HEALTH_PATH] = behind_login(as_json(document()))
+        observation = await probed(server, ask={})
+    assert results(observation) == {"discovery": "ok", "transport": "ok", "readiness": "ok"}
+    assert layer(observation.discovery).reason.endswith("with credential lab")
+    assert [head.split(" ", 2)[1] for head in server.heads] == [
+        CARD_PATH, CARD_PATH, RPC, HEALTH_PATH, HEALTH_PATH,
+    ]  # fmt: skip
+    assert carried(server) == [f"GET {CARD_PATH}", f"GET {RPC}", f"GET {HEALTH_PATH}"]
+
+
+async def test_robots_txt_and_places_of_others_get_no_credential() -> None:
+    async with serving({RPC: answer(401)}) as interface, serving({}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=interface.url + RPC))
+        server.replies["/robots.txt"] = answer(403)
+        observation = await probed(server, opt_out={"robots_txt": True})
+    assert layer(observation.transport).result is ResultClass.GATED
+    assert carried(server) == carried(interface) == []
+
+
+async def test_a_path_limits_a_credential() -> None:
+    async with serving({"/in/rpc": behind_login(answer(405)), "/ping": answer(200)}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + "/in/rpc"))
+        given = settings(server.url, path="/in") | {"ask": {"paths": ["/ping", "/in/ping"]}}
+        await probed(server, **given)
+    assert carried(server) == ["GET /in/rpc", "GET /in/ping"]
+
+
+async def test_a_redirect_takes_a_credential_to_no_other_place() -> None:
+    async with serving({"/there": answer(200)}) as other, serving({}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + "/in/rpc"))
+        server.replies["/in/rpc"] = redirect(f"{other.url}/there", 307)
+        observation = await probed(server, ask={})
+        assert layer(observation.transport).result is ResultClass.REDIRECT_REFUSED
+        server.replies["/in/rpc"] = redirect("/out", 307)
+        server.replies["/out"] = answer(405)
+        await probed(server, **(settings(server.url, path="/in") | {"ask": {}}))
+    assert other.heads == []
+    assert "GET /out" not in carried(server)
+    assert "/out" in server.paths
+
+
+async def test_a_card_that_is_refused_elsewhere_is_not_asked_again() -> None:
+    async with serving({"/card": answer(401)}) as other, serving({}) as server:
+        server.replies[CARD_PATH] = redirect(f"{other.url}/card")
+        observation = await probed(server, ask={})
+    assert layer(observation.discovery).result is ResultClass.GATED
+    assert carried(server) == carried(other) == []
+
+
+async def test_plain_http_takes_a_secret_to_allowed_private_networks_only() -> None:
+    wanted = definition(**settings("http://127.0.0.1"), networks={"allow": ["8.8.8.0/24", "127.0.0.0/8"]})
+    store = CredentialStore(wanted.credentials, read_secrets(wanted.credentials))
+    async with fetching(wanted, store) as fetcher:
+        credential = store.for_url("http://127.0.0.1/")
+        request = Request(url=URL("http://127.0.0.1/"), max_bytes=1, deadline_s=0, credential=credential)
+        hop = _Hop(request.url, request, 0, 0)
+        sent = {
+            address: fetcher._credential_for(hop, ip_address(address)) is not None
+            for address in ("127.0.0.1", "8.8.8.8", "10.0.0.1")
+        }
+    assert sent == {"127.0.0.1": True, "8.8.8.8": False, "10.0.0.1": False}
+
+
+async def test_connections_are_not_shared_between_credentials() -> None:
+    replies = {
+        RPC: kept(status=405),
+        CARD_PATH: kept(json.dumps(card()).encode(), Content_Type="application/json"),
+    }
+    async with serving(replies, keeps_alive=True) as server:
+        server.replies[CARD_PATH] = kept(
+            json.dumps(card(url=server.url + RPC)).encode(), Content_Type="application/json"
+        )
+        await probed(server, ask={"health": False})
+        assert server.connections == 2
+        await probed(server, ask={"health": False}, credentials=[])
+        assert server.connections == 3
+
+
+# ── what it comes to ──
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_rejected_credential_is_a_fault_of_the_configuration(status: int) -> None:
+    async with serving({RPC: answer(status)}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        observation = await probed(server)
+    assert results(observation)["transport"] == results(observation)["message"] == REJECTED
+    assert observation.is_liveness_signal
+    assert not observation.is_measured_failure
+    assert observation.inconclusive_reason is None
+
+
+async def test_all_rejected_counts_as_gated() -> None:
+    async with serving({RPC: answer(401), CARD_PATH: answer(401), HEALTH_PATH: answer(401)}) as server:
+        observation = await probed(server, ask={})
+    assert set(results(observation).values()) == {REJECTED}
+    assert not observation.is_measured_failure
+
+
+@pytest.mark.parametrize("status", [402, 407])
+async def test_payment_and_proxies_stay_gated(status: int) -> None:
+    async with serving({RPC: answer(status)}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        assert results(await probed(server, ask={}))["transport"] == "gated"
+
+
+@pytest.mark.parametrize(
+    ("method", "header"),
+    [
+        ({"header": {"name": "X-API-Key", "value": {"env": "LAB_TOKEN"}}}, ("x-api-key", TOKEN)),
+        (
+            {"basic": {"username": "me", "password": {"env": "LAB_TOKEN"}}},
+            ("authorization", "Basic " + base64.b64encode(f"me:{TOKEN}".encode()).decode()),
+        ),
+    ],
+)
+async def test_basic_and_header_are_sent(method: dict[str, Any], header: tuple[str, str]) -> None:
+    async with serving({RPC: answer(405)}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        await probed(server, **(settings(server.url, **method) | {"ask": {}}))
+        assert server.asked(RPC)[header[0]] == header[1]
+
+
+# ── secrets that a target sends back ──
+
+ENCODINGS: dict[str, Callable[[str], str]] = {
+    "plain": str,
+    "base64": lambda text: base64.b64encode(text.encode()).decode(),
+    "base64_1": lambda text: base64.b64encode(b"x" + text.encode()).decode(),
+    "base64_2": lambda text: base64.b64encode(b"xy" + text.encode()).decode(),
+    "base64url": lambda text: base64.urlsafe_b64encode(b"?" + text.encode()).decode(),
+    "hex": lambda text: text.encode().hex(),
+    "url": lambda text: quote(text, safe=""),
+    "json": lambda text: "".join(f"\\u{ord(character):04x}" for character in text),
+}
+
+
+def leaks(text: str) -> bool:
+    """Return whether any encoding of the token is in a text."""
+    forms = [encode(TOKEN) for encode in ENCODINGS.values()]
+    # The ends of base64 belong to what stands around the secret.
+    return any(form.strip("=")[4:-4] in text for form in forms)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+async def test_a_secret_that_is_sent_back_is_removed(encoding: str) -> None:
+    echo = ENCODINGS[encoding](TOKEN)
+    failed = {"jsonrpc": "2.0", "id": 1, "error": {"code": -32603, "message": "ECHO"}}
+    failure = json.dumps(failed).replace("ECHO", echo)
+    evidence = Bodies()
+    async with serving({RPC: answer(200, failure.encode(), Content_Type="application/json")}) as server:
+        server.replies[CARD_PATH] = answer(
+            200,
+            json.dumps(card(name="ECHO", url=server.url + RPC)).replace("ECHO", echo).encode(),
+            Content_Type="application/json",
+            ETag=f'"{echo}"',
+        )
+        agent_id = json.loads(f'"{echo}"')
+        server.replies[HEALTH_PATH] = as_json(document(agent_id=agent_id))
+        async with probing(evidence, **settings(server.url), ask={"message": {"text": "hello"}}) as probes:
+            report = await probes.report(server.url)
+    assert results(report.observation)["message"] == "http_error"
+    assert report.observation.reported_agent_id is not None
+    shown = [report.observation.model_dump_json(), report.memory.to_json()]
+    kept_bytes = [kept_body.decode() for kept_body in evidence.kept.values()]
+    assert not any(map(leaks, [*shown, *kept_bytes]))
+    assert len(kept_bytes) == 2
+    assert REMOVED in report.observation.model_dump_json()
+
+
+async def test_a_redirect_to_a_url_with_a_secret_is_refused() -> None:
+    async with serving({RPC: redirect(f"/log?{quote(TOKEN, safe='')}", 307)}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        observation = await probed(server, ask={})
+    assert layer(observation.transport).result is ResultClass.REDIRECT_REFUSED
+    assert not leaks(observation.model_dump_json())
+    assert not any(path.startswith("/log") for path in server.paths)
+
+
+# ── the store ──
+
+
+def store_of(file: Path, clock: Callable[[], float]) -> CredentialStore:
+    each = CredentialSettings.model_validate(
+        {"name": "lab", "origin": "https://lab.example", "bearer": {"file": str(file)}}
+    )
+    return CredentialStore([each], read_secrets([each]), clock)
+
+
+def write_secret(file: Path, secret: str) -> None:
+    file.unlink(missing_ok=True)
+    file.touch(mode=0o600)
+    file.write_text(secret)
+
+
+def bearer_of(store: CredentialStore) -> str:
+    credential = store.for_url("https://lab.example/x")
+    assert credential is not None
+    return credential.header()[1]
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    file, now = tmp_path / "lab.token", [0.0]
+    write_secret(file, "first-secret")
+    store = store_of(file, lambda: now[0])
+    write_secret(file, "second-secret")
+    assert bearer_of(store) == "Bearer first-secret"
+    now[0] += RELOAD_SECONDS
+    assert bearer_of(store) == "Bearer second-secret"
+    # A target may still send back the former one.
+    assert store.scrubber.clean_text("first-secret second-secret") == f"{REMOVED} {REMOVED}"
+
+
+def test_a_file_that_cannot_be_read_any_more_leaves_the_last_secret_in_use(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, now = tmp_path / "lab.token", [0.0]
+    write_secret(file, "first-secret")
+    store = store_of(file, lambda: now[0])
+    for spoil in (lambda: file.write_text("bad\nsecret-of-two-lines"), file.unlink):
+        spoil()
+        now[0] += RELOAD_SECONDS
+        assert bearer_of(store) == "Bearer first-secret"
+    assert len(caplog.records) == 2
+    assert "secret-of-two-lines" not in caplog.text
+    # Once for each change.
+    now[0] += RELOAD_SECONDS
+    bearer_of(store)
+    assert len(caplog.records) == 2
+
+
+def test_a_credential_does_not_show_its_secret() -> None:
+    each = CredentialSettings.model_validate(
+        {"name": "lab", "origin": "https://lab.example", "bearer": {"env": "LAB_TOKEN"}}
+    )
+    assert repr(Credential(each, TOKEN)) == "<Credential lab>"
+    store = CredentialStore([each], Secrets({each.source: TOKEN}))
+    assert TOKEN not in repr(store) + repr(vars(store)["_credentials"])
+    assert store.for_url("https://other.example/") is None
+    assert not CredentialStore()

@@ -1,0 +1,131 @@
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from tests.support.definitions import definition_of
+
+from lifesign.prober.definition.credentials import MAX_CREDENTIALS, CredentialSettings, sources_of
+from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.errors import InvalidDefinition
+
+HEAD = "name: a\ntargets: [a.example]\ncredentials:\n"
+
+
+def credential(**members: Any) -> CredentialSettings:
+    least = {"name": "lab", "origin": "https://lab.example"}
+    if not {"bearer", "basic", "header"} & set(members):
+        members["bearer"] = {"env": "LAB_TOKEN"}
+    return CredentialSettings.model_validate(least | members)
+
+
+def refused(**members: Any) -> str:
+    """Return the type of the single error."""
+    with pytest.raises(ValidationError) as caught:
+        credential(**members)
+    (error,) = caught.value.errors()
+    return error["type"]
+
+
+@pytest.mark.parametrize(
+    ("given", "origin"),
+    [
+        ("https://Lab.example", "https://lab.example"),
+        ("https://lab.example/", "https://lab.example"),
+        ("https://lab.example:443", "https://lab.example"),
+        ("https://lab.example:8443", "https://lab.example:8443"),
+        ("http://10.0.0.5:8000", "http://10.0.0.5:8000"),
+        ("https://bücher.example", "https://xn--bcher-kva.example"),
+    ],
+)
+def test_origin_has_its_usual_spelling(given: str, origin: str) -> None:
+    assert credential(origin=given).scope.origin == origin
+
+
+@pytest.mark.parametrize("given", ["lab.example", "https://lab.example/x", "https://lab.example/?a=1"])
+def test_origin_is_a_scheme_a_host_and_a_port(given: str) -> None:
+    assert refused(origin=given) == "origin"
+
+
+@pytest.mark.parametrize("given", ["https://user:pw@lab.example", "ftp://lab.example", "https://"])
+def test_origin_is_an_address_that_may_be_contacted(given: str) -> None:
+    assert refused(origin=given) == "target"
+
+
+@pytest.mark.parametrize("given", ["/a?b=1", "/a;b", "/a%20b"])
+def test_path_is_plain(given: str) -> None:
+    assert refused(path=given) == "scope_path"
+
+
+@pytest.mark.parametrize("given", ["/a/../b", "/./a"])
+def test_path_has_no_dots(given: str) -> None:
+    assert refused(path=given) == "dot_segment"
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"bearer": "sk-inline-secret"},
+        {"basic": {"username": "me", "password": "sk-inline-secret"}},
+        {"header": {"name": "X-API-Key", "value": "sk-inline-secret"}},
+        {"bearer": 12345678},
+    ],
+)
+def test_inline_secret_is_refused(members: dict[str, Any]) -> None:
+    assert refused(**members) == "inline_secret"
+
+
+def test_refusal_of_an_inline_secret_names_its_line_and_never_quotes_it() -> None:
+    text = HEAD + "  - {name: lab, origin: https://lab.example, bearer: sk-inline-secret}\n"
+    with pytest.raises(InvalidDefinition) as caught:
+        definition_of(text)
+    (fault,) = caught.value.faults
+    assert fault.line == 4
+    assert "{file: NAME}" in str(fault)
+    assert "sk-inline-secret" not in str(caught.value)
+
+
+def test_a_secret_has_one_place() -> None:
+    assert refused(bearer={}) == "one_source"
+    assert refused(bearer={"env": "A", "file": "b"}) == "one_source"
+
+
+def test_a_credential_has_one_method() -> None:
+    assert refused(bearer={"env": "A"}, header={"name": "X-Key", "value": {"env": "A"}}) == "one_method"
+    with pytest.raises(ValidationError):
+        CredentialSettings.model_validate({"name": "lab", "origin": "https://lab.example"})
+
+
+@pytest.mark.parametrize("name", ["Host", "content-length", "Transfer-Encoding", "Connection"])
+def test_a_header_that_the_prober_sets_is_refused(name: str) -> None:
+    assert refused(header={"name": name, "value": {"env": "A"}}) == "transport_header"
+
+
+@pytest.mark.parametrize("username", ["", "with:colon", " leading", "ünicode", "line\nbreak"])
+def test_odd_user_names_are_refused(username: str) -> None:
+    assert refused(basic={"username": username, "password": {"env": "A"}}) == "string_pattern_mismatch"
+
+
+def test_credentials_differ_in_name_and_place() -> None:
+    one = {"name": "a", "origin": "https://a.example", "bearer": {"env": "A"}}
+    for other in (one | {"origin": "https://b.example"}, one | {"name": "b", "path": "/"}):
+        with pytest.raises(ValidationError) as caught:
+            ProbeDefinition.model_validate(
+                {"name": "x", "targets": ["a.example"], "credentials": [one, other]}
+            )
+        assert caught.value.errors()[0]["type"] == "same_credential"
+    many = [one | {"name": f"a{number}", "path": f"/{number}"} for number in range(MAX_CREDENTIALS + 1)]
+    with pytest.raises(ValidationError):
+        ProbeDefinition.model_validate({"name": "x", "targets": ["a.example"], "credentials": many})
+
+
+def test_each_secret_has_a_setting_and_a_place() -> None:
+    settings = [
+        credential(bearer={"file": "lab.token"}),
+        credential(basic={"username": "me", "password": {"env": "PW"}}),
+        credential(header={"name": "X-Key", "value": {"systemd": "box.key"}}),
+    ]
+    assert [(setting, str(source)) for setting, source in sources_of(settings)] == [
+        ("credentials.lab.bearer", "file lab.token"),
+        ("credentials.lab.basic", "variable PW"),
+        ("credentials.lab.header", "systemd credential box.key"),
+    ]
