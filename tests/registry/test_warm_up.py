@@ -48,7 +48,7 @@ async def test_a_count_that_takes_long_holds_up_no_start(
     monkeypatch.setattr(warming, "WARM_UP_SECONDS", 0.01)
     with caplog.at_level(logging.INFO):
         await warm_up(database, hang)
-    assert "the first answers will take longer" in caplog.text
+    assert "will take longer" in caplog.text
 
 
 @pytest.mark.parametrize("face", [miss_the_database, stumble])
@@ -56,11 +56,11 @@ async def test_a_server_begins_whatever_fails_before(
     database: Database, face: Callable[[], Awaitable[None]], caplog: pytest.LogCaptureFixture
 ) -> None:
     await warm_up(database, face)
-    assert "the first answers will take longer" in caplog.text
+    assert "will take longer" in caplog.text
 
 
 async def test_a_server_begins_without_its_database(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     nowhere = open_database(f"postgresql://nobody@/nothing?host={tmp_path}")
     await warm_up(nowhere, None)
-    assert "the first answers will take longer" in caplog.text
+    assert "will take longer" in caplog.text
     await nowhere.close()

@@ -12,7 +12,7 @@ from lifesign.storage.engine import schema
 
 BEFORE = schema.newest_revision()
 AFTER = f"{int(BEFORE) + 1:04}"
-AGENT_NAME = "named by the next version"
+AGENT_NAME = "of version 9999"
 MIGRATION = f"""
 import sqlalchemy as sa
 from alembic import op

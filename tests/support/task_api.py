@@ -13,9 +13,9 @@ UNKNOWN = "task_00000000000000000000000000"
 """The id of a task that does not exist."""
 REPORT = {
     "summary": "Drafted the hero section",
-    "beliefs": ["Client brand color is #3ecf8e"],
+    "beliefs": ["brand color #3ecf8e"],
     "attempted": [{"action": "fetch brand assets", "outcome": "success"}],
-    "nextStep": "Write three variants of the hero copy",
+    "nextStep": "Write three variants",
     "blockers": [],
 }
 

@@ -180,4 +180,4 @@ async def test_malformed_version_is_refused_with_the_right_form(api: RegistryApi
     answer = await api.ask(
         "PATCH", f"{AGENTS}/agent-1/status", {"status": "draining"}, headers={"if-match": '"7"'}
     )
-    assert answer.json()["message"] == 'the record is at "1" now'
+    assert '"1"' in answer.json()["message"]

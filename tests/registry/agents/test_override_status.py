@@ -193,7 +193,7 @@ async def test_refused_override_has_a_reason(api: RegistryApi) -> None:
     body = {"status": "active", "seconds": 60, "reason": "x"}
     answer = await api.ask("PUT", f"{AGENTS}/a/override", body)
     assert answer.status == 409
-    assert answer.json()["message"] == "an agent that is draining cannot take the signal declared_active"
+    assert {"draining", "declared_active"} <= set(answer.json()["message"].split())
 
 
 WRONG = {"status": "unhealthy", "seconds": 3600, "reason": "wrong answers"}

@@ -221,10 +221,8 @@ async def test_holder_of_a_cancelled_task_learns_it_with_its_next_heartbeat(
         assert (await api.send_heartbeat(one.agent_id, one.key, **working)).json()["pending_commands"] == []
     await steer(api, made["task_id"], "cancel")
     (told,) = (await api.send_heartbeat(one.agent_id, one.key, **working)).json()["pending_commands"]
-    assert (told["command"], told["reason"]) == (
-        "renew_leases",
-        f"not leased to this agent: {made['task_id']}",
-    )
+    assert told["command"] == "renew_leases"
+    assert told["reason"].endswith(f": {made['task_id']}")
     assert (await api.send_heartbeat(one.agent_id, one.key, tasks_in_progress=[])).json()[
         "pending_commands"
     ] == []

@@ -77,7 +77,7 @@ async def test_what_is_done_in_time_is_answered_as_it_is(database: Database) -> 
 async def test_started_transaction_continues_after_the_timeout_answer(database: Database) -> None:
     prompt = DeadlineDatabase(database, MOST_S)
     await _connect(database)
-    with pytest.raises(StoreUnavailable, match="may be done all the same"):
+    with pytest.raises(StoreUnavailable, match="may be done"):
         await prompt.write(_slowly(_add))
     assert database.writes.failure is not None
     assert not await _is_added(database)
@@ -102,7 +102,7 @@ async def test_what_has_not_begun_is_given_up(database: Database) -> None:
 
 async def test_a_question_that_takes_too_long_is_answered_too(database: Database) -> None:
     prompt = DeadlineDatabase(database, MOST_S)
-    with pytest.raises(StoreUnavailable, match="has not answered within"):
+    with pytest.raises(StoreUnavailable, match="not answered"):
         await prompt.read(_slowly(_do_nothing))
     await _until_nothing_goes_on(prompt)
 

@@ -106,9 +106,7 @@ def _written(file: Path, revision: str, table: str, columns: list[str]) -> Path:
 
 def test_a_backup_of_a_newer_version_is_refused_with_the_way_out(tmp_path: Path) -> None:
     file = _written(tmp_path / "newer.gz", "9999", "agents", ["id"])
-    with pytest.raises(
-        InvalidBackup, match=r"9999, this version knows none above .*: install the newer version"
-    ):
+    with pytest.raises(InvalidBackup, match=r"\b9999, .*newer version"):
         check(file)
 
 
@@ -119,9 +117,7 @@ async def test_rows_that_do_not_fit_the_tables_of_their_time_are_refused(
     tmp_path: Path, directory: Path, table: str, columns: list[str]
 ) -> None:
     file = _written(tmp_path / "odd.gz", BEFORE, table, columns)
-    with pytest.raises(
-        InvalidBackup, match=f"{file.name} cannot be restored: the rows of '{table}' do not fit"
-    ):
+    with pytest.raises(InvalidBackup, match=rf"{file.name} .*rows of '{table}'"):
         await updated(file, directory)
 
 
@@ -137,11 +133,9 @@ async def test_without_room_for_it_the_place_is_named(
     tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_full(_transaction: Transaction) -> None:
-        raise StoreUnavailable("the database takes no changes (database or disk is full)")
+        raise StoreUnavailable("disk full")
 
     file = _written(tmp_path / "older.gz", BEFORE, "sessions", ["digest"])
     monkeypatch.setattr(schema, "upgrade", is_full)
-    with pytest.raises(
-        StoreUnavailable, match=f"older.gz cannot be brought up to date in {directory}: .*full"
-    ):
+    with pytest.raises(StoreUnavailable, match=rf"\bolder\.gz .* {directory}: .*full"):
         await updated(file, directory)

@@ -220,6 +220,7 @@ def _made_up(lease: dict[str, Any]) -> list[str]:
 
 async def _refused_alike(api: RegistryApi, lease_id: str, token: int, key: str) -> None:
     """Check that renewal and release by this key are refused as those of a lease that does not exist."""
+    messages = set()
     for shown in (lease_id, "lease_999999_1_" + "a" * 26):
         answers = [
             await _renew(api, {"lease_id": shown, "fencing_token": token}, key),
@@ -229,7 +230,8 @@ async def _refused_alike(api: RegistryApi, lease_id: str, token: int, key: str) 
             assert _told(answer) == (404, "lease_not_found")
             error = answer.json()["error"]
             assert error["details"] == {"named": shown}
-            assert error["message"].replace(shown, "ID") == "no lease of yours has the id 'ID'"
+            messages.add(error["message"].replace(shown, "ID"))
+    assert len(messages) == 1
 
 
 async def test_lease_of_another_is_refused_like_one_that_does_not_exist(api: RegistryApi) -> None:

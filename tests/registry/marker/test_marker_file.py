@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 from pathlib import Path
@@ -45,7 +46,7 @@ def test_a_marker_is_read_as_it_was_written_and_is_the_owners_alone(file: Marker
     (b"", "it is damaged"),
     (b"\0" * 300, "it is damaged"),
     (b"[" * 4_000, "it is damaged"),
-    (b"x" * (MAX_BYTES + 1), f"it is larger than {MAX_BYTES} bytes"),
+    (b"x" * (MAX_BYTES + 1), f"larger than {MAX_BYTES} bytes"),
     (b'{"format": 2}', "its format is 2, not 1"),
     ({"sequence": -1}, "it is damaged"),
     ({"sequence": 2**53}, "it is damaged"),
@@ -60,7 +61,8 @@ def test_a_damaged_marker_is_named(file: MarkerFile, content: bytes | dict[str, 
     file.path.write_bytes(content)
     with pytest.raises(InvalidMarker) as refused:
         file.read()
-    assert (refused.value.file, refused.value.why) == (str(file.path), why)
+    assert refused.value.file == str(file.path)
+    assert refused.value.why.endswith(why)
 
 
 def test_members_of_a_later_version_are_ignored(file: MarkerFile) -> None:
@@ -160,9 +162,9 @@ def test_full_or_read_only_disk_is_reported_before_the_start_and_keeps_the_marke
         file.check_writable()
         file.write(MARKER)
         fill(disk)
-        with pytest.raises(InvalidValue, match="No space left on device"):
+        with pytest.raises(InvalidValue, match=os.strerror(errno.ENOSPC)):
             file.check_writable()
-        with pytest.raises(OSError, match="No space left on device"):
+        with pytest.raises(OSError, match=rf"Errno {errno.ENOSPC}\b"):
             file.write(DatabaseMarker(installation_id="ins_1", epoch=3, head=Checkpoint(11, "b" * 64)))
         assert file.read() == MARKER
         assert [each.name for each in file.directory.iterdir()] == [file.path.name]

@@ -92,7 +92,7 @@ def test_every_body_has_an_example_that_its_model_and_its_schema_take(way: Endpo
 
 def test_docstrings_of_members_are_descriptions_also_inherited_ones() -> None:
     record = DOCUMENT["components"]["schemas"]["CreatedKey"]["properties"]
-    assert record["is_valid"]["description"] == "At the time of the answer."
+    assert record["is_valid"]["description"].endswith(" the answer.")
     assert set(docstrings_of(int)) == set()
 
 

@@ -83,7 +83,7 @@ async def test_others_are_refused(api: RegistryApi, method: str, path: str, role
 
 
 async def test_no_key_of_a_prober_suspends_verdicts(api: RegistryApi) -> None:
-    body = {"ill": True, "why": "no name is resolved", "seconds": 300}
+    body = {"ill": True, "why": "no DNS", "seconds": 300}
     assert (await api.ask("POST", f"{MONITOR}/illness", body, key=Role.PROBER)).status == 404
     assert (await api.ask("POST", f"{MONITOR}/release?track=both")).status == 422
 

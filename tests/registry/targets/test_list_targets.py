@@ -9,6 +9,9 @@ from tests.support.registry_api import RegistryApi
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import host_of, target_id
+from lifesign.domain.observation.probe_summary import probe_summary
+from lifesign.domain.observation.result_sums import Layer
+from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.registry.api.cursors import cursor_at
 from lifesign.registry.targets import list_targets
 from lifesign.storage.targets import target_rows
@@ -27,6 +30,17 @@ async def report(api: RegistryApi, clock: WoundClock, url: str, **members: Any) 
     assert answer.status == 200, answer.body
 
 
+def described(**layers: str) -> str:
+    """Return the summary of a probe with these results."""
+    return probe_summary([
+        (Layer(name), LayerResult(result=ResultClass(result), reason="closed" * (result == "refused")))
+        for name, result in layers.items()
+    ])  # fmt: skip
+
+
+CARD_AND_INTERFACE = described(discovery="ok", transport="ok")
+
+
 async def listed(api: RegistryApi, query: str = "", key: str | Role = Role.READER) -> list[str]:
     answer = await api.ask("GET", f"{PATH}?{query}", key=key)
     assert answer.status == 200, answer.body
@@ -41,7 +55,7 @@ async def directory(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "second", "one", [SAME_HOST])
     await report(api, clock, URLS[0], discovery={"result": "ok"}, transport={"result": "ok"})
     await report(api, clock, URLS[1], discovery={"result": "refused"})
-    kept_out = {"result": "not_measured", "reason": "its robots.txt keeps us out"}
+    kept_out = {"result": "not_measured", "reason": "robots.txt"}
     await report(api, clock, URLS[2], discovery=kept_out)
     await put(api, "dir", "two", URLS[:4])
 
@@ -183,11 +197,11 @@ async def test_last_observation_is_described_in_one_line(api: RegistryApi, clock
     await report(api, clock, SAME_HOST, discovery={"result": "ok"}, transport=closed)
     found = (await api.ask("GET", PATH, key=Role.READER)).json()["targets"]
     assert {target["url"]: target.get("why") for target in found} == {
-        URLS[0]: "a card, an interface that answers",
+        URLS[0]: CARD_AND_INTERFACE,
         URLS[1]: "closed",
-        URLS[2]: "its robots.txt keeps us out",
+        URLS[2]: "robots.txt",
         URLS[3]: None,
-        SAME_HOST: "a card only; its interface: refused (closed)",
+        SAME_HOST: described(discovery="ok", transport="refused"),
     }
 
 
@@ -200,12 +214,12 @@ async def test_a_card_that_was_not_asked_for_again_is_not_forgotten(
         return next(str(target["why"]) for target in found if target["url"] == URLS[0])
 
     await report(api, clock, URLS[0], transport={"result": "ok"})
-    assert await why() == "a card, an interface that answers"
+    assert await why() == CARD_AND_INTERFACE
     # A target without a liveness signal has the reason of its last probe.
     await report(api, clock, URLS[0], transport={"result": "refused", "reason": "closed"})
     assert await why() == "closed"
     await report(api, clock, URLS[0], discovery={"result": "not_an_agent"}, transport={"result": "ok"})
-    assert await why() == "an interface that answers"
+    assert await why() == described(transport="ok")
 
 
 @pytest.mark.usefixtures("directory")
@@ -218,9 +232,9 @@ async def test_an_interface_that_is_not_asked_any_more_is_no_liveness_signal(
 
     document = {"status": "healthy", "timestamp": moment(clock.at_s).isoformat()}
     left: dict[str, Any] = {"readiness": {"result": "ok"}, "document": document}
-    assert await why() == "a card, an interface that answers"
+    assert await why() == CARD_AND_INTERFACE
     await report(api, clock, URLS[0], **left)
-    assert await why() == "a card, a health document"
+    assert await why() == described(discovery="ok", readiness="ok")
     # The application is gone, and a file that it wrote is still served.
     await report(api, clock, URLS[0], discovery={"result": "not_an_agent"}, **left)
     assert await why() == "a health document"
@@ -298,7 +312,7 @@ async def test_all_that_is_known_of_a_target_is_shown(api: RegistryApi, clock: W
 @pytest.mark.usefixtures("directory")
 async def test_who_was_looked_at_and_not_asked_has_the_reason(api: RegistryApi) -> None:
     shown = (await api.ask("GET", f"{PATH}?host=agent-2.example", key=Role.READER)).json()["targets"][0]
-    assert (shown["result"], shown["why"]) == ("not_measured", "its robots.txt keeps us out")
+    assert (shown["result"], shown["why"]) == ("not_measured", "robots.txt")
     assert "observed_at" in shown
 
 

@@ -330,7 +330,7 @@ async def test_target_that_closes_its_robots_txt_is_not_alive_forever_in_a_censu
     closed_at = moment(clock.at_s)
 
     def shut_out() -> dict[str, Any]:
-        layer = {"result": "not_measured", "reason": "its robots.txt keeps us out"}
+        layer = {"result": "not_measured", "reason": "robots.txt"}
         return probe(clock) | {"discovery": layer}
 
     # A faulty prober contributes nothing; an excluded one states that it will not know.
@@ -341,14 +341,14 @@ async def test_target_that_closes_its_robots_txt_is_not_alive_forever_in_a_censu
         await report(api, shut_out(), memories=[{"result": "ok", "is_disallowed_by_robots": True}])
     answer = await api.ask("GET", f"/api/v1/targets/{agent}")
     shown = answer.json()
-    assert (shown["result"], shown["why"]) == ("not_measured", "its robots.txt keeps us out")
+    assert (shown["result"], shown["why"]) == ("not_measured", "robots.txt")
     assert [(change["previous"], change["result"]) for change in shown["changes"]] == [("ok", "not_measured")]
     counted = (await api.ask("GET", "/api/v1/census")).json()["targets"]
     assert counted == [{"result": "not_measured", "count": 1}]
     record = await api.record(agent)
     assert record["status"] == "active"
     inconclusive = record["observed"]["inconclusive"]
-    assert inconclusive["reason"] == "its robots.txt keeps us out"
+    assert inconclusive["reason"] == "robots.txt"
     assert datetime.fromisoformat(inconclusive["since"]) == closed_at + timedelta(days=1)
     clock.advance(60)
     await report(api, probe(clock, result="ok"), memories=[{"result": "ok"}])

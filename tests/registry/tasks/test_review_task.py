@@ -31,7 +31,7 @@ async def _reviewed(api: RegistryApi, **members: Any) -> tuple[Worker, str]:
 
 async def test_a_rejected_result_is_done_and_a_new_task_is_for_the_fix(api: RegistryApi) -> None:
     one, task_id = await _reviewed(api, input={"brief": "b"}, budget={"tokens": 10, "usd": 1})
-    answer = await steer(api, task_id, "review", verdict="reject", comment="the logo is last year's")
+    answer = await steer(api, task_id, "review", verdict="reject", comment="old logo")
     assert (answer.json()["task"]["status"], answer.json()["fix"]["status"]) == ("done", "queued")
     fix = await task(api, answer.json()["fix"]["task_id"])
     assert (fix["fix_of"], fix["input"]) == (task_id, {"brief": "b"})
@@ -107,6 +107,5 @@ async def test_who_may_not_create_tasks_decides_nothing_about_them(api: Registry
             for named in (task_id, "nonsense"):
                 answer = await api.ask("POST", f"{TASKS}/{named}/{function}", body, key=key)
                 assert told(answer) == (403, "not_allowed"), function
-                if key == one.key and named == task_id:
-                    assert "this agent key may not create or steer tasks" in str(answer.json()), function
+                assert "tasks" in answer.json()["message"], function
     assert (await task(api, task_id))["status"] == "review"
