@@ -10,7 +10,7 @@ def test_one_agent_is_lived_by_one_process_at_a_time(tmp_path: Path) -> None:
     own_key = agent_key_file(tmp_path, "coder.v1")
     with alone_as("coder.v1", own_key):
         with (
-            pytest.raises(InvalidValue, match="no other adapter runs with these workspaces"),
+            pytest.raises(InvalidValue, match="other adapter"),
             alone_as("coder.v1", own_key),
         ):
             pass
@@ -31,7 +31,7 @@ def test_of_an_agent_that_does_not_come_back_nothing_is_kept(tmp_path: Path) -> 
 def test_credentials_that_cannot_be_stored_are_reported(tmp_path: Path) -> None:
     (tmp_path / "own-keys").touch()
     with (
-        pytest.raises(InvalidValue, match="a directory to write to"),
+        pytest.raises(InvalidValue, match="directory"),
         alone_as("coder", agent_key_file(tmp_path, "coder")),
     ):
         pass

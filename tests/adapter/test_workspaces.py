@@ -64,8 +64,9 @@ def test_all_of_it_is_its_owners_alone(places: Workspaces) -> None:
 
 def test_a_directory_to_which_others_may_write_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    with pytest.raises(InvalidValue, match="no other user may write"):
+    with pytest.raises(InvalidValue, match="other user") as refused:
         Workspaces(tmp_path)
+    assert (refused.value.name, refused.value.given) == ("workspaces", str(tmp_path))
     (tmp_path / "file").touch()
     with pytest.raises(InvalidValue, match="workspaces"):
         Workspaces(tmp_path / "file")
@@ -104,14 +105,14 @@ def test_workspace_of_another_user_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="user 12345"):
         Workspaces(above / "runs")
     os.chown(above / "runs", 12345, 12345)
-    with pytest.raises(InvalidValue, match="a directory of this user"):
+    with pytest.raises(InvalidValue, match="this user"):
         Workspaces(above / "runs")
 
 
 def test_user_without_access_is_refused_before_a_directory_is_created(tmp_path: Path) -> None:
     user = AgentUser(name="its", uid=12345, gid=12346, groups=(12346,), home="/", login_shell="/bin/sh")
     tmp_path.chmod(0o700)
-    with pytest.raises(InvalidValue, match="a directory that its can reach"):
+    with pytest.raises(InvalidValue, match=r"\bits can reach"):
         Workspaces(tmp_path / "state" / "runs", user=user)
     assert list(tmp_path.iterdir()) == []
 
@@ -129,14 +130,15 @@ def test_what_is_handed_over_is_its_users_and_so_is_what_is_handed_in(places: Wo
     secret = places.root / "secret"
     secret.write_text('{"key": "of root"}')
     os.link(secret, workspace.path / "output.json")
-    assert workspace.result().fault == "output.json: expected a file of the agent's own"
+    assert workspace.result().output is None
+    assert "agent's own" in (workspace.result().fault or "")
     os.chown(secret, 12345, 12346)
     assert workspace.result().output == {"key": "of root"}
 
 
 def test_nothing_that_is_no_run_becomes_a_path(places: Workspaces) -> None:
     for name in ("../elsewhere", "run_", "", "run_" + "a" * 27, "RUN_" + "0" * 26):
-        with pytest.raises(ValueError, match="no run is called"):
+        with pytest.raises(ValueError, match="no run"):
             places.prepare(name)
     assert list(places.root.iterdir()) == []
 

@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import gc
 import json
 import os
@@ -263,7 +264,7 @@ async def test_one_that_is_not_known_to_have_begun_in_time_is_ended(
 ) -> None:
     monkeypatch.setattr("lifesign.adapter.process.agent_process.START_SECONDS", 0)
     before = process_watcher.descendants(os.getpid()).keys()
-    with pytest.raises(CommandFailed, match="it has not begun within 0 s"):
+    with pytest.raises(CommandFailed, match=r"\b0 s$"):
         async with running(tmp_path, "sleep", "1000"):
             pass
     assert not process_watcher.descendants(os.getpid()).keys() - before
@@ -283,7 +284,8 @@ async def test_who_cannot_look_does_not_say_that_nothing_of_it_goes_on(
             assert await process.wait() == -signal.SIGKILL
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert (process.uncertainty, process.is_gone) == ("[Errno 24] Too many open files: '/proc'", False)
+        assert f"[Errno {errno.EMFILE}]" in (process.uncertainty or "")
+        assert not process.is_gone
         assert is_alive(daemon)
         os.kill(daemon, signal.SIGKILL)
 

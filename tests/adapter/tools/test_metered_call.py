@@ -78,8 +78,7 @@ async def test_what_is_not_left_is_refused_before_anything_is_carried_out(
         await work.call("fetch")
         before = upstream.carried_out()
         code, words = failed(await work.call("fetch"))
-        assert code == "budget_exceeded"
-        assert "nothing was carried out and nothing was spent" in words
+        assert (code, "nothing was spent" in words) == ("budget_exceeded", True)
         assert upstream.carried_out() == before
         assert await work.budget() == {"settled": 0.25}
         assert work.heard == ["budget_gone"]
@@ -166,14 +165,14 @@ async def test_a_refusal_under_the_code_of_a_closed_connection_costs_nothing(
         async with proxied(registry, f"refused-{how}", upstreams, budget={"usd": 1.0}) as work:
             code, words = failed(await work.call("refuse", {"code": -32000, "how": how}))
             assert (code, await work.budget()) == ("upstream_refused", {})
-            assert "acme refused the call: not today" in words
+            assert words.endswith(": not today")
             code, _ = failed(await work.call("refuse", {"code": -32000, "how": "no event"}))
             assert (code, await work.budget()) == ("upstream_unavailable", {"settled": 0.25})
 
 
 async def test_timeout_of_a_call_is_reported(registry: RegistryServer) -> None:
     async with proxied(registry, "wordy", budget={"usd": 1.0}) as work:
-        with pytest.raises(MCPError, match="a body has at most 262144 bytes"):
+        with pytest.raises(MCPError, match="262144 bytes"):
             await work.call("report_progress", {"summary": "x" * 300_000})
         assert not (await work.call("report_progress", {"summary": "x"})).is_error
 
@@ -226,7 +225,8 @@ async def test_a_cost_above_what_was_reserved_is_settled_and_told(
         result = await work.call("costly", {"cost": {"usd": 0.75}})
         assert meta_of(result)["overReserved"] is True
         assert await work.budget() == {"settled": 0.6, "overrun": 0.15}
-        assert "costly did cost more than its price says" in caplog.text
+        warnings = [record.args for record in caplog.records if record.name.startswith("lifesign")]
+        assert [args[0] for args in warnings if isinstance(args, tuple) and args] == ["costly"]
 
 
 async def test_a_failure_that_did_cost_something_is_paid_for(

@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
 from tests.support.mcp_tools import text_of
 from tests.support.registry_server import RegistryServer
 from tests.support.servers import until
@@ -35,8 +36,9 @@ async def test_what_is_not_named_is_not_offered(registry: RegistryServer, upstre
         assert listed[-1].description == (
             "Does fetch.\n\nA call costs 0.01 USD and 5 tokens of the task's budget."
         )
-        with pytest.raises(MCPError, match="no tool is called 'die'; there are: report_progress, "):
+        with pytest.raises(MCPError, match=r"'die'.*report_progress, ") as unknown:
             await work.call("die")
+        assert unknown.value.code == INVALID_PARAMS
         # The file names it, and the server does not have it.
         code, words = failed(await work.call("absent"))
         assert code == "tool_missing"
@@ -97,7 +99,8 @@ async def test_a_number_of_calls_go_on_at_once_and_no_more(
         # It counts as progress of the agent for as long as it goes on.
         assert work.progress == ["begun"]
         refused = failed(await work.call("wait"))
-        assert refused == ("busy", "busy: 1 calls are under way: wait for one of them, then ask again")
+        assert refused[0] == "busy"
+        assert "1 calls" in refused[1]
         calling.cancel()
         await asyncio.gather(calling, return_exceptions=True)
 

@@ -40,7 +40,7 @@ async def proxy() -> AsyncIterator[OpenProxy]:
 async def test_clients_of_both_ages_are_served(proxy: OpenProxy, mode: str) -> None:
     async with connected(proxy, mode=mode) as client:
         assert "report_progress" in {tool.name for tool in (await client.list_tools()).tools}
-        with pytest.raises(MCPError, match="no tool is called 'é'; there are: report_progress, ") as missing:
+        with pytest.raises(MCPError, match=r"'é'.*report_progress, ") as missing:
             await client.call_tool("é", {})
     assert missing.value.code == INVALID_PARAMS
 

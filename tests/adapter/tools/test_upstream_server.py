@@ -68,14 +68,11 @@ async def test_one_that_dies_fails_the_call_and_is_started_again(
     async with started(program(tmp_path / "record")) as server:
         assert text_of(await server.call("fetch", {})) == "fetch"
         assert set(server.tools) == {*upstream_tools.NAMES, upstream_tools.TYPED.name}
-        with pytest.raises(
-            ToolFailed,
-            match="acme is gone in the middle of the call; whether it was carried out is not known: it has",
-        ) as gone:
+        with pytest.raises(ToolFailed, match=r"\bacme is gone .*not known") as gone:
             await server.call("die", {})
         assert gone.value.code == "upstream_unavailable"
         # A server that is down is not waited for.
-        with pytest.raises(ToolFailed, match=r"acme does not run: it has ended; it is (being )?started"):
+        with pytest.raises(ToolFailed, match=r"\bacme does not run: "):
             await server.call("fetch", {})
         await running(server)
 
@@ -84,14 +81,14 @@ async def test_a_secret_reaches_the_server_and_nothing_else_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LIFESIGN_KEY", "ahk_of_the_adapter")
-    (tmp_path / "key").write_text("from a file\n")
+    (tmp_path / "key").write_text("of-file\n")
     said = {"ONE": {"variable": "MINE"}, "TWO": {"file": str(tmp_path / "key"), "prefix": "Bearer "}}
     async with started(program(tmp_path / "record"), {"MINE": "s3cret"}, environment=said) as server:
         found = [
             text_of(await server.call("environment", {"name": name}))
             for name in ("ONE", "TWO", "LIFESIGN_KEY", "MINE")
         ]
-    assert found == ["s3cret", "Bearer from a file", "", ""]
+    assert found == ["s3cret", "Bearer of-file", "", ""]
 
 
 @pytest.mark.parametrize(
@@ -107,28 +104,25 @@ async def test_failed_start_is_reported_with_its_reason(
     command: list[str], start_seconds: float, why: str
 ) -> None:
     async with started(command, start_seconds=start_seconds) as server:
-        with pytest.raises(ToolFailed, match=f"acme does not run: {why}; it is started again in 0.[0-9] s"):
+        with pytest.raises(ToolFailed, match=rf"\b{why}; .* 0\.[0-9] s$") as failed:
             await server.call("fetch", {})
+        assert failed.value.code == "upstream_unavailable"
         assert not server.tools
 
 
 async def test_a_secret_that_is_gone_by_then_is_named() -> None:
     async with started(["/bin/true"], environment={"ONE": {"variable": "MINE"}}) as server:
-        with pytest.raises(ToolFailed, match="acme does not run: variable: expected one that is set: MINE"):
+        with pytest.raises(ToolFailed, match=r"\bvariable: .*: MINE"):
             await server.call("fetch", {})
 
 
 @pytest.mark.parametrize(
     ("tool", "code", "words"),
     [
-        ("no_result", "answer_invalid", "what acme answered is not what a tool may answer; whether it was"),
-        (
-            "no_number",
-            "answer_invalid",
-            "acme answered with a number that JSON does not have; whether it was",
-        ),
-        ("no_object", "answer_invalid", "what acme answered cannot be read; whether it was carried out"),
-        ("deep", "answer_invalid", "what acme answered cannot be read; whether it was carried out"),
+        ("no_result", "answer_invalid", "may answer; whether"),
+        ("no_number", "answer_invalid", "number .*; whether"),
+        ("no_object", "answer_invalid", "cannot be read; whether"),
+        ("deep", "answer_invalid", "cannot be read; whether"),
     ],
 )
 async def test_invalid_response_fails_only_its_own_call(
@@ -159,7 +153,7 @@ async def test_what_is_no_text_ends_all_calls_at_once_and_the_server_is_started_
         for failure in failures:
             assert isinstance(failure, ToolFailed)
             assert failure.code == "upstream_unavailable"
-            assert "it has written what is not UTF-8; it is" in str(failure)
+            assert "not UTF-8" in str(failure)
         await running(server, "run")
 
 
@@ -176,7 +170,7 @@ async def test_an_answer_without_an_end_fails_its_call_and_the_server_is_started
         waited, too_large = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(too_large, ToolFailed)
         assert too_large.code == "answer_too_large"
-        assert "acme wrote more than 4194304 bytes on one line: ask for less" in str(too_large)
+        assert "4194304 bytes on one line" in str(too_large)
         # If it is unknown which call is answered, every call may be.
         assert isinstance(waited, ToolFailed)
         assert waited.code == other
@@ -199,11 +193,13 @@ async def test_unknown_tool_is_reported_once(caplog: pytest.LogCaptureFixture) -
     named: dict[str, Any] = {"tools": {"run": price, "absent": price}, "offer_all": False, "price": None}
     async with started(MISBEHAVING, **named) as server:
         await server.check("run")
-        with pytest.raises(ToolFailed, match="acme has no tool 'absent', though the tools file") as missing:
+        with pytest.raises(ToolFailed, match=r"acme .*'absent'") as missing:
             await server.check("absent")
     assert missing.value.code == "tool_missing"
-    told = "acme has no absent, though the tools file names it; it has run, no_text, "
-    assert caplog.text.count(told) == 1
+    (args,) = (record.args for record in caplog.records if record.args and "absent" in record.args)
+    assert isinstance(args, tuple)
+    assert args[:2] == ("acme", "absent")
+    assert "run, no_text, " in str(args[2])
 
 
 async def test_what_it_writes_beside_its_answers_is_logged_in_lines(caplog: pytest.LogCaptureFixture) -> None:
@@ -225,7 +221,7 @@ async def test_a_bad_answer_from_a_url_fails_its_call_and_a_closed_connection_is
                     await server.call(tool, {})
                 assert failed.value.code == "answer_invalid"
                 assert text_of(await server.call("run", {})) == "run"
-            with pytest.raises(ToolFailed, match="not known: the connection was closed; it is") as closed:
+            with pytest.raises(ToolFailed, match="connection was closed") as closed:
                 await server.call("wait", {})
             assert closed.value.code == "upstream_unavailable"
             await running(server, "run")
@@ -239,12 +235,12 @@ async def test_an_error_of_the_servers_own_is_a_refusal_whatever_its_code(
     code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with started(MISBEHAVING) as server:
-        with pytest.raises(CallNotExecuted, match="acme refused the call: not today") as refused:
+        with pytest.raises(CallNotExecuted, match=r"\bacme .*: not today$") as refused:
             await server.call("refuse", {"code": code})
         assert refused.value.code == "upstream_refused"
         assert text_of(await server.call("run", {})) == "run"
         assert "does not run" not in caplog.text
-        with pytest.raises(CallNotExecuted, match="acme refused the call: not today"):
+        with pytest.raises(CallNotExecuted, match=r"\bacme .*: not today$"):
             await server.call("refuse", {"code": code, "how": "and go"})
 
 
@@ -257,7 +253,7 @@ async def test_an_error_of_a_urls_own_is_a_refusal_whatever_its_code(
 ) -> None:
     with http_misbehaving() as url:
         async with started(None, url=url) as server:
-            with pytest.raises(CallNotExecuted, match="acme refused the call: not today") as refused:
+            with pytest.raises(CallNotExecuted, match=r"\bacme .*: not today$") as refused:
                 await server.call("refuse", {"code": code, "how": how})
             assert refused.value.code == "upstream_refused"
             assert text_of(await server.call("run", {})) == "run"
@@ -270,7 +266,7 @@ async def test_events_that_end_before_the_answer_leave_open_whether_the_call_was
     monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
     with http_misbehaving() as url:
         async with started(None, url=url) as server:
-            with pytest.raises(ToolFailed, match="not known: the connection was closed; it is") as closed:
+            with pytest.raises(ToolFailed, match="connection was closed") as closed:
                 await server.call("refuse", {"code": -32000, "how": "no event"})
             assert not isinstance(closed.value, CallNotExecuted)
             assert closed.value.code == "upstream_unavailable"
@@ -308,20 +304,20 @@ async def test_what_the_sdk_logs_is_of_the_server_that_it_speaks_with() -> None:
 @pytest.mark.parametrize(
     ("tool", "code", "words"),
     [
-        ("endless", "answer_too_large", "acme wrote more than 4194304 bytes in one answer: ask for less"),
-        ("chatter", "answer_too_large", "acme wrote more than 4194304 bytes in one answer: ask for less"),
+        ("endless", "answer_too_large", "acme .* 4194304 bytes"),
+        ("chatter", "answer_too_large", "acme .* 4194304 bytes"),
         (
             "endless_event",
             "answer_too_large",
-            "acme wrote more than 4194304 bytes in one answer: ask for less",
+            "acme .* 4194304 bytes",
         ),
         (
             "endless_lines",
             "answer_too_large",
-            "acme wrote more than 4194304 bytes in one answer: ask for less",
+            "acme .* 4194304 bytes",
         ),
         ("long_event", "answer_too_large", "acme answered with 1100079 bytes, of which 1048576 are taken"),
-        ("packed", "answer_invalid", "what acme answered cannot be read; whether it was carried out"),
+        ("packed", "answer_invalid", "cannot be read; whether"),
     ],
 )
 async def test_what_a_url_answers_is_bounded_as_it_comes_in(
