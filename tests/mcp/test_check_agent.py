@@ -27,9 +27,8 @@ async def test_answer_is_the_same_as_the_command_prints(capsys: pytest.CaptureFi
         answer["health"].pop("latency_ms")
     assert told == printed
     assert not result.is_error
-    assert text_of(result) == (
-        f"{server.url} is degraded: proceed with caution (the agent calls itself degraded)\n{NOTICE}"
-    )
+    assert text_of(result).startswith(f"{server.url} is degraded: ")
+    assert text_of(result).endswith(f"\n{NOTICE}")
 
 
 async def test_model_reads_no_invisible_text_of_an_agent() -> None:
@@ -96,7 +95,8 @@ async def test_a_name_that_leads_inside_is_not_asked_either(monkeypatch: pytest.
 async def test_what_is_never_allowed_stays_so() -> None:
     async with tools(networks=("169.254.0.0/16",)) as model:
         result = await model.call_tool("check_agent", {"url": "http://169.254.169.254"})
-    assert "a cloud metadata address" in text_of(result)
+    assert result.is_error
+    assert "cloud metadata address" in text_of(result)
 
 
 async def test_a_redirect_leads_inside_no_more_than_a_url() -> None:

@@ -106,7 +106,8 @@ async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
 
     guard = Guard(excuses_itself, TOKEN, body_seconds=0.01)
     status, _, body = await ask(guard, f"Bearer {TOKEN}", body=(b"{", None))
-    assert (status, json.loads(body)) == (408, {"error": "it took longer than 0.01 s"})
+    assert status == 408
+    assert json.loads(body)["error"].endswith(" 0.01 s")
 
 
 async def test_a_body_without_an_end_is_not_read_to_its_end() -> None:
@@ -160,8 +161,9 @@ async def test_what_has_begun_to_be_answered_is_cut_off() -> None:
     "token", ["", "t" * (MIN_TOKEN_CHARS - 1), "t" * (MAX_TOKEN_CHARS + 1), "t" * 30 + " t", "é" * 30]
 )
 def test_weak_or_unsendable_token_is_refused(token: str) -> None:
-    with pytest.raises(InvalidValue, match="--token-file: expected a token of 22 to 4096") as caught:
+    with pytest.raises(InvalidValue, match=f"{MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS}") as caught:
         check_token(token, "--token-file")
+    assert caught.value.name == "--token-file"
     assert caught.value.given is None
 
 

