@@ -187,7 +187,7 @@ async def test_unreachable_database_is_an_unreachable_ledger(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*_: object) -> None:
-        raise StoreUnavailable("the disk is full")
+        raise StoreUnavailable("disk full")
 
     ledger = LocalLedger(database)
     monkeypatch.setattr(database, "write", away)
@@ -199,5 +199,5 @@ async def test_unreachable_database_is_an_unreachable_ledger(
         ledger.unprobed(0.0),
         ledger.leave("worker-1"),
     ):
-        with pytest.raises(LedgerUnreachable, match="the disk is full"):
+        with pytest.raises(LedgerUnreachable, match="disk full"):
             await asked

@@ -1,5 +1,6 @@
 import asyncio
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,20 +78,22 @@ async def test_one_that_dies_is_replaced_and_all_is_done_in_the_end(tmp_path: Pa
     assert await probe_all(parts, asyncio.Event(), on_signal.report, on_signal.died.append, act)
     assert on_signal.progress == {"worker-0": STANDING, "worker-1": STANDING}
     assert on_signal.died == ["worker-1"]
-    assert on_signal.lines == ["worker-1 died (signal 9) and is replaced in 0.01 s"]
+    (line,) = on_signal.lines
+    assert re.match(r"worker-1 .*\(signal 9\).* 0\.01 s$", line)
 
 
 async def test_one_that_cannot_live_ends_the_crawl_and_the_others(tmp_path: Path, on_signal: Heard) -> None:
     parts = cast(tmp_path, "sleep", "die always")
-    with pytest.raises(CrawlStopped, match="worker-1 died 2 times in a row"):
+    with pytest.raises(CrawlStopped, match=r"\bworker-1 .*\b2 times"):
         await probe_all(parts, asyncio.Event(), on_signal.report, on_signal.died.append, act)
-    assert "worker-1 died (exit code 1) and is replaced in 0.01 s" in on_signal.lines
+    assert any(re.match(r"worker-1 .*\(exit code 1\).* 0\.01 s$", line) for line in on_signal.lines)
 
 
 async def test_one_that_can_store_nothing_is_not_replaced(tmp_path: Path, on_signal: Heard) -> None:
     parts = cast(tmp_path, "sleep", "held up")
-    with pytest.raises(PassDelayed, match=r"no result could be stored for 120 s \(the disk is full\)"):
+    with pytest.raises(PassDelayed) as delayed:
         await probe_all(parts, asyncio.Event(), on_signal.report, on_signal.died.append, act)
+    assert (delayed.value.seconds, delayed.value.why) == (120, "the disk is full")
     assert on_signal.died == []
 
 

@@ -59,14 +59,14 @@ def test_line_shows_progress_and_remaining_time() -> None:
     state = CrawlState(probed=1515, total=181_666, results=RESULTS)
     line = line_of(state, 1500.0)
     assert line.startswith("1,515 of 181,666 probed, 1,500/s, 2 min 1 s left: 12 alive")
-    noted = CrawlState(probed=0, total=7, note="the registry is away")
-    assert line_of(noted, None) == "0 of 7 probed: nothing yet; the registry is away"
+    noted = CrawlState(probed=0, total=7, note="registry away")
+    assert line_of(noted, None) == "0 of 7 probed: nothing yet; registry away"
 
 
 def test_without_targets_no_share_is_given() -> None:
     assert last_line(CrawlState(probed=0, total=0), 3.0) == "there was no target to probe"
-    noted = CrawlState(probed=0, total=0, note="the registry is away")
-    assert last_line(noted, 3.0) == "there was no target to probe; the registry is away"
+    noted = CrawlState(probed=0, total=0, note="registry away")
+    assert last_line(noted, 3.0) == "there was no target to probe; registry away"
 
 
 def test_a_crawl_without_an_end_counts_targets_and_not_probes() -> None:
@@ -203,11 +203,11 @@ def test_a_terminal_gets_a_bar_and_what_stays_above_it() -> None:
         for second in range(3):
             clock.now_s = float(second)
             progress.show(CrawlState(probed=second * 500, total=2000, results=RESULTS))
-        progress.say("a list was read")
+        progress.say("list read")
     shown = stream.getvalue()
     assert "census" in shown
     assert "1,000 of 2,000 probed, 500/s, 2 s left" in shown
-    assert "a list was read" in shown
+    assert "list read" in shown
     # The last thing that is seen is a line that stays.
     last = shown.replace("\n", " ").rsplit("\x1b[2K", 1)[-1]
     assert "1,000 of 2,000 probed in 2 s, 500/s: 12 alive" in last
