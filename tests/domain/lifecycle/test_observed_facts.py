@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from tests.support.assertions import asserted
 
 from lifesign.domain.base.clock_skew import lies_ahead
 from lifesign.domain.health.document import HealthStatus
@@ -22,6 +23,7 @@ from lifesign.domain.lifecycle.observed_facts import (
     fold,
     is_document_current,
     moved_back,
+    observed_health,
     reported_health,
     with_document_age,
 )
@@ -446,3 +448,59 @@ def test_a_row_of_failures_that_grows_no_more_counts_on() -> None:
     for number in range(1, 4):
         known = taken(known, seen(300 * number, **FAILURE), NOW_S + 300 * number)
         assert (known.failures_in_row, known.counted_failures) == (MAX_IN_ROW, number)
+
+
+@pytest.mark.parametrize("check", ["text_contains", "latency_below", "certificate_days", "status"])
+def test_failed_assertions_are_counted_by_probe_until_one_passes_all(check: str) -> None:
+    name = (
+        "failed_limits_in_row"
+        if check in {"latency_below", "certificate_days"}
+        else "failed_assertions_in_row"
+    )
+    other = "status" if name == "failed_limits_in_row" else "latency_below"
+    rows = []
+    known = Observed()
+    results = ["assertion_failed", "not_measured", "assertion_failed", "ok", "assertion_failed"]
+    for number, result in enumerate(results):
+        given = (asserted(result, check), asserted("ok", other))
+        known = taken(known, seen(number, transport="ok", assertions=given), NOW_S + number)
+        assert known.assertions == given
+        rows.append(getattr(known, name))
+    assert rows == [1, 1, 2, 0, 1]
+    assert Observed.from_json(known.to_json()) == known
+
+
+def test_one_passed_assertion_beside_a_failed_one_ends_nothing() -> None:
+    given = (asserted("ok"), asserted("assertion_failed"))
+    known = add_up(*(seen(number, transport="ok", assertions=given) for number in range(3)))
+    assert known.failed_assertions_in_row == 3
+
+
+def test_probe_without_measurement_keeps_assertions_and_a_target_without_them_has_none() -> None:
+    failed = (asserted("assertion_failed"),)
+    known = add_up(seen(0, transport="ok", assertions=failed), seen(1, **NOTHING))
+    assert (known.failed_assertions_in_row, known.assertions) == (1, failed)
+    known = taken(known, seen(2, transport="ok"), NOW_S + 2)
+    assert (known.failed_assertions_in_row, known.assertions) == (0, ())
+
+
+@pytest.mark.parametrize(
+    ("status", "members", "health"),
+    [
+        ("healthy", {}, "healthy"),
+        ("healthy", {"failed_limits_in_row": 1}, "healthy"),
+        ("healthy", {"failed_limits_in_row": 2}, "degraded"),
+        ("unknown", {"failed_limits_in_row": 2}, "degraded"),
+        ("unhealthy", {"failed_limits_in_row": 2}, "unhealthy"),
+        ("healthy", {"failed_assertions_in_row": 2}, "unhealthy"),
+        ("degraded", {"failed_assertions_in_row": 2, "failed_limits_in_row": 2}, "unhealthy"),
+    ],
+)
+def test_observed_health_is_the_worse_of_report_and_assertions(
+    status: str, members: dict[str, int], health: str
+) -> None:
+    known = add_up(read(0, status)).model_copy(update=members)
+    assert observed_health(known) == health
+    failed = taken(known, seen(10_000, transport="refused", discovery="refused"), NOW_S + 10_000)
+    assert observed_health(failed) is HealthStatus.UNKNOWN
+    assert observed_health(None) is HealthStatus.UNKNOWN

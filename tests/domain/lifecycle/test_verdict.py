@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.support.assertions import asserted
 
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS, ExcludedSpan, Thresholds
@@ -394,6 +395,65 @@ def test_no_fresh_document_is_no_recovery(observed: Observed) -> None:
 def test_degraded_stays_active() -> None:
     verdict = judged(facts(Monitoring.PROBE, observed=saying("degraded")))
     assert (verdict.status, verdict.health) == (Status.ACTIVE, HealthStatus.DEGRADED)
+
+
+# Row 8a: assertions about the answers.
+
+
+@pytest.mark.parametrize("monitoring", WATCHED)
+def test_wrong_answers_of_two_probes_make_an_agent_unhealthy(monitoring: Monitoring) -> None:
+    assert judged(facts(monitoring, observed=saying("healthy", failed_assertions_in_row=1))).signals == ()
+    wrong = saying("healthy", failed_assertions_in_row=2, assertions=(asserted("assertion_failed"),))
+    verdict = judged(facts(monitoring, observed=wrong))
+    assert (verdict.signals, verdict.reason) == ((Signal.ASSERTION_FAILED,), Reason.ASSERTION_FAILED)
+    assert (verdict.status, verdict.health) == (Status.UNHEALTHY, HealthStatus.UNHEALTHY)
+    assert re.search("2 probes .*message text_contains 'OK', .*'no idea'$", verdict.explanation)
+
+
+@pytest.mark.parametrize("monitoring", WATCHED)
+@pytest.mark.parametrize(
+    "observed", [alive(failed_limits_in_row=9), saying("healthy", failed_limits_in_row=2)]
+)
+def test_slow_answers_of_two_probes_degrade_and_take_no_agent_down(
+    monitoring: Monitoring, observed: Observed
+) -> None:
+    verdict = judged(facts(monitoring, observed=observed))
+    assert (verdict.signals, verdict.health) == ((), HealthStatus.DEGRADED)
+
+
+def test_wrong_answers_of_an_agent_that_only_beats_decide_nothing() -> None:
+    wrong = saying("healthy", failed_assertions_in_row=9, failed_limits_in_row=9)
+    verdict = judged(facts(observed=wrong))
+    assert (verdict.signals, verdict.health) == ((), HealthStatus.HEALTHY)
+    assert judged(unhealthy(Reason.ASSERTION_FAILED, observed=wrong)).signals == (Signal.ASSERTIONS_PASSED,)
+
+
+@pytest.mark.parametrize("in_row", [1, 2, 1000])
+def test_wrong_answers_hold_until_a_probe_passes(in_row: int) -> None:
+    wrong = saying("healthy", failed_assertions_in_row=in_row)
+    assert judged(unhealthy(Reason.ASSERTION_FAILED, Monitoring.PROBE, observed=wrong)).signals == ()
+    right = saying("healthy", assertions=(asserted("ok"),))
+    verdict = judged(unhealthy(Reason.ASSERTION_FAILED, Monitoring.PROBE, observed=right))
+    assert (verdict.signals, verdict.status) == ((Signal.ASSERTIONS_PASSED,), Status.ACTIVE)
+
+
+def test_wrong_answers_never_kill() -> None:
+    wrong = saying("healthy", failed_assertions_in_row=1000)
+    down = unhealthy(Reason.ASSERTION_FAILED, Monitoring.PROBE, observed=wrong, status_since_s=NOW - 10**7)
+    assert judged(down).signals == ()
+
+
+def test_old_wrong_answers_take_no_agent_down() -> None:
+    wrong = alive(failed_assertions_in_row=2, evidence_until_s=NOW, results_until_s=NOW, measured_at_s=NOW)
+    known = facts(Monitoring.PROBE, observed=wrong)
+    assert judged(known).signals == (Signal.ASSERTION_FAILED,)
+    assert judged(known, NOW + 1).signals == ()
+
+
+def test_wrong_answers_take_no_agent_down_in_maintenance() -> None:
+    wrong = alive(failed_assertions_in_row=2)
+    kept = facts(Monitoring.PROBE, observed=wrong, maintenance_until_s=NOW + 60)
+    assert judged(kept).signals == ()
 
 
 # Row 9: the document claims healthy, and what was measured says otherwise.

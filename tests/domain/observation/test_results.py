@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from tests.support.assertions import asserted
 
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.observation.results import (
@@ -351,6 +352,15 @@ def test_a_layer_that_does_not_count_keeps_its_class_and_reason_as_text() -> Non
     assert changed.discovery == LayerResult(
         result=ResultClass.NOT_MEASURED, reason="no witness (timeout: closed)"
     )
+
+
+def test_failed_assertions_do_not_count_beside_a_failure_that_does_not() -> None:
+    results = tuple(asserted(result) for result in ("ok", "assertion_failed", "not_measured"))
+    observation = seen(discovery="timeout").model_copy(update={"assertions": results})
+    changed = observation.discounted(InconclusiveReason.NO_WITNESS, "no witness")
+    assert [each.result for each in changed.assertions or ()] == ["ok", "not_measured", "not_measured"]
+    kept = seen(discovery="ok").model_copy(update={"assertions": results})
+    assert kept.discounted(InconclusiveReason.NO_WITNESS, "no witness") is kept
 
 
 @pytest.mark.parametrize("result", RESULTS)

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 from tests.support.asgi_client import Answer
+from tests.support.assertions import asserted
 from tests.support.databases import WoundClock
 from tests.support.directory_api import put
 from tests.support.fleet import count_by_status
@@ -355,6 +356,38 @@ async def test_two_documents_that_say_unhealthy_are_believed_and_one_that_does_n
     ]
     changes = await api.events(type="agent.health_changed")
     assert [change["payload"]["new_health"] for change in changes] == ["unhealthy", "degraded"]
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("monitoring", ["probe", "both"])
+async def test_wrong_answers_make_an_agent_unhealthy_until_a_probe_passes(
+    api: RegistryApi, clock: WoundClock, monitoring: str
+) -> None:
+    await api.register("agent-1", monitoring=monitoring, card_url=CARD)
+    steps = []
+    for result in ("assertion_failed", "assertion_failed", "not_measured", "ok"):
+        clock.advance(20)
+        given = asserted(result).model_dump(mode="json", exclude_none=True)
+        await outcomes(api, {**document(clock, "healthy"), "assertions": [given]})
+        record = await api.record("agent-1")
+        assert record["observed"]["assertions"] == [given]
+        steps.append((record["status"], record["reason"], record["health"]))
+    wrong = ("unhealthy", "assertion_failed", "unhealthy")
+    assert steps == [
+        ("active", "registered", "healthy"), wrong, wrong, ("active", "assertions_passed", "healthy"),
+    ]  # fmt: skip
+
+
+async def test_slow_answers_degrade_an_agent_that_stays_active(api: RegistryApi, clock: WoundClock) -> None:
+    await api.register("agent-1", monitoring="probe", card_url=CARD)
+    found = []
+    for result in ("assertion_failed", "assertion_failed", "ok"):
+        clock.advance(20)
+        given = asserted(result, "latency_below").model_dump(mode="json", exclude_none=True)
+        await outcomes(api, {**document(clock, "healthy"), "assertions": [given]})
+        record = await api.record("agent-1")
+        found.append((record["status"], record["health"]))
+    assert found == [("active", "healthy"), ("active", "degraded"), ("active", "healthy")]
 
 
 async def test_who_calls_itself_healthy_yet_fails_is_refuted(api: RegistryApi, clock: WoundClock) -> None:

@@ -119,6 +119,10 @@ def _observed_lines(seen: "ObservedState") -> Iterator[PageLine]:
         text = f"it says {seen.document.status} at {time_text(seen.document.timestamp)}{stale}"
         yield PageLine("observed", text)
     life = seen.last_liveness_signal_at
+    for each in seen.assertions or ():
+        expected = f"{each.name} {each.expected!r}"
+        actual = "" if each.actual is None else f", got {each.actual!r}"
+        yield PageLine("assertion", f"{each.result}: {expected}{actual}")
     yield PageLine("observed", "no sign of life" if life is None else f"last sign of life {time_text(life)}")
     if (inconclusive := seen.inconclusive) is not None:
         yield PageLine(

@@ -67,7 +67,7 @@ def write_assertions(stream: TextIO, assertions: "Iterable[AssertionResult]") ->
     """Write the result of each assertion as a table, if there is any."""
     rows = [
         (
-            " ".join(filter(None, (each.of, each.pointer, each.check.value))),
+            each.name,
             each.result.value,
             each.expected,
             _NOT_MEASURED if each.actual is None else " ".join(each.actual.split()),

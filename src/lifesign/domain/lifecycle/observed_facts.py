@@ -6,6 +6,7 @@ running (`agent_history`). Times are seconds since the epoch by the registry's c
 observations is the caller's affair (`registry/target_results`).
 """
 
+from collections.abc import Sequence
 from math import inf
 from typing import Annotated, Any, Final
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lifesign.domain.base.clock_skew import not_before
 from lifesign.domain.health.document import MAX_AGENT_ID_CHARS, Count, HealthStatus, Quantity, Ratio
 from lifesign.domain.lifecycle.agent_history import OpenSlot, gathered, half_hour_of
+from lifesign.domain.observation.assertion import AssertionOutcome, AssertionResult
 from lifesign.domain.observation.decision import is_stale, stale_after_seconds
 from lifesign.domain.observation.evidence_age import (
     Evidence,
@@ -39,6 +41,8 @@ MAX_FAILURES_REMEMBERED: Final = 2
 Later ones belong to one outage, which is assessed separately: an agent that returns from a long outage and
 reports to be healthy is not contradicted by it. One that fails every other time is.
 """
+FAILED_ASSERTION_PROBES: Final = 2
+"""Failed assertions decide after so many probes in a row."""
 MAX_IN_ROW: Final = 1000
 """Rows are counted up to here: nothing asks for more."""
 
@@ -120,6 +124,12 @@ class Observed(_Stored):
     """Documents in a row that say unhealthy, counted once per `timestamp`; up to MAX_IN_ROW."""
     last_unhealthy_timestamp_s: _Moment | None = None
     """The `timestamp` of the last one counted; None if the row is empty."""
+    assertions: tuple[AssertionResult, ...] = ()
+    """Results of the last measured probe's assertions."""
+    failed_assertions_in_row: _Row = 0
+    """Probes in a row with any other failed assertion than those of the next row; up to MAX_IN_ROW."""
+    failed_limits_in_row: _Row = 0
+    """Probes in a row with a failed assertion of latency or certificate days; up to MAX_IN_ROW."""
     reported_agent_id: Annotated[str, Field(min_length=1, max_length=MAX_AGENT_ID_CHARS)] | None = None
     """Name that the agent last reported."""
     slot: OpenSlot | None = None
@@ -186,6 +196,7 @@ def fold(
         measured: dict[str, Any] = {"evidence_until_s": observed.evidence_until_s or at_s}
     else:
         measured = {"measured_at_s": at_s, "evidence_until_s": receipt.evidence_until_s}
+        measured |= _assertions(observed, observation.assertions or ())
         before_s = since_s if observed.measured_at_s is None else observed.measured_at_s
         gap_s = min(max(0.0, at_s - before_s), receipt.max_gap_s)
         measured |= _count_failures(observed, observation, receipt, at_s=at_s, gap_s=gap_s)
@@ -214,9 +225,23 @@ def reported_health(observed: Observed | None) -> HealthStatus:
     if observed is None or document is None or document.is_stale:
         return HealthStatus.UNKNOWN
     # Results that measured nothing do not end it here: an outage of the prober writes no event per agent.
-    has_failed_since = (observed.measured_at_s or 0.0) > (observed.liveness_until_s or inf)
-    has_ended = has_failed_since or (observed.last_observed_at_s or 0.0) > document.fresh_until_s
+    has_ended = _has_failed_since(observed) or (observed.last_observed_at_s or 0.0) > document.fresh_until_s
     return HealthStatus.UNKNOWN if has_ended else document.status
+
+
+def observed_health(observed: Observed | None) -> HealthStatus:
+    """Return the agent's health as of the last result: the worse of its own report and of its assertions."""
+    reported = reported_health(observed)
+    if observed is None or reported is HealthStatus.UNHEALTHY or _has_failed_since(observed):
+        return reported
+    if observed.failed_assertions_in_row >= FAILED_ASSERTION_PROBES:
+        return HealthStatus.UNHEALTHY
+    return HealthStatus.DEGRADED if observed.failed_limits_in_row >= FAILED_ASSERTION_PROBES else reported
+
+
+def _has_failed_since(observed: Observed) -> bool:
+    """Return whether the last liveness signal no longer counts when something was measured last."""
+    return (observed.measured_at_s or 0.0) > (observed.liveness_until_s or inf)
 
 
 def current_health(observed: Observed | None, now_s: float) -> HealthStatus:
@@ -347,6 +372,24 @@ def _count_failures(
         # The row grows no more, so that fewer of it are excused.
         counted = {"failures_in_row": MAX_IN_ROW, "excused_failures": max(0, observed.excused_failures - 1)}
     return {**silent, **counted, "alive_since_s": None}
+
+
+def _assertions(observed: Observed, assertions: tuple[AssertionResult, ...]) -> dict[str, Any]:
+    """Count probes with failed assertions. A target without assertions has none that failed."""
+    gradual = [each for each in assertions if each.is_gradual]
+    others = [each for each in assertions if not each.is_gradual]
+    return {
+        "assertions": assertions,
+        "failed_assertions_in_row": _failed_in_row(observed.failed_assertions_in_row, others),
+        "failed_limits_in_row": _failed_in_row(observed.failed_limits_in_row, gradual),
+    }
+
+
+def _failed_in_row(row: int, assertions: Sequence[AssertionResult]) -> int:
+    if any(each.has_failed for each in assertions):
+        return min(row + 1, MAX_IN_ROW)
+    # Only a probe that passes all of them ends a row; an answer that did not come proves nothing.
+    return 0 if all(each.result is AssertionOutcome.OK for each in assertions) else row
 
 
 def _interaction(observed: Observed, observation: Observation, failures_in_row: int) -> dict[str, Any]:

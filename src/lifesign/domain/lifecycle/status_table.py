@@ -49,6 +49,8 @@ class Reason(StrEnum):
     HEALTH_REPORTED_UNHEALTHY = "health_reported_unhealthy"
     HEALTH_RECOVERED = "health_recovered"
     OBSERVED_CONTRADICTS_REPORT = "observed_contradicts_report"
+    ASSERTION_FAILED = "assertion_failed"
+    ASSERTIONS_PASSED = "assertions_passed"
     OPERATOR_OVERRIDE = "operator_override"
     LINKED = "linked"
 
@@ -75,6 +77,9 @@ class Signal(StrEnum):
     HEALTH_REPORTED_UNHEALTHY = "health_reported_unhealthy"
     HEALTH_RECOVERED = "health_recovered"
     OBSERVED_CONTRADICTS_REPORT = "observed_contradicts_report"
+    ASSERTION_FAILED = "assertion_failed"
+    """Its answers are not what its operator expects of them."""
+    ASSERTIONS_PASSED = "assertions_passed"
     DECLARED_ACTIVE = "declared_active"
     """An operator says so, or no longer says that it is unhealthy."""
     DECLARED_UNHEALTHY = "declared_unhealthy"
@@ -91,6 +96,7 @@ TRANSITIONS: Mapping[tuple[Status, Signal], Status] = MappingProxyType({
     (Status.ACTIVE,       Signal.PROBE_FAILURES):               Status.UNHEALTHY,
     (Status.ACTIVE,       Signal.HEALTH_REPORTED_UNHEALTHY):   Status.UNHEALTHY,
     (Status.ACTIVE,       Signal.OBSERVED_CONTRADICTS_REPORT): Status.UNHEALTHY,
+    (Status.ACTIVE,       Signal.ASSERTION_FAILED):            Status.UNHEALTHY,
     (Status.ACTIVE,       Signal.DECLARED_UNHEALTHY):          Status.UNHEALTHY,
     (Status.ACTIVE,       Signal.DRAIN_INITIATED):             Status.DRAINING,
     (Status.ACTIVE,       Signal.DEREGISTERED):                Status.DEREGISTERED,
@@ -103,6 +109,7 @@ TRANSITIONS: Mapping[tuple[Status, Signal], Status] = MappingProxyType({
     (Status.UNHEALTHY,    Signal.HEARTBEAT_RESUMED):           Status.ACTIVE,
     (Status.UNHEALTHY,    Signal.PROBE_RECOVERED):             Status.ACTIVE,
     (Status.UNHEALTHY,    Signal.HEALTH_RECOVERED):            Status.ACTIVE,
+    (Status.UNHEALTHY,    Signal.ASSERTIONS_PASSED):           Status.ACTIVE,
     (Status.UNHEALTHY,    Signal.DECLARED_ACTIVE):             Status.ACTIVE,
     (Status.UNHEALTHY,    Signal.DRAIN_INITIATED):             Status.DRAINING,
     (Status.UNHEALTHY,    Signal.DEREGISTERED):                Status.DEREGISTERED,

@@ -21,10 +21,12 @@ from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.heartbeat_timeout import ExcludedSpan, Thresholds, deadline_s, silent_for_s
 from lifesign.domain.lifecycle.observed_facts import (
+    FAILED_ASSERTION_PROBES,
     Observed,
     current_health,
     evidence_of,
     is_document_current,
+    observed_health,
     reported_health,
 )
 from lifesign.domain.lifecycle.status_table import Reason, Signal, Status, reason_of, status_after
@@ -154,6 +156,7 @@ _TIMEOUT_REASONS: Final = frozenset({Reason.HEARTBEAT_TIMEOUT, Reason.PROBE_FAIL
 _OBSERVED_FAULTS: Final[Mapping[Reason, Signal]] = MappingProxyType({
     Reason.HEALTH_REPORTED_UNHEALTHY:   Signal.HEALTH_RECOVERED,
     Reason.OBSERVED_CONTRADICTS_REPORT: Signal.PROBE_RECOVERED,
+    Reason.ASSERTION_FAILED:            Signal.ASSERTIONS_PASSED,
 })  # fmt: skip
 """Signals by which observations take an agent down, and restore it."""
 
@@ -387,6 +390,8 @@ def _observed_fault(facts: Facts, now_s: float) -> _Step | None:
     seen = facts.observed
     if seen is None or facts.monitoring is Monitoring.HEARTBEAT:
         return None
+    if _has_wrong_answers(seen, now_s):
+        return _Step(Signal.ASSERTION_FAILED, _assertions_text(seen))
     health = current_health(seen, now_s)
     if health is HealthStatus.UNHEALTHY and seen.unhealthy_documents_in_row >= UNHEALTHY_DOCUMENTS:
         count = seen.unhealthy_documents_in_row
@@ -410,7 +415,9 @@ def _recovery(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSp
         return None
     if facts.monitoring is Monitoring.HEARTBEAT or facts.observed is None:
         return _Step(signal, "what a prober sees no longer decides about it")
-    if signal is Signal.HEALTH_RECOVERED:
+    if signal is Signal.ASSERTIONS_PASSED:
+        has_gone, text = facts.observed.failed_assertions_in_row == 0, "its last probe failed no assertion"
+    elif signal is Signal.HEALTH_RECOVERED:
         health = current_health(facts.observed, now_s)
         # A document that no longer counts has no consequence, no recovery either.
         has_gone = is_document_current(facts.observed, now_s) and health is not HealthStatus.UNHEALTHY
@@ -433,6 +440,12 @@ def _sign_again(facts: Facts, now_s: float, excluded_downtime: Sequence[Excluded
     return None if is_failing else _Step(Signal.PROBE_RECOVERED, f"a sign of life {ago}")
 
 
+def _has_wrong_answers(seen: Observed, now_s: float) -> bool:
+    """Return whether assertions failed in enough probes in a row, and the last result still counts."""
+    has_failed = seen.failed_assertions_in_row >= FAILED_ASSERTION_PROBES
+    return has_failed and unknown_reason(evidence_of(seen), now_s) is None
+
+
 def _half_succeed(seen: Observed) -> bool:
     return 2 * seen.recent_interactions.count("1") >= len(seen.recent_interactions)
 
@@ -440,7 +453,11 @@ def _half_succeed(seen: Observed) -> bool:
 def _health(facts: Facts) -> HealthStatus:
     """Return the health to store: that of the observed half, but a probed agent that is dead has none."""
     is_probed_and_dead = facts.status is Status.DEAD and facts.monitoring is Monitoring.PROBE
-    return HealthStatus.UNKNOWN if is_probed_and_dead else reported_health(facts.observed)
+    if is_probed_and_dead:
+        return HealthStatus.UNKNOWN
+    # What a prober sees of an agent that is monitored by heartbeat is shown, and decides nothing.
+    is_decided = facts.monitoring is not Monitoring.HEARTBEAT
+    return observed_health(facts.observed) if is_decided else reported_health(facts.observed)
 
 
 def _is_unreachable(seen: Observed | None, now_s: float) -> bool:
@@ -480,6 +497,17 @@ def _unchanged_text(facts: Facts, now_s: float, excluded_downtime: Sequence[Excl
 
 def _declared_text(override: Override, now_s: float) -> str:
     return f"an operator declared it {override.status} for {_remaining_text(override.until_s, now_s)}"
+
+
+def _assertions_text(seen: Observed) -> str:
+    count = pluralize(seen.failed_assertions_in_row, "probe")
+    failed = [each for each in seen.assertions if each.has_failed and not each.is_gradual]
+    if not failed:
+        return f"assertions failed in {count} in a row"
+    first = failed[0]
+    more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+    actual = "none" if first.actual is None else f"{first.actual!a}"[:80]
+    return f"assertions failed in {count} in a row: {first.name} {first.expected!a:.80}, got {actual}{more}"
 
 
 def _interactions_text(seen: Observed) -> str:

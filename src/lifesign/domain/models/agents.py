@@ -35,6 +35,7 @@ from lifesign.domain.models.base import (
     WholeSeconds,
 )
 from lifesign.domain.models.links import LinkShown
+from lifesign.domain.observation.assertion import AssertionResult
 from lifesign.domain.observation.evidence_age import UnknownReason, is_evidence_old
 from lifesign.domain.observation.results import ResultClass
 
@@ -277,6 +278,8 @@ class ObservedState(BaseModel):
     readiness: ObservedLayer | None = None
     message: ObservedLayer | None = None
     document: DocumentShown | None = None
+    assertions: list[AssertionResult] | None = None
+    """Results of the assertions in the last measured probe; absent if it had none."""
     reported_agent_id: str | None = None
     """Name that the agent reports; never a key."""
 

@@ -119,9 +119,19 @@ class AssertionResult(BaseModel):
     """Actual value, up to 200 characters; absent if there was none."""
 
     @property
+    def name(self) -> str:
+        """What was checked, in one line: `/status /queue/depth matches`."""
+        return " ".join(filter(None, (self.of, self.pointer, self.check.value)))
+
+    @property
     def has_failed(self) -> bool:
         """Whether the answer was wrong."""
         return self.result is AssertionOutcome.ASSERTION_FAILED
+
+    def discounted(self) -> "AssertionResult":
+        """Return it as not measured if it failed."""
+        changed = {"result": AssertionOutcome.NOT_MEASURED}
+        return self.model_copy(update=changed) if self.has_failed else self
 
     @property
     def is_gradual(self) -> bool:

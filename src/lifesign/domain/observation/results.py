@@ -259,7 +259,9 @@ class Observation(_Wire):
     """When the certificate that was shown ends."""
     paths: Annotated[dict[_Path, LayerResult], Field(max_length=MAX_PATHS)] | None = None
     """Results of further requests of the definition by path, such as /ping: shown, without effect."""
-    assertions: Annotated[tuple[AssertionResult, ...], Field(max_length=MAX_ASSERTIONS)] | None = None
+    assertions: (
+        Annotated[tuple[AssertionResult, ...], Field(strict=False, max_length=MAX_ASSERTIONS)] | None
+    ) = None
     """Results of the target's assertions, in the order of the definition; absent if it has none."""
     inconclusive_reason: Annotated[InconclusiveReason, Field(strict=False)] | None = None
     """Why nothing was measured, if `result` is inconclusive; absent: `result` alone decides the reason."""
@@ -348,6 +350,9 @@ class Observation(_Wire):
         }
         if not changed:
             return self
+        if self.assertions is not None:
+            # What may not come from the target proves nothing against its answers.
+            changed["assertions"] = tuple(each.discounted() for each in self.assertions)
         seen = self.model_copy(update=changed)
         return (
             seen.model_copy(update={"inconclusive_reason": inconclusive_reason})

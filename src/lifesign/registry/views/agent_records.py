@@ -115,6 +115,7 @@ def _observed_state(observed: Observed) -> ObservedState | None:
         readiness=_layer(observed.readiness),
         message=_layer(observed.message),
         document=_document(observed.document),
+        assertions=list(observed.assertions) or None,
         reported_agent_id=observed.reported_agent_id,
     )
 
