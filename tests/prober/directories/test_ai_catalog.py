@@ -52,10 +52,38 @@ def test_empty_card_is_reported(data: object) -> None:
     assert skipped(read(CATALOG, catalog(entry(A2A, data=data)))) == [("One", "no_url")]
 
 
-def test_an_mcp_server_is_listed_as_one() -> None:
-    page = read(CATALOG, catalog(entry(MCP, url="https://a.example/mcp.json"), entry(MCP, data={})))
-    assert listed(page) == [("https://a.example/mcp.json", "One", Kind.MCP)]
-    assert skipped(page) == [("One", "not_a2a")]
+def test_an_mcp_server_is_listed_by_its_card_or_endpoint() -> None:
+    page = read(
+        CATALOG,
+        catalog(
+            entry(MCP, url="https://a.example/mcp.json"),
+            entry("application/mcp+json", url="https://a.example/mcp"),
+        ),
+    )
+    assert listed(page) == [
+        ("https://a.example/mcp.json", "One", Kind.MCP_CARD),
+        ("https://a.example/mcp", "One", Kind.MCP),
+    ]
+
+
+def test_a_server_card_that_the_catalog_holds_says_where_the_server_is() -> None:
+    card = {
+        "name": "a.example/one",
+        "remotes": [
+            {"type": "streamable-http", "url": "https://a.example/mcp"},
+            {"type": "websocket", "url": "wss://a.example/ws"},
+            {"type": "sse", "url": "https://a.example/sse"},
+        ],
+    }
+    page = read(CATALOG, catalog(entry(MCP, data=card)))
+    assert [url for url, _, _ in listed(page)] == ["https://a.example/mcp", "https://a.example/sse"]
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"remotes": {}}, {"remotes": [7, {"type": ["sse"]}]}, None, "text", [1]]
+)
+def test_server_card_without_an_endpoint_is_reported(data: object) -> None:
+    assert skipped(read(CATALOG, catalog(entry(MCP, data=data)))) == [("One", "no_url")]
 
 
 @pytest.mark.parametrize("media_type", ["application/parquet", "application/ai-skill+md", "text/html"])

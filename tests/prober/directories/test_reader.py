@@ -34,6 +34,7 @@ from lifesign.prober.network.resolver import Resolver
 
 A2A = "application/a2a-agent-card+json"
 CATALOG_TYPE = "application/ai-catalog+json"
+ARD = "/.well-known/ard.json"
 CATALOG = "/.well-known/ai-catalog.json"
 API_CATALOG = "/.well-known/api-catalog"
 LIST = "a.example\nb.example\n"
@@ -323,14 +324,14 @@ async def test_a_domain_is_asked_for_its_catalogs(fetcher: Fetcher) -> None:
     linkset = {"linkset": [{"anchor": "/", "item": [{"href": "https://a.example/api"}]}]}
     async with serving({API_CATALOG: as_json(linkset)}) as server:
         found = await Reader(fetcher, server).snapshot("")
-        assert server.paths == [CATALOG, API_CATALOG]
+        assert server.paths == [ARD, CATALOG, API_CATALOG]
     assert (found.format, found.url) == ("api_catalog", f"{server.url}{API_CATALOG}")
 
 
 async def test_a_domain_may_serve_a_list_itself(fetcher: Fetcher) -> None:
     async with serving({CATALOG: text("<html>", Content_Type="text/html"), "/": text(LIST)}) as server:
         assert (await Reader(fetcher, server).snapshot("")).format == "plain_list"
-        assert server.paths == [CATALOG, API_CATALOG, "/"]
+        assert server.paths == [ARD, CATALOG, API_CATALOG, "/"]
 
 
 async def test_domain_without_directory_is_reported_with_all_requested_urls(fetcher: Fetcher) -> None:
@@ -344,7 +345,7 @@ async def test_domain_without_directory_is_reported_with_all_requested_urls(fetc
 async def test_unreachable_catalog_differs_from_a_missing_one(fetcher: Fetcher) -> None:
     async with serving({CATALOG: answer(503), API_CATALOG: as_json({"linkset": []})}) as server:
         refused = await Reader(fetcher, server).refusal("")
-        assert set(server.paths) == {CATALOG}
+        assert set(server.paths) == {ARD, CATALOG}
     assert refused.result is ResultClass.HTTP_ERROR
 
 

@@ -15,6 +15,7 @@ ORIGIN = "https://directory.example"
 )
 def test_domain_is_asked_at_the_well_known_paths(url: str) -> None:
     assert ListSource(url=url).places(None) == (
+        f"{ORIGIN}/.well-known/ard.json",
         f"{ORIGIN}/.well-known/ai-catalog.json",
         f"{ORIGIN}/.well-known/api-catalog",
         f"{ORIGIN}/",
@@ -22,21 +23,22 @@ def test_domain_is_asked_at_the_well_known_paths(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "place"),
+    ("name", "places"),
     [
-        ("a2a_registry", "/api/agents?limit=100&offset=0"),
-        ("lifesign", "/api/v1/agents?limit=1000&status=active,unhealthy,draining,dead"),
-        ("agntcy", "/v1/agents?page_size=100"),
-        ("ai_catalog", "/.well-known/ai-catalog.json"),
-        ("anp", "/.well-known/agent-descriptions"),
-        ("api_catalog", "/.well-known/api-catalog"),
-        ("mcp_registry", "/v0.1/servers?limit=100"),
-        ("nanda", "/list"),
-        ("plain_list", "/"),
+        ("a2a_registry", ("/api/agents?limit=100&offset=0",)),
+        ("lifesign", ("/api/v1/agents?limit=1000&status=active,unhealthy,draining,dead",)),
+        ("agntcy", ("/v1/agents?page_size=100",)),
+        ("ai_catalog", ("/.well-known/ard.json", "/.well-known/ai-catalog.json")),
+        ("anp", ("/.well-known/agent-descriptions",)),
+        ("api_catalog", ("/.well-known/api-catalog",)),
+        ("mcp_registry", ("/v0.1/servers?limit=100",)),
+        ("nanda", ("/list",)),
+        ("plain_list", ("/",)),
     ],
 )
-def test_with_a_format_a_domain_is_asked_where_that_has_its_list(name: str, place: str) -> None:
-    assert ListSource(url="directory.example", format=name).places(BUILT_IN[name]) == (f"{ORIGIN}{place}",)
+def test_with_a_format_a_domain_is_asked_where_that_has_its_list(name: str, places: tuple[str, ...]) -> None:
+    found = ListSource(url="directory.example", format=name).places(BUILT_IN[name])
+    assert found == tuple(f"{ORIGIN}{place}" for place in places)
 
 
 @pytest.mark.parametrize("url", [f"{ORIGIN}/agents.txt", f"{ORIGIN}/?list=1"])

@@ -1,15 +1,17 @@
-"""Directory formats AI Catalog and ARD 0.9.
+"""Directory formats AI Catalog and ARD 0.91.
 
-A catalog (`/.well-known/ai-catalog.json`) is `{"specVersion", "entries": […]}`, a page of ARD's `GET /agents`
-`{"items": […], "total", "pageToken"}`. The media type of an entry (`mediaType`, in ARD `type`) names its
-kind; the entry has either a URL (`url`) or the content itself (`data`). Catalogs may contain catalogs.
-Registries in a catalog are reported and not followed: add them as directories of their own.
+A catalog is `{"specVersion", "entries": […]}`, a page of ARD's `GET /agents` `{"items": […], "total",
+"pageToken"}`. A catalog is at `/.well-known/ard.json`, before ARD 0.91 at `/.well-known/ai-catalog.json`. The
+media type of an entry (`mediaType`, in ARD `type`) names its kind; the entry has either a URL (`url`) or the
+content itself (`data`). Catalogs may contain catalogs. Registries in a catalog are reported and not followed:
+add them as directories of their own.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from lifesign.domain.a2a.agent_card import interpret_agent_card
+from lifesign.prober.directories.mcp_registry import server_card_entries
 from lifesign.prober.directories.page import (
     MAX_NESTING_DEPTH,
     DirectoryPage,
@@ -34,6 +36,8 @@ A2A_TYPES: Final = frozenset({"application/a2a-agent-card+json", "application/a2
 CATALOG_TYPES: Final = frozenset({"application/ai-catalog+json", "application/ai-catalog"})
 REGISTRY_TYPES: Final = frozenset({"application/ai-registry+json", "application/ai-registry"})
 MCP_TYPE_START: Final = "application/mcp"
+MCP_CARD_TYPES: Final = frozenset({"application/mcp-server-card+json", "application/mcp-server-card"})
+ARD_PLACE: Final = "/.well-known/ard.json"
 
 _TYPE_KEYS: Final = ("type", "mediaType", "media_type")
 _NAME_KEYS: Final = ("displayName", "display_name", "name", "identifier")
@@ -101,10 +105,17 @@ def read_entry(item: object, depth: int = 0) -> Iterator[Entry]:
             yield Listed(url, name, Kind.A2A_CARD)
         else:
             yield from card_entries(data, name)
-    elif media_type.startswith(MCP_TYPE_START) and url is not None:
-        yield Listed(url, name, Kind.MCP)
+    elif media_type.startswith(MCP_TYPE_START):
+        yield from _mcp_entries(media_type, url, data, name)
     else:
         yield Skipped(url or name or "", "not_a2a")
+
+
+def _mcp_entries(media_type: str, url: str | None, data: object, name: str | None) -> Iterator[Entry]:
+    if url is not None:
+        yield Listed(url, name, Kind.MCP_CARD if media_type in MCP_CARD_TYPES else Kind.MCP)
+    else:
+        yield from server_card_entries(data, name) or [Skipped(name or "", "no_url")]
 
 
 def card_entries(card: object, name: str | None) -> Iterator[Entry]:

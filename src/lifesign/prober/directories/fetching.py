@@ -9,10 +9,10 @@ from typing import Final
 from yarl import URL
 
 from lifesign.prober.definition.models import Timeouts
-from lifesign.prober.directories.source import MAX_DOCUMENT_BYTES, Get, WantedDocument
+from lifesign.prober.directories.source import DOCUMENT_TIMEOUT_S, Get, WantedDocument
 from lifesign.prober.network.fetch import Fetched, Fetcher, Request
 
-TIMEOUTS: Final = Timeouts(first_byte_seconds=30, total_seconds=120)
+TIMEOUTS: Final = Timeouts(first_byte_seconds=30, total_seconds=DOCUMENT_TIMEOUT_S)
 """For the fetcher of directories: a list of a million agents takes longer to come than a card."""
 ACCEPTED: Final = (
     "application/json, application/ai-catalog+json, application/linkset+json, "
@@ -30,8 +30,8 @@ def fetching_with(fetcher: Fetcher) -> Get:
                 headers={} if wanted.key is None else {"Authorization": f"Bearer {wanted.key}"},
                 etag=wanted.etag,
                 modified_since=wanted.modified_since,
-                max_bytes=MAX_DOCUMENT_BYTES,
-                deadline_s=asyncio.get_running_loop().time() + TIMEOUTS.total_seconds,
+                max_bytes=wanted.max_bytes,
+                deadline_s=asyncio.get_running_loop().time() + wanted.timeout_s,
                 # Directories move; a key stays where it belongs.
                 may_leave_origin=wanted.key is None,
                 accept=ACCEPTED,

@@ -19,7 +19,7 @@ from lifesign.domain.parsing.lenient_json import MAX_SHOWN_CHARS
 from lifesign.errors import InvalidValue
 from lifesign.prober.directories.a2a_registry import A2aRegistryFormat
 from lifesign.prober.directories.agntcy_directory import AgntcyDirectory
-from lifesign.prober.directories.ai_catalog import AiCatalog
+from lifesign.prober.directories.ai_catalog import ARD_PLACE, AiCatalog
 from lifesign.prober.directories.anp_descriptions import AnpDescriptions
 from lifesign.prober.directories.api_catalog import ApiCatalog
 from lifesign.prober.directories.mcp_registry import McpRegistry
@@ -50,7 +50,7 @@ DETECTED_BY_CONTENT: Final[tuple[Format, ...]] = (
 )  # fmt: skip
 FALLBACK_FORMATS: Final[tuple[Format, ...]] = (NandaIndex(), PlainList())
 BUILT_IN: Final = {one.name: one for one in (*DETECTED_BY_CONTENT, *FALLBACK_FORMATS)}
-WELL_KNOWN: Final = (AiCatalog.place, ApiCatalog.place)
+WELL_KNOWN: Final = (ARD_PLACE, AiCatalog.place, ApiCatalog.place)
 """Well-known places of a domain's catalogs, in the order of requests."""
 
 _log = logging.getLogger("lifesign.prober")
@@ -137,6 +137,13 @@ def _is_entry(entry: Any) -> bool:
             return reason in SKIP_REASONS
         case _:
             return False
+
+
+def well_known_places(chosen: Format | None) -> tuple[str, ...]:
+    """Return the places on a host at which a list in this format may be, in any format if None."""
+    if chosen is None:
+        return WELL_KNOWN
+    return (ARD_PLACE, chosen.place) if chosen.place == AiCatalog.place else (chosen.place,)
 
 
 def names() -> tuple[str, ...]:

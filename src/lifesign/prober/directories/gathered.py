@@ -44,6 +44,7 @@ MAX_TARGETS_BYTES: Final = 256 * 1024 * 1024
 """URLs and names of all targets: 134 for each of MAX_ENTRIES."""
 PROBED_KINDS: Final = frozenset({Kind.A2A_CARD, Kind.A2A_ENDPOINT, Kind.UNKNOWN})
 """Kinds that are probed by default."""
+MCP_KINDS: Final = frozenset({Kind.MCP, Kind.MCP_CARD})
 
 _CHUNK: Final = 10_000
 # `<YOUR_TOKEN>`, `${HOST}`, `{tenant}` and `{{tenant}}`.
@@ -122,7 +123,7 @@ class Gathered:
             if isinstance(entry, Skipped):
                 self._leave_out(entry.reason, entry.what)
                 continue
-            url = _read(entry.url, base)
+            url = listed_url(entry.url, base)
             if url is None:
                 self._leave_out(_skip_reason(entry.url), entry.url)
             elif entry.kind not in self.kinds:
@@ -183,8 +184,8 @@ class Gathered:
         self._left_out[reason] = _one_more(self._left_out.get(reason, SkippedEntries()), what)
 
 
-def _read(text: str, base: str) -> str | None:
-    """Return the URL of what is listed, None if it is none."""
+def listed_url(text: str, base: str) -> str | None:
+    """Return the URL of an entry of the document at `base`, None if it is no target."""
     if len(text) > MAX_LISTED_CHARS:
         return None
     if base and text.startswith(_RELATIVE) and len(text) <= MAX_URL_CHARACTERS:

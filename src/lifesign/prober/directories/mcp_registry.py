@@ -3,8 +3,8 @@
 `GET /v0.1/servers?limit=&cursor=` answers `{"servers": […], "metadata": {"nextCursor"}}`, every version of
 every server; the older seed file is a list of servers. Only servers with `remotes[]` have URLs.
 
-An MCP server is not an A2A agent: it has neither card nor health document. Its URLs are listed as `Kind.MCP`,
-which a `Source` skips (`not_a2a`) unless it asks for them.
+An MCP server is not an A2A agent. Its URLs are listed as `Kind.MCP`, which a `ListSource` skips (`not_a2a`)
+unless it asks for them. A server card (SEP-2127) has the same `remotes[]`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,6 +28,8 @@ PAGE_ITEMS: Final = 100
 """The most that it gives at once."""
 MAX_REMOTES: Final = 64
 """URLs of one server."""
+
+REMOTE_TYPES: Final = ("streamable-http", "sse")
 
 _OFFICIAL: Final = "io.modelcontextprotocol.registry/official"
 _SEED_KEYS: Final = frozenset({"version_detail", "packages", "remotes"})
@@ -96,6 +98,19 @@ def _entries(servers: list[Any]) -> Iterator[Entry]:
             yield from (Listed(url, name, Kind.MCP) for url in urls)
         else:
             yield Skipped(name or "", "no_url")
+
+
+def server_card_entries(card: object, name: str | None) -> list[Entry]:
+    """Return the endpoints of a server card, templates included; none if the value is no card."""
+    remotes = card.get("remotes") if is_object(card) else None
+    if not is_object(card) or not isinstance(remotes, list):
+        return []
+    name = name or first_text(card, ("title", "name"))
+    return [
+        Listed(url, name, Kind.MCP)
+        for remote in remotes[:MAX_REMOTES]
+        if is_object(remote) and remote.get("type") in REMOTE_TYPES and (url := first_text(remote, ("url",)))
+    ]
 
 
 def _is_deleted(item: Mapping[str, Any]) -> bool:

@@ -50,7 +50,9 @@ class Kind(StrEnum):
     A2A_ENDPOINT = "a2a_endpoint"
     """URL to call an A2A agent, or its origin."""
     MCP = "mcp"
-    """An MCP server: no A2A agent, it has neither card nor health document."""
+    """Endpoint of an MCP server."""
+    MCP_CARD = "mcp_card"
+    """Card of an MCP server, or its endpoint: the document at the URL decides."""
     UNKNOWN = "unknown"
     """The directory does not say."""
 

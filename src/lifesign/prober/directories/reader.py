@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue
+from lifesign.prober.directories import server_cards
 from lifesign.prober.directories.formats import (
     AUTO,
     BrokenPlugIn,
@@ -25,7 +27,8 @@ from lifesign.prober.directories.formats import (
     shown_error,
 )
 from lifesign.prober.directories.gathered import Gathered, TooManyEntries
-from lifesign.prober.directories.page import Document, Entry, Format, NotReadable
+from lifesign.prober.directories.page import Document, Entry, Format, Kind, NotReadable
+from lifesign.prober.directories.server_cards import ServerCards
 from lifesign.prober.directories.snapshot import Fault, NotRead, Snapshot, Unchanged, Version, read_version
 from lifesign.prober.directories.source import (
     MAX_DOCUMENT_BYTES,
@@ -137,6 +140,7 @@ class _Reading:
         self._validators: tuple[str | None, str | None] = (None, None)
         """Entity tag and `Last-Modified` of the document that came last."""
         self._walk = Walk()
+        self._cards = ServerCards()
         self._gathered = Gathered(source.kinds, source.max_entries, source.networks)
 
     async def run(self) -> Snapshot | Unchanged:
@@ -146,6 +150,7 @@ class _Reading:
         while document is not None:
             await self._take(document, depth)
             document, depth = await self._next_document()
+        await self._read_cards()
         # Sorting a million URLs takes a while.
         return await asyncio.to_thread(self._outcome)
 
@@ -183,6 +188,24 @@ class _Reading:
             self._walk.note("nested_not_read", f"{_location_text(step.url, got)}: {got.reason}")
         return None, 0
 
+    async def _read_cards(self) -> None:
+        """List the endpoints of the server cards that entries named."""
+        if self._get is not None and self._cards.has_any:
+            ends_at_s = min(self._ends_at_s, self._now_s() + server_cards.MAX_READING_S)
+            found = await self._cards.read(self._get, self._source.wanted, lambda: self._now_s() >= ends_at_s)
+            # An unchanged directory does not show that its cards are unchanged.
+            self._walk.is_single = False
+            try:
+                for url, entries in found:
+                    self._gathered.add(entries, url)
+            except TooManyEntries as error:
+                raise self._failed("too_large", str(error), self._place) from error
+        if self._cards.unread:
+            message = (
+                f"{pluralize(self._cards.unread, 'URL')} taken for endpoints, without looking for a card"
+            )
+            self._walk.note("server_cards_not_read", message)
+
     async def _take(self, document: Document, depth: int) -> None:
         """Take one document apart, and note where it leads. _NoReading if the directory ends with it."""
         try:
@@ -207,6 +230,8 @@ class _Reading:
                 if self._report_progress is None
                 else self._with_progress(page.entries, self._report_progress)
             )
+            if self._get is not None and Kind.MCP_CARD in self._source.kinds:
+                entries = self._cards.set_aside(entries, document.url)
             self._gathered.add(entries, document.url)
             self._walk.follow(document, page, depth)
 

@@ -14,12 +14,14 @@ from lifesign.domain.net.target import host_of, read_target
 from lifesign.domain.net.target_address import AddressRefused, Network, without_password
 from lifesign.domain.observation.results import ResultClass
 from lifesign.errors import InvalidValue
-from lifesign.prober.directories.formats import AUTO, WELL_KNOWN
+from lifesign.prober.directories.formats import AUTO, well_known_places
 from lifesign.prober.directories.gathered import PROBED_KINDS
 from lifesign.prober.directories.page import MAX_ENTRIES, Format, Kind
 
 MAX_DOCUMENT_BYTES: Final = 128 * 1024 * 1024
 """Maximum size of one document after decompression: MAX_ENTRIES URLs of 64 characters."""
+DOCUMENT_TIMEOUT_S: Final = 120.0
+"""Until the last byte of a document."""
 SUFFIX_TYPES: Final[Mapping[str, str]] = {
     ".csv": "text/csv",
     ".json": "application/json",
@@ -104,6 +106,8 @@ class WantedDocument:
     """ETag of the known version; the answer may be that it has not changed."""
     modified_since: str | None = None
     """The same by `Last-Modified`, where there is no entity tag."""
+    max_bytes: int = MAX_DOCUMENT_BYTES
+    timeout_s: float = DOCUMENT_TIMEOUT_S
 
     @property
     def is_conditional(self) -> bool:
@@ -150,7 +154,7 @@ class ListSource:
     def places(self, chosen: Format | None) -> tuple[str, ...]:
         """Return the places to try, in order; for a file, its path.
 
-        For a host alone, these are the place of the chosen format, or, without a format, the well-known
+        For a host alone, these are the places of the chosen format, or, without a format, the well-known
         places of a domain's catalogs and at last its home page.
         """
         if self.url is None:
@@ -158,9 +162,8 @@ class ListSource:
         parts = urlsplit(self.url)
         if parts.path != "/" or parts.query:
             return (self.url,)
-        if chosen is not None:
-            return (urljoin(self.url, chosen.place),)
-        return (*(urljoin(self.url, place) for place in WELL_KNOWN), self.url)
+        places = tuple(urljoin(self.url, place) for place in well_known_places(chosen))
+        return places if chosen is not None else (*places, self.url)
 
     def wanted(self, url: str) -> WantedDocument:
         """Return the request for a document, with the key if it belongs there."""

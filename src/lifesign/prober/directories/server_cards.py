@@ -1,0 +1,71 @@
+"""Server cards of MCP servers to which a directory refers.
+
+ARD names an MCP server by the URL of its card or of its endpoint, with the same media type. Only the document
+at the URL tells which of the two it is: the endpoints of a card are its `remotes[]`; any other URL is the
+endpoint. If a card cannot be read, its URL is listed, and the rest of the directory is read.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from lifesign.domain.observation.results import ResultClass
+from lifesign.prober.directories.gathered import listed_url
+from lifesign.prober.directories.mcp_registry import server_card_entries
+from lifesign.prober.directories.page import Document, Entry, Kind, Listed
+from lifesign.prober.directories.source import Get, WantedDocument
+
+MAX_CARDS: Final = 1_000
+"""Cards of one directory that are read. The URLs of further ones are listed unread."""
+MAX_CARD_BYTES: Final = 1024 * 1024
+CARD_TIMEOUT_S: Final = 20.0
+MAX_READING_S: Final = 600.0
+"""For all cards of one directory. The URLs of the rest are listed unread."""
+
+
+class ServerCards:
+    """URLs of one directory that may be server cards."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, str | None] = {}
+        self.unread = 0
+        """URLs that are listed unread, because of a limit."""
+
+    def set_aside(self, entries: Iterable[Entry], base: str) -> Iterator[Entry]:
+        """Yield the entries of the document at `base`, without those that may be server cards."""
+        for entry in entries:
+            if not isinstance(entry, Listed) or entry.kind is not Kind.MCP_CARD:
+                yield entry
+                continue
+            url = listed_url(entry.url, base)
+            if url is None or (len(self._named) == MAX_CARDS and url not in self._named):
+                self.unread += url is not None
+                yield entry._replace(kind=Kind.MCP)
+            else:
+                self._named.setdefault(url, entry.name)
+
+    @property
+    def has_any(self) -> bool:
+        """Whether a URL was set aside."""
+        return bool(self._named)
+
+    async def read(
+        self, get: Get, wanted: Callable[[str], WantedDocument], is_over: Callable[[], bool]
+    ) -> list[tuple[str, list[Entry]]]:
+        """Request each URL once, and return it with the endpoints that it stands for."""
+        return [
+            (url, await self._endpoints(url, name, None if is_over() else get, wanted))
+            for url, name in self._named.items()
+        ]
+
+    async def _endpoints(
+        self, url: str, name: str | None, get: Get | None, wanted: Callable[[str], WantedDocument]
+    ) -> list[Entry]:
+        listed: list[Entry] = [Listed(url, name, Kind.MCP)]
+        if get is None:
+            self.unread += 1
+            return listed
+        got = await get(replace(wanted(url), max_bytes=MAX_CARD_BYTES, timeout_s=CARD_TIMEOUT_S))
+        if got.result is not ResultClass.OK:
+            return listed
+        return server_card_entries(Document(got.body).value, name) or listed

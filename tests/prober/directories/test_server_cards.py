@@ -1,0 +1,137 @@
+"""Server cards that a catalog names, over real sockets, with the prober's own fetcher."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.hostile_server import Reply, answer, as_json, endless_body, reset, serving
+
+from lifesign.domain.net.target_address import read_networks
+from lifesign.prober.definition.models import Timeouts
+from lifesign.prober.directories import ListSource, Snapshot, read_directory, server_cards
+from lifesign.prober.directories.fetching import fetching_with
+from lifesign.prober.directories.gathered import MCP_KINDS, PROBED_KINDS
+from lifesign.prober.directories.page import Kind
+from lifesign.prober.directories.server_cards import MAX_CARD_BYTES
+from lifesign.prober.network.fetch import Fetcher
+from lifesign.prober.network.resolver import Resolver
+
+CARD_TYPE = "application/mcp-server-card+json"
+
+
+@pytest.fixture
+async def fetcher() -> AsyncIterator[Fetcher]:
+    async with (
+        Resolver() as resolver,
+        Fetcher(
+            timeouts=Timeouts(first_byte_seconds=5, total_seconds=5),
+            networks=read_networks(["127.0.0.0/8"]),
+            user_agent="lifesign-prober/test",
+            resolver=resolver,
+        ) as fetcher,
+    ):
+        yield fetcher
+
+
+def catalog(*urls: str) -> dict[str, Any]:
+    entries = [{"identifier": "urn:x", "type": CARD_TYPE, "url": url} for url in urls]
+    return {"specVersion": "1.0", "entries": entries}
+
+
+def card(*urls: str) -> dict[str, Any]:
+    return {
+        "name": "a.example/one",
+        "version": "1",
+        "remotes": [{"type": "streamable-http", "url": url} for url in urls],
+    }
+
+
+async def found_at(url: str, fetcher: Fetcher, kinds: frozenset[Kind] = MCP_KINDS) -> Snapshot:
+    found = await read_directory(ListSource(url=url, kinds=kinds), fetching_with(fetcher))
+    assert isinstance(found, Snapshot), found
+    return found
+
+
+async def test_card_stands_for_its_endpoints(fetcher: Fetcher) -> None:
+    replies = {
+        "/.well-known/ard.json": as_json(catalog("/card.json", "/card.json", "https://{x}.example/")),
+        "/card.json": as_json(card("/mcp", "https://b.example/mcp", "https://{tenant}.example/mcp")),
+    }
+    async with serving(replies) as server:
+        found = await found_at(server.url, fetcher)
+        assert server.paths.count("/card.json") == 1
+    assert [(entry.url, entry.kind) for entry in found.entries] == [
+        (f"{server.url}/mcp", Kind.MCP),
+        ("https://b.example/mcp", Kind.MCP),
+    ]
+    assert found.left_out["template_url"].count == 2
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        answer(405),
+        answer(503),
+        answer(200, b"<html></html>", Content_Type="text/html"),
+        answer(200, b"data: {}\n\n", Content_Type="text/event-stream"),
+        as_json({"jsonrpc": "2.0", "error": {"code": -32000}, "id": None}),
+        as_json([card("https://b.example/mcp")]),
+        as_json({"remotes": "https://b.example/mcp"}),
+        as_json(card("https://b.example/mcp") | {"padding": "x" * MAX_CARD_BYTES}),
+        endless_body,
+        reset,
+    ],
+)
+async def test_url_without_a_card_is_the_endpoint(reply: Reply, fetcher: Fetcher) -> None:
+    async with serving({"/list": as_json(catalog("/mcp")), "/mcp": reply}) as server:
+        found = await found_at(f"{server.url}/list", fetcher)
+        assert server.paths == ["/list", "/mcp"]
+    assert [(entry.url, entry.kind) for entry in found.entries] == [(f"{server.url}/mcp", Kind.MCP)]
+
+
+async def test_cards_are_requested_only_if_mcp_servers_are_wanted(fetcher: Fetcher) -> None:
+    async with serving({"/list": as_json(catalog("/card.json"))}) as server:
+        found = await found_at(f"{server.url}/list", fetcher, PROBED_KINDS)
+        assert server.paths == ["/list"]
+    assert found.left_out["not_a2a"].count == 1
+
+
+@pytest.mark.parametrize(("limit", "value", "unread"), [("MAX_CARDS", 1, 1), ("MAX_READING_S", 0, 2)])
+async def test_limits_leave_urls_unread(
+    limit: str, value: int, unread: int, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_cards, limit, value)
+    replies = {"/list": as_json(catalog("/a", "/b", "/a")), "/a": as_json(card("https://a.example/mcp"))}
+    async with serving(replies) as server:
+        found = await found_at(f"{server.url}/list", fetcher)
+        assert len(server.paths) == 3 - unread
+    assert len(found.entries) == 2
+    (message,) = (one.message for one in found.findings if one.name == "server_cards_not_read")
+    assert message.startswith(f"{unread} URL")
+
+
+async def test_unchanged_catalog_does_not_hide_a_changed_card(fetcher: Fetcher) -> None:
+    replies = {
+        "/list": as_json(catalog("/card.json"), ETag='"1"'),
+        "/card.json": as_json(card("https://a.example/mcp")),
+    }
+    async with serving(replies) as server:
+        source = ListSource(url=f"{server.url}/list", kinds=MCP_KINDS)
+        first = await found_at(f"{server.url}/list", fetcher)
+        server.replies["/card.json"] = as_json(card("https://b.example/mcp"))
+        second = await read_directory(source, fetching_with(fetcher), known=first.version)
+        assert "if-none-match" not in server.asked("/list")
+    assert isinstance(second, Snapshot)
+    assert [entry.url for entry in second.entries] == ["https://b.example/mcp"]
+
+
+async def test_file_is_read_without_requests_for_cards(tmp_path: Path) -> None:
+    file = tmp_path / "ard.json"
+    file.write_text(
+        '{"specVersion": "1.0", "entries": [{"identifier": "urn:x", "type": "' + CARD_TYPE + '", '
+        '"url": "https://a.example/card.json"}]}'
+    )
+    found = await read_directory(ListSource(file=file, kinds=MCP_KINDS))
+    assert isinstance(found, Snapshot)
+    assert [entry.url for entry in found.entries] == ["https://a.example/card.json"]
