@@ -118,6 +118,40 @@ async def test_nothing_of_a_peer_steers_the_terminal(capsys: pytest.CaptureFixtu
         assert all(line.isprintable() for line in shown.split("\n"))
 
 
+async def test_a_file_gives_a_credential_whose_secret_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LAB_TOKEN", "canary-5e8d21aa")
+    file = tmp_path / "lab.yml"
+    async with serving({"/rpc": answer(403)}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=f"{server.url}/rpc"))
+        file.write_text(f"credentials: [{{name: lab, origin: '{server.url}', bearer: {{env: LAB_TOKEN}}}}]\n")
+        arguments = ["probe", server.url, *ALLOW, "--credential", str(file)]
+        ended = await asyncio.to_thread(main, arguments)
+        assert server.asked("/rpc")["authorization"] == "Bearer canary-5e8d21aa"
+        shown = capsys.readouterr()
+        assert ended == 0
+        assert "credentials_rejected" in shown.out
+        assert "credential lab" in shown.out
+        assert "canary" not in shown.out + shown.err
+        monkeypatch.delenv("LAB_TOKEN")
+        assert await asyncio.to_thread(main, arguments) == 3
+    assert "LAB_TOKEN" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["", "credentials: []\n", "name: x\n", "credentials: [{name: lab, bearer: canary-5e8d21aa}]\n"]
+)
+def test_a_file_without_a_usable_credential_is_refused(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "lab.yml"
+    file.write_text(text)
+    assert main(["probe", "https://lab.example", "--credential", str(file)]) == 3
+    assert main(["probe", "https://lab.example", "--credential", str(tmp_path / "none")]) == 3
+    assert "canary" not in capsys.readouterr().err
+
+
 async def test_a_definition_gives_what_the_command_line_does_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,6 +69,14 @@ def probe(
         Path | None,
         typer.Option("--definition", metavar="FILE", help="Take all other settings from a probe definition."),
     ] = None,
+    credential: Annotated[
+        Path | None,
+        typer.Option(
+            "--credential",
+            metavar="FILE",
+            help="Take credentials from a YAML file with the key credentials, in place of the definition's.",
+        ),
+    ] = None,
 ) -> int:
     """Look at agents once: card, interface and health document, each with how it ended and how long it took.
 
@@ -81,6 +89,7 @@ def probe(
       lifesign probe agent.example other.example --timeout 5s
       lifesign probe https://agent.example --message "Are you there?"
       lifesign probe http://127.0.0.1:8000 --allow-network 127.0.0.0/8
+      lifesign probe https://agent.example --credential credentials.yml
       lifesign probe https://agent.example --json | jq -r .targets[].result
 
     \b
@@ -98,6 +107,10 @@ def probe(
     if len(urls) > MAX_URLS:
         raise InvalidValue("URL...", len(urls), f"{MAX_URLS} at most; lifesign census FILE takes more")
     asked = _definition(urls, definition, timeout_seconds, message, allow_network or ())
+    if credential is not None:
+        from lifesign.prober.definition.file import read_credential_file  # noqa: PLC0415 - takes 200 ms
+
+        asked = asked.model_copy(update={"credentials": read_credential_file(credential)})
     reports = asyncio.run(_probe_all(asked))
     with ignore_broken_pipe():
         if as_json:

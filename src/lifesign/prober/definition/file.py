@@ -4,19 +4,27 @@ import stat
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from lifesign.domain.errors import FileFault
 from lifesign.domain.files.yaml_document import MAX_FILE_BYTES, YamlDocument
 from lifesign.errors import InvalidValue
-from lifesign.prober.definition.credentials import CREDENTIAL_FORMS
+from lifesign.prober.definition.credentials import CREDENTIAL_FORMS, Credentials, CredentialSettings
+from lifesign.prober.definition.layer_settings import DefinitionMapping
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.definition.values import FORMS
 from lifesign.prober.errors import InvalidDefinition
 
 _NO_FILE: Final = "no regular file"
+
+
+class CredentialFile(DefinitionMapping):
+    """A file with credentials alone."""
+
+    credentials: Annotated[Credentials, Field(min_length=1)]
+    """As in a definition."""
 
 
 def read_definition_file(file: Path) -> ProbeDefinition:
@@ -26,18 +34,36 @@ def read_definition_file(file: Path) -> ProbeDefinition:
     is a fault too, as is a key file that is no regular file. Raise InvalidValue if the definition file does
     not exist.
     """
-    try:
-        with file.open("rb") as opened:
-            raw = opened.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InvalidValue("definition", str(file), f"a readable file ({error.strerror})") from None
-    # Half a character is refused on its line.
-    text = raw.decode("utf-8-sig", "surrogateescape")
-    document, definition = _read(text, file)
+    document, definition = _read(_text_of(file, "definition"), file)
     finders = (_list_faults, _opt_out_faults, _key_faults)
     if faults := [fault for find in finders for fault in find(document, definition)]:
         raise InvalidDefinition(faults, file=str(file))
     return definition
+
+
+def read_credential_file(file: Path) -> tuple[CredentialSettings, ...]:
+    """Read a file with the key `credentials` alone, which has the form that a definition has there.
+
+    Raise InvalidDefinition and InvalidValue as `read_definition_file` does, with the name of the option.
+    """
+    text = _text_of(file, "--credential")
+    refuse = partial(InvalidDefinition, file=str(file))
+    document = YamlDocument(text, expected="expected a mapping with the key credentials", refuse=refuse)
+    try:
+        read = CredentialFile.model_validate(document.to_dict(), context={"directory": file.parent})
+    except ValidationError as error:
+        raise document.misread(error, CredentialFile, forms={**FORMS, **CREDENTIAL_FORMS}) from None
+    return read.credentials
+
+
+def _text_of(file: Path, setting: str) -> str:
+    """Return the text of a file; half a character is left for the line that refuses it."""
+    try:
+        with file.open("rb") as opened:
+            raw = opened.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise InvalidValue(setting, str(file), f"a readable file ({error.strerror})") from None
+    return raw.decode("utf-8-sig", "surrogateescape")
 
 
 def _read(text: str, file: Path) -> tuple[YamlDocument, ProbeDefinition]:
