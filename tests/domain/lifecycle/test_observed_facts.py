@@ -464,10 +464,31 @@ def test_failed_assertions_are_counted_by_probe_until_one_passes_all(check: str)
     for number, result in enumerate(results):
         given = (asserted(result, check), asserted("ok", other))
         known = taken(known, seen(number, transport="ok", assertions=given), NOW_S + number)
-        assert known.assertions == given
+        # What was not measured keeps the failure before it.
+        assert known.assertions[0] == asserted("assertion_failed" if number == 1 else result, check)
         rows.append(getattr(known, name))
     assert rows == [1, 1, 2, 0, 1]
     assert Observed.from_json(known.to_json()) == known
+
+
+def test_assertion_that_is_never_measured_holds_no_other_one() -> None:
+    known = Observed()
+    rows = []
+    for number, result in enumerate(["assertion_failed", "assertion_failed", "ok"]):
+        given = (asserted(result, "latency_below"), asserted("not_measured", "certificate_days"))
+        known = taken(known, seen(number, transport="ok", assertions=given), NOW_S + number)
+        rows.append(known.failed_limits_in_row)
+    assert rows == [1, 2, 0]
+
+
+def test_failure_of_another_assertion_is_held_until_it_passes() -> None:
+    known = Observed()
+    rows = []
+    for number, (one, other) in enumerate([("assertion_failed", "ok"), ("not_measured", "ok"), ("ok", "ok")]):
+        given = (asserted(one), asserted(other, of="/status"))
+        known = taken(known, seen(number, transport="ok", assertions=given), NOW_S + number)
+        rows.append(known.failed_assertions_in_row)
+    assert rows == [1, 1, 0]
 
 
 def test_one_passed_assertion_beside_a_failed_one_ends_nothing() -> None:

@@ -6,7 +6,6 @@ running (`agent_history`). Times are seconds since the epoch by the registry's c
 observations is the caller's affair (`registry/target_results`).
 """
 
-from collections.abc import Sequence
 from math import inf
 from typing import Annotated, Any, Final
 
@@ -15,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lifesign.domain.base.clock_skew import not_before
 from lifesign.domain.health.document import MAX_AGENT_ID_CHARS, Count, HealthStatus, Quantity, Ratio
 from lifesign.domain.lifecycle.agent_history import OpenSlot, gathered, half_hour_of
-from lifesign.domain.observation.assertion import AssertionOutcome, AssertionResult
+from lifesign.domain.observation.assertion import AssertionResult
 from lifesign.domain.observation.decision import is_stale, stale_after_seconds
 from lifesign.domain.observation.evidence_age import (
     Evidence,
@@ -125,7 +124,7 @@ class Observed(_Stored):
     last_unhealthy_timestamp_s: _Moment | None = None
     """The `timestamp` of the last one counted; None if the row is empty."""
     assertions: tuple[AssertionResult, ...] = ()
-    """Results of the last measured probe's assertions."""
+    """Last result of each assertion; one that was not measured keeps the failure before it."""
     failed_assertions_in_row: _Row = 0
     """Probes in a row with any other failed assertion than those of the next row; up to MAX_IN_ROW."""
     failed_limits_in_row: _Row = 0
@@ -376,20 +375,29 @@ def _count_failures(
 
 def _assertions(observed: Observed, assertions: tuple[AssertionResult, ...]) -> dict[str, Any]:
     """Count probes with failed assertions. A target without assertions has none that failed."""
-    gradual = [each for each in assertions if each.is_gradual]
-    others = [each for each in assertions if not each.is_gradual]
-    return {
-        "assertions": assertions,
-        "failed_assertions_in_row": _failed_in_row(observed.failed_assertions_in_row, others),
-        "failed_limits_in_row": _failed_in_row(observed.failed_limits_in_row, gradual),
+    failed = {_key(each): each for each in observed.assertions if each.has_failed}
+    known = tuple(
+        each if each.is_measured else failed.get(_key(each), each) for each in assertions
+    )  # What failed has failed until it passes: an answer that did not come proves nothing.
+    rows = {"failed_assertions_in_row": False, "failed_limits_in_row": True}
+    return {"assertions": known} | {
+        name: _failed_in_row(
+            getattr(observed, name),
+            has_failed=any(each.has_failed for each in assertions if each.is_gradual is is_gradual),
+            has_passed=not any(each.has_failed for each in known if each.is_gradual is is_gradual),
+        )
+        for name, is_gradual in rows.items()
     }
 
 
-def _failed_in_row(row: int, assertions: Sequence[AssertionResult]) -> int:
-    if any(each.has_failed for each in assertions):
+def _key(each: AssertionResult) -> tuple[str, str]:
+    return each.name, each.expected
+
+
+def _failed_in_row(row: int, *, has_failed: bool, has_passed: bool) -> int:
+    if has_failed:
         return min(row + 1, MAX_IN_ROW)
-    # Only a probe that passes all of them ends a row; an answer that did not come proves nothing.
-    return 0 if all(each.result is AssertionOutcome.OK for each in assertions) else row
+    return 0 if has_passed else row
 
 
 def _interaction(observed: Observed, observation: Observation, failures_in_row: int) -> dict[str, Any]:

@@ -279,7 +279,7 @@ class ObservedState(BaseModel):
     message: ObservedLayer | None = None
     document: DocumentShown | None = None
     assertions: list[AssertionResult] | None = None
-    """Results of the assertions in the last measured probe; absent if it had none."""
+    """Last result of each assertion; one that was not measured keeps the failure before it."""
     reported_agent_id: str | None = None
     """Name that the agent reports; never a key."""
 

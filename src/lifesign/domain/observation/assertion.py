@@ -124,6 +124,11 @@ class AssertionResult(BaseModel):
         return " ".join(filter(None, (self.of, self.pointer, self.check.value)))
 
     @property
+    def is_measured(self) -> bool:
+        """Whether an answer came to which it applies."""
+        return self.result is not AssertionOutcome.NOT_MEASURED
+
+    @property
     def has_failed(self) -> bool:
         """Whether the answer was wrong."""
         return self.result is AssertionOutcome.ASSERTION_FAILED
