@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -102,8 +103,8 @@ def test_a_file_says_which_servers_offer_what_at_which_price(directory: Path) ->
             9,
             "search/tools/web_search/usd_per_call: expected at most 100000000",
         ),
-        ("[python3,", "[no_such_program,", 4, "search/command/0: "),
-        ("[python3,", "[./search.py,", 4, "search/command/0: "),
+        ("[python3,", "[no_such_program,", 4, "search/command/0: .*: no_such_program"),
+        ("[python3,", "[./search.py,", 4, r"search/command/0: .*: \./search\.py"),
         (
             ", at_most: {usd: 2.5, tokens: 100000}",
             "",
@@ -116,18 +117,18 @@ def test_a_file_says_which_servers_offer_what_at_which_price(directory: Path) ->
             "url: https://docs.example/mcp",
             "url: https://u:p@docs.example/",
             12,
-            "docs/url: ",
+            "docs/url: .*URL",
         ),
         ("url: https://docs.example/mcp", "command: [a]", 11, "docs: expected headers"),
-        ("    command: [python3, search.py]\n", "", 3, "search: expected exactly one"),
+        ("    command: [python3, search.py]\n", "", 3, "search: .*command and url"),
         ("    offer_all: true\n", "", 11, "docs: expected offer_all and price together"),
         ("    price: {tokens_per_call: 10}\n", "", 11, "docs: expected offer_all and price together"),
-        ("MY_KEY}", "NO_KEY}", 7, "search/environment/SEARCH_KEY/variable: "),
-        ("docs.key", "no.key", 14, "docs/headers/Authorization/file: "),
-        ("{variable: MY_KEY}", "{}", 7, "search/environment/SEARCH_KEY: expected exactly"),
+        ("MY_KEY}", "NO_KEY}", 7, "search/environment/SEARCH_KEY/variable: .*: NO_KEY"),
+        ("docs.key", "no.key", 14, "docs/headers/Authorization/file: .*No such"),
+        ("{variable: MY_KEY}", "{}", 7, "search/environment/SEARCH_KEY: .*variable"),
         ("{variable: MY_KEY}", "s3cret", 7, "search/environment/SEARCH_KEY: expected a mapping"),
         ("  docs:", "  Docs:", 11, "Docs: expected 1 to 32 lower-case letters"),
-        ("upstreams:", "upstream:", 1, "/upstreams: "),
+        ("upstreams:", "upstream:", 1, "/upstreams: .*key"),
         (GOOD, "[]", 1, "key upstreams"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else None,
@@ -136,7 +137,7 @@ def test_errors_name_their_line(directory: Path, before: str, after: str, line: 
     assert before in GOOD
     refused = reading(directory, GOOD.replace(before, after, 1))
     assert f"line {line}: " in refused
-    assert told in refused
+    assert re.search(told, refused)
     assert "s3cret" not in refused
 
 
