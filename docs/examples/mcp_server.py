@@ -1,0 +1,24 @@
+"""An MCP server with a health document.
+
+uvicorn --app-dir docs/examples mcp_server:app
+"""
+
+from mcp.server import MCPServer
+
+from lifesign import AgentHealthMiddleware
+
+server = MCPServer("weather")
+
+
+@server.tool()
+def forecast(city: str) -> str:
+    """Return the weather of a city."""
+    if city == "Atlantis":
+        raise LookupError("no station there")
+    return f"It is sunny in {city}."
+
+
+app = AgentHealthMiddleware(
+    server.streamable_http_app(stateless_http=True, json_response=True),
+    agent_id="https://weather.example.com/mcp",
+)
