@@ -8,7 +8,7 @@ import asyncio
 import functools
 import json
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,15 @@ from benchmarks.interleaved import Deed, Measured, is_quick, measure, print_tabl
 from benchmarks.json_rpc import (
     CALL,
     KIB,
+    MCP_CALL,
+    MCP_HEADERS,
     MIB,
     answer_of,
     bracket_like,
     slow_bodies,
     text_like,
     too_many_brackets,
+    tool_result_of,
 )
 
 Message = Any
@@ -47,7 +50,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Receive, Send], Awaitable[None]]
 
-SCOPE = {
+SCOPE: dict[str, Any] = {
     "type": "http",
     "asgi": {"version": "3.0", "spec_version": "2.3"},
     "http_version": "1.1",
@@ -61,6 +64,7 @@ SCOPE = {
     "server": ("127.0.0.1", 8000),
 }
 TEXT = b"Hello, world!"
+JSON_TYPE = b"application/json"
 TEXT_TYPE = b"text/plain; charset=utf-8"
 EVENT = b'data: {"jsonrpc":"2.0","id":1,"result":{"artifactUpdate":{"taskId":"t","lastChunk":false}}}\r\n\r\n'
 CHUNKS = 1000
@@ -164,9 +168,11 @@ def peers() -> dict[str, App]:
 # --- driving ----------------------------------------------------------------------------------------------
 
 
-def caller(method: str) -> tuple[dict[str, Any], Receive, Send]:
+def caller(
+    method: str, call: bytes = CALL, headers: Sequence[tuple[bytes, bytes]] = ()
+) -> tuple[dict[str, Any], Receive, Send]:
     """Return scope, `receive` and `send` of a server without a network, none of which ever waits."""
-    request = {"type": "http.request", "body": CALL if method == "POST" else b"", "more_body": False}
+    request = {"type": "http.request", "body": call if method == "POST" else b"", "more_body": False}
 
     async def receive() -> Message:
         return request
@@ -174,12 +180,17 @@ def caller(method: str) -> tuple[dict[str, Any], Receive, Send]:
     async def send(message: Message) -> None:
         pass
 
-    return {**SCOPE, "method": method}, receive, send
+    return {**SCOPE, "method": method, "headers": [*SCOPE["headers"], *headers]}, receive, send
 
 
-def by_hand(apps: Mapping[str, App], method: str = "GET") -> dict[str, Deed]:
+def by_hand(
+    apps: Mapping[str, App],
+    method: str = "GET",
+    call: bytes = CALL,
+    headers: Sequence[tuple[bytes, bytes]] = (),
+) -> dict[str, Deed]:
     """Return the functions of asking each app, without an event loop."""
-    scope, receive, send = caller(method)
+    scope, receive, send = caller(method, call, headers)
 
     def function_of(app: App) -> Deed:
         def ask(times: int) -> None:
@@ -267,6 +278,21 @@ def show_inspection(rounds: int) -> None:
         ["", "added µs", "of it inspection", "beyond json.loads, target"],
         rows,
     )
+
+
+def show_mcp(rounds: int) -> None:
+    """Show an MCP tool's answer beside an A2A answer of the same size."""
+    kinds = {"A2A": (answer_of(1024), CALL), "MCP": (tool_result_of(1024), MCP_CALL)}
+    functions: dict[str, Deed] = {}
+    for kind, (answer, call) in kinds.items():
+        apps = {f"{kind}: {name}": app for name, app in wrappers_around(raw_app(answer, JSON_TYPE)).items()}
+        functions |= by_hand(apps, "POST", call, MCP_HEADERS if kind == "MCP" else [])
+    measured = measure(functions, times=200, rounds=rounds)
+    added_us = {kind: measured.added(f"{kind}: {OURS}", f"{kind}: {BARE}") / 1000 for kind in kinds}
+    ratio = added_us["MCP"] / added_us["A2A"]
+    rows = [["A2A", f"{added_us['A2A']:.2f}", "", ""]]
+    rows.append(["MCP", f"{added_us['MCP']:.2f}", f"{ratio:.2f}", verdict(ratio, at_most=1)])
+    print_table("An answer of 1 KB of MCP beside one of A2A", ["", "added µs", "ratio", "target"], rows)
 
 
 def show_bodies(rounds: int) -> None:
@@ -358,6 +384,7 @@ def main() -> None:
     rounds = 60 if is_quick(__doc__) else 800
     show_added(rounds)
     show_inspection(rounds)
+    show_mcp(rounds)
     show_bodies(max(10, rounds // 10))
     show_slow_bodies(max(5, rounds // 20))
     show_long_answer(rounds)

@@ -38,6 +38,31 @@ def _answer(text: str, length: int = 0) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"task": task}}).encode()
 
 
+MCP_CALL = json.dumps(
+    {
+        "method": "tools/call",
+        "params": {"name": "forecast", "arguments": {"city": "Lisbon"}},
+        "jsonrpc": "2.0",
+        "id": 1,
+    }
+).encode()
+MCP_HEADERS = [
+    (b"accept", b"application/json, text/event-stream"),
+    (b"mcp-protocol-version", b"2025-11-25"),
+]
+
+
+def tool_result_of(size_bytes: int) -> bytes:
+    """Return the result of an MCP tool of exactly so many bytes."""
+    without_text = _tool_result("")
+    return _tool_result(("Sunny. " * size_bytes)[: size_bytes - len(without_text)])
+
+
+def _tool_result(text: str) -> bytes:
+    result = {"content": [{"type": "text", "text": text}], "isError": False}
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode()
+
+
 KIB = 1024
 MIB = 1024 * KIB
 MOST_MARKS = 20_000
