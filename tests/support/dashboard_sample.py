@@ -165,6 +165,12 @@ async def _remember(api: RegistryApi, clock: WoundClock, agent_id: str) -> None:
     await api.database.write(function)
 
 
+ASSERTION = {
+    "of": "/status", "check": "equals", "pointer": "/queue/depth", "result": "ok",
+    "expected": "17", "actual": "17",
+}  # fmt: skip
+
+
 def _look(clock: WoundClock, name: str, minute: int) -> dict[str, Any]:
     is_down = name in {"planner", "flaky"} and minute >= 36
     status = "degraded" if name == "summariser" and minute >= 30 else "healthy"
@@ -177,6 +183,7 @@ def _look(clock: WoundClock, name: str, minute: int) -> dict[str, Any]:
         "discovery": answer,
         "transport": answer | {"latency_ms": 240.0 + minute % 13 * 21},
         "readiness": answer | {"latency_ms": 31.5},
+        **({"assertions": [ASSERTION]} if name == "summariser" else {}),
         "document": {
             "status": status,
             "timestamp": moment(clock.at_s).isoformat(),

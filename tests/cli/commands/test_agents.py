@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.assertions import asserted
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
 from tests.support.reporting import report
 from tests.support.suspension import suspend
@@ -469,6 +470,20 @@ def test_record_of_heartbeats_alone_says_why_health_is_unknown() -> None:
     assert label == "why"
     assert "monitoring both" in text
     assert "why" not in [line.label for line in page(record_of(monitoring="probe", health="healthy"))]
+
+
+def test_assertions_are_shown_with_both_values() -> None:
+    observed = {"failures_in_row": 0, "recent_interactions": "1"}
+    given = [asserted(result).model_dump(mode="json") for result in ("assertion_failed", "not_measured")]
+    lines = [
+        line.text
+        for line in page(record_of(observed=observed | {"assertions": given}))
+        if line.label == "assertion"
+    ]
+    assert lines == [
+        "assertion_failed: message text_contains 'OK', got 'no idea'",
+        "not_measured: message text_contains 'OK'",
+    ]
 
 
 def test_links_and_claims_have_their_own_labels() -> None:

@@ -25,6 +25,15 @@ def test_reported_figures_are_beside_observed_ones(sample: Sample) -> None:
         assert words in text
 
 
+def test_assertions_are_listed_with_their_values(sample: Sample) -> None:
+    html = sample.visitor(Role.READER).get("/agents/summariser").html
+    (table,) = re.findall(r'aria-label="Assertions">(.*?)</table>', html, re.DOTALL)
+    assert re.findall(r"<t[hd](?: scope=\"row\")?>([^<]*)</t[hd]>", table) == [
+        "/status /queue/depth equals", "ok", "17", "17",
+    ]  # fmt: skip
+    assert 'aria-label="Assertions"' not in sample.visitor(Role.READER).get(AGENT).html
+
+
 def test_history_is_described_for_screen_readers(sample: Sample) -> None:
     html = sample.visitor(Role.READER).get("/agents/planner").html
     (status,) = re.findall(r'aria-label="(Status: [^"]+)"', html)
