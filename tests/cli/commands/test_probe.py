@@ -71,6 +71,29 @@ async def test_who_may_not_be_asked_is_not_down(capsys: pytest.CaptureFixture[st
     assert server.heads == []
 
 
+async def test_mcp_server_is_probed_with_the_kind_that_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    result = {"supportedVersions": ["2026-07-28"], "capabilities": {}}
+    replies = {"/mcp": as_json({"jsonrpc": "2.0", "id": 1, "result": result})}
+    async with serving(replies) as server:
+        url, file = f"{server.url}/mcp", tmp_path / "probe.yml"
+        asked = {"card": True, "health": False}
+        target = {"url": url, "kind": "a2a", "ask": asked}
+        file.write_text(json.dumps({"name": "one", "contact": "mailto:a@agent.example", "targets": [target]}))
+        for options in ((), ("--definition", str(file))):
+            command = ["probe", url, *ALLOW, "--kind", "mcp", "--json", *options]
+            assert await asyncio.to_thread(main, command) == 0
+            [shown] = json.loads(capsys.readouterr().out)["targets"]
+            assert shown["observation"]["transport"]["result"] == "ok"
+    assert CARD_PATH not in server.paths
+
+
+def test_unknown_kind_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", "https://agent.example", "--kind", "ftp"]) == 3
+    assert "--kind" in capsys.readouterr().err
+
+
 async def test_a_gate_is_not_down(capsys: pytest.CaptureFixture[str]) -> None:
     ended, _ = await run({CARD_PATH: answer(401), HEALTH_PATH: answer(401)})
     assert ended == 0

@@ -41,6 +41,7 @@ def test_a_role_is_that_of_a_key() -> None:
         ("NETWORK,...", []),
         ("FILE|URL|-", []),
         ("accept|reject", []),
+        ("a2a|mcp", []),
         ("N", ["N"]),
         ("path", ["path"]),
         ("FILE|PATH", ["PATH"]),

@@ -57,6 +57,10 @@ def probe(
             "--message", metavar="TEXT", help="Send it to every agent; it may cost its owner money."
         ),
     ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option("--kind", metavar="a2a|mcp", help="What the URLs are; else this is found out."),
+    ] = None,
     allow_network: Annotated[
         list[str] | None,
         typer.Option(
@@ -80,6 +84,8 @@ def probe(
 ) -> int:
     """Look at agents once: card, interface and health document, each with how it ended and how long it took.
 
+    An MCP server is asked what it is (`server/discover`, or a handshake); no tool is called.
+
     No file, no database and no registry are needed, and nothing is kept. Private addresses are not
     contacted unless their network is named.
 
@@ -88,6 +94,7 @@ def probe(
       lifesign probe https://agent.example
       lifesign probe agent.example other.example --timeout 5s
       lifesign probe https://agent.example --message "Are you there?"
+      lifesign probe https://mcp.example/mcp --kind mcp
       lifesign probe http://127.0.0.1:8000 --allow-network 127.0.0.0/8
       lifesign probe https://agent.example --credential credentials.yml
       lifesign probe https://agent.example --json | jq -r .targets[].result
@@ -106,7 +113,7 @@ def probe(
 
     if len(urls) > MAX_URLS:
         raise InvalidValue("URL...", len(urls), f"{MAX_URLS} at most; lifesign census FILE takes more")
-    asked = _definition(urls, definition, timeout_seconds, message, allow_network or ())
+    asked = _definition(urls, definition, timeout_seconds, message, allow_network or (), kind=kind)
     if credential is not None:
         from lifesign.prober.definition.file import read_credential_file  # noqa: PLC0415 - takes 200 ms
 
@@ -142,13 +149,17 @@ def _definition(
     timeout_seconds: float | None,
     message: str | None,
     networks: "Sequence[str]",
+    *,
+    kind: str | None,
 ) -> "ProbeDefinition":
     """Return what is asked of whom; what the command line says stands above what the file says."""
     from lifesign.prober.definition.models import ProbeDefinition  # noqa: PLC0415 - see probe
 
+    if kind not in {None, "a2a", "mcp"}:
+        raise InvalidValue("--kind", kind, "a2a or mcp")
     with options(**{"network": "--allow-network", "ask.message.text": "--message"}):
         given = ProbeDefinition.for_urls(
-            urls, networks=networks, message=message, total_seconds=timeout_seconds
+            urls, networks=networks, message=message, total_seconds=timeout_seconds, kind=kind
         )
     if file is None:
         return given
@@ -156,7 +167,12 @@ def _definition(
 
     read = read_definition_file(file)
     settings = read.settings_by_url
-    targets = tuple(settings.get(target.url, target) for target in given.targets)
+    targets = tuple(
+        known
+        if (known := settings.get(target.url)) is not None and kind is None
+        else (known or target).model_copy(update={"kind": target.kind})
+        for target in given.targets
+    )
     changed: dict[str, Any] = {"targets": targets, "directories": ()}
     if timeout_seconds is not None:
         changed["timeouts"] = read.timeouts.model_copy(update=read.timeouts.within(timeout_seconds))

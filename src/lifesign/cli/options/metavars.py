@@ -42,7 +42,7 @@ METAVARS: Final[Mapping[str, str]] = MappingProxyType({
 """Meaning of each word. A short choice is written out instead: `heartbeat|probe`."""
 
 _SEPARATORS = re.compile(r"\.\.\.|[\[\]|:=,]")
-_LITERAL = re.compile(r"[a-z-]+")
+_LITERAL = re.compile(r"[a-z0-9-]+")
 
 
 def unknown_words(metavar: str) -> list[str]:

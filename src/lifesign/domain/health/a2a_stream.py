@@ -319,6 +319,13 @@ def read_event_stream(body: bytes) -> StreamEnd:
     return reader.end()
 
 
+def event_data(body: bytes) -> Iterator[bytes]:
+    """Yield the data of every whole event of a stream that has data."""
+    for _, data in _events(body.removeprefix(_BYTE_ORDER_MARK).splitlines()):
+        if data:
+            yield data
+
+
 def has_shape(shape: Shape, piece: bytes) -> bool:
     """Return whether a piece is one event of this shape, which need not be parsed."""
     head, prefix, tail, suffix, inside = shape

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from lifesign.domain.mcp.conversation import Generation
 from lifesign.domain.observation.results import (
     AGENT_ID_PATTERN,
     MAX_ETAG_CHARS,
@@ -99,6 +100,10 @@ class ProbeMemory(BaseModel):
     health_url: _Url = None
     """URL of the last health document; before the first one, the URL in the card."""
 
+    mcp_generation: Annotated[Generation, Field(strict=False)] | None = None
+    """How an MCP server is spoken to."""
+    mcp_generation_at_s: _Moment = None
+    """When that was found out."""
     link_registry: Annotated[str, Field(max_length=MAX_URL_CHARS)] | None = None
     """Registry that the card's health extension names; goes with `link_agent_id`."""
     link_agent_id: Annotated[str, Field(pattern=AGENT_ID_PATTERN)] | None = None

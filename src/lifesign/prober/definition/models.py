@@ -487,6 +487,7 @@ class ProbeDefinition(DefinitionMapping):
         networks: Sequence[str] = (),
         message: str | None = None,
         total_seconds: float | None = None,
+        kind: str | None = None,
     ) -> "ProbeDefinition":
         """Return the definition of a look at these URLs that no file describes.
 
@@ -497,7 +498,7 @@ class ProbeDefinition(DefinitionMapping):
             target = read_target(url)
             if isinstance(target, AddressRefused):
                 raise InvalidValue("URL", without_password(url), f"an agent's URL ({target.reason})")
-            targets.append(target)
+            targets.append({"url": target, "kind": kind})
         read_networks(networks, "network")
         try:
             return cls.model_validate({

@@ -1,6 +1,7 @@
 """Settings of single targets in a probe definition."""
 
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator
@@ -12,11 +13,22 @@ from lifesign.prober.definition.layer_settings import MAX_PATHS, DefinitionMappi
 from lifesign.prober.definition.values import Target, take_unique
 
 
+class TargetKind(StrEnum):
+    """Protocol of a target."""
+
+    A2A = "a2a"
+    """An agent with a card."""
+    MCP = "mcp"
+    """An MCP server; the URL is that of its endpoint."""
+
+
 class TargetSettings(DefinitionMapping):
     """One target with settings of its own. They apply to its URL wherever else the URL is listed."""
 
     url: Target
     """URL or domain of the agent."""
+    kind: TargetKind | None = None
+    """`a2a` or `mcp`; null: looks for a card, and without one sends `server/discover`."""
     ask: LayerSettings | None = None
     """Layers for this target. Replaces the definition's `ask` as a whole; null: that of the definition."""
 

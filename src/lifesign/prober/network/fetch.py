@@ -39,9 +39,11 @@ from lifesign.prober.network.resolver import Resolver
 if TYPE_CHECKING:
     from lifesign.prober.definition.models import Timeouts
 
-Method = Literal["GET", "POST", "OPTIONS"]
+Method = Literal["GET", "POST", "OPTIONS", "DELETE"]
 
-HARMLESS_HEADERS: Final = frozenset({"accept", "content-type", "a2a-version", "a2a-extensions"})
+HARMLESS_HEADERS: Final = frozenset({
+    "accept", "content-type", "a2a-version", "a2a-extensions", "mcp-method", "mcp-protocol-version",
+})  # fmt: skip
 """Headers that may be sent to another origin.
 
 Any other header may contain a secret and stays with its origin.
@@ -125,6 +127,8 @@ class Fetched(Answer):
     """The methods that `Allow` names, as sent (RFC 9110 10.2.1)."""
     credential: str | None = None
     """Name of the credential that the last request carried."""
+    mcp_session: str = ""
+    """`Mcp-Session-Id`, as sent; empty without one."""
 
 
 @dataclass(slots=True)
@@ -321,6 +325,7 @@ class Fetcher:
             is_part=is_part,
             is_unchanged=is_unchanged,
             allow=reply.headers.get("Allow", ""),
+            mcp_session=reply.headers.get("Mcp-Session-Id", ""),
             phases=_phases(line, ended_s),
             address=line.address,
             certificate_expires_at=line.certificate_expires_at,

@@ -27,11 +27,12 @@ from lifesign.domain.schedule.cadence import after_probe, wants_card
 from lifesign.prober.credentials.store import CredentialStore
 from lifesign.prober.definition.layer_settings import LayerSettings
 from lifesign.prober.definition.models import ProbeDefinition
-from lifesign.prober.definition.target_settings import paths_of
+from lifesign.prober.definition.target_settings import TargetKind, paths_of
 from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.network.host_limiter import AddressBusy
 from lifesign.prober.probe.assertions import check_assertions, needs_body
 from lifesign.prober.probe.discovery import discover
+from lifesign.prober.probe.mcp_server import ServerLayers, find_server_health, nothing_asked, probe_server
 from lifesign.prober.probe.message import send_message
 from lifesign.prober.probe.other_origins import OtherOrigins
 from lifesign.prober.probe.readiness import read_health
@@ -43,6 +44,9 @@ from lifesign.prober.witness.target_contact import ContactReader, NetworkClasses
 
 _WITH_DOCUMENT: Final = frozenset({ResultClass.OK, ResultClass.STALE_DOCUMENT})
 """Results of the health document with which a document comes."""
+
+SERVER_ERROR: Final = 500
+"""Lowest status of a server's own fault."""
 
 _log = logging.getLogger("lifesign")
 
@@ -70,6 +74,8 @@ class Prober:
         self._definition = definition
         self._settings_by_url = definition.settings_by_url
         self._checks_by_url = {url: target.checks for url, target in self._settings_by_url.items()}
+        self._kinds = {url: target.kind for url, target in self._settings_by_url.items()}
+        self._named = frozenset(definition.target_urls)
         self._cadence = definition.cadence.policy()
         self._evidence = evidence
         self._opt_outs = opt_outs or None
@@ -136,10 +142,16 @@ class Prober:
         return (None if settings is None else settings.ask) or self._definition.ask
 
     async def _observe(self, visit: ProbeSession) -> Observation:
-        asked, memory = self._asked_of(visit), visit.entry.memory
+        asked = self._asked_of(visit)
         if (away := await self._refused_by_rules(visit)) is not None:
             card, document = (away, None) if asked.card else (None, away)
             return self._observation(visit, discovery=card, readiness=document)
+        if self._is_server(visit):
+            return await self._observe_server(visit, asked)
+        return await self._observe_agent(visit, asked)
+
+    async def _observe_agent(self, visit: ProbeSession, asked: LayerSettings) -> Observation:
+        memory = visit.entry.memory
         # A message is no reason to leave the card out: before one is sent, we make sure whom it reaches.
         places = (
             memory.interface_url if asked.transport else None,
@@ -153,6 +165,8 @@ class Prober:
         discovery = transport = readiness = message = None
         if visit.asks_card:
             discovery = await discover(visit)
+            if (found := await self._found_server(visit, discovery)) is not None:
+                return await self._with_health(visit, asked, found)
             if memory.card_read_at_s is None and not visit.may_ask(visit.given.url):
                 # The most frequent case in a directory: no answer, and nothing is known but the URL.
                 return self._observation(visit, discovery=discovery)
@@ -177,6 +191,49 @@ class Prober:
             transport=transport,
             readiness=readiness,
             message=message,
+            paths=await _ask_paths(visit, paths_of(self._settings_by_url.get(visit.entry.url), asked)),
+        )
+
+    def _is_server(self, visit: ProbeSession) -> bool:
+        """Return whether the definition says that a target is an MCP server, or that was found out.
+
+        What was found out counts only for targets that the definition names: a POST to a crawled URL might do
+        something, and another prober may have written the memory.
+        """
+        kind = self._kinds.get(visit.entry.url)
+        is_known = visit.entry.memory.mcp_generation is not None and visit.entry.url in self._named
+        return kind is TargetKind.MCP or (kind is None and is_known)
+
+    async def _found_server(self, visit: ProbeSession, discovery: LayerResult | None) -> ServerLayers | None:
+        """Ask a target that the definition names, and that has no card, whether it is an MCP server."""
+        # 404, or a status with which a server refuses a GET.
+        is_without_card = (
+            discovery is not None
+            and discovery.result in {ResultClass.NOT_AN_AGENT, ResultClass.HTTP_ERROR}
+            and (discovery.status_code or SERVER_ERROR) < SERVER_ERROR
+        )
+        is_unknown = self._kinds.get(visit.entry.url) is None and visit.entry.url in self._named
+        if not (is_without_card and is_unknown) or visit.has_found_another:
+            return None
+        found = await probe_server(visit, may_shake_hands=False)
+        return found if found is not None and found.discovery.result is ResultClass.OK else None
+
+    async def _observe_server(self, visit: ProbeSession, asked: LayerSettings) -> Observation:
+        """Probe an MCP server."""
+        found = await probe_server(visit)
+        if found is None:
+            return self._observation(visit, discovery=nothing_asked(visit))
+        return await self._with_health(visit, asked, found)
+
+    async def _with_health(
+        self, visit: ProbeSession, asked: LayerSettings, found: ServerLayers
+    ) -> Observation:
+        find_server_health(visit)
+        return self._observation(
+            visit,
+            discovery=found.discovery,
+            transport=found.transport,
+            readiness=await read_health(visit) if asked.health else None,
             paths=await _ask_paths(visit, paths_of(self._settings_by_url.get(visit.entry.url), asked)),
         )
 

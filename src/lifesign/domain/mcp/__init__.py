@@ -1,0 +1,1 @@
+"""Model Context Protocol: what a prober sends to a server, and what its answers mean."""

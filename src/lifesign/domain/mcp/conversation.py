@@ -1,0 +1,204 @@
+"""Requests to an MCP server, and its answers (Model Context Protocol, 2025-03-26 to 2026-07-28).
+
+A server of 2026-07-28 answers `server/discover` without a session. An older one needs a handshake:
+`initialize`, then `notifications/initialized`. The prober calls no tool here.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Any, Final
+
+from lifesign.domain.health.a2a_response import parse_or_none
+from lifesign.domain.health.a2a_stream import event_data
+from lifesign.domain.text.safe_text import harmless
+
+CURRENT_VERSION: Final = "2026-07-28"
+"""First version with `server/discover`."""
+HANDSHAKE_VERSION: Final = "2025-11-25"
+"""Last version with a handshake."""
+ACCEPT: Final = "application/json, text/event-stream"
+"""A server may answer with either; without both it refuses the request."""
+EVENT_STREAM: Final = "text/event-stream"
+SESSION_HEADER: Final = "Mcp-Session-Id"
+MAX_SESSION_CHARS: Final = 512
+MAX_EVENTS: Final = 1_000
+"""Maximum of events that are read before the answer: a server may send notifications first."""
+MAX_VERSION_CHARS: Final = 32
+MAX_NAME_CHARS: Final = 64
+REQUEST_ID: Final = 1
+UNSUPPORTED_VERSION: Final = -32022
+_ERRORS_OF_CURRENT: Final = frozenset({-32020, -32021, UNSUPPORTED_VERSION})
+"""Codes that only a server of 2026-07-28 or later answers with."""
+_OLDER_STATUSES: Final = frozenset({400, 404, 405, 406, 415})
+_REQUEST_HEADERS: Final = MappingProxyType({"Content-Type": "application/json"})
+_CLIENT: Final = MappingProxyType({"name": "lifesign", "version": "1"})
+
+
+class Generation(StrEnum):
+    """How a server is spoken to."""
+
+    STATELESS = "stateless"
+    """Requests without a session, since 2026-07-28."""
+    HANDSHAKE = "handshake"
+    """`initialize` first, 2025-03-26 to 2025-11-25."""
+
+
+@dataclass(frozen=True, slots=True)
+class McpRequest:
+    """One POST."""
+
+    body: bytes
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class McpReply:
+    """A server's answer to one request."""
+
+    result: Mapping[str, Any] | None = None
+    code: int | None = None
+    """Code of a JSON-RPC error; None without one."""
+    error_data: object = None
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether it is a JSON-RPC answer at all."""
+        return self.result is not None or self.code is not None
+
+
+NO_REPLY: Final = McpReply()
+
+
+def discover_request(version: str = CURRENT_VERSION) -> McpRequest:
+    """Return `server/discover`."""
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": version,
+        "io.modelcontextprotocol/clientInfo": dict(_CLIENT),
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    return _request("server/discover", {"_meta": meta}, {"MCP-Protocol-Version": version})
+
+
+def initialize_request() -> McpRequest:
+    """Return `initialize`."""
+    params = {"protocolVersion": HANDSHAKE_VERSION, "capabilities": {}, "clientInfo": dict(_CLIENT)}
+    return _request("initialize", params, {})
+
+
+def initialized_notification(version: str, session_id: str | None) -> McpRequest:
+    """Return the notification that ends a handshake."""
+    body = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    return McpRequest(json.dumps(body).encode(), session_headers(version, session_id))
+
+
+def ping_request(version: str, session_id: str | None) -> McpRequest:
+    """Return `ping`, which shows that a session works."""
+    return _request("ping", None, session_headers(version, session_id))
+
+
+def session_headers(version: str, session_id: str | None) -> Mapping[str, str]:
+    """Return the headers of requests after a handshake."""
+    session = {} if session_id is None else {SESSION_HEADER: session_id}
+    return {**_REQUEST_HEADERS, "MCP-Protocol-Version": version, **session}
+
+
+def read_reply(content_type: str, body: bytes) -> McpReply:
+    """Return the answer to our request in a body; NO_REPLY if there is none.
+
+    Messages with a `method` are requests and notifications of the server, and never its answer. The id must
+    be that of the request, a number.
+    """
+    values = _values_of_stream(body) if content_type == EVENT_STREAM else iter((parse_or_none(body),))
+    for value in values:
+        for message in value if isinstance(value, list) else (value,):
+            if isinstance(message, dict) and "method" not in message and _is_ours(message):
+                return _read_message(message)
+    return NO_REPLY
+
+
+def is_discovered(reply: McpReply) -> bool:
+    """Return whether a reply is a valid result of `server/discover`."""
+    versions = None if reply.result is None else reply.result.get("supportedVersions")
+    return isinstance(versions, list) and any(isinstance(version, str) for version in versions)
+
+
+def initialized_version(reply: McpReply) -> str | None:
+    """Return the version that a valid result of `initialize` names; None if the result is not valid."""
+    result = reply.result
+    if result is None or not isinstance(result.get("capabilities"), dict):
+        return None
+    version = result.get("protocolVersion")
+    is_usable = isinstance(version, str) and 0 < len(version) <= MAX_VERSION_CHARS and version.isprintable()
+    return version if is_usable and isinstance(version, str) and version.isascii() else None
+
+
+def offered_version(reply: McpReply) -> str | None:
+    """Return the newest version with `server/discover` that a refusal offers; None if it offers none."""
+    if reply.code != UNSUPPORTED_VERSION or not isinstance(reply.error_data, dict):
+        return None
+    offered = reply.error_data.get("supported")
+    versions = [
+        version
+        for version in (offered if isinstance(offered, list) else ())
+        if isinstance(version, str) and len(version) == len(CURRENT_VERSION) and version.isascii()
+        and version.replace("-", "").isdecimal() and version >= CURRENT_VERSION
+    ]  # fmt: skip
+    return max(versions, default=None)
+
+
+def may_be_older(status: int, body: bytes, reply: McpReply) -> bool:
+    """Return whether an answer to `server/discover` may come from a server that needs a handshake."""
+    if is_discovered(reply) or reply.code in _ERRORS_OF_CURRENT:
+        return False
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return bool(body)
+    return status < HTTPStatus.MULTIPLE_CHOICES or status in _OLDER_STATUSES
+
+
+def server_name(reply: McpReply) -> str:
+    """Return name and version that the server gives, printable and bounded; empty if it gives none."""
+    result = reply.result or {}
+    info = result.get("serverInfo")
+    if not isinstance(info, dict):
+        meta = result.get("_meta")
+        info = meta.get("io.modelcontextprotocol/serverInfo") if isinstance(meta, dict) else None
+    parts = (info.get("name"), info.get("version")) if isinstance(info, dict) else ()
+    return " ".join(harmless(part[:MAX_NAME_CHARS]) for part in parts if isinstance(part, str) and part)
+
+
+def usable_session(session_id: str) -> str | None:
+    """Return a session id that may be sent back: printable ASCII of bounded length; else None."""
+    is_usable = 0 < len(session_id) <= MAX_SESSION_CHARS and all("!" <= char <= "~" for char in session_id)
+    return session_id if is_usable else None
+
+
+def _request(method: str, params: Mapping[str, Any] | None, headers: Mapping[str, str]) -> McpRequest:
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": REQUEST_ID, "method": method}
+    if params is not None:
+        message["params"] = params
+    # Servers since 2026-07-28 require the method's name; older ones ignore it.
+    return McpRequest(json.dumps(message).encode(), {**_REQUEST_HEADERS, "Mcp-Method": method, **headers})
+
+
+def _values_of_stream(body: bytes) -> Iterator[object]:
+    for number, data in enumerate(event_data(body)):
+        if number >= MAX_EVENTS:
+            return
+        yield parse_or_none(data)
+
+
+def _is_ours(message: Mapping[str, Any]) -> bool:
+    given = message.get("id")
+    return message.get("jsonrpc") == "2.0" and type(given) is int and given == REQUEST_ID
+
+
+def _read_message(message: Mapping[str, Any]) -> McpReply:
+    error, result = message.get("error"), message.get("result")
+    if isinstance(error, dict):
+        code = error.get("code")
+        return McpReply(code=code if type(code) is int else 0, error_data=error.get("data"))
+    return McpReply(result=result) if isinstance(result, dict) else NO_REPLY

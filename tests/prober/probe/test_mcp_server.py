@@ -1,0 +1,269 @@
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.server.mcpserver import MCPServer
+from tests.support.agent_check import card
+from tests.support.message_server import Agent, Got, Says, agent
+from tests.support.official_clients import NODE_ROOT
+from tests.support.probing import SHORT_SECONDS, layer, probing, results, see
+from tests.support.servers import REPOSITORY, Server, serving
+from tests.support.uvicorn_thread import served
+
+from lifesign.domain.mcp.conversation import CURRENT_VERSION, Generation
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import Observation, ResultClass
+from lifesign.prober.probe.mcp_server import MAX_ANSWER_BYTES, RETRY_DISCOVERY_SECONDS
+
+DAY_S = 1_790_000_000.0
+DISCOVER, INITIALIZE = "server/discover", "initialize"
+
+
+def rpc(got: Got, **members: Any) -> Says:
+    return Says({"jsonrpc": "2.0", "id": got.json.get("id"), **members})
+
+
+def refused(got: Got, code: int, status: int = 200, **members: Any) -> Says:
+    error = {"code": code, "message": "no", **members}
+    return Says({"jsonrpc": "2.0", "id": got.json.get("id"), "error": error}, status=status)
+
+
+def stateless(got: Got) -> Says:
+    return rpc(got, result={"supportedVersions": [CURRENT_VERSION], "capabilities": {}})
+
+
+def handshaking(got: Got, *, session: str = "", first: Callable[[Got], Says] | None = None) -> Says:
+    """A server of 2025."""
+    match got.json["method"]:
+        case "server/discover":
+            return first(got) if first else refused(got, -32601)
+        case "initialize":
+            result = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "old"}}
+            says = rpc(got, result=result)
+            return Says(says.body, headers=f"Mcp-Session-Id: {session}\r\n" if session else "")
+        case "ping":
+            return rpc(got, result={})
+        case _:
+            return Says(status=202)
+
+
+async def probed(answers: Callable[[Got], Says], **settings: Any) -> tuple[Observation, Agent]:
+    """Probe a server whose kind the definition names."""
+    async with agent(answers, {}) as serving:
+        url = f"{serving.url}/mcp"
+        return await see(url, targets=[{"url": url, "kind": "mcp"}], **settings), serving
+
+
+def methods(serving: Agent) -> list[str]:
+    return [got.json["method"] if got.method == "POST" else got.method for got in serving.got]
+
+
+async def test_stateless_server_is_discovered_with_one_request() -> None:
+    observation, serving = await probed(stateless, ask={"health": False})
+    assert methods(serving) == [DISCOVER]
+    assert results(observation) == {"discovery": "ok", "transport": "ok"}
+    assert observation.result is ResultClass.OK
+
+
+async def test_refused_version_is_replaced_once() -> None:
+    def answers(got: Got) -> Says:
+        if got.headers["mcp-protocol-version"] == "2027-01-01":
+            return stateless(got)
+        return refused(got, -32022, 400, data={"supported": ["2027-01-01"]})
+
+    observation, serving = await probed(answers, ask={"health": False})
+    assert [got.headers["mcp-protocol-version"] for got in serving.got] == [CURRENT_VERSION, "2027-01-01"]
+    assert observation.result is ResultClass.OK
+
+
+async def test_server_that_offers_only_other_versions_forever_is_asked_twice() -> None:
+    observation, serving = await probed(
+        lambda got: refused(got, -32022, 400, data={"supported": ["2099-01-01"]}), ask={"health": False}
+    )
+    assert methods(serving) == [DISCOVER, DISCOVER]
+    assert results(observation) == {"discovery": "invalid_document"}
+
+
+@pytest.mark.parametrize("session", ["", "s-1"])
+async def test_older_server_gets_a_handshake_whose_session_is_ended(session: str) -> None:
+    observation, serving = await probed(lambda got: handshaking(got, session=session), ask={"health": False})
+    expected = [DISCOVER, INITIALIZE, "notifications/initialized", "ping"]
+    assert methods(serving) == expected + ["DELETE"] * bool(session)
+    assert {got.headers.get("mcp-session-id", "") for got in serving.got[2:]} == {session}
+    assert {got.headers["mcp-protocol-version"] for got in serving.got[2:]} == {"2025-06-18"}
+    assert layer(observation.discovery).reason == "MCP 2025-06-18: old"
+
+
+@pytest.mark.parametrize("status", [401, 402, 403])
+async def test_server_behind_a_login_is_gated_and_gets_no_handshake(status: int) -> None:
+    observation, serving = await probed(lambda _: Says(status=status), ask={"health": False})
+    assert results(observation) == {"discovery": "gated", "transport": "gated"}
+    assert methods(serving) == [DISCOVER]
+
+
+@pytest.mark.parametrize("takes", ["secret-1", "another"])
+async def test_credential_goes_with_every_request_of_a_conversation(tmp_path: Path, takes: str) -> None:
+    (tmp_path / "token").write_text("secret-1\n")
+    (tmp_path / "token").chmod(0o600)
+
+    def answers(got: Got) -> Says:
+        if got.headers.get("authorization") != f"Bearer {takes}":
+            return Says(status=401)
+        return handshaking(got, session="s-1") if got.method == "POST" else Says()
+
+    async with agent(answers, {}) as serving:
+        url = f"{serving.url}/mcp"
+        credential = {"name": "acme", "origin": serving.url, "bearer": {"file": str(tmp_path / "token")}}
+        observation = await see(
+            url,
+            targets=[{"url": url, "kind": "mcp"}],
+            credentials=[credential],
+            ask={"health": False},
+        )
+    assert {got.headers.get("authorization") for got in serving.got} == {"Bearer secret-1"}
+    expected = "ok" if takes == "secret-1" else "credentials_rejected"
+    assert results(observation) == {"discovery": expected, "transport": expected}
+    assert len(serving.got) == (5 if takes == "secret-1" else 1)
+
+
+async def test_busy_server_gets_no_handshake() -> None:
+    observation, serving = await probed(lambda _: Says(status=429), ask={"health": False})
+    assert methods(serving) == [DISCOVER]
+    assert not layer(observation.discovery).is_measured
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        (lambda _: Says(b"<html>", content_type="text/html"), "not_an_agent"),
+        (lambda _: Says(b"oops", status=500, content_type="text/plain"), "http_error"),
+        (lambda got: refused(got, -32603), "invalid_document"),
+        (lambda got: rpc(got, result={"nothing": 1}), "not_an_agent"),
+        (
+            lambda got: Says({"jsonrpc": "2.0", "id": "1", "result": stateless(got).body["result"]}),
+            "not_an_agent",
+        ),
+        (lambda _: Says(b"[" * 100_000), "not_an_agent"),
+        (lambda _: Says(b" " * (MAX_ANSWER_BYTES + 1)), "too_large"),
+    ],
+)
+async def test_server_that_answers_neither_question_has_failed(
+    answers: Callable[[Got], Says], expected: str
+) -> None:
+    observation, serving = await probed(answers, ask={"health": False})
+    assert results(observation) == {"discovery": expected}
+    assert layer(observation.discovery).has_failed
+    assert len(serving.got) <= 2
+
+
+async def test_server_that_never_answers_times_out() -> None:
+    observation, serving = await probed(
+        lambda _: Says(after_s=60), ask={"health": False}, timeouts={"first_byte_seconds": SHORT_SECONDS}
+    )
+    assert results(observation) == {"discovery": "timeout"}
+    assert len(serving.got) == 1
+
+
+@pytest.mark.parametrize("session", ["a b", "x" * 600])
+async def test_session_id_that_cannot_be_sent_back_is_left_out(session: str) -> None:
+    observation, serving = await probed(lambda got: handshaking(got, session=session), ask={"health": False})
+    assert observation.result is ResultClass.OK
+    assert all("mcp-session-id" not in got.headers for got in serving.got)
+
+
+async def test_health_document_is_looked_for_below_the_parent_of_the_endpoint() -> None:
+    _, serving = await probed(stateless)
+    assert [got.path for got in serving.got if got.method == "GET"] == ["/.well-known/agent-health"]
+
+
+async def test_handshake_is_remembered_for_a_day() -> None:
+    async with agent(handshaking, {}) as serving:
+        url = f"{serving.url}/mcp"
+        target: dict[str, Any] = {"targets": [{"url": url, "kind": "mcp"}], "ask": {"health": False}}
+        async with probing(**target) as probes:
+            for after_s in (0.0, 60.0, RETRY_DISCOVERY_SECONDS + 60.0):
+                await probes.see(url, at_s=DAY_S + after_s)
+            assert probes.memory.mcp_generation is Generation.HANDSHAKE
+    firsts = [name for name in methods(serving) if name in {DISCOVER, INITIALIZE}]
+    assert firsts == [DISCOVER, INITIALIZE, INITIALIZE, DISCOVER, INITIALIZE]
+
+
+async def test_remembered_handshake_that_fails_is_followed_by_discovery() -> None:
+    async with agent(stateless, {}) as serving:
+        url = f"{serving.url}/mcp"
+        target: dict[str, Any] = {"targets": [{"url": url, "kind": "mcp"}], "ask": {"health": False}}
+        async with probing(**target) as probes:
+            probes.memory = ProbeMemory(mcp_generation=Generation.HANDSHAKE, mcp_generation_at_s=DAY_S)
+            observation = await probes.see(url, at_s=DAY_S + 1)
+            assert probes.memory.mcp_generation is Generation.STATELESS
+    assert methods(serving) == [INITIALIZE, DISCOVER]
+    assert observation.result is ResultClass.OK
+
+
+async def test_target_that_is_named_without_a_kind_is_asked_once_if_it_has_no_card() -> None:
+    async with agent(stateless, {}) as serving:
+        url = f"{serving.url}/mcp"
+        async with probing(targets=[url], ask={"health": False}) as probes:
+            first = await probes.see(url)
+            again = await probes.see(url)
+    assert [results(seen) for seen in (first, again)] == [{"discovery": "ok", "transport": "ok"}] * 2
+    assert [name for name in methods(serving) if name == DISCOVER] == [DISCOVER] * 2
+
+
+@pytest.mark.parametrize("memory", [ProbeMemory(), ProbeMemory(mcp_generation=Generation.STATELESS)])
+async def test_crawled_target_of_unknown_kind_gets_no_post(memory: ProbeMemory) -> None:
+    async with agent(stateless, {}) as serving, probing() as probes:
+        probes.memory = memory
+        await probes.see(f"{serving.url}/mcp")
+    assert serving.posted == []
+
+
+async def test_target_of_kind_a2a_gets_no_post() -> None:
+    async with agent(stateless, {}) as serving:
+        url = f"{serving.url}/mcp"
+        await see(url, targets=[{"url": url, "kind": "a2a"}])
+    assert serving.posted == []
+
+
+async def test_agent_with_a_card_gets_no_post() -> None:
+    async with agent(stateless, card()) as serving:
+        await see(serving.url, targets=[serving.url])
+    assert serving.posted == []
+
+
+# ── real servers ──
+
+
+@pytest.fixture
+def everything(tmp_path: Path) -> Iterator[Server]:
+    """A server on the official TypeScript SDK 1.x, which shakes hands."""
+    command = [str(NODE_ROOT / "bin" / "node"), str(REPOSITORY / "tests/support/typescript/server.mjs")]
+    with serving([*command, str(NODE_ROOT), "{port}"], log=tmp_path / "server.log") as server:
+        yield server
+
+
+async def test_server_on_the_typescript_sdk_is_measured_and_its_session_ended(everything: Server) -> None:
+    url = f"http://127.0.0.1:{everything.port}/mcp"
+    async with probing(targets=[{"url": url, "kind": "mcp"}], ask={"health": False}) as probes:
+        observation = await probes.see(url)
+        sent = [request.method for request in probes.witness.requests]
+        assert sent == ["POST", "POST", "POST", "POST", "DELETE"]
+        assert probes.witness.answers[-1].status == 200
+    assert layer(observation.discovery).reason == "MCP 2025-11-25: everything 1.2.3"
+
+
+@pytest.mark.parametrize("is_json", [True, False])
+async def test_server_on_the_python_sdk_is_measured_with_one_request(*, is_json: bool) -> None:
+    def app(_: str) -> Any:
+        return MCPServer("tools").streamable_http_app(json_response=is_json)
+
+    with served(app) as origin:
+        url = f"{origin}/mcp"
+        async with probing(targets=[{"url": url, "kind": "mcp"}], ask={"health": False}) as probes:
+            observation = await probes.see(url)
+            assert [json.loads(request.body or b"")["method"] for request in probes.witness.requests] == [
+                DISCOVER
+            ]
+    assert layer(observation.discovery).reason.startswith(f"MCP {CURRENT_VERSION}")
