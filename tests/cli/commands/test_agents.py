@@ -53,7 +53,7 @@ def test_agents_stand_under_one_another(registry: RegistryServer, capsys: Captur
     assert "0/5" in lines[1]
     assert lines[1].endswith("Billing 1")
     assert "0/?" in lines[2]
-    assert lines[3] == "the pool can take 5 more tasks"
+    assert re.findall(r"\d+", lines[3]) == ["5"], "what the pool can still take"
 
 
 def test_metadata_is_shown_as_json() -> None:
@@ -153,12 +153,13 @@ def test_a_new_agents_key_is_shown_once_or_written_to_a_file(
         assert main(["agents", "register", agent_id, "--write-key", str(file), *options]) == 0
         told = capsys.readouterr()
         assert "ahk_" not in told.out + told.err
-        assert told.err == f"its key is in {file}\n"
+        assert (str(file) in told.err, told.err.count("\n")) == (True, 1)
     # An agent that registers again with its own key keeps it.
     unwritten = tmp_path / "new.key"
     again = ["register", "c", "--supersede", "--write-key", str(unwritten)]
     assert main(["agents", *again, "--key-file", str(tmp_path / "c.key")]) == 0
-    assert capsys.readouterr().err == f"c has its key already: {unwritten} is not written\n"
+    told = capsys.readouterr().err
+    assert (told.split()[0], str(unwritten) in told, told.count("\n")) == ("c", True, 1)
     assert not unwritten.exists()
     file = tmp_path / "c.key"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -189,15 +190,15 @@ def test_an_agent_is_shown_by_the_url_at_which_it_is_probed(
     # The same host says nothing, and who sends heartbeats alone is not looked at anywhere.
     shown_by(capsys, "register", "billing-2", "--card-url", f"{card}/2")
     for url in ("https://agent.example/", f"{card}/2"):
-        assert f"no prober is running at {url}" in shown_by(capsys, "show", url, ends=1)
+        assert url in shown_by(capsys, "show", url, ends=1)
     assert "'nobody'" in shown_by(capsys, "show", "nobody", ends=1)
-    assert "only http and https" in shown_by(capsys, "show", "ftp://agent.example", ends=3)
+    assert "ftp://agent.example" in shown_by(capsys, "show", "ftp://agent.example", ends=3)
 
 
 def test_agent_excluded_by_robots_txt_shows_since_when(registry: RegistryServer, capsys: Captured) -> None:
     url = "https://closed.example/"
     listed(registry, url)
-    closed = LayerResult(result=ResultClass.NOT_MEASURED, reason="its robots.txt keeps us out")
+    closed = LayerResult(result=ResultClass.NOT_MEASURED, reason="robots.txt: disallowed")
 
     async def look() -> None:
         async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
@@ -218,13 +219,14 @@ def test_whom_a_url_does_not_single_out_is_named_by_its_id(
 ) -> None:
     url = "https://agent.example/card"
     listed(registry, url)
-    assert "has shown no sign of life yet" in shown_by(capsys, "show", url, ends=1)
+    unseen = shown_by(capsys, "show", url, ends=1)
+    assert "has shown no sign of life yet" in unseen
     shown_by(capsys, "register", "billing-1", "--card-url", url, "--monitoring", "probe")
     told = shown_by(capsys, "show", url, ends=3)
     assert f"by its id: {target_id(url)}, billing-1;" in told
     # Former targets do not interfere.
     shown_by(capsys, "deregister", "billing-1")
-    assert "has shown no sign of life yet" in shown_by(capsys, "show", url, ends=1)
+    assert shown_by(capsys, "show", url, ends=1) == unseen
 
 
 @pytest.mark.parametrize(
@@ -233,7 +235,8 @@ def test_whom_a_url_does_not_single_out_is_named_by_its_id(
 def test_who_is_changed_is_named_by_its_id(command: str, capsys: Captured) -> None:
     url = "https://agent.example"
     arguments = [word.format(url) for word in (command if "{}" in command else f"{command} {{}}").split()]
-    assert "expected an agent's id, not a URL" in shown_by(capsys, *arguments, ends=3)
+    told = shown_by(capsys, *arguments, ends=3)
+    assert ("AGENT_ID" in told, repr(url) in told) == (True, True)
 
 
 def test_an_agent_is_drained_commanded_and_taken_off(registry: RegistryServer, capsys: Captured) -> None:
@@ -375,7 +378,7 @@ def test_the_key_is_no_argument(capsys: Captured) -> None:
 
 
 def test_empty_list_is_stated(registry: RegistryServer, capsys: Captured) -> None:
-    assert shown_by(capsys, "list") == "no agent matches that is active\n"
+    assert "active" in shown_by(capsys, "list")
     assert shown_by(capsys, "list", "--status", "all") == "no agent matches\n"
     assert json_of(capsys, "list")["agents"] == []
 
@@ -383,27 +386,35 @@ def test_empty_list_is_stated(registry: RegistryServer, capsys: Captured) -> Non
 def test_pending_commands_are_shown_with_the_agent(registry: RegistryServer, capsys: Captured) -> None:
     shown_by(capsys, "register", "a")
     shown_by(capsys, "command", "a", "drain", "--reason", "new disk")
-    assert "will be sent drain at its next heartbeat: new disk (command_" in shown_by(capsys, "show", "a")
+    assert re.search(r" drain .*: new disk \(command_\w+\)", shown_by(capsys, "show", "a"))
+
+
+def left_out_of(listing: str) -> int:
+    """Return how many agents a listing says that it does not show."""
+    (line,) = [line for line in listing.splitlines() if "(--status all)" in line]
+    return int(line.split()[0])
 
 
 def test_whom_a_listing_leaves_out_is_counted(registry: RegistryServer, capsys: Captured) -> None:
     for number in range(3):
         shown_by(capsys, "register", f"a-{number}", "--pool", "hidden")
-    assert "not active" not in shown_by(capsys, "list", "--pool", "hidden")
+    assert "--status" not in shown_by(capsys, "list", "--pool", "hidden")
     shown_by(capsys, "deregister", "a-0")
-    assert "1 more is not active (--status all)\n" in shown_by(capsys, "list", "--pool", "hidden")
+    assert left_out_of(shown_by(capsys, "list", "--pool", "hidden")) == 1
     shown_by(capsys, "deregister", "a-1")
-    assert "2 more are not active" in shown_by(capsys, "list", "--pool", "hidden")
+    assert left_out_of(shown_by(capsys, "list", "--pool", "hidden")) == 2
     assert json_of(capsys, "list", "--pool", "hidden")["not_active"] == 2
     shown_by(capsys, "deregister", "a-2")
-    assert shown_by(capsys, "list", "--pool", "hidden") == (
-        "no agent matches that is active\n3 more are not active (--status all)\n"
-    )
+    listing = shown_by(capsys, "list", "--pool", "hidden")
+    assert (left_out_of(listing), listing.count("\n")) == (3, 2)
     for word in ("all", "any"):
         found = json_of(capsys, "list", "--pool", "hidden", "--status", word)
         assert (found["total"], "not_active" in found) == (3, False)
     refused = shown_by(capsys, "list", "--status", "alive", ends=3)
-    assert "--status: expected one of active, unhealthy, draining, dead, deregistered, or all" in refused
+    assert "--status: " in refused
+    assert {"active", "unhealthy", "draining", "dead", "deregistered", "all"} <= {
+        *re.findall(r"\w+", refused)
+    }
 
 
 def test_while_decisions_are_held_what_is_shown_says_so(registry: RegistryServer, capsys: Captured) -> None:

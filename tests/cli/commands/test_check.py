@@ -1,5 +1,6 @@
 import asyncio
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ async def test_what_cannot_be_read_is_unknown(capsys: pytest.CaptureFixture[str]
     ended, _ = await run({HEALTH_PATH: answer(500)})
     assert ended == 3
     shown = capsys.readouterr().out
-    assert "unknown: proceed and monitor" in shown
+    assert re.search(r"^status +unknown: ", shown, re.MULTILINE)
     assert "HTTP 500" in shown
     assert "trusted" not in shown
 
@@ -77,7 +78,7 @@ async def test_everything_worth_knowing_is_on_the_page(capsys: pytest.CaptureFix
     await run({CARD_PATH: as_json(card(provider={"organization": "Example"})), HEALTH_PATH: as_json(full())})
     shown = capsys.readouterr().out
     for expected in (
-        "agent       An agent", "degraded: proceed with caution", "worsening", "0.9 answered, 0.1 failed",
+        "agent       An agent", "degraded: ", "worsening", "0.9 answered, 0.1 failed",
         "1000 within 1 d", "p50 12.5 ms, p99 1200 ms", "declining", "1 d 1 h", "2026-07-01T12:00:00",
         "not_https", "by Example", "A2A 0.3", "not proof that it can be trusted",
     ):  # fmt: skip
@@ -147,7 +148,7 @@ async def test_compressed_answers_have_a_hint(capsys: pytest.CaptureFixture[str]
     await run({HEALTH_PATH: as_json(sampled(20, extensions={key: value}))})
     shown = capsys.readouterr().out
     assert "\nhint " not in shown
-    assert "5 of 5 answers could not be inspected: 5 oversized" in shown
+    assert re.search(r"\b5 of 5 .*: 5 oversized", shown)
     assert "ratios      left out" in shown
     value["not_inspected"]["compressed"] = 7
     await run({HEALTH_PATH: as_json(sampled(20, extensions={key: value}))})
@@ -221,7 +222,7 @@ async def test_a_document_from_the_future_is_shown_as_one(capsys: pytest.Capture
     ahead = (datetime.now(UTC) + timedelta(days=10, hours=1, minutes=30)).isoformat(timespec="milliseconds")
     ended, _ = await run({HEALTH_PATH: as_json(document(timestamp=ahead))})
     assert ended == 3
-    assert "age         10 d 1 h in the future\n" in capsys.readouterr().out
+    assert re.search(r"^age +10 d 1 h in the future$", capsys.readouterr().out, re.MULTILINE)
 
 
 async def test_assumed_scheme_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,8 +262,9 @@ def test_what_is_no_url_is_shown_as_it_was_typed_without_a_password(
 async def test_what_is_no_network_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     ended, server = await run({}, "--allow-network", "nearby")
     assert (ended, server.heads) == (3, [])
-    expected = "lifesign: --allow-network: expected a network such as 10.1.0.0/16; got 'nearby'\n"
-    assert capsys.readouterr().err == expected
+    told = capsys.readouterr().err
+    assert told.startswith("lifesign: --allow-network: ")
+    assert told.endswith("; got 'nearby'\n")
 
 
 @pytest.mark.parametrize(

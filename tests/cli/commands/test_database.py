@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -139,7 +140,7 @@ def test_a_restore_that_cannot_update_the_marker_says_so_and_has_restored(
     state = ["--state-dir", str(tmp_path / "file")]
     assert main(["restore", backup, "--database", url, "--force", *state]) == 0
     told = capsys.readouterr().err
-    assert "warning: the marker of the database was not updated" in told
+    assert re.search(r"warning: .*marker", told)
     assert current(url).epoch > 0
 
 

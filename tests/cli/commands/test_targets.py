@@ -176,4 +176,4 @@ def test_target_of_a_registered_agent_differs_from_a_listed_one(
     assert main(["agents", "register", "a-1", "--monitoring", "probe", "--card-url", card]) == 0
     capsys.readouterr()
     assert run() == 0
-    assert "registered by agent a-1" in capsys.readouterr().out.splitlines()[1]
+    assert capsys.readouterr().out.splitlines()[1].endswith(" a-1")

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -103,10 +104,9 @@ async def test_what_is_no_opencode_server_ends_with_two(
         fake.instead["/global/event"] = answer(200, b"<html>", Content_Type="text/html")
         arguments = ["watch-activity", "opencode", url, "--map", "ses_1=a"]
         assert await asyncio.to_thread(main, arguments) == 2
-    assert capsys.readouterr().err == (
-        "lifesign: /global/event: HTTP 200: expected text/event-stream, got 'text/html': "
-        "is there an opencode server at this URL?\n"
-    )
+    told = capsys.readouterr().err
+    assert told.startswith("lifesign: /global/event: HTTP 200: ")
+    assert ("'text/html'" in told, told.count("\n")) == (True, 1)
 
 
 def test_who_is_refused_at_the_beginning_ends_with_one(
@@ -114,7 +114,7 @@ def test_who_is_refused_at_the_beginning_ends_with_one(
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, "ahk_" + "x" * 43)
     assert main(["watch-activity", "opencode", "http://127.0.0.1:1", "--map", "ses_1=a"]) == 1
-    assert "a: the registry refuses: HTTP 401" in capsys.readouterr().err
+    assert re.search(r"\ba: .*: HTTP 401", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -74,10 +75,12 @@ def test_bash_completes_a_command_by_the_script(tmp_path: Path, capsys: pytest.C
 def test_a_shell_that_has_no_script_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "tcsh"]) == 3
     told = capsys.readouterr().err
-    assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in told
+    assert {"'tcsh'", "'bash'", "'zsh'", "'fish'"} <= set(re.findall(r"'\w+'", told))
     assert "Value error" not in told
 
 
 def test_without_a_shell_the_choices_are_listed_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion"]) == 3
-    assert "Choose from: bash, zsh, fish" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert {"bash", "zsh", "fish"} <= set(re.findall(r"\w+", told))
+    assert told.count("\n") == 1

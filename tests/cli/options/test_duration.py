@@ -1,3 +1,4 @@
+import re
 from typing import Any
 
 import pytest
@@ -103,17 +104,18 @@ def test_bounds_are_given_as_durations() -> None:
     read = duration_between(1, 86_400)
     assert [read("1s"), read("1d"), read(60.0)] == [1, 86_400, 60]
     for text in ("0s", "86401s", "2w"):
-        with pytest.raises(typer.BadParameter, match=f"expected a duration of 1s to 1d; got '{text}'"):
+        with pytest.raises(typer.BadParameter, match=f" 1s to 1d; got '{text}'"):
             read(text)
-    with pytest.raises(typer.BadParameter, match="expected a duration of more than 0s, up to 5m; got '0'"):
+    with pytest.raises(typer.BadParameter, match="more than 0s, up to 5m; got '0'"):
         duration_between(0, 300, more_than_s=0)("0")
-    with pytest.raises(typer.BadParameter, match="expected a duration of 2s or more; got '1'"):
+    with pytest.raises(typer.BadParameter, match="2s or more; got '1'"):
         duration_between(2, None)("1")
 
 
 def test_error_in_seconds_is_given_as_durations() -> None:
     error = in_durations("--lease", InvalidValue("lease_seconds", 90_000.0, "at least 0.5, at most 86400"))
-    assert str(error) == "--lease: expected at least 0.5s, at most 1d; got '25h'"
+    assert (error.name, error.given) == ("--lease", "25h")
+    assert re.findall(r"[\d.]+[sd]", error.expected) == ["0.5s", "1d"]
 
 
 @pytest.mark.parametrize(("name", "parameter"), DURATIONS, ids=[name for name, _ in DURATIONS])

@@ -15,5 +15,5 @@ def test_one_that_others_may_read_is_used_and_complained_of_once(
     for _ in range(2):
         assert read_secret(file, "--token-file", "token") == "abc"
     told = capsys.readouterr().err
-    expected = f"the token in {file} is open to others (mode {mode:04o}): chmod 600 '{file}'\n"
+    expected = f"(mode {mode:04o}): chmod 600 '{file}'\n"
     assert told.count(expected) == told.count("\n") == warnings
