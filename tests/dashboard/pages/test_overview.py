@@ -39,7 +39,7 @@ def test_an_open_dashboard_is_read_by_everyone_and_says_how_to_log_in(open_sampl
     assert page.status == 200
     assert "Log in" in page.text
     assert '<form method="post"' not in page.html
-    assert "Look around without a key" in visitor.get("/login").text
+    assert '<p><a href="/">' in visitor.get("/login").html
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -96,7 +96,7 @@ def test_the_api_does_not_take_a_session_for_a_key(sample: Sample) -> None:
 def test_suspension_is_shown_with_its_cause_and_ended_by_an_admin(acted: Sample) -> None:
     acted.server.write(suspend)
     reader, admin = acted.visitor(Role.READER), acted.visitor(Role.ADMIN)
-    assert "Verdicts are suspended for agents monitored by heartbeat: 30 agents" in reader.get("/").text
+    assert re.search(r"suspended .* heartbeat: 30 agents", reader.get("/").text)
     assert "End the suspension" not in reader.get("/").text
     assert reader.do("/", "/monitor/release").status == 403
     assert "End the suspension" in admin.get("/").text
