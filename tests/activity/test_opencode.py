@@ -9,7 +9,7 @@ from tests.support.opencode_events import idle, text_of, tool
 from tests.support.opencode_server import DIRECTORY, STREAM_HEAD, FakeOpencode, opencode
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
-from lifesign.activity.opencode import NotOpencode, OpencodeServer, OpencodeUnreachable, SessionStatus
+from lifesign.activity.opencode import NotOpencode, OpencodeServer, OpencodeUnreachable
 from lifesign.domain.lifecycle.passive_heartbeat import SERVER_SILENT_S, SessionState
 from lifesign.errors import InvalidValue
 
@@ -82,7 +82,8 @@ async def test_a_session_that_works_elsewhere_is_not_heard() -> None:
         fake.sessions["ses_2"] = "/elsewhere"
         found = await server.session_statuses(["ses_1", "ses_2"])
     assert found["ses_1"].state is BUSY
-    assert found["ses_2"] == SessionStatus(ABSENT, "it works in '/elsewhere', not where we listen")
+    assert found["ses_2"].state is ABSENT
+    assert "'/elsewhere'" in found["ses_2"].why
 
 
 async def test_the_password_goes_along_with_all_that_is_asked() -> None:
@@ -97,8 +98,8 @@ async def test_the_password_goes_along_with_all_that_is_asked() -> None:
 @pytest.mark.parametrize(
     ("reply", "kind", "told"),
     [
-        (answer(401), NotOpencode, "HTTP 401: it asks for a password: set $OPENCODE_SERVER_PASSWORD"),
-        (answer(404), NotOpencode, "HTTP 404: expected 200: is there an opencode server at this URL?"),
+        (answer(401), NotOpencode, "$OPENCODE_SERVER_PASSWORD"),
+        (answer(404), NotOpencode, "HTTP 404: expected 200"),
         (redirect("/elsewhere"), NotOpencode, "HTTP 302: expected 200"),
         (as_json({}), NotOpencode, "expected text/event-stream, got 'application/json'"),
         (answer(200, b"<html>", Content_Type="text/html"), NotOpencode, "got 'text/html': is there"),
@@ -110,7 +111,7 @@ async def test_the_password_goes_along_with_all_that_is_asked() -> None:
         (
             stream_of(and_then=endless_body),
             OpencodeUnreachable,
-            "a line or a message of more than 1048576 bytes",
+            "more than 1048576 bytes",
         ),
         (
             stream_of(*[b"data: " + b"x" * 700_000 + b"\n"] * 4),
@@ -135,7 +136,8 @@ async def test_wrong_password_is_reported_without_showing_it() -> None:
     async with asked(password="sesame") as (fake, server):
         fake.instead["/global/event"] = answer(401)
         _, text = await failure_of(server)
-    assert text == "/global/event: HTTP 401: it refuses the password in $OPENCODE_SERVER_PASSWORD"
+    assert text.startswith("/global/event: HTTP 401: ")
+    assert ("$OPENCODE_SERVER_PASSWORD" in text, "sesame" in text) == (True, False)
 
 
 async def test_absent_server_is_unreachable() -> None:
@@ -151,7 +153,8 @@ async def test_half_a_minute_without_a_line_is_a_stall() -> None:
     async with asked() as (fake, server):
         fake.instead["/global/event"] = stream_of(b": hello\n", and_then=silence)
         began_s = virtual_loop().time()
-        assert await failure_of(server) == (OpencodeUnreachable, "the server was silent for 30 s")
+        kind, text = await failure_of(server)
+        assert (kind, " 30 s" in text) == (OpencodeUnreachable, True)
         assert SERVER_SILENT_S <= virtual_loop().time() - began_s < SERVER_SILENT_S + 1
 
 
@@ -164,7 +167,8 @@ async def test_bytes_that_never_make_a_line_are_a_stall_too() -> None:
 
     async with asked() as (fake, server):
         fake.instead["/global/event"] = stream_of(and_then=drip)
-        assert await failure_of(server) == (OpencodeUnreachable, "the server was silent for 30 s")
+        kind, text = await failure_of(server)
+        assert (kind, " 30 s" in text) == (OpencodeUnreachable, True)
 
 
 @in_virtual_time
@@ -203,8 +207,9 @@ async def test_answers_of_another_program_are_reported(path: str, reply: Reply) 
 
 
 def test_a_password_does_not_travel_in_the_clear() -> None:
-    with pytest.raises(InvalidValue, match="the password must not travel in the clear"):
+    with pytest.raises(InvalidValue) as refused:
         OpencodeServer("http://agents.example", password="sesame")
+    assert (refused.value.name, refused.value.given) == ("URL", "http://agents.example")
     OpencodeServer("http://agents.example", password="sesame", allow_plain_http=True)
     OpencodeServer("http://agents.example")
 
@@ -217,6 +222,7 @@ def test_a_url_that_cannot_be_right_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("directory", ["", ".", "project", "~/project"])
 def test_a_directory_is_called_as_the_server_calls_it(directory: str) -> None:
-    with pytest.raises(InvalidValue, match="an absolute path, as it is called on the server"):
+    with pytest.raises(InvalidValue) as refused:
         OpencodeServer("http://127.0.0.1:1", directory=directory)
+    assert (refused.value.name, refused.value.given) == ("directory", directory)
     OpencodeServer("http://127.0.0.1:1", directory="C:\\project")

@@ -1,5 +1,6 @@
 import asyncio
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -257,9 +258,8 @@ async def test_heartbeats_are_dropped_not_delayed_while_the_registry_is_unreacha
         heart.ending.clear()
         await seen.until(WatchEventKind.REGISTRY_BACK)
         assert len(heart.beats) == tried + 1
-        assert seen.texts(WatchEventKind.REGISTRY_UNREACHABLE) == [
-            "heartbeats are dropped meanwhile: no connection"
-        ]
+        (unreachable,) = seen.texts(WatchEventKind.REGISTRY_UNREACHABLE)
+        assert unreachable.endswith(": no connection")
         assert len(seen.texts(WatchEventKind.HEARTBEAT)) == 2
     assert seen.texts(WatchEventKind.ENDED)[0].startswith("2 heartbeats sent, 10 dropped;")
 
@@ -281,10 +281,10 @@ def test_refused_agent_is_reported_once_and_skipped_for_its_interval(interval_s:
             times = heart.times()
             assert all(later >= earlier + gap_s for earlier, later in itertools.pairwise(times))
             assert 240 / (gap_s + 2) - 1 <= len(times) <= 240 / gap_s + 1
-            assert seen.texts(WatchEventKind.REFUSED) == [
-                f"the registry refuses: HTTP 410: register again; tried again every {gap_s:g} s",
-                "how often it beats cannot be read: HTTP 410: register again",
-            ]
+            refused, unread = seen.texts(WatchEventKind.REFUSED)
+            assert refused.partition(": ")[2].startswith("HTTP 410: register again; ")
+            assert refused.endswith(f" every {gap_s:g} s")
+            assert unread.endswith(": HTTP 410: register again")
             heart.ending.clear()
             await asyncio.sleep(gap_s)
             fake.says(tool("ses_1"))
@@ -298,7 +298,7 @@ async def test_who_is_refused_at_the_very_beginning_ends_it() -> None:
     heart = OwnHeart()
     heart.ending["a"] = HeartbeatRefused("HTTP 401: no such key")
     async with opencode(ses_1="idle") as (_, url), watching(url, {"a": ["ses_1"]}, heart) as seen:
-        with pytest.raises(AgentRefused, match="a: the registry refuses: HTTP 401"):
+        with pytest.raises(AgentRefused, match=r"^a: .*: HTTP 401"):
             await asyncio.wait_for(seen.task, 600)
 
 
@@ -321,8 +321,10 @@ async def test_the_sessions_that_a_registration_names_may_change() -> None:
         await seen.until(WatchEventKind.HEARTBEAT)
         heart.metadata["a"] = {"opencode_session": ["ses_2", 7, "../x"]}
         await seen.until(WatchEventKind.MAPPING, times=3)
-        assert "the rest is passed over" in seen.texts(WatchEventKind.MAPPING)[1]
-        assert seen.texts(WatchEventKind.MAPPING)[2] == "ses_2; while idle its interval is 30 s"
+        first, passed_over, changed = seen.texts(WatchEventKind.MAPPING)
+        assert "ses_1" in first
+        assert "ses_2" not in passed_over, "it is about the entries that are no session"
+        assert re.fullmatch("ses_2; .* 30 s", changed)
         await asyncio.sleep(1)
         sent = len(heart.beats)
         await asyncio.sleep(300)
@@ -338,7 +340,7 @@ async def test_two_agents_cannot_have_one_session() -> None:
     heart.metadata["b"] = {"opencode_session": "ses_1"}
     async with opencode(ses_1="idle") as (_, url):
         async with watching(url, {"a": ["ses_1"], "b": []}, heart) as seen:
-            with pytest.raises(InvalidValue, match="it is a's already"):
+            with pytest.raises(InvalidValue, match="ses_1"):
                 await asyncio.wait_for(seen.task, 600)
         heart.metadata["b"] = {}
         async with watching(url, {"a": ["ses_1"], "b": []}, heart) as seen:
@@ -374,7 +376,7 @@ async def test_sessions_without_agent_are_reported_once_and_counted() -> None:
         await asyncio.sleep(10)
         assert len(seen.texts(WatchEventKind.UNKNOWN_SESSION)) == 1
         assert seen.heart.beats == []
-    assert "3 events of 2 sessions that belong to no watched agent" in seen.texts(WatchEventKind.ENDED)[0]
+    assert "3 events of 2 sessions " in seen.texts(WatchEventKind.ENDED)[0]
 
 
 @in_virtual_time
@@ -384,9 +386,8 @@ async def test_session_unknown_to_the_server_is_reported_without_heartbeat() -> 
         fake.breaks_off()
         await asyncio.sleep(100)
         assert seen.heart.beats == []
-        assert seen.texts(WatchEventKind.SESSION_ABSENT) == [
-            "ses_1: the server has no such session: no heartbeats for it"
-        ]
+        (absent,) = seen.texts(WatchEventKind.SESSION_ABSENT)
+        assert absent.startswith("ses_1: ")
         fake.says(("session.created", {"sessionID": "ses_1"}))
         await seen.until(WatchEventKind.HEARTBEAT)
 
@@ -408,9 +409,8 @@ async def test_command_of_the_registry_is_reported_once() -> None:
     heart.ending["a"] = HeartbeatAccepted("draining", ("drain (cmd_1)",))
     async with opencode(ses_1="idle") as (_, url), watching(url, {"a": ["ses_1"]}, heart) as seen:
         await seen.until(WatchEventKind.HEARTBEAT, times=3)
-        assert seen.texts(WatchEventKind.COMMAND) == [
-            "the registry asks it to drain (cmd_1): only you can deliver it"
-        ]
+        (command,) = seen.texts(WatchEventKind.COMMAND)
+        assert " drain (cmd_1)" in command
         assert seen.texts(WatchEventKind.HEARTBEAT)[0].endswith("; the registry calls it draining")
         heart.ending["a"] = HeartbeatAccepted("active")
         await seen.until(WatchEventKind.HEARTBEAT, times=4)
@@ -424,9 +424,8 @@ async def test_shorter_interval_wanted_by_the_registry_is_reported() -> None:
     heart.thresholds = HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=2, dead_after_seconds=4)
     async with opencode(ses_1="idle") as (_, url), watching(url, {"a": ["ses_1"], "b": []}, heart) as seen:
         await seen.until(WatchEventKind.MAPPING, times=2)
-        assert (
-            seen.texts(WatchEventKind.MAPPING)
-            == ["silent after 2 s, and a heartbeat is sent every 5 s at most"] * 2
-        )
+        assert [re.findall(r"(\d+) s\b", text) for text in seen.texts(WatchEventKind.MAPPING)] == [
+            ["2", "5"]
+        ] * 2
         await asyncio.sleep(20)
         assert all(later >= earlier + 5 for earlier, later in itertools.pairwise(heart.times()))

@@ -155,11 +155,11 @@ def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None
     place = tmp_path / "open"
     place.mkdir()
     place.chmod(0o777)
-    with pytest.raises(PermissionError, match="only we may write"):
+    with pytest.raises(PermissionError, match="open"):
         BeatElection.join(place)
     linked = tmp_path / "linked"
     linked.symlink_to(tmp_path)
-    with pytest.raises(PermissionError, match="only we may write"):
+    with pytest.raises(PermissionError, match="linked"):
         BeatElection.join(linked)
 
 

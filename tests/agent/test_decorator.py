@@ -1,4 +1,5 @@
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -210,13 +211,13 @@ def test_class_gets_a_run_unless_it_has_one() -> None:
 
 
 def test_wrong_use_is_reported_where_the_class_is_declared() -> None:
-    with pytest.raises(InvalidAgent, match=r"Idle: expected a method that is marked with @on_assignment"):
+    with pytest.raises(InvalidAgent, match=r"\bIdle: .*@on_assignment"):
 
         @Agent("a")
         class Idle:
             pass
 
-    with pytest.raises(InvalidAgent, match="one method that is marked with @on_drain, not first and second"):
+    with pytest.raises(InvalidAgent, match=r"\bDouble: .*@on_drain, .*\bfirst\b.*\bsecond\b"):
 
         @Agent("a")
         class Double:
@@ -318,12 +319,9 @@ def test_the_package_is_light_until_something_of_it_is_used() -> None:
     import subprocess  # noqa: PLC0415
     import sys  # noqa: PLC0415
 
-    look = (
-        "import sys, lifesign, lifesign.agent;"
-        "print(sorted({'aiohttp', 'yaml', 'asyncio'} & set(sys.modules)))"
-    )
+    look = "import json, sys; import lifesign.agent; print(json.dumps(list(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    assert found.stdout == "[]\n"
+    assert {"aiohttp", "yaml", "asyncio"} & set(json.loads(found.stdout)) == set()
 
 
 def test_what_a_program_does_beside_its_agent_does_not_end_it(
@@ -344,5 +342,5 @@ def test_what_a_program_does_beside_its_agent_does_not_end_it(
 
     assert run_agent(Billing(), beside=beside) is AgentEnd.FINISHED
     assert done == [42]
-    assert "billing-01: what its program does beside it has failed" in caplog.text
+    assert any(record.message.startswith("billing-01: ") for record in caplog.records)
     assert "no more input" in caplog.text

@@ -126,7 +126,9 @@ async def test_a_drain_that_is_asked_for_is_honoured_once_and_at_once() -> None:
 
         agent.registry._lawful = forgetful  # type: ignore[method-assign]
         await agent.registry.until_beats(3)
-        assert agent.told == [("life", 1), ("drain", "asked by the registry: new version", 9.0)]
+        ((_, incarnation), (_, why, timeout_s)) = agent.told
+        assert [told[0] for told in agent.told] == ["life", "drain"]
+        assert (incarnation, why.partition(": ")[2], timeout_s) == (1, "new version", 9.0)
         asked, draining, later = agent.registry.beats()[-3:]
         assert (asked.body["status"], draining.body["status"]) == ("active", "draining")
         assert draining.at_s - asked.at_s < 1
@@ -142,7 +144,7 @@ async def test_drain_begun_elsewhere_is_followed() -> None:
         await agent.registry.until_beats(1)
         agent.registry.status = "draining"
         await agent.registry.until_beats(2)
-        assert agent.told[1:] == [("drain", "the registry says that this agent drains", None)]
+        assert [(told[0], told[2]) for told in agent.told[1:]] == [("drain", None)]
 
 
 @in_virtual_time
@@ -206,7 +208,7 @@ async def test_of_two_processes_the_later_has_the_place_and_the_other_stands_asi
             assert younger.told == [("life", 2)]
             told = [record.message for record in caplog.records if record.levelno == logging.ERROR]
             assert len(told) == 1
-            assert "another process lives as this agent" in told[0]
+            assert told[0].startswith("a: ")
             warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
             assert warned[0].startswith("a: another process has registered as this agent; hint: give each")
             claims = [asked for asked in older.registry.asked if asked.function == "POST"][2:]
@@ -256,7 +258,8 @@ async def test_unreachable_registry_is_retried_with_backoff_and_logged_once(
         told = [record.message for record in caplog.records]
         assert len(told) == 2
         assert told[0].startswith("a: the registry is unreachable: HTTP 503")
-        assert told[1] == "a: the registry answers again"
+        assert told[1].startswith("a: ")
+        assert "HTTP" not in told[1]
         assert max(gaps(agent)) <= INTERVAL_S + 1
         assert agent.told == [("life", 1)]
 
@@ -311,7 +314,7 @@ async def test_a_defect_in_what_it_calls_does_not_end_the_loop(caplog: pytest.Lo
         agent.loop._load = lambda: loads.pop()() if loads else Load(7)
         await agent.registry.until_beats(1)
         assert agent.registry.beats()[0].body["current_load"] == 7
-        assert "could not be asked" in caplog.text
+        assert "ZeroDivisionError" in caplog.text
 
 
 @in_virtual_time
@@ -330,9 +333,9 @@ async def test_clocks_that_differ_are_said_once(caplog: pytest.LogCaptureFixture
     async with living() as agent:
         agent.registry.clock_s = 61.0
         await agent.registry.until_beats(3)
-        assert [record.message for record in caplog.records] == [
-            "a: the registry's clock is 61 s ahead of ours; it judges by its own"
-        ]
+        (record,) = caplog.records
+        assert record.message.startswith("a: ")
+        assert "clock is 61 s ahead" in record.message
         agent.registry.clock_s = 0.0
         await agent.registry.until_beats(1)
         agent.registry.clock_s = -100.0
@@ -404,5 +407,5 @@ async def test_conflict_despite_supersede_is_reported(caplog: pytest.LogCaptureF
     async with living() as agent:
         agent.registry.answers("POST", CONFLICT)
         await agent.registry.until_beats(1)
-        assert "refused, and asked again: HTTP 409" in caplog.text
+        assert ": HTTP 409" in caplog.text
         assert not agent.loop.is_displaced

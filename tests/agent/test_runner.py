@@ -1,4 +1,5 @@
 import asyncio
+import re
 import subprocess
 import sys
 import threading
@@ -149,7 +150,7 @@ async def test_a_drain_takes_nothing_new_finishes_what_runs_and_deregisters() ->
         await registry.until_beats(1)
         assert registry.beats()[-1].body["tasks_in_progress"] == ["task-1"]
         runner.drain()
-        with pytest.raises(WorkRefused, match="it leaves: asked by its program"):
+        with pytest.raises(WorkRefused, match="leaves"):
             await runner.assign(3)
         with pytest.raises(WorkRefused):
             await waiting
@@ -178,7 +179,7 @@ async def test_work_that_outlasts_the_drain_is_dropped_and_the_agent_leaves() ->
         runner.drain()
         assert await runner.wait() is AgentEnd.DROPPED
         assert 19.99 < asyncio.get_running_loop().time() - began_s < 21
-        with pytest.raises(WorkDropped, match="its time is up"):
+        with pytest.raises(WorkDropped, match="time"):
             await running
         assert registry.status == "deregistered"
 
@@ -231,7 +232,7 @@ async def test_who_was_given_up_drops_its_work_and_takes_new_work_in_its_next_li
             running = asyncio.create_task(runner.assign(1))
             registry.status = "dead"
             await registry.until_beats(1)
-            with pytest.raises(WorkDropped, match="gave this agent up"):
+            with pytest.raises(WorkDropped, match="registry"):
                 await running
             await registry.until_beats(1)
             assert runner.incarnation == 2
@@ -254,7 +255,7 @@ async def test_only_who_had_work_says_that_it_is_dropped(caplog: pytest.LogCaptu
         await registry.until(lambda: registry.incarnation == 3)
         with pytest.raises(WorkDropped):
             await handed_in
-        assert "a: work is dropped: " in caplog.text
+        assert any(re.match("a: .*dropped: ", record.message) for record in caplog.records)
 
 
 async def test_key_of_an_agent_with_a_generated_id_is_removed_with_it(
@@ -380,7 +381,7 @@ async def test_what_cannot_be_right_is_refused_at_once(monkeypatch: pytest.Monke
     monkeypatch.delenv("LIFESIGN_REGISTRY", raising=False)
     with pytest.raises(InvalidValue, match="registry: expected a URL"):
         AgentRunner("a", key=KEY)
-    with pytest.raises(InvalidValue, match="key: expected one as key"):
+    with pytest.raises(InvalidValue, match=r"^key: "):
         AgentRunner("a", registry="http://127.0.0.1")
     with pytest.raises(InvalidValue, match="https"):
         AgentRunner("a", registry="http://registry.example", key=KEY)
@@ -388,7 +389,7 @@ async def test_what_cannot_be_right_is_refused_at_once(monkeypatch: pytest.Monke
         AgentRunner("two words", registry="http://127.0.0.1", key=KEY)
     with pytest.raises(InvalidValue, match="capacity"):
         AgentRunner("a", capacity=0, registry="http://127.0.0.1", key=KEY)
-    with pytest.raises(InvalidValue, match="either a profile or an agent_id"):
+    with pytest.raises(InvalidValue, match=r"^profile: .*agent_id"):
         AgentRunner("a", profile=AgentProfile(agent_id="b"), registry="http://127.0.0.1", key=KEY)
 
 

