@@ -301,8 +301,9 @@ async def test_unforeseen_error_loses_the_lease_with_a_reason(caplog: pytest.Log
     async with renewing() as (_, client), kept(keeper_of(client, renewed=break_down)) as keeper:
         loss = await keeper.wait_lost()
         assert (loss.kind, keeper.is_held()) == (LossKind.EXPIRED, False)
-        assert loss.why == "the lease cannot be renewed: ValueError: no such timer"
-    assert caplog.messages == ["lease-1: it cannot be kept"]
+        assert loss.why.endswith(": ValueError: no such timer")
+    (message,) = caplog.messages
+    assert message.startswith("lease-1: ")
 
 
 @in_virtual_time
@@ -371,4 +372,4 @@ async def test_a_real_task_is_renewed_again_and_again_until_it_is_cancelled(
             await own.tasks.report_progress(run, {"summary": "on it"}, idempotency_key="1")
             await client.tasks.cancel(made.task_id)
             loss = await keeper.wait_lost()
-            assert (loss.kind, loss.why) == (LossKind.REFUSED, "the task was cancelled")
+            assert (loss.kind, "cancelled" in loss.why) == (LossKind.REFUSED, True)

@@ -1,3 +1,4 @@
+import errno
 import os
 from pathlib import Path
 
@@ -20,8 +21,8 @@ def test_one_that_others_may_read_is_used_and_complained_of(
     file.write_text("\n  abc \n")
     file.chmod(mode)
     assert read_secret(file, "--token-file", "token", complaints.append) == "abc"
-    told = f"the token in {file} is open to others (mode {mode:04o}): chmod 600 '{file}'"
-    assert complaints == ([told] if mode & 0o077 else [])
+    told = f"(mode {mode:04o}): chmod 600 '{file}'"
+    assert [complaint.endswith(told) for complaint in complaints] == [True] * bool(mode & 0o077)
 
 
 def test_pipe_needs_no_ownership_check(complaints: list[str]) -> None:
@@ -36,10 +37,9 @@ def test_pipe_needs_no_ownership_check(complaints: list[str]) -> None:
 def test_one_that_cannot_be_a_secret_is_refused(complaints: list[str], tmp_path: Path) -> None:
     large = tmp_path / "large"
     large.write_bytes(b"x" * (MAX_SECRET_BYTES + 1))
-    expected = f"--key-file: expected a file of at most {MAX_SECRET_BYTES} bytes"
-    with pytest.raises(InvalidValue, match=expected):
+    with pytest.raises(InvalidValue, match=f"^--key-file: .* {MAX_SECRET_BYTES} bytes"):
         read_secret(large, "--key-file", "key", complaints.append)
-    with pytest.raises(InvalidValue, match=r"--key-file: expected a readable file \(Is a directory\)"):
+    with pytest.raises(InvalidValue, match=rf"^--key-file: .*\({os.strerror(errno.EISDIR)}\)"):
         read_secret(tmp_path, "--key-file", "key", complaints.append)
 
 
@@ -47,6 +47,6 @@ def test_one_that_is_not_there_may_be_found_missing_and_not_read(
     complaints: list[str], tmp_path: Path
 ) -> None:
     assert find_secret(tmp_path / "absent", "key_file", "key", complaints.append) is None
-    with pytest.raises(InvalidValue, match=r"expected a readable file \(No such file or directory\)"):
+    with pytest.raises(InvalidValue, match=rf"^key_file: .*\({os.strerror(errno.ENOENT)}\)"):
         read_secret(tmp_path / "absent", "key_file", "key", complaints.append)
     assert complaints == []

@@ -324,10 +324,8 @@ async def test_over_https_there_is_nothing_to_find(mocked: aioresponses) -> None
 async def test_unrequested_content_coding_is_reported(coding: str) -> None:
     reply = packed(coding, gzip.compress(gzip.compress(json.dumps(document()).encode())))
     checked = await check({HEALTH_PATH: reply})
-    assert checked.document_reason == (
-        f"the body cannot be unpacked: its Content-Encoding is '{coding}', and only one of gzip and deflate "
-        "was asked for"
-    )
+    assert f"'{coding}'" in checked.document_reason
+    assert {"Content-Encoding", "gzip", "deflate"} <= set(checked.document_reason.split())
 
 
 async def test_a_body_that_says_to_be_as_it_is_is_read() -> None:

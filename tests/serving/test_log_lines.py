@@ -21,7 +21,7 @@ def record(message: str, *arguments: object, failed: bool = False) -> logging.Lo
 
 
 def test_a_line_says_when_how_grave_who_and_what() -> None:
-    assert LogLine().format(record("it is %s", "so")) == "2025-11-20T12:00:00.250Z INFO lifesign: it is so"
+    assert LogLine().format(record("value %s", "7")) == "2025-11-20T12:00:00.250Z INFO lifesign: value 7"
 
 
 @pytest.mark.parametrize("broken", ["a\nb", "a\r\nb", "a\x1b[2Jb", "a\u2028b", "a\x85b", "a\ud800b"])
@@ -50,13 +50,10 @@ def test_requests_are_logged_only_if_asked_for(access_log: bool) -> None:  # noq
 
 
 def test_what_a_record_brings_besides_is_on_its_line() -> None:
-    made = record("it is so")
+    made = record("done")
     made.agent_id, made.count, made.note = "a b", 3, 'say "x"\n'
     line = LogLine().format(made)
-    assert (
-        line
-        == '2025-11-20T12:00:00.250Z INFO lifesign: it is so agent_id="a b" count=3 note="say \\"x\\"\\n"'
-    )
+    assert line == '2025-11-20T12:00:00.250Z INFO lifesign: done agent_id="a b" count=3 note="say \\"x\\"\\n"'
 
 
 def test_for_programs_a_line_is_json() -> None:
