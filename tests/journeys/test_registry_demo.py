@@ -14,8 +14,8 @@ def test_the_demo_shows_a_drain_a_death_and_a_lease_that_passes_on() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     told = [re.sub(r"^ *[\d.]+ s +", "", line) for line in done.stdout.splitlines()]
-    assert "worker-3 was asked to drain, and is deregistered (drain_completed)" in told
+    assert any(re.match(r"worker-3 .* deregistered \(drain_completed\)$", line) for line in told)
     assert any(re.match(r"worker-1 is dead: no heartbeat for [\d.]+ s, more than 5 s", line) for line in told)
-    assert "its lease ended with it: worker-2 has the report now, with token 2" in told
-    assert "a late write with token 1 is refused: 412 stale_token" in told
+    assert any(re.search("worker-2 has .* token 2$", line) for line in told)
+    assert any(re.search("token 1 is refused: 412 stale_token$", line) for line in told)
     assert any(line.startswith("the log ") for line in told)

@@ -1,6 +1,7 @@
 """Start, service and shutdown of the server, with real processes."""
 
 import contextlib
+import errno
 import http.client
 import json
 import os
@@ -393,9 +394,8 @@ def test_with_a_certificate_that_went_bad_the_processes_stay_and_the_log_names_t
     assert server.end() == 0
     for line in server.log.read_text().splitlines():
         assert re.match(r"\d{4}-\d\d-\d\dT\S+ (INFO|ERROR) (lifesign|uvicorn)\S*: ", line), line
-    assert "tls_certificate: expected a certificate in PEM, with its chain; got 'cert.pem'" in line_of(
-        server, "cannot serve with this certificate"
-    )
+    refused = line_of(server, "cannot serve with this certificate")
+    assert re.search("tls_certificate: .*; got 'cert.pem'", refused)
 
 
 def line_of(server: Serving, part: str) -> str:
@@ -440,7 +440,8 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         code, told = refused(tmp_path, "--port", str(port))
     assert code == 1
-    assert told == f"lifesign: cannot listen on 127.0.0.1, port {port}: Address already in use\n"
+    assert told.endswith(f" 127.0.0.1, port {port}: {os.strerror(errno.EADDRINUSE)}\n")
+    assert told.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 

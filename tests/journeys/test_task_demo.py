@@ -16,10 +16,10 @@ def test_the_demo_shows_a_task_that_moves_on_when_its_adapter_is_killed() -> Non
     )
     assert done.returncode == 0, done.stdout + done.stderr
     told = [re.sub(r"^ *[\d.]+ s +", "", line) for line in done.stdout.splitlines()]
-    assert "it has called a tool for 0.01 USD, and reported: 1 of 3 sections" in told
-    assert "the lease is over: writer-2 has the task with token 2, and the report" in told
+    assert any(re.search("0.01 USD, .*: 1 of 3 ", line) for line in told)
+    assert any(re.search("writer-2 has .* token 2, ", line) for line in told)
     assert "nothing is left of the agent of writer-1" in told
-    assert "a late write with token 1 is refused: 412 stale_token" in told
-    assert "writer-2 went on from there: the task is in review, for 0.03 USD in all" in told
+    assert any(re.search("token 1 is refused: 412 stale_token$", line) for line in told)
+    assert any(re.match("writer-2 .* review, .* 0.03 USD ", line) for line in told)
     assert "its runs: writer-1 lease_expired, writer-2 completed" in told
-    assert told[-1] == "a reviewer accepts it: done"
+    assert told[-1].endswith(": done")

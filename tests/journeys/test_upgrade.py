@@ -125,6 +125,6 @@ def test_nothing_is_upgraded_under_a_server_that_runs(database_kind: str, tmp_pa
         assert ran(url, "migrate").stdout == f"already at revision {BEFORE}\n"
         refused = ran(url, "migrate", python_path=package)
         assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
-        assert "is in use: stop the server" in refused.stderr
+        assert "is in use: " in refused.stderr
         assert asyncio.run(with_database(url, lambda database: database.read(schema.revision))) == BEFORE
         assert told(server, "POST", "/agents", {"agent_id": QUIET})[0] == 201
