@@ -128,7 +128,7 @@ async def test_a_drain_that_is_asked_for_is_honoured_once_and_at_once() -> None:
         await agent.registry.until_beats(3)
         ((_, incarnation), (_, why, timeout_s)) = agent.told
         assert [told[0] for told in agent.told] == ["life", "drain"]
-        assert (incarnation, why.partition(": ")[2], timeout_s) == (1, "new version", 9.0)
+        assert (incarnation, str(why).partition(": ")[2], timeout_s) == (1, "new version", 9.0)
         asked, draining, later = agent.registry.beats()[-3:]
         assert (asked.body["status"], draining.body["status"]) == ("active", "draining")
         assert draining.at_s - asked.at_s < 1
