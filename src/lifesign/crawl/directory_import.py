@@ -32,15 +32,14 @@ from lifesign.errors import InvalidValue, LifesignError
 from lifesign.prober.definition.file import unreadable
 from lifesign.prober.definition.models import DirectorySource, ProbeDefinition
 from lifesign.prober.directories import (
-    PROBED_KINDS,
     SKIP_REASONS,
     Get,
-    Kind,
     ListSource,
     NotRead,
     SkippedEntries,
     Snapshot,
     Unchanged,
+    kinds_of,
     read_directory,
 )
 from lifesign.prober.directories.gathered import Gathered
@@ -195,7 +194,7 @@ class DirectoryImporter:
             file=source.file if source.file is None or self._is_shared else absolute_path(source.file),
             format=source.format,
             key=key,
-            kinds=frozenset(Kind) if source.mcp_servers else PROBED_KINDS,
+            kinds=kinds_of(source.kinds),
             max_entries=max(1, self._definition.limits.max_targets - others),
             networks=self._definition.networks_allowed,
         )

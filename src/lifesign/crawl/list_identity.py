@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from lifesign.domain.models.directories import DirectoryRecord
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import DirectorySource, ProbeDefinition
-from lifesign.prober.directories import PROBED_KINDS, Kind, ListSource, NotRead, read_directory
+from lifesign.prober.directories import ListSource, NotRead, kinds_of, read_directory
 from lifesign.prober.directories.formats import AUTO, BUILT_IN
 from lifesign.prober.directories.snapshot import read_version
 
@@ -71,7 +71,7 @@ def listed_in(source: DirectorySource, definition: ProbeDefinition) -> ListSourc
     return ListSource(
         file=source.file,
         format=source.format,
-        kinds=frozenset(Kind) if source.mcp_servers else PROBED_KINDS,
+        kinds=kinds_of(source.kinds),
         max_entries=definition.limits.max_targets,
         networks=definition.networks_allowed,
     )

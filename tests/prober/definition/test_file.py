@@ -129,7 +129,7 @@ networks: {allow: [10.0.0.1/8]}
         "line 2: /name: expected 1 to 64 lower-case letters, digits and . _ -, the first a letter or a digit",
         (
             "line 5: /directories/0/formt: no such key; expected one of "
-            "url, file, name, format, refresh_seconds, key_file, allow_shrink, mcp_servers"
+            "url, file, name, format, refresh_seconds, key_file, allow_shrink, kinds"
         ),
         "line 6: /directories/1: expected exactly one of url and file",
         (

@@ -13,6 +13,7 @@ from lifesign.prober.directories.gathered import (
     Gathered,
     SkippedEntries,
     TooManyEntries,
+    kinds_of,
 )
 from lifesign.prober.directories.page import MAX_NAME_CHARS, Entry, Kind, Listed, Skipped
 
@@ -104,6 +105,26 @@ def test_mcp_servers_are_a2a_targets_only_on_request() -> None:
     server = Listed("https://a.example/mcp", "one", Kind.MCP)
     assert reasons(gather(server)) == {"not_a2a": 1}
     assert gather(server, kinds=frozenset(Kind)).entries == (server,)
+
+
+@pytest.mark.parametrize(
+    ("protocols", "wanted"),
+    [
+        (["a2a"], {"a2a_card", "unknown"}),
+        (["mcp"], {"mcp"}),
+        (["mcp", "a2a"], {"a2a_card", "unknown", "mcp"}),
+    ],
+)
+def test_protocols_choose_the_kinds_of_targets(protocols: list[str], wanted: set[str]) -> None:
+    listed = [Listed(f"https://{n}.example/", None, kind) for n, kind in enumerate((Kind.A2A_CARD, Kind.MCP))]
+    found = gather(*listed, "https://c.example/", kinds=kinds_of(protocols))
+    assert {entry.kind.value for entry in found.entries} == wanted
+    assert sum(one.count for one in found.left_out.values()) == 3 - len(wanted)
+
+
+def test_agent_is_no_mcp_server() -> None:
+    agent = Listed("https://a.example/card.json", "one", Kind.A2A_CARD)
+    assert reasons(gather(agent, kinds=kinds_of(["mcp"]))) == {"not_mcp": 1}
 
 
 def test_what_a_format_left_out_is_counted_with_its_first_examples() -> None:

@@ -45,6 +45,7 @@ from lifesign.prober.definition.event_loop_lag import LagPolicy
 from lifesign.prober.definition.layer_settings import DefinitionMapping, LayerSettings
 from lifesign.prober.definition.target_settings import (
     TargetItem,
+    TargetKind,
     TargetSettings,
     merge_targets,
     require_answers,
@@ -119,8 +120,8 @@ class DirectorySource(DefinitionMapping):
     """File with the API key of the directory. The definition itself never contains a key."""
     allow_shrink: Switch = False
     """Whether the directory may lose more than half of its entries at once without confirmation."""
-    mcp_servers: Switch = False
-    """Whether MCP servers in the directory are probed too. They are not A2A agents."""
+    kinds: Annotated[tuple[TargetKind, ...], Field(min_length=1, max_length=2)] = (TargetKind.A2A,)
+    """Kinds of entries that become targets: `a2a`, `mcp` or both. Unknown entries count as `a2a`."""
 
     @model_validator(mode="after")
     def _stand_somewhere(self) -> Self:

@@ -4,7 +4,7 @@ Formats do no I/O; `reader` fetches. Plug-ins add formats by the entry point gro
 """
 
 from lifesign.prober.directories.formats import AUTO, ENTRY_POINT_GROUP, names
-from lifesign.prober.directories.gathered import PROBED_KINDS, SkippedEntries
+from lifesign.prober.directories.gathered import PROBED_KINDS, SkippedEntries, kinds_of
 from lifesign.prober.directories.page import (
     SKIP_REASONS,
     DirectoryPage,
@@ -41,6 +41,7 @@ __all__ = [
     "Snapshot",
     "Unchanged",
     "WantedDocument",
+    "kinds_of",
     "names",
     "read_directory",
 ]

@@ -45,6 +45,8 @@ MAX_TARGETS_BYTES: Final = 256 * 1024 * 1024
 PROBED_KINDS: Final = frozenset({Kind.A2A_CARD, Kind.A2A_ENDPOINT, Kind.UNKNOWN})
 """Kinds that are probed by default."""
 MCP_KINDS: Final = frozenset({Kind.MCP, Kind.MCP_CARD})
+_KINDS: Final[Mapping[str, frozenset[Kind]]] = {"a2a": PROBED_KINDS, "mcp": MCP_KINDS}
+"""By the kinds of targets that a definition names. An entry of unknown kind counts as A2A."""
 
 _CHUNK: Final = 10_000
 # `<YOUR_TOKEN>`, `${HOST}`, `{tenant}` and `{{tenant}}`.
@@ -127,7 +129,7 @@ class Gathered:
             if url is None:
                 self._leave_out(_skip_reason(entry.url), entry.url)
             elif entry.kind not in self.kinds:
-                self._leave_out("not_a2a", url)
+                self._leave_out("not_a2a" if entry.kind in MCP_KINDS else "not_mcp", url)
             elif url in found:
                 self.duplicates += 1
             elif len(found) == self.max_entries:
@@ -182,6 +184,11 @@ class Gathered:
 
     def _leave_out(self, reason: SkipReason, what: str) -> None:
         self._left_out[reason] = _one_more(self._left_out.get(reason, SkippedEntries()), what)
+
+
+def kinds_of(targets: Iterable[str]) -> frozenset[Kind]:
+    """Return the kinds of entries that become targets if a definition wants these kinds of targets."""
+    return frozenset().union(*(_KINDS[kind] for kind in targets))
 
 
 def listed_url(text: str, base: str) -> str | None:

@@ -24,7 +24,7 @@ MAX_TOKEN_CHARS: Final = 1024
 
 SkipReason = Literal[
     "template_url", "foreign_scheme", "with_credentials", "no_port", "invalid_url", "no_url", "not_a2a",
-    "delisted", "a_registry", "too_deep", "unreadable",
+    "not_mcp", "delisted", "a_registry", "too_deep", "unreadable",
 ]  # fmt: skip
 """Why an entry is not a target."""
 SKIP_REASONS: Final[Mapping[SkipReason, str]] = {
@@ -35,6 +35,7 @@ SKIP_REASONS: Final[Mapping[SkipReason, str]] = {
     "invalid_url": "neither a URL nor a domain",
     "no_url": "no URL on the web",
     "not_a2a": "not an A2A agent",
+    "not_mcp": "not an MCP server",
     "delisted": "its directory calls it deleted",
     "a_registry": "another registry: name it as a directory of its own",
     "too_deep": f"nested in more than {MAX_NESTING_DEPTH} catalogs",
