@@ -494,8 +494,8 @@ def test_a_backup_of_sqlite_is_served_from_postgresql(start: Start, tmp_path: Pa
     assert command(tmp_path, "backup", "registry.gz").returncode == 0
     assert first.end() == 0
     url = bare_url("postgresql", tmp_path)
-    assert command(tmp_path, "restore", "registry.gz", database=url).returncode == 0
-    assert command(tmp_path, "restore", "registry.gz", database=url).returncode == 1
+    assert command(tmp_path, "restore", "registry.gz", "--trust-all-keys", database=url).returncode == 0
+    assert command(tmp_path, "restore", "registry.gz", "--trust-all-keys", database=url).returncode == 1
     second = start(database=url)
     assert second.send_heartbeat("agent-1", agent) == 200
     status, granted = second.ask("POST", "/api/v1/leases", lease, key=agent)
