@@ -4,7 +4,13 @@ from hypothesis import strategies as st
 from tests.support.agent_check import card
 from yarl import URL
 
-from lifesign.client.candidate_urls import Announced, announced_health, health_places, parse_agent_url
+from lifesign.client.candidate_urls import (
+    Announced,
+    announced_health,
+    health_places,
+    parse_agent_url,
+    server_health_url,
+)
 from lifesign.domain.a2a.agent_card import interpret_agent_card
 from lifesign.domain.a2a.announcement import announce_health
 from lifesign.errors import InvalidValue
@@ -132,3 +138,16 @@ def test_an_address_is_understood_or_refused(url: str) -> None:
     assert {(found.scheme, found.raw_host, found.port) for found in place.card_urls} == {
         (place.url.scheme, place.url.raw_host, place.url.port)
     }
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "health"),
+    [
+        ("https://a.example/mcp", "https://a.example/.well-known/agent-health"),
+        ("https://a.example/a/mcp/?key=1#x", "https://a.example/a/.well-known/agent-health"),
+        ("https://a.example", "https://a.example/.well-known/agent-health"),
+        ("http://[::1]:8000/a/b/sse", "http://[::1]:8000/a/b/.well-known/agent-health"),
+    ],
+)
+def test_health_document_of_an_mcp_server_is_beside_its_endpoint(endpoint: str, health: str) -> None:
+    assert str(server_health_url(URL(endpoint, encoded=True))) == health

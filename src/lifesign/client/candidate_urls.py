@@ -172,6 +172,12 @@ def place_under(origin: URL, prefix: str, path: str) -> URL:
     return URL(f"{origin.scheme}://{origin.raw_authority}{prefix}{path}", encoded=True)
 
 
+def server_health_url(endpoint: URL) -> URL:
+    """Return where the health document of an MCP server is: below the parent of the endpoint's path."""
+    parent = endpoint.raw_path.rstrip("/").rpartition("/")[0]
+    return place_under(endpoint, parent, DEFAULT_HEALTH_PATH)
+
+
 def is_named_by(card: AgentCard, given: ParsedAgentUrl) -> bool:
     """Return whether the card names the given address, or one below it, as its agent's.
 

@@ -13,7 +13,7 @@ from tests.support.uvicorn_thread import served
 from lifesign import AgentHealthMiddleware
 from lifesign.client.hooks import call_guard
 from lifesign.client.hooks.call_guard import CallRefused
-from lifesign.client.hooks.mcp_sdk import AdvisedTransport, beside
+from lifesign.client.hooks.mcp_sdk import AdvisedTransport
 from lifesign.domain.observation.decision import Action
 
 LOGGER = call_guard.__name__
@@ -133,22 +133,12 @@ async def test_a_session_over_any_transport_is_advised(failing: Tools, healthy: 
 
 async def test_the_health_document_may_be_elsewhere(failing: Tools, healthy: Tools) -> None:
     transport = AdvisedTransport(
-        healthy.url, health_url=beside(failing.url), refuse=True, timeout_seconds=PATIENT_SECONDS
+        healthy.url,
+        health_url=failing.url.replace("/mcp", "/.well-known/agent-health"),
+        refuse=True,
+        timeout_seconds=PATIENT_SECONDS,
     )
     async with Client(transport) as client:
         with pytest.raises(CallRefused) as refused:
             await echoed(client)
     assert refused.value.url == healthy.url
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "health"),
-    [
-        ("https://a.example/mcp", "https://a.example/.well-known/agent-health"),
-        ("https://a.example/a/mcp/?key=1#x", "https://a.example/a/.well-known/agent-health"),
-        ("https://a.example", "https://a.example/.well-known/agent-health"),
-        ("http://[::1]:8000/a/b/sse", "http://[::1]:8000/a/b/.well-known/agent-health"),
-    ],
-)
-def test_the_health_document_is_usually_beside_the_endpoint(endpoint: str, health: str) -> None:
-    assert beside(endpoint) == health

@@ -3,14 +3,14 @@
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Final, Self
-from urllib.parse import urlsplit, urlunsplit
 
 from mcp.client import Transport
 from mcp.client.streamable_http import streamable_http_client
+from yarl import URL
 
 from lifesign.client.call_advice import DEFAULT_SECONDS
+from lifesign.client.candidate_urls import server_health_url
 from lifesign.client.hooks.call_guard import CallGuard
-from lifesign.domain.a2a.announcement import DEFAULT_HEALTH_PATH
 
 CHECKED_METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 """Requests that make a server work. Handshakes, lists and notifications are never delayed or refused."""
@@ -39,7 +39,9 @@ class AdvisedTransport:
         `timeout_seconds`: see `CallGuard`.
         """
         self._url = url
-        self._health_url = beside(url) if health_url is None else health_url
+        self._health_url = health_url
+        if health_url is None:
+            self._health_url = str(server_health_url(URL(url, encoded=True)))
         self._transport = streamable_http_client(url) if transport is None else transport
         self._guard = CallGuard(refuse=refuse, timeout_seconds=timeout_seconds)
 
@@ -59,13 +61,6 @@ class AdvisedTransport:
     ) -> bool | None:
         """Close the connection."""
         return await self._transport.__aexit__(kind, error, trace)
-
-
-def beside(endpoint_url: str) -> str:
-    """Return the health document's usual URL: below the parent of the endpoint's path."""
-    parts = urlsplit(endpoint_url)
-    parent = parts.path.rstrip("/").rpartition("/")[0]
-    return urlunsplit((parts.scheme, parts.netloc, f"{parent}{DEFAULT_HEALTH_PATH}", "", ""))
 
 
 class _CheckedStream:

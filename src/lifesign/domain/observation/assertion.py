@@ -191,7 +191,7 @@ def answer_text(result: Any) -> str:
 
 
 def _found(assertion: Assertion, answer: CheckedAnswer) -> tuple[bool, str | None] | None:
-    """Return whether the answer is as expected, and its value; None if it cannot be told."""
+    """Return whether the answer is as expected, and its value; None if that is unknown."""
     expected: Any = assertion.expected
     match assertion.check:
         case Check.STATUS:

@@ -1,13 +1,12 @@
 """Layers of an MCP server: discovery by `server/discover`, else by a handshake, and transport.
 
-No tool is called. How the server is spoken to is remembered, and tried anew once a day or after a failure.
+No tool is called. How the server is spoken to is remembered, and found out again daily or after a failure.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-from lifesign.client.candidate_urls import CandidateUrl, place_under
-from lifesign.domain.a2a.announcement import DEFAULT_HEALTH_PATH
+from lifesign.client.candidate_urls import CandidateUrl, server_health_url
 from lifesign.domain.credentials.scope import Purpose
 from lifesign.domain.mcp.conversation import (
     ACCEPT,
@@ -74,9 +73,7 @@ async def probe_server(visit: ProbeSession, *, may_shake_hands: bool = True) -> 
 
 def find_server_health(visit: ProbeSession) -> None:
     """Look for the health document below the parent of the endpoint's path."""
-    parent = visit.given.url.raw_path.rstrip("/").rpartition("/")[0]
-    url = place_under(visit.given.url, parent, DEFAULT_HEALTH_PATH)
-    visit.health_places = (CandidateUrl(url),)
+    visit.health_places = (CandidateUrl(server_health_url(visit.given.url)),)
 
 
 async def _discover(visit: ProbeSession) -> tuple[Fetched, McpReply] | None:

@@ -123,7 +123,7 @@ def _successors(transaction: Transaction, rotated: Iterable[StoredKey]) -> list[
 
 
 def _end_keys_of_erased(transaction: Transaction, actor: str) -> list[StoredKey]:
-    """Revoke the keys that agents had when they were erased; they have registered anew since."""
+    """Revoke the keys that agents had when they were erased; they have registered again since."""
     now_s = transaction.now_s
     revoked = {
         key.key_id: replace(key, revoked_at_s=now_s)
