@@ -108,6 +108,16 @@ def test_content_that_is_not_known_fails_no_assertion() -> None:
     assert outcome(Check.STATUS, 204, has_content=False) is FAILED
 
 
+@pytest.mark.parametrize(
+    ("expected", "result"), [(200, NOT_MEASURED), (404, NOT_MEASURED), (401, OK), (403, FAILED)]
+)
+def test_request_for_credentials_fails_no_assertion_that_expects_another_answer(
+    expected: int, result: AssertionOutcome
+) -> None:
+    answer = CheckedAnswer(status=401, has_content=False, is_gated=True)
+    assert evaluate(asserted(Check.STATUS, expected), answer).result is result
+
+
 def test_values_are_shown_and_cut() -> None:
     answer = CheckedAnswer(status=200, value={"a": "\x1b" + "x" * 500})
     result = evaluate(asserted(Check.EQUALS, "y" * 500, "/a"), answer)

@@ -121,7 +121,7 @@ async def test_answer_to_a_message_is_read_as_text_and_as_result(
     ("reply", "results"),
     [
         (answer(404), [FAILED, FAILED]),
-        (answer(403), [NOT_MEASURED, FAILED]),
+        (answer(403), [NOT_MEASURED, NOT_MEASURED]),
         (answer(503), [FAILED, FAILED]),
         (as_json({"a": "x" * 5000}), [NOT_MEASURED, OK]),
         (answer(200, b"all is well", Content_Type="text/plain"), [OK, OK]),

@@ -38,6 +38,8 @@ class Check(StrEnum):
     CERTIFICATE_DAYS = "certificate_days"
 
 
+GATED_STATUSES: Final = frozenset({401, 402, 403, 407})
+"""Statuses of answers that ask for credentials or payment; an assertion may expect one of them."""
 GRADUAL: Final = frozenset({Check.LATENCY_BELOW, Check.CERTIFICATE_DAYS})
 """Checks whose failure makes an agent degraded, not unhealthy."""
 _OF_CONTENT: Final = frozenset(Check) - GRADUAL - {Check.STATUS}
@@ -90,6 +92,8 @@ class CheckedAnswer:
     """Days until the certificate ends, below 0 if it has ended; None without one."""
     has_content: bool = True
     """Whether the body is known: it may require credentials, be too large, or come later."""
+    is_gated: bool = False
+    """Whether it asks for credentials, or refuses those that were sent."""
     value: Any = None
     """JSON value that pointers apply to; None if the body is no JSON."""
     text: str = ""
@@ -195,7 +199,9 @@ def _found(assertion: Assertion, answer: CheckedAnswer) -> tuple[bool, str | Non
     expected: Any = assertion.expected
     match assertion.check:
         case Check.STATUS:
-            return answer.status == expected, str(answer.status)
+            # A missing or expired credential is a fault of the configuration, not of the agent.
+            is_unknown = answer.is_gated and expected not in GATED_STATUSES
+            return None if is_unknown else (answer.status == expected, str(answer.status))
         case Check.LATENCY_BELOW:
             latency_ms = answer.latency_ms
             return None if latency_ms is None else (latency_ms < expected, f"{latency_ms:.6g} ms")

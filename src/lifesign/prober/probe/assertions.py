@@ -19,7 +19,8 @@ from lifesign.prober.probe.session import ProbeSession
 
 DAY_SECONDS: Final = 86_400
 # The body requires credentials, is longer than is read, or was not sent again.
-_WITHOUT_CONTENT: Final = frozenset({ResultClass.GATED, ResultClass.TOO_LARGE})
+_GATED: Final = frozenset({ResultClass.GATED, ResultClass.CREDENTIALS_REJECTED})
+_WITHOUT_CONTENT: Final = _GATED | {ResultClass.TOO_LARGE}
 # What came is no whole answer.
 _BROKEN_OFF: Final = frozenset({ResultClass.TIMEOUT, ResultClass.REFUSED, ResultClass.TLS_FAILURE})
 _UNFINISHED: Final = frozenset({
@@ -61,6 +62,7 @@ def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer 
         latency_ms=layer.latency_ms,
         certificate_days=_certificate_days(visit, fetched),
         has_content=has_content,
+        is_gated=layer.result in _GATED,
         value=value,
         text=answer_text(value) if of == "message" else text,
     )
