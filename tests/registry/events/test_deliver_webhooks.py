@@ -143,7 +143,7 @@ async def when(api: RegistryApi, look: Callable[[StoredWebhook], bool]) -> Store
 @pytest.mark.both_databases
 async def test_events_arrive_in_order_in_batches_and_signed(api: RegistryApi, receiver: Receiver) -> None:
     created = await subscribe(api, receiver.url)
-    # Before the delivery begins: it would send the first event, the webhook's own creation, in a batch of its own.
+    # Before the delivery starts, which would send the webhook's own creation in a batch by itself.
     await api.database.write(appending(*(draft(n) for n in range(250))))
     async with delivering(api.database):
         await when(api, lambda webhook: webhook.delivered_sequence == 251)
