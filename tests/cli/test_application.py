@@ -289,7 +289,7 @@ def test_what_the_system_refuses_elsewhere_is_no_output_that_cannot_be_written(
     assert main(["check"]) == 3
     err = capsys.readouterr().err
     path = str(tmp_path / "absent")
-    assert err.endswith(f": {path!a} ({os.strerror(errno.ENOENT)})\n")
+    assert err.endswith(f" {path!a} ({os.strerror(errno.ENOENT)})\n")
 
 
 def test_errors_of_a_file_are_listed_line_by_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,11 +24,11 @@ class GroupCounts(_Shown):
     """How many targets there are of each group."""
 
     alive: Count = 0
-    """They answer, possibly with a request for credentials or payment."""
+    """Agents that answered, possibly with a request for credentials or payment."""
     not_alive: Count = 0
-    """They were probed, and no agent answered."""
+    """Targets that were probed and where no agent answered."""
     unknown: Count = 0
-    """They were looked at, and nothing is known."""
+    """Targets about which the probes showed nothing."""
     never_measured: Count = 0
     """They were never probed."""
 
@@ -58,20 +58,20 @@ class ResultCount(_Shown):
     count: Count
     """How many."""
     share: Ratio | None
-    """Share of all that are counted beside it, 0 to 1."""
+    """Share of the whole that the table counts, 0 to 1."""
 
 
 class LatencySummary(_Shown):
     """How long answers took."""
 
     count: Count
-    """Number of answers that it is computed from."""
+    """Number of answers behind the percentiles."""
     p50_ms: Quantity
-    """Half of them took no longer."""
+    """Median."""
     p90_ms: Quantity
-    """Nine of ten took no longer."""
+    """90th percentile."""
     p99_ms: Quantity
-    """99 of 100 took no longer."""
+    """99th percentile."""
 
 
 class LayerShares(_Shown):
@@ -80,13 +80,13 @@ class LayerShares(_Shown):
     layer: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
     """`discovery`: the card; `transport`: the interface; `readiness`: the health document; `message`."""
     count: Count
-    """Number of probes of the layer; `not_measured` does not count."""
+    """Number of probes that measured the layer; `not_measured` does not count."""
     results: tuple[ResultCount, ...]
-    """The most frequent first; shares of `count`."""
+    """Results, the most frequent first, as shares of `count`."""
     not_asked: Count = 0
-    """Number of probes that skipped the layer, as it is known: a card is read once a day."""
+    """Number of probes that skipped the layer because its result is still valid; a card is read daily."""
     latency: LatencySummary | None = None
-    """Latency of the answers in the period; null: there was none."""
+    """Latency of the answers in the period; null without an answer."""
 
 
 class NamedGroups(_Shown):
@@ -97,7 +97,7 @@ class NamedGroups(_Shown):
     groups: GroupCounts
     """Its targets by group."""
     alive_ratio: Ratio | None
-    """Share of the measured, 0 to 1; null if none was."""
+    """Share of the measured targets that are alive, 0 to 1; null without a measured target."""
 
 
 class OtherPlatforms(_Shown):
@@ -106,11 +106,11 @@ class OtherPlatforms(_Shown):
     platforms: Count
     """How many."""
     groups: GroupCounts
-    """Groups of all of them together."""
+    """Targets of all these platforms together, by group."""
     alive_ratio: Ratio | None
-    """Share of the measured, 0 to 1; null if none was."""
+    """Share of the measured targets that are alive, 0 to 1; null without a measured target."""
     lowest_alive_ratio: Ratio | None
-    """Lowest value of the platforms among them with a measured target."""
+    """Lowest `alive_ratio` of these platforms; platforms without a measured target are left out."""
     highest_alive_ratio: Ratio | None
     """Likewise."""
 
@@ -123,24 +123,24 @@ class NamedCount(_Shown):
     count: Count
     """How many."""
     share: Ratio | None
-    """Share of all kinds, 0 to 1."""
+    """Share of the targets of all kinds, 0 to 1."""
 
 
 class CensusPass(_Shown):
     """One pass over all targets, and how it differs from the pass before."""
 
     began_at: Time
-    """When the first probe began."""
+    """Start of the pass's first probe."""
     ended_at: Time | None
-    """When all were probed; null: it goes on, or was broken off."""
+    """End of the pass; null if it is running or was interrupted."""
     groups: GroupCounts
-    """Targets by group in this pass; those without a result are unknown here."""
+    """Targets by group in this pass; targets without a result count as unknown."""
     alive_ratio: Ratio | None
-    """Share of the measured, 0 to 1; null if none was."""
+    """Share of the measured targets that are alive, 0 to 1; null without a measured target."""
     change: Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)] | None
-    """Change of `alive_ratio` since the previous pass; null if one of them is unknown, or there was none."""
+    """Change of `alive_ratio` since the previous pass; null if either ratio is unknown."""
     other_list_of: Count | None
-    """How many targets the pass before had, if over a tenth more or fewer: not the same list; else null."""
+    """Targets of the previous pass, if their number differs by over 10 % (another list); else null."""
 
 
 class Census(_Shown):
@@ -149,45 +149,45 @@ class Census(_Shown):
     census_version: Literal["1.0"] = CENSUS_VERSION
     """Version of this form."""
     name: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
-    """Name of the census: the probe definition's, or that of a list."""
+    """Name of the census: that of the probe definition or of the list."""
     made_at: Time
     """When it was counted."""
     evidence_at: Time | None = None
-    """When a probe of any target last measured something; null: none ever did."""
+    """Time of the latest measurement of any target; null without one."""
     old: tuple[NamedCount, ...] = ()
-    """Targets whose last measured result is too old, by the reason; they are among the unknown."""
+    """Targets whose last measured result is too old, by reason; they count as unknown."""
     since: Time | None
-    """The beginning of the period that layers and latencies are counted over; null: there was no probe."""
+    """Start of the period that layers and latencies cover; null without a probe."""
     until: Time | None
     """Its end."""
     deadlines: Deadlines | None = None
-    """Deadlines of the last pass's requests; null: no pass, unknown, or different ones."""
+    """Time limits of the last pass's requests; null without a pass, if unknown, or if they differ."""
     not_read: tuple[Annotated[str, Field(max_length=MAX_NAME_CHARS)], ...] = ()
-    """Directories that could not be read for the last pass: who they listed before counts."""
+    """Directories that could not be read for the last pass. Targets that they listed before still count."""
     listed: Count
-    """How many targets there are."""
+    """Number of targets."""
     groups: GroupCounts
     """Targets by group."""
     alive_ratio: Ratio | None
-    """Share of the measured, 0 to 1; null if none was."""
+    """Share of the measured targets that are alive, 0 to 1; null without a measured target."""
     results: tuple[ResultCount, ...]
-    """Last measured result of each target, the most frequent first; shares of `listed`."""
+    """Last measured result of each target, the most frequent first, as shares of `listed`."""
     layers: tuple[LayerShares, ...]
     """Results of each layer."""
     platforms: tuple[NamedGroups, ...]
-    """By registrable domain, the one with the most targets first."""
+    """Targets by registrable domain, the domain with the most targets first."""
     other_platforms: OtherPlatforms | None
     """null: all are named."""
     generations: tuple[NamedCount, ...]
     """Living targets by the protocol version of their card."""
     health: tuple[NamedCount, ...]
-    """Health that living targets report; `unknown`: that status, or no valid and fresh document."""
+    """Health that living targets report; `unknown` includes agents without a valid and fresh document."""
     directories: tuple[NamedGroups, ...]
-    """By name; a target in two directories counts in both."""
+    """Targets by directory; a target that two directories list counts in both."""
     shown: tuple[NamedCount, ...]
     """Living targets by evidence: `a card only` does not prove that an agent works behind it."""
     gone: tuple[NamedCount, ...]
-    """Former targets by reason; they are not among the listed."""
+    """Former targets by the reason why they left; `listed` does not count them."""
     runs: tuple[CensusPass, ...]
     """The oldest first."""
 

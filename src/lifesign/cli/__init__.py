@@ -24,7 +24,7 @@ _EXTRAS = {
     "prometheus_client": "metrics",
     "mcp": "mcp", "mcp_types": "mcp",
 }  # fmt: skip
-"""Extra that installs a module."""
+"""Extra that installs each module."""
 
 _OF_UNIX = frozenset({"fcntl", "grp", "pwd", "resource", "termios"})
 """Modules of Python that are absent on other systems (docs/platforms.md)."""
@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if sys.stdout is None or sys.stderr is None:
             # The reader of the output has left.
             if sys.stderr is not None:
-                sys.stderr.write("lifesign: standard output is closed: open it, also if to /dev/null\n")
+                sys.stderr.write(
+                    "lifesign: standard output is closed: redirect it to a file or to /dev/null\n"
+                )
             return ExitCode.USAGE
         # Characters that a terminal cannot show must not end in a traceback.
         for stream in (sys.stdout, sys.stderr):
@@ -75,7 +77,7 @@ def _os_error_text(error: OSError) -> str:
     """Say what the system refused; of streams it does not say that it was they."""
     why = error.strerror or type(error).__name__
     if error.filename is not None:
-        return f"what it needs is refused by the system: {error.filename!a} ({why})"
+        return f"the system refused access to {error.filename!a} ({why})"
     if error.errno in _OF_AN_OUTPUT:
-        return f"the output cannot be written ({why})"
-    return f"what it needs is refused by the system ({why})"
+        return f"could not write the output ({why})"
+    return f"the system refused an operation ({why})"

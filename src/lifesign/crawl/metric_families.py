@@ -22,35 +22,43 @@ Of = Callable[[Progress], float | None]
 
 _GAUGES: tuple[tuple[str, str, Of], ...] = (
     ("shards", "Shards that are held.", lambda now: now.shards),
-    ("targets", "Targets that lie in them.", lambda now: now.targets),
+    ("targets", "Targets in these shards.", lambda now: now.targets),
     ("targets_left", "Targets that a census has not probed yet.", lambda now: now.left),
     ("in_flight", "Probes under way.", lambda now: now.in_flight),
-    ("waiting", "Targets whose turn it is not yet: too many others are asked.", lambda now: now.waiting),
+    (
+        "waiting",
+        "Targets that are due and wait because too many other probes are running.",
+        lambda now: now.waiting,
+    ),
     (
         "backed_off",
-        "Targets that are asked less often than is usual: they keep failing, or asked for it.",
+        "Targets that are probed at longer intervals, because they keep failing or requested it.",
         lambda now: now.backed_off,
     ),
     (
         "start_delay_p99_seconds",
-        "How late probes began, the 99th percentile since the start.",
+        "Delay of probes after their due time, 99th percentile since the start, in seconds.",
         lambda now: None if now.start_error_p99_ms is None else now.start_error_p99_ms / 1000,
     ),
-    ("event_loop_lag_seconds", "How late the event loop is, the 99th percentile.", lambda now: now.lag_p99_s),
-    ("slow", "Whether the prober is slow: timeouts are not measured.", lambda now: now.slowness is not None),
+    ("event_loop_lag_seconds", "Event loop lag, 99th percentile, in seconds.", lambda now: now.lag_p99_s),
+    (
+        "slow",
+        "1 if the prober is slow, so that timeouts are not measured.",
+        lambda now: now.slowness is not None,
+    ),
     (
         "unreached_classes",
-        "Network classes in which no witness answered when one was asked last.",
+        "Network classes in which no witness answered the last requests.",
         lambda now: len(now.unreached_classes),
     ),
     ("failures_waiting", "Failures that wait for a witness.", lambda now: now.waiting_failures),
     (
         "clock_offset_seconds",
-        "How far this machine's clock is ahead of the registry's.",
+        "Offset of this machine's clock from the registry's, in seconds; positive if it is ahead.",
         lambda now: now.clock_offset_s,
     ),
-    ("ledger_unreachable", "Whether results cannot be handed over.", lambda now: now.is_ledger_unreachable),
-    ("results_buffered", "Results that wait to be handed over.", lambda now: now.held),
+    ("ledger_unreachable", "1 if results cannot be stored.", lambda now: now.is_ledger_unreachable),
+    ("results_buffered", "Results that wait to be stored.", lambda now: now.held),
 )
 _COUNTERS: tuple[tuple[str, str, Of], ...] = (
     (
@@ -60,9 +68,9 @@ _COUNTERS: tuple[tuple[str, str, Of], ...] = (
     ),
     ("witness_rounds", "Rounds of requests to witnesses.", lambda now: now.witness_rounds),
     ("probes_missed", "Probes that were due and did not take place.", lambda now: now.missed),
-    ("results_reported", "Results that were handed over.", lambda now: now.reported),
-    ("results_lost", "Results that were given up.", lambda now: now.given_up),
-    ("unanswered_lookups", "Look-ups of names that no name server answered.", lambda now: now.unanswered),
+    ("results_reported", "Results that were stored.", lambda now: now.reported),
+    ("results_lost", "Results that were dropped.", lambda now: now.given_up),
+    ("unanswered_lookups", "DNS lookups that no name server answered.", lambda now: now.unanswered),
 )
 
 
@@ -80,7 +88,7 @@ def crawl_families(crawl: "Crawl") -> "Iterator[Metric]":
     yield build
     yield GaugeMetricFamily(f"{PREFIX}workers", "Processes that probe.", value=len(workers))
     states = GaugeMetricFamily(
-        f"{PREFIX}directories", "Directories by what became of their last reading.", labels=["state"]
+        f"{PREFIX}directories", "Directories by the state of their last reading.", labels=["state"]
     )
     outcomes = [
         "failed" if outcome.has_failed else "suspended" if outcome.is_suspended else "read"
@@ -101,10 +109,10 @@ def crawl_families(crawl: "Crawl") -> "Iterator[Metric]":
             counter.add_metric([worker], of(now) or 0)
         yield counter
     probes = CounterMetricFamily(
-        f"{PREFIX}probes", "Probes that ended, by what they came to.", labels=["worker", "result"]
+        f"{PREFIX}probes", "Finished probes, by result.", labels=["worker", "result"]
     )
     delays = SummaryMetricFamily(
-        f"{PREFIX}start_delay_seconds", "How much later than due probes began.", labels=["worker"]
+        f"{PREFIX}start_delay_seconds", "Delay of probes after their due time.", labels=["worker"]
     )
     for worker, now in workers.items():
         for result in ResultClass:

@@ -221,10 +221,10 @@ def test_whom_a_url_does_not_single_out_is_named_by_its_id(
     url = "https://agent.example/card"
     listed(registry, url)
     unseen = shown_by(capsys, "show", url, ends=1)
-    assert "has shown no sign of life yet" in unseen
+    assert "has not given a liveness signal yet" in unseen
     shown_by(capsys, "register", "billing-1", "--card-url", url, "--monitoring", "probe")
     told = shown_by(capsys, "show", url, ends=3)
-    assert f"by its id: {target_id(url)}, billing-1;" in told
+    assert f"with this URL: {target_id(url)}, billing-1;" in told
     # Former targets do not interfere.
     shown_by(capsys, "deregister", "billing-1")
     assert shown_by(capsys, "show", url, ends=1) == unseen
@@ -392,7 +392,7 @@ def test_pending_commands_are_shown_with_the_agent(registry: RegistryServer, cap
 
 def left_out_of(listing: str) -> int:
     """Return how many agents a listing says that it does not show."""
-    (line,) = [line for line in listing.splitlines() if "(--status all)" in line]
+    (line,) = [line for line in listing.splitlines() if "(use --status all)" in line]
     return int(line.split()[0])
 
 
@@ -428,7 +428,7 @@ def test_while_decisions_are_held_what_is_shown_says_so(registry: RegistryServer
         return capsys.readouterr().err
 
     for arguments in (["list"], ["show", "silent"]):
-        assert told(*arguments).startswith("lifesign: decisions are suspended: missed heartbeats")
+        assert told(*arguments).startswith("lifesign: verdicts are suspended: missed heartbeats")
         assert told(*arguments, "--json") == ""
     for arguments in (["list", "--json"], ["show", "silent", "--json"]):
         assert main(["agents", *arguments]) == 0
@@ -436,7 +436,7 @@ def test_while_decisions_are_held_what_is_shown_says_so(registry: RegistryServer
     assert main(["doctor", "--registry", registry.url, "--port", "1", "--json"]) in {0, 1}
     findings = json.loads(capsys.readouterr().out)["findings"]
     (held,) = [one for one in findings if one["about"] == "decisions"]
-    assert (held["verdict"], held["summary"].split(" since ")[0]) == ("warning", "held")
+    assert (held["verdict"], held["summary"].split(" since ")[0]) == ("warning", "suspended")
     assert "30 agents are silent" in held["summary"]
 
 
@@ -508,7 +508,7 @@ def test_links_and_claims_have_their_own_labels() -> None:
 @pytest.mark.parametrize(
     ("members", "told"),
     [
-        ({}, "no token was asked for"),
+        ({}, "no token was requested"),
         ({"token_requested_at": "2026-11-20T12:00:00Z"}, "not looked for yet"),
         (
             {"token_requested_at": "2026-11-20T12:00:00Z", "token_checked_at": "2026-11-20T12:10:00Z"},

@@ -125,7 +125,7 @@ def test_a_backup_of_an_older_version_is_restored_and_brought_up_to_date(
         writer.add_row(list(key.values()))
     assert main(["restore", str(file), "--database", empty]) == 0
     said = capsys.readouterr()
-    assert f"brought from revision {BEFORE} to {AFTER}\n" in said.out
+    assert f"migrated from revision {BEFORE} to {AFTER}\n" in said.out
     assert "  key_1 admin alice\n" in said.err
     assert main(["keys", "list", "--database", empty]) == 0
     assert "alice" in capsys.readouterr().out

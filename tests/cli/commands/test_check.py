@@ -80,7 +80,7 @@ async def test_everything_worth_knowing_is_on_the_page(capsys: pytest.CaptureFix
     for expected in (
         "agent       An agent", "degraded: ", "worsening", "0.9 answered, 0.1 failed",
         "1000 within 1 d", "p50 12.5 ms, p99 1200 ms", "declining", "1 d 1 h", "2026-07-01T12:00:00",
-        "not_https", "by Example", "A2A 0.3", "not proof that it can be trusted",
+        "not_https", "by Example", "A2A 0.3", "does not prove",
     ):  # fmt: skip
         assert expected in shown
 

@@ -447,7 +447,7 @@ def test_definition_is_checked_without_a_probe(tmp_path: Path, capsys: pytest.Ca
     file.write_text(DEFINITION.replace("opt_out: {", "opt_out: {files: [closed.txt], "))
     before = files(tmp_path)
     assert main(["crawl", str(file), "--check"]) == 0
-    assert capsys.readouterr().out.endswith("mixed.yml: mixed is in order\n")
+    assert capsys.readouterr().out.endswith("mixed.yml: mixed is valid\n")
     (tmp_path / "closed.txt").write_text("a.example\nftp://b\n")
     assert main(["crawl", str(file), "--check"]) == 3
     assert "closed.txt, line 2" in capsys.readouterr().err
@@ -463,7 +463,7 @@ def test_definition_is_checked_without_a_probe(tmp_path: Path, capsys: pytest.Ca
     assert main(["crawl", str(file), "--check"]) == 0
     text = capsys.readouterr()
     assert text.err.endswith("which only a network of its own would know: https://javascript:1/\n")
-    assert text.out.endswith("mixed.yml: mixed is in order\n")
+    assert text.out.endswith("mixed.yml: mixed is valid\n")
     assert files(tmp_path) == before
 
 

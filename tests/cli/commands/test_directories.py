@@ -42,11 +42,11 @@ def test_what_is_held_is_shown_confirmed_and_gone(database: str, capsys: pytest.
     assert "a list" in row
     assert "37" in row
     assert run("confirm", "a-list", *place) == 0
-    assert capsys.readouterr().out == "a-list: 37 left, 3 targets\n"
+    assert capsys.readouterr().out == "a-list: 37 removed, 3 targets left\n"
     assert run("confirm", "a-list", *place) == 1
     assert "nothing of 'a-list' waits" in capsys.readouterr().err
     assert run("remove", "a-list", *place) == 0
-    assert capsys.readouterr().out == "a-list: 3 left, 0 targets\n"
+    assert capsys.readouterr().out == "a-list: 3 removed, 0 targets left\n"
     assert run("list", "--json", *place) == 0
     (shown,) = json.loads(capsys.readouterr().out)["directories"]
     assert (shown["name"], shown["size"], "suspended" in shown) == ("a-list", 0, False)
@@ -64,11 +64,11 @@ def test_a_registry_is_asked_where_no_database_is_named(
     assert capsys.readouterr().out.count("\n") == 1
     asyncio.run(fill())
     assert run("confirm", "a-list") == 0
-    assert capsys.readouterr().out == "a-list: 37 left, 3 targets\n"
+    assert capsys.readouterr().out == "a-list: 37 removed, 3 targets left\n"
     assert run("confirm", "no-list") == 1
     assert "no-list" in capsys.readouterr().err
     assert run("remove", "a-list") == 0
-    assert capsys.readouterr().out == "a-list: 3 left, 0 targets\n"
+    assert capsys.readouterr().out == "a-list: 3 removed, 0 targets left\n"
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_the_end_of_a_pools_maintenance_names_who_was_in_one(
     ended = shown_by(capsys, "maintenance", "--pool", "billing", "--end").splitlines()
     assert ended == ["maintenance ended for 1 agent of billing", "agent       a"]
     again = shown_by(capsys, "maintenance", "--pool", "billing", "--end").splitlines()
-    assert again == ["maintenance has ended: no agent of billing was in it"]
+    assert again == ["maintenance has ended: no agent of billing was in maintenance"]
 
 
 def test_a_maintenance_outlasts_a_restart(registry: RegistryServer, capsys: Captured) -> None:

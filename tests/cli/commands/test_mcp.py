@@ -19,8 +19,8 @@ def _nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--registry", "http://127.0.0.1:9"], "key: expected one in $LIFESIGN_KEY or --key-file"),
-        (["--key-file", "key"], "--registry: expected the URL that the key is for"),
+        (["--registry", "http://127.0.0.1:9"], "key: expected a key in $LIFESIGN_KEY or --key-file"),
+        (["--key-file", "key"], "--registry: expected the registry's URL"),
         (["--allow-network", "0.0.0.0/0"], "--allow-network: expected a network, not all addresses"),
         (["--transport", "smoke"], "Invalid value for '--transport'"),
         (["--transport", "http", "--host", "0.0.0.0"], "--allow-host: expected a name"),

@@ -18,7 +18,7 @@ def test_a_database_is_set_up_once(
     newest = schema.newest_revision()
     assert main(["migrate", "--database", url]) == 0
     told = capsys.readouterr().out
-    assert (told.startswith("set up "), told.split()[-1]) == (True, newest)
+    assert (told.startswith("created "), told.split()[-1]) == (True, newest)
     assert main(["migrate", "--database", url]) == 0
     assert capsys.readouterr().out == f"already at revision {newest}\n"
 

@@ -224,9 +224,9 @@ def test_refusal_or_silence_of_the_registry_is_one_line(
         (["--grace", "soon", "--", "true"], "--grace: 'soon'"),
         (
             ["--grace", "99999999d", "--", "true"],
-            "--grace: 7d, --drain-timeout '99999999d'",
+            "--grace: 7d --drain-timeout '99999999d'",
         ),
-        (["--drain-timeout", "7d", "--", "true"], "--drain-timeout: 7d, --grace '7d'"),
+        (["--drain-timeout", "7d", "--", "true"], "--drain-timeout: 7d --grace '7d'"),
         ([], "COMMAND"),
     ],
 )

@@ -141,7 +141,7 @@ def test_every_setting_is_documented(table: str, command: str) -> None:
 def test_a_limit_that_each_process_counts_for_itself_says_so(name: str) -> None:
     (row,) = re.findall(rf"^\| `{name}` \|.*", TEXT, re.MULTILINE)
     (setting,) = (each for told, each in settings_of(COMMANDS.commands["serve"], "server") if told == name)
-    assert "each process counts for itself" in setting.help
+    assert "each server process counts separately" in setting.help
     assert setting.help[1:].rstrip(".") in row
 
 

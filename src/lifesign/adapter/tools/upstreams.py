@@ -29,7 +29,7 @@ MAX_UPSTREAMS: Final = 32
 MAX_TOOLS: Final = 500
 """Maximum of one server."""
 MAX_WORDS: Final = 200
-"""Maximum of words in a command."""
+"""Maximum number of words in a command."""
 MAX_SECRETS: Final = 64
 """Maximum of one server."""
 MAX_CALL_SECONDS: Final = 3_600
@@ -39,7 +39,7 @@ MIN_ANSWER_BYTES: Final = 1_024
 MAX_ANSWER_BYTES: Final = 16 * 1_048_576
 
 EVERYBODYS: Final = frozenset({"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "USER"})
-"""Variables that contain no secret."""
+"""Variables that every server process gets. They contain no secret."""
 
 NAME_PATTERN: Final = "^[a-z0-9][a-z0-9_-]{0,31}$"
 TOOL_PATTERN: Final = "^[A-Za-z0-9_./-]{1,128}$"
@@ -114,20 +114,20 @@ class Most(_FileMapping):
     tokens: TokenPrice = 0
     """Tokens of a model."""
     usd: UsdPrice = 0
-    """With at most six decimals."""
+    """US dollars, with at most six decimals."""
 
 
 class Price(_FileMapping):
     """Price of one call: fixed, or reported by the server afterwards."""
 
     usd_per_call: UsdPrice | None = None
-    """Money; 0 says that it is free."""
+    """Price of one call in US dollars; 0 if it is free."""
     tokens_per_call: TokenPrice | None = None
-    """Tokens; 0 says that it is free."""
+    """Price of one call in tokens; 0 if it is free."""
     cost_in: Annotated[str, Field(pattern=META_PATTERN)] | None = None
-    """The key of the result's `_meta` under which the server says what the call did cost: {tokens, usd}."""
+    """Key of the result's `_meta` with the actual cost of the call: {tokens, usd}."""
     at_most: Most | None = None
-    """With `cost_in`: amount that is reserved before a call."""
+    """With `cost_in`: amount that is reserved before each call."""
 
     @model_validator(mode="after")
     def _check_combination(self) -> Self:
@@ -151,11 +151,11 @@ class SecretSource(_FileMapping):
     """Source of a secret: exactly one of variable and file."""
 
     variable: VariableName | None = None
-    """A variable of the adapter's environment."""
+    """Environment variable of the adapter with the value."""
     file: FilePath | None = None
-    """A file that holds it, and nothing else; white space around it does not count."""
+    """File that contains only the value; surrounding white space is ignored."""
     prefix: Annotated[str, Field(pattern=LINE_PATTERN)] = ""
-    """Text before it, such as "Bearer "."""
+    """Text before the value, such as "Bearer "."""
 
     @model_validator(mode="after")
     def _come_from_somewhere(self) -> Self:
@@ -168,23 +168,23 @@ class Upstream(_FileMapping):
     """One MCP server: started here by a command, or asked at a URL."""
 
     command: Annotated[tuple[Word, ...], Field(min_length=1, max_length=MAX_WORDS)] | None = None
-    """A program and its arguments, which speaks MCP over its standard input and output."""
+    """Command of a server that speaks MCP over its standard input and output, with its arguments."""
     directory: FilePath | None = None
     """Working directory of the command; default: the directory of this file."""
     environment: Annotated[dict[VariableName, SecretSource], Field(max_length=MAX_SECRETS)] = {}
-    """Variables of the command, besides HOME, LOGNAME, PATH, SHELL, TERM and USER."""
+    """Environment variables of the command, besides HOME, LOGNAME, PATH, SHELL, TERM and USER."""
     url: Annotated[str, StringConstraints(max_length=2_048), AfterValidator(_take_url)] | None = None
-    """URL of a server, over streamable HTTP; https, or on this machine."""
+    """URL of a server that speaks streamable HTTP; https, or http on this machine."""
     headers: Annotated[dict[HeaderName, SecretSource], Field(max_length=MAX_SECRETS)] = {}
-    """Headers of every request to the URL."""
+    """Headers that are sent with every request to the URL."""
     tools: Annotated[dict[ToolName, Price], Field(max_length=MAX_TOOLS)] = {}
     """Offered tools, by their names on the server."""
     offer_all: Switch = False
-    """Whether the others are offered too, at `price`."""
+    """True if tools that `tools` does not name are offered too, at `price`."""
     price: Price | None = None
-    """With `offer_all`: what those cost that `tools` does not name."""
+    """With `offer_all`: price of a call of the tools that `tools` does not name."""
     prefix: Annotated[str, Field(pattern=PREFIX_PATTERN)] = ""
-    """Prefix of the names under which its tools are offered."""
+    """Text before the names under which agents see the server's tools."""
 
     @model_validator(mode="after")
     def _hang_together(self) -> Self:
@@ -199,38 +199,36 @@ class Upstream(_FileMapping):
             and URL(self.url).scheme == "http"
             and not is_loopback(URL(self.url).host or "")
         ):
-            raise PydanticCustomError(
-                "upstream", "expected https: what goes there must not travel in the clear"
-            )
+            raise PydanticCustomError("upstream", "expected https: the secret must not be sent unencrypted")
         if self.offer_all != (self.price is not None):
             raise PydanticCustomError("upstream", "expected offer_all and price together")
         if not self.tools and not self.offer_all:
             raise PydanticCustomError(
-                "upstream", "expected tools, or offer_all with a price: nothing is offered"
+                "upstream", "expected tools, or offer_all with a price: without them, no tool is offered"
             )
         return self
 
 
 class CallLimits(_FileMapping):
-    """Limits of the calls of one run."""
+    """Limits of the tool calls of one run."""
 
     calls_at_once: Annotated[int, Field(strict=True, ge=1, le=MAX_CALLS_AT_ONCE)] = 16
-    """Maximum of concurrent calls; further ones are asked to wait."""
+    """Maximum number of concurrent calls; the server refuses further calls until one ends."""
     call_seconds: Annotated[float, Field(strict=True, ge=1, le=MAX_CALL_SECONDS)] = 300
-    """How long one may take; then it has failed."""
+    """Time limit of a call in seconds. A call that takes longer fails."""
     answer_bytes: Annotated[int, Field(strict=True, ge=MIN_ANSWER_BYTES, le=MAX_ANSWER_BYTES)] = 1_048_576
-    """How long an answer may be, as JSON."""
+    """Maximum size of an answer, as JSON."""
     start_seconds: Annotated[float, Field(strict=True, ge=1, le=MAX_START_SECONDS)] = 30
-    """How long a server may take to start and to list its tools."""
+    """Time limit for a server to start and to list its tools, in seconds."""
 
 
 class Upstreams(_FileMapping):
     """Content of a tools file."""
 
     limits: CallLimits = CallLimits()
-    """Limits of the calls of one run."""
+    """Limits of the tool calls of one run."""
     upstreams: Annotated[dict[UpstreamName, Upstream], Field(max_length=MAX_UPSTREAMS)]
-    """The servers, by the names that they have here."""
+    """MCP servers by name."""
 
     def named(self) -> Iterator[tuple[str, str]]:
         """Yield the server and the name there of each tool that the file names, in its order."""

@@ -37,7 +37,7 @@ PAGE = 1_000
 """Maximum page size of the registry."""
 HEALTHS = ("healthy", "degraded", "unhealthy", "unknown")
 MAX_DURATION_SECONDS = 604_800
-"""As in the models of the API, which take 60 ms to import."""
+"""The same as in the models of the API, whose import takes 60 ms."""
 STATUSES = ("active", "unhealthy", "draining", "dead", "deregistered")
 _ALL = frozenset({"all", "any"})
 
@@ -48,16 +48,17 @@ DrainTimeout = Annotated[
         "--drain-timeout",
         least_s=1,
         most_s=MAX_DURATION_SECONDS,
-        help="How long it may take; else as registered.",
+        help="Time limit for the drain. Without it: as registered.",
     ),
 ]
 Reason = Annotated[
-    str | None, typer.Option("--reason", metavar="TEXT", help="Comment for the agents concerned.")
+    str | None,
+    typer.Option("--reason", metavar="TEXT", help="Reason, which the agents get with the command."),
 ]
 
 agents = typer.Typer(
     name="agents",
-    help="Which agents are there, and what becomes of them?",
+    help="List, show and register agents, and change their state.",
     rich_markup_mode=None,
     no_args_is_help=False,
 )
@@ -72,12 +73,16 @@ def list_agents(
             "--status",
             metavar="STATUS",
             autocompletion=offering(*STATUSES, "all"),
-            help=f"{', '.join(STATUSES)} or all; may be repeated. Without it: active.",
+            help=f"Status: {', '.join(STATUSES)} or all; may be repeated. Without it: active.",
         ),
     ] = None,
     capability: Annotated[
         list[str] | None,
-        typer.Option("--capability", metavar="CAPABILITY", help="Agents with any of these; may be repeated."),
+        typer.Option(
+            "--capability",
+            metavar="CAPABILITY",
+            help="Only agents with at least one of these capabilities; may be repeated.",
+        ),
     ] = None,
     health: Annotated[
         list[str] | None,
@@ -85,15 +90,20 @@ def list_agents(
             "--health",
             metavar="HEALTH",
             autocompletion=offering(*HEALTHS),
-            help="healthy, degraded, unhealthy or unknown; may be repeated.",
+            help="Health: healthy, degraded, unhealthy or unknown; may be repeated.",
         ),
     ] = None,
     pool: Annotated[
         str | None,
-        typer.Option("--pool", metavar="POOL", help="Only agents of this pool; adds what it can take."),
+        typer.Option(
+            "--pool", metavar="POOL", help="Only agents of this pool; also shows the pool's free capacity."
+        ),
     ] = None,
     free: Annotated[
-        int | None, typer.Option("--free", metavar="COUNT", help="Agents that can take so many more tasks.")
+        int | None,
+        typer.Option(
+            "--free", metavar="COUNT", help="Only agents with capacity for at least this many more tasks."
+        ),
     ] = None,
     max_evidence_age: MaxEvidenceAge = None,
     least_loaded: Annotated[bool, typer.Option("--least-loaded", help="The least loaded first.")] = False,
@@ -150,14 +160,16 @@ def list_agents(
             (_row(agent) for agent in found.agents),
         )
     else:
-        sys.stdout.write("no agent matches\n" if status else "no agent matches that is active\n")
+        sys.stdout.write("no agent matches\n" if status else "no active agent matches\n")
     if found.total > len(found.agents):
         sys.stdout.write(f"{len(found.agents)} of {found.total} (see --limit)\n")
     if not_active:
         verb = plural(not_active, "is", "are")
-        sys.stdout.write(f"{not_active} more {verb} not active (--status all)\n")
+        sys.stdout.write(f"{not_active} more {verb} not active (use --status all)\n")
     if found.agents and found.pool is not None:
-        sys.stdout.write(f"the pool can take {pluralize(found.pool.available_capacity, 'more task')}\n")
+        sys.stdout.write(
+            f"the pool has capacity for {pluralize(found.pool.available_capacity, 'more task')}\n"
+        )
 
 
 def _statuses(given: Sequence[str]) -> tuple[str, ...]:
@@ -215,7 +227,8 @@ def _row(agent: "AgentSummary") -> tuple[str, ...]:
 @agents.command("show")
 def show_agent(
     agent: Annotated[
-        str, typer.Argument(metavar="AGENT_ID|URL", help="Of the agent; the URL is where it is probed.")
+        str,
+        typer.Argument(metavar="AGENT_ID|URL", help="Id of the agent, or the URL under which it is probed."),
     ],
     *,
     as_json: AsJson = False,
@@ -255,19 +268,22 @@ async def _shown(client: "RegistryClient", given: str) -> "tuple[AgentRecord, bo
             client
         )
     except TargetNotFound:
-        text = f"no prober is running at {given}; who only sends heartbeats is known by its id alone"
+        text = f"no prober is running at {given}; if the agent only sends heartbeats, give its id"
         raise NotFound(text) from None
     except NotFound:
         if not is_url(given):
             raise
-        text = f"{given} is probed, and has shown no sign of life yet: `lifesign recheck` looks again"
+        text = (
+            f"{given} is probed and has not given a liveness signal yet: `lifesign recheck` probes it again"
+        )
         raise NotFound(text) from None
 
 
 @agents.command("register")
 def register_agent(
     agent_id: Annotated[
-        str | None, typer.Argument(metavar="[AGENT_ID]", help="Chosen by the registry if absent.")
+        str | None,
+        typer.Argument(metavar="[AGENT_ID]", help="Id of the agent. Without it: chosen by the registry."),
     ] = None,
     *,
     pool: Annotated[
@@ -276,14 +292,14 @@ def register_agent(
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="For people.")] = None,
     capability: Annotated[
         list[str] | None,
-        typer.Option("--capability", metavar="CAPABILITY", help="What it can do; may be repeated."),
+        typer.Option("--capability", metavar="CAPABILITY", help="Capability of the agent; may be repeated."),
     ] = None,
     max_tasks: Annotated[
-        int | None, typer.Option("--max-tasks", metavar="COUNT", help="How many tasks it takes at once.")
+        int | None, typer.Option("--max-tasks", metavar="COUNT", help="Maximum number of concurrent tasks.")
     ] = None,
     endpoint: Annotated[str | None, typer.Option("--endpoint", metavar="URL", help="Where it is.")] = None,
     card_url: Annotated[
-        str | None, typer.Option("--card-url", metavar="URL", help="Where its A2A card is.")
+        str | None, typer.Option("--card-url", metavar="URL", help="URL of the agent's A2A card.")
     ] = None,
     monitoring: Annotated[
         str | None,
@@ -291,11 +307,11 @@ def register_agent(
             "--monitoring",
             metavar="heartbeat|probe|both",
             autocompletion=offering("heartbeat", "probe", "both"),
-            help="How its state is observed. Without it: heartbeat.",
+            help="How the registry observes the agent. Without it: heartbeat.",
         ),
     ] = None,
     supersede: Annotated[
-        bool, typer.Option("--supersede", help="End the life of this id that is still going on.")
+        bool, typer.Option("--supersede", help="End the present incarnation of this id.")
     ] = False,
     write_key: WriteKey = None,
     as_json: AsJson = False,
@@ -330,10 +346,10 @@ def register_agent(
             key_file=key_file,
             allow_plain_http=allow_plain_http,
         )
-        key, told = shown.agent_key, f"{shown.agent_id} has its key already: {write_key} is not written"
+        key, told = shown.agent_key, f"{shown.agent_id} has a key already: {write_key} was not written"
         if keep is not None and key is not None:
             keep(key)
-            shown, told = shown.model_copy(update={"agent_key": None}), f"its key is in {write_key}"
+            shown, told = shown.model_copy(update={"agent_key": None}), f"wrote the key to {write_key}"
     _write_record(shown, as_json=as_json)
     if keep is not None:
         sys.stderr.write(printable(told) + "\n")
@@ -408,7 +424,10 @@ def send_command(
     expires_in: Annotated[
         float | None,
         duration_option(
-            "--expires-in", least_s=1, most_s=MAX_DURATION_SECONDS, help="How long it waits; else 1h."
+            "--expires-in",
+            least_s=1,
+            most_s=MAX_DURATION_SECONDS,
+            help="Time in which the agent must fetch the command. Without it: 1h.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 def backup(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="Where to; an older backup is replaced, anything else is not."),
+        typer.Argument(
+            metavar="FILE", help="File to write. An existing backup is replaced, any other file is not."
+        ),
     ],
     *,
     _config: ServerConfig = None,
@@ -68,14 +70,14 @@ def backup(
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="As `lifesign backup` wrote it.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File that `lifesign backup` wrote.")],
     *,
     _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
     state_dir: StateDir = None,
-    is_forced: Annotated[bool, typer.Option("--force", help="Replace all that the database holds.")] = False,
+    is_forced: Annotated[bool, typer.Option("--force", help="Replace everything in the database.")] = False,
     trusts_all_keys: Annotated[
-        bool, typer.Option("--trust-all-keys", help="Suspend no key; for a move to another database.")
+        bool, typer.Option("--trust-all-keys", help="Suspend no key. Use it to move to another database.")
     ] = False,
     write_key: WriteKey = None,
     as_json: AsJson = False,
@@ -142,14 +144,14 @@ def restore(
         return 0
     text = f"{pluralize(restored.agents, 'agent')}; fencing tokens continue in epoch {restored.epoch}"
     if is_older:
-        text += f"; brought from revision {header.revision} to {schema.newest_revision()}"
+        text += f"; migrated from revision {header.revision} to {schema.newest_revision()}"
     sys.stdout.write(printable(text) + "\n")
     unknown = _unknown_lines(restored, are_keys_suspended=not trusts_all_keys)
     for line in (*_withdrawn_lines(restored.withdrawn), *unknown):
         sys.stderr.write(printable(line) + "\n")
     if restored.admin_key is not None:
-        where = f"is in {write_key}" if write_key else "is printed now, and never again"
-        sys.stderr.write(printable(f"no admin key is valid: a new one {where}") + "\n")
+        where = f"is in {write_key}" if write_key else "is shown once, here"
+        sys.stderr.write(printable(f"no admin key was valid: a new one {where}") + "\n")
     if printed_key is not None:
         sys.stdout.write(printed_key + "\n")
     return 0
@@ -177,12 +179,12 @@ def _withdrawn_lines(withdrawn: "RevokedCredentials") -> Iterator[str]:
         (len(withdrawn.opt_outs), "origin", " that opted out"),
     ]
     if text := ", ".join(pluralize(count, noun) + which for count, noun, which in ended if count):
-        yield f"withdrawn since the backup, and so again: {text}"
+        yield f"withdrawn since the backup, and withdrawn again: {text}"
     if withdrawn.successors:
         count = pluralize(len(withdrawn.successors), "key")
-        yield f"kept, since they replace keys that were rotated: {count}"
+        yield f"kept, because they replaced keys that were rotated: {count}"
     if withdrawn.erased_agents:
-        yield "erased since the backup, and so again:"
+        yield "erased since the backup, and erased again:"
         yield from _listed(withdrawn.erased_agents)
 
 
@@ -195,7 +197,9 @@ def _unknown_lines(restored: "Restored", *, are_keys_suspended: bool) -> Iterato
     since = utc_text(moment(restored.header.created_at_s), "seconds")
     if withdrawn.unknown_keys or withdrawn.unknown_agent_keys:
         if are_keys_suspended:
-            yield f"suspended, since they may have been revoked since {since} (lifesign keys confirm KEY_ID):"
+            yield (
+                f"suspended, because they may have been revoked since {since} (lifesign keys confirm KEY_ID):"
+            )
         else:
             yield f"valid again, even if they were revoked since {since} (lifesign keys revoke KEY_ID):"
         yield from _listed([f"{key.key_id} {key.role} {key.name}" for key in withdrawn.unknown_keys])

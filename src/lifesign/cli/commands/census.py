@@ -48,14 +48,14 @@ def census(
         str | None,
         typer.Argument(
             metavar="FILE|URL",
-            help="A list of URLs (a file or a URL), a probe definition, or a database that a crawl has left.",
+            help="List of URLs (a file or a URL), probe definition, or database of an earlier crawl.",
             show_default=False,
         ),
     ] = None,
     *,
     form: Annotated[
         str | None,
-        typer.Option("--format", metavar="md|csv|html", help="Form of the report. Without it: md."),
+        typer.Option("--format", metavar="md|csv|html", help="Format of the report. Without it: md."),
     ] = None,
     as_json: AsJson = False,
     output: Annotated[
@@ -74,8 +74,10 @@ def census(
         typer.Option(
             "--contact",
             metavar="CONTACT",
-            help="For a list: your address for the operators of the agents, mailto:...; required if any "
-            "agent is public.",
+            help=(
+                "For a list: your address for the operators of the agents, mailto:...; required if an "
+                "agent is public."
+            ),
         ),
     ] = None,
     allow_network: Annotated[
@@ -83,21 +85,25 @@ def census(
         typer.Option(
             "--allow-network",
             metavar="NETWORK",
-            help="For a list: a private network that may be contacted; may be repeated.",
+            help="For a list: private network that the prober may contact; may be repeated.",
         ),
     ] = None,
     timeout_seconds: Timeout = None,
     workers: Workers = 1,
     database: Annotated[
         str | None,
-        typer.Option("--database", metavar="URL", help="Where results are kept; else NAME.db right here."),
+        typer.Option(
+            "--database",
+            metavar="URL",
+            help="Database for the results. Without it: NAME.db in the working directory.",
+        ),
     ] = None,
     registry: Annotated[
         str | None,
         typer.Option(
             "--registry",
             metavar="URL",
-            help=f"Count what a registry knows; probe for it. Without a list: ${URL_VARIABLE}.",
+            help=f"Report what a registry knows, and probe for it. Without a list: ${URL_VARIABLE}.",
         ),
     ] = None,
     key_file: KeyFile = None,
@@ -138,11 +144,11 @@ def census(
         check_directory(output, "--output")
     known = None if source is None else _database(source)
     if known is not None and registry is not None:
-        raise InvalidValue("--registry", registry, "none: a database is named")
+        raise InvalidValue("--registry", registry, "no such option, since a database is named")
     if source is None or known is not None:
         if timeout_seconds is not None:
             raise InvalidValue(
-                "--timeout", format_duration(timeout_seconds), "none: there is nothing to probe"
+                "--timeout", format_duration(timeout_seconds), "no such option, since nothing is probed"
             )
         # A list or a definition is counted on its own, unless a registry is named with it.
         place = known or _registry(
@@ -217,8 +223,9 @@ def _definition(
         for option, value in given.items():
             if value not in (None, []):
                 expected = (
-                    f"none: {source} is taken for a probe definition, as every .yml and .yaml, "
-                    "which says this itself; a list is read as text, CSV, JSON or JSON Lines"
+                    f"no such option, since {source} is read as a probe definition (every .yml and "
+                    ".yaml file is), which has this setting itself; a list is a text, CSV, JSON or "
+                    "JSON Lines file"
                 )
                 raise InvalidValue(option, "given", expected)
         return read_definition_file(Path(source))

@@ -37,32 +37,39 @@ _COLOURS = {
     "unhealthy": Colour.RED,
     "unknown": Colour.CYAN,
 }
-_FOOTER = "That is what the agent says of itself, not proof that it can be trusted (draft 7)."
+_FOOTER = (
+    "The result is what the agent reports about itself. It does not prove that the agent can be trusted "
+    "(draft 7)."
+)
 
 
 def check(
     url: Annotated[
         str,
         typer.Argument(
-            metavar="URL", help="The agent's domain, its base URL, its card's, or its health document's."
+            metavar="URL", help="Domain or base URL of the agent, or the URL of its card or health document."
         ),
     ],
     *,
     as_json: AsJson = False,
     timeout_seconds: Annotated[
         float,
-        duration_option("--timeout", more_than_s=0, most_s=300, help="For everything together, at most 5m."),
+        duration_option(
+            "--timeout", more_than_s=0, most_s=300, help="Time limit for all requests together, at most 5m."
+        ),
     ] = DefaultDuration(10),
     token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help=f"Holds a token for full detail; else ${TOKEN_VARIABLE} is used."),
+        typer.Option(
+            metavar="FILE", help=f"File with a token for full detail. Without it: ${TOKEN_VARIABLE}."
+        ),
     ] = None,
     allow_network: Annotated[
         list[str] | None,
         typer.Option(
             "--allow-network",
             metavar="NETWORK",
-            help="A private network that the agent may redirect to; may be repeated.",
+            help="Private network to which the agent may redirect; may be repeated.",
         ),
     ] = None,
 ) -> int:
@@ -163,7 +170,7 @@ def page(checked: "HealthCheck", *, is_scheme_assumed: bool = False) -> Iterator
     for hint in hints(checked):
         yield PageLine("hint", hint)
     if is_scheme_assumed and checked.card is None and document is None:
-        yield PageLine("hint", "https:// was assumed; if it speaks plain http, write http:// before it")
+        yield PageLine("hint", "https:// was assumed; if the agent speaks plain HTTP, write http:// in front")
     yield from listed("finding", map(_finding_text, checked.findings))
     if decision.status != "unknown":
         yield PageLine("", _FOOTER, Colour.FAINT)
@@ -178,20 +185,20 @@ def hints(checked: "HealthCheck") -> Iterator[str]:
     document = checked.document
     if document is None:
         if ResultClass.REFUSED in {checked.document_result, checked.card_result}:
-            yield "check that the agent runs, and host and port of its URL"
+            yield "check that the agent runs, and that host and port of its URL are right"
         return
     calibration, age_s, refresh_in_s = document.calibration, checked.age_seconds, checked.refresh_in_seconds
     is_new = calibration is not None and calibration.sample_count < MINIMUM_SAMPLES
     if is_new and age_s is not None and age_s >= 0 and refresh_in_s:
         yield (
-            f"this document is {duration_text(age_s)} old and does not show what came after it; "
-            f"check again in {duration_text(refresh_in_s + 1)}"
+            f"this document is {duration_text(age_s)} old and does not show later failures; check again "
+            f"in {duration_text(refresh_in_s + 1)}"
         )
     note = read_inspection(document.extensions)
     if note is not None and (compressed := note.tally.not_inspected.get("compressed")):
         yield (
-            f"{pluralize(compressed, 'answer')} reached AgentHealthMiddleware compressed, and could not be "
-            "inspected; wrap the compression around the middleware, not the other way round"
+            f"{pluralize(compressed, 'answer')} reached AgentHealthMiddleware compressed and could not "
+            "be inspected; put AgentHealthMiddleware inside the compression"
         )
 
 
@@ -243,4 +250,4 @@ def _finding_text(finding: "Finding") -> str:
 
 def _probe_text(url: str | None, result: str, latency_ms: float | None) -> str:
     took = "" if latency_ms is None else f" in {latency_ms:.0f} ms"
-    return f"{url or 'not asked for'} ({result.replace('_', ' ')}{took})"
+    return f"{url or 'not requested'} ({result.replace('_', ' ')}{took})"

@@ -42,7 +42,10 @@ CrawlDatabase = Annotated[
         "--database",
         metavar="URL",
         envvar="LIFESIGN_PROBER_DATABASE",
-        help="sqlite:///FILE or postgresql://USER@HOST/NAME; else NAME.db in the working directory.",
+        help=(
+            "Database for the results: sqlite:///FILE or postgresql://USER@HOST/NAME. Without it: NAME.db "
+            "in the working directory."
+        ),
     ),
 ]
 
@@ -52,13 +55,16 @@ Metrics = Annotated[
         "--metrics",
         metavar="HOST:PORT",
         envvar="LIFESIGN_PROBER_METRICS",
-        help="Serve Prometheus metrics of the crawl there, at /metrics, without authentication.",
+        help=(
+            "Address on which Prometheus metrics of the crawl are served, at /metrics, without "
+            "authentication."
+        ),
     ),
 ]
 
 Moved = Annotated[
     bool,
-    typer.Option("--moved", help="A list that is known there from another place is the same one."),
+    typer.Option("--moved", help="Treat a list that was read from another location before as the same list."),
 ]
 
 
@@ -79,7 +85,7 @@ CrawlKeyFile = Annotated[
         "--key-file",
         envvar="LIFESIGN_PROBER_KEY_FILE",
         metavar="FILE",
-        help=f"Holds the key; else ${KEY_VARIABLE} is used.",
+        help=f"File with the key. Without it: ${KEY_VARIABLE}.",
     ),
 ]
 
@@ -92,7 +98,7 @@ def crawl(
     *,
     _config: ProberConfig = None,
     show_config: Annotated[
-        bool, typer.Option("--show-config", help="Print all settings and where they come from, and end.")
+        bool, typer.Option("--show-config", help="Print all settings with their origin, and exit.")
     ] = False,
     check: Annotated[
         bool,
@@ -102,7 +108,8 @@ def crawl(
         ),
     ] = False,
     once: Annotated[
-        bool, typer.Option("--once/--watch", help="Probe every target once and exit. Default: continuously.")
+        bool,
+        typer.Option("--once/--watch", help="Probe every target once and exit. Without it: continuously."),
     ] = False,
     workers: Workers = 1,
     database: CrawlDatabase = None,
@@ -112,7 +119,7 @@ def crawl(
             "--report",
             metavar="DIRECTORY",
             envvar="LIFESIGN_PROBER_REPORT",
-            help="Write the census there every hour, and at the end.",
+            help="Write the census to this directory every hour, and at the end.",
         ),
     ] = None,
     registry: Annotated[
@@ -121,7 +128,7 @@ def crawl(
             "--registry",
             metavar="URL",
             envvar="LIFESIGN_PROBER_REGISTRY",
-            help="Share the probes of this registry with other probers, without a database.",
+            help="Registry whose targets are probed, together with its other probers. Needs no database.",
         ),
     ] = None,
     key_file: CrawlKeyFile = None,
@@ -134,7 +141,7 @@ def crawl(
             "--log-format",
             metavar="console|json",
             envvar="LIFESIGN_PROBER_LOG_FORMAT",
-            help="Format of standard error: for people, or for programs.",
+            help="Format of the log on standard error: text for people, or JSON.",
         ),
     ] = LogFormat.CONSOLE,
 ) -> int:
@@ -187,7 +194,7 @@ def crawl(
             raise InvalidValue(f"the list {name}", None, f"one that can be read ({why})")
         for text in lists.odd:
             sys.stderr.write(printable(f"{definition}: {text}") + "\n")
-        sys.stdout.write(printable(f"{definition}: {read.name} is in order") + "\n")
+        sys.stdout.write(printable(f"{definition}: {read.name} is valid") + "\n")
         return 0
     with options(contact=f"{definition}: contact"):
         crawled = run_crawl(
@@ -213,7 +220,7 @@ def place_of(
 ) -> "str | RegistryAddress":
     """Return where results go, by the command line, else by the definition, else beside it."""
     if registry is not None and database is not None:
-        raise InvalidValue("--database", database, "none: the registry has its own")
+        raise InvalidValue("--database", database, "no such option, since the registry has its own")
     url = definition.results.registry if registry is None and database is None else registry
     if url is None:
         place = database or f"sqlite:///{definition.name}.db"
@@ -230,10 +237,7 @@ def _refuse_a_list(definition: "ProbeDefinition", place: str) -> None:
     file = sqlite_file(place)
     for source in definition.directories:
         if file is not None and source.file is not None and file.resolve() == source.file.resolve():
-            expected = (
-                "a file of its own for what is found: this is the list that is read, so name another one "
-                "(--database sqlite:///results.db)"
-            )
+            expected = "another file than the list that is read (--database sqlite:///results.db)"
             raise InvalidValue("database", str(file), expected)
 
 
@@ -304,7 +308,7 @@ def run_crawl(
 def ended(crawled: "Crawled", *, is_once: bool) -> ExitCode:
     """Say how a crawl ended, and return the exit code for it."""
     if is_once and not crawled.is_done:
-        sys.stderr.write("not all targets were probed: the same command continues with the remaining ones\n")
+        sys.stderr.write("some targets were not probed: run the same command again to continue\n")
         return ExitCode.INCOMPLETE
     if crawled.failed and not crawled.probed:
         return ExitCode.FAILED

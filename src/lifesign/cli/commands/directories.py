@@ -26,14 +26,14 @@ LocalDatabase = Annotated[
     typer.Option(
         "--database",
         metavar="URL",
-        help="That of a crawl, such as sqlite:///census.db, in place of a registry.",
+        help="Database of a crawl, such as sqlite:///census.db, instead of a registry.",
     ),
 ]
 DirectoryName = Annotated[str, typer.Argument(metavar="NAME", help="Of the directory.")]
 
 directories = typer.Typer(
     name="directories",
-    help="Which directories are probed, and what became of a list that has shrunk?",
+    help="List the probed directories, and confirm lists that have shrunk.",
     rich_markup_mode=None,
     no_args_is_help=False,
 )
@@ -67,7 +67,7 @@ def list_directories(
         shown = [record.model_dump(mode="json", exclude_none=True) for record in found]
         write_json(sys.stdout, {"directories": shown})
     elif not found:
-        sys.stdout.write("no directory was ever read\n")
+        sys.stdout.write("no directory has been read yet\n")
     else:
         write_table(sys.stdout, ("DIRECTORY", "TARGETS", "READ", "FROM", "HELD"), map(_row, found))
 
@@ -190,5 +190,5 @@ def _write_change(name: str, record: "ImportRecord", *, as_json: bool) -> None:
         write_json(sys.stdout, {"directory": name, **record.model_dump(mode="json", exclude_none=True)})
         return
     size = record.size_before + record.added - record.removed
-    text = f"{name}: {record.removed:,} left, {pluralize(size, 'target')}"
+    text = f"{name}: {record.removed:,} removed, {pluralize(size, 'target')} left"
     sys.stdout.write(printable(text) + "\n")

@@ -23,7 +23,10 @@ def erase(
     agent_id: Annotated[str, typer.Argument(metavar="AGENT_ID", help="Of the agent.")],
     *,
     is_sure: Annotated[
-        bool, typer.Option("--yes", help="Do not ask; required where there is no terminal to ask at.")
+        bool,
+        typer.Option(
+            "--yes", help="Do not ask for confirmation. Required if standard input is not a terminal."
+        ),
     ] = False,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
@@ -61,10 +64,15 @@ def erase(
         return 0
     lines = [
         PageLine("agent", erased.agent_id),
-        PageLine("erased", f"its record, and what {pluralize(erased.events, 'event')} told"),
+        PageLine("erased", f"its record, and the payloads of {pluralize(erased.events, 'event')}"),
     ]
     if erased.archived_sequence:
-        lines.append(PageLine("archived", f"events up to {erased.archived_sequence}: erased within an hour"))
+        lines.append(
+            PageLine(
+                "archived",
+                f"events up to {erased.archived_sequence} are archived: erased there within an hour",
+            )
+        )
     write_page(sys.stdout, lines, colours=False)
     return 0
 
@@ -73,7 +81,7 @@ def _is_wanted(agent_id: str) -> bool:
     """Ask for confirmation on the terminal; InvalidValue without one."""
     if not sys.stdin.isatty():
         raise InvalidValue(
-            "--yes", None, "given where standard input is no terminal: erasing cannot be undone"
+            "--yes", None, "given, since standard input is not a terminal and erasing cannot be undone"
         )
     sys.stderr.write(f"Erase {printable(agent_id)} permanently? [y/N] ")
     sys.stderr.flush()

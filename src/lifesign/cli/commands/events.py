@@ -48,7 +48,9 @@ PAGE = 1_000
 
 Types = Annotated[
     list[str] | None,
-    typer.Option("--type", metavar="EVENT_TYPE", help="Such as agent.lifecycle; may be repeated."),
+    typer.Option(
+        "--type", metavar="EVENT_TYPE", help="Event type, such as agent.lifecycle; may be repeated."
+    ),
 ]
 OfAgent = Annotated[str | None, typer.Option("--agent", metavar="AGENT_ID", help="Whose events.")]
 
@@ -129,7 +131,7 @@ def tail_events(
             "--after",
             metavar="SEQUENCE",
             min=0,
-            help="Begin after this sequence number. Without it: from now on.",
+            help="Start after this sequence number. Without it: with the next event.",
         ),
     ] = None,
     types: Types = None,
@@ -244,10 +246,10 @@ def _verified(url: str) -> "LogReport":
 
 def _report(report: "LogReport") -> Iterator[PageLine]:
     if report.fault is not None:
-        yield PageLine("the log", "is NOT as it was written", Colour.RED)
+        yield PageLine("the log", "has CHANGED since it was written", Colour.RED)
         yield PageLine("because", report.fault)
     else:
-        yield PageLine("the log", "is as it was written", Colour.GREEN)
+        yield PageLine("the log", "is unchanged", Colour.GREEN)
         follows = "does NOT follow from it" if report.differences else "follows from it"
         yield PageLine("the store", follows, Colour.RED if report.differences else Colour.GREEN)
     yield from listed("because", report.differences)

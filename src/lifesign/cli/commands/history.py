@@ -21,11 +21,15 @@ _HEADS = ("ALIVE", "FAILED", "UNKNOWN", "ANSWER ms", "RATIO", "ERRORS", "P50 ms"
 
 def history(
     agent: Annotated[
-        str, typer.Argument(metavar="AGENT_ID|URL", help="Of the agent; the URL is where it is probed.")
+        str,
+        typer.Argument(metavar="AGENT_ID|URL", help="Id of the agent, or the URL under which it is probed."),
     ],
     *,
     by_day: Annotated[
-        bool, typer.Option("--days", help="The last 30 days, instead of the half hours of the last 24.")
+        bool,
+        typer.Option(
+            "--days", help="Show the last 30 days by day, instead of the last 24 hours by half hour."
+        ),
     ] = False,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
@@ -62,7 +66,7 @@ def history(
         head = "DAY (UTC)" if by_day else "FROM (UTC)"
         write_table(sys.stdout, (head, *_HEADS), (_row(slot, by_day=by_day) for slot in slots))
     elif found.days:
-        sys.stdout.write("no probe of it counted in the last 24 hours (see --days)\n")
+        sys.stdout.write("no probe counted in the last 24 hours (see --days)\n")
     for note in found.notes:
         sys.stdout.write(f"{printable(note)}\n")
 

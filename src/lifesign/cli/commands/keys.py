@@ -35,12 +35,14 @@ PAGE = 1_000
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 keys = typer.Typer(
     name="keys",
-    help="Create, list, rotate, confirm and revoke keys, in the database itself.",
+    help="Create, list, rotate, confirm and revoke keys, directly in the database.",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
 
-KeyId = Annotated[str, typer.Argument(metavar="KEY_ID", help="As `keys list` shows it; not the key.")]
+KeyId = Annotated[
+    str, typer.Argument(metavar="KEY_ID", help="Id of the key, as `keys list` shows it; not the key itself.")
+]
 
 
 def _roles(incomplete: str) -> list[str]:
@@ -58,21 +60,25 @@ def create(
         typer.Option(
             metavar="ROLE",
             autocompletion=_roles,
-            help="enroll, agent, reader, prober, coordinator or admin.",
+            help="Role: enroll, agent, reader, prober, coordinator or admin.",
         ),
     ],
-    name: Annotated[str, typer.Option(metavar="NAME", help="Name for people: owner and purpose.")],
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of the key, for people: its owner and purpose.")
+    ],
     agent_id: Annotated[
-        str | None, typer.Option(metavar="AGENT_ID", help="Whose own it is; required for agent keys.")
+        str | None,
+        typer.Option(metavar="AGENT_ID", help="Agent to which the key belongs; required for the role agent."),
     ] = None,
     expires_in: Annotated[
         float | None,
-        duration_option("--expires-in", help="Such as 12h or 30d; else it stays."),
+        duration_option("--expires-in", help="Lifetime, such as 12h or 30d. Without it: unlimited."),
     ] = None,
     max_workers: Annotated[
         int | None,
         typer.Option(
-            metavar="COUNT", help="Workers that may probe with a prober's key at a time; 16 if not said."
+            metavar="COUNT",
+            help="Maximum number of workers that may probe with a prober's key at a time. Without it: 16.",
         ),
     ] = None,
     write_key: WriteKey = None,
@@ -147,11 +153,11 @@ def rotate(
     *,
     overlap: Annotated[
         float | None,
-        duration_option("--overlap", help="How long the old key is still good; else 1h."),
+        duration_option("--overlap", help="Time for which the old key stays valid. Without it: 1h."),
     ] = None,
     expires_in: Annotated[
         float | None,
-        duration_option("--expires-in", help="Of the new key; else as long as the old one's."),
+        duration_option("--expires-in", help="Lifetime of the new key. Without it: that of the old key."),
     ] = None,
     write_key: WriteKey = None,
     _config: ServerConfig = None,
@@ -178,7 +184,10 @@ def limit(
     key_id: KeyId,
     *,
     max_workers: Annotated[
-        int, typer.Option(metavar="COUNT", help="Workers that may probe with a prober's key at a time.")
+        int,
+        typer.Option(
+            metavar="COUNT", help="Maximum number of workers that may probe with a prober's key at a time."
+        ),
     ],
     _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
@@ -204,12 +213,14 @@ def limit(
 @keys.command(context_settings=_CONTEXT)
 def confirm(
     key_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY_ID...", help="As `keys list` shows them.")
+        list[str] | None,
+        typer.Argument(metavar="KEY_ID...", help="Ids of the keys, as `keys list` shows them."),
     ] = None,
     *,
     is_all: Annotated[bool, typer.Option("--all", help="All suspended keys.")] = False,
     role: Annotated[
-        str | None, typer.Option(metavar="ROLE", autocompletion=_roles, help="With --all: only this role.")
+        str | None,
+        typer.Option(metavar="ROLE", autocompletion=_roles, help="With --all: only keys of this role."),
     ] = None,
     _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
@@ -347,7 +358,7 @@ def _show_new(
         record = key_record(stored, stored.created_at_s).model_dump(mode="json")
         write_json(sys.stdout, record if keep else {"key": key, **record})
         return
-    end = f"is in {file}" if keep else "keep it now, it is not shown again"
+    end = f"is in {file}" if keep else "store it now: it is not shown again"
     sys.stderr.write(printable(f"{stored.key_id} ({stored.role}, {stored.name}): {end}") + "\n")
     if keep is None:
         sys.stdout.write(key + "\n")

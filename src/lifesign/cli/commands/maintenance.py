@@ -24,12 +24,12 @@ MAX_MAINTENANCE_SECONDS = 30 * 86_400
 
 def maintenance(
     agent_id: Annotated[
-        str | None, typer.Argument(metavar="[AGENT_ID]", help="Id of the agent. For a pool: --pool.")
+        str | None, typer.Argument(metavar="[AGENT_ID]", help="Id of the agent. For a pool, use --pool.")
     ] = None,
     *,
     pool: Annotated[
         str | None,
-        typer.Option("--pool", metavar="POOL", help="All living members of this pool at once."),
+        typer.Option("--pool", metavar="POOL", help="All living members of this pool."),
     ] = None,
     duration: Annotated[
         float | None,
@@ -38,7 +38,7 @@ def maintenance(
     reason: Annotated[
         str | None, typer.Option("--reason", metavar="TEXT", help="Reason for the event log.")
     ] = None,
-    ended: Annotated[bool, typer.Option("--end", help="End it before its time.")] = False,
+    ended: Annotated[bool, typer.Option("--end", help="End the maintenance before its time.")] = False,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,
@@ -56,7 +56,7 @@ def maintenance(
       lifesign agents maintenance billing-1 --end
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if (agent_id is None) == (pool is None):
-        raise InvalidValue("AGENT_ID", agent_id, "either an agent or --pool")
+        raise InvalidValue("AGENT_ID", agent_id, "exactly one of an agent and --pool")
     if agent_id is not None:
         check_id(agent_id)
     if ended == (duration is not None):
@@ -76,7 +76,7 @@ def maintenance(
         return
     until = "ended" if found.until is None else f"until {time_text(found.until)}"
     if pool is not None and not found.agents:
-        until = f"has ended: no agent of {pool} was in it"
+        until = f"has ended: no agent of {pool} was in maintenance"
     elif pool is not None:
         until += f" for {pluralize(len(found.agents), 'agent')} of {pool}"
     write_page(sys.stdout, [PageLine("maintenance", until), *listed("agent", found.agents)], colours=False)

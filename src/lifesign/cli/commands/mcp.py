@@ -45,13 +45,13 @@ def mcp(
         typer.Option(
             "--transport",
             metavar="stdio|http",
-            help="stdio: to the program that starts this; http: on a socket.",
+            help="stdio: serve the program that starts this command; http: listen on a socket.",
         ),
     ] = Transport.STDIO,
     registry: Annotated[
         str | None,
         typer.Option(
-            "--registry", metavar="URL", envvar=URL_VARIABLE, help="Where the registry is, if there is one."
+            "--registry", metavar="URL", envvar=URL_VARIABLE, help="URL of the registry, if there is one."
         ),
     ] = None,
     key_file: KeyFile = None,
@@ -61,7 +61,7 @@ def mcp(
         typer.Option(
             "--allow-network",
             metavar="NETWORK",
-            help="A private network whose agents may be checked, such as 127.0.0.0/8; may be repeated.",
+            help="Private network whose agents may be checked, such as 127.0.0.0/8; may be repeated.",
         ),
     ] = None,
     host: Annotated[str, typer.Option(metavar="HOST", help="Where http is served.")] = "127.0.0.1",
@@ -71,14 +71,17 @@ def mcp(
         typer.Option(
             "--allow-host",
             metavar="HOST",
-            help="A name by which clients reach it over http, besides --host; may be repeated.",
+            help="Host name under which HTTP clients reach this server, besides --host; may be repeated.",
         ),
     ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help=f"Holds the token that http clients have to show; else ${TOKEN_VARIABLE}, else a new one.",
+            help=(
+                f"File with the token that HTTP clients must send. Without it: ${TOKEN_VARIABLE}, or a new "
+                "token."
+            ),
         ),
     ] = None,
 ) -> int:
@@ -118,16 +121,18 @@ def mcp(
 
     networks = read_networks(allow_network or (), "--allow-network")
     if not registry and key_file is not None:
-        raise InvalidValue("--registry", None, f"the URL that the key is for, or ${URL_VARIABLE}")
+        raise InvalidValue(
+            "--registry", None, f"the registry's URL to which the key belongs, or ${URL_VARIABLE}"
+        )
     known = _Registry(registry, read_key(key_file), allow_plain_http) if registry else None
     front = _front(host, port, allow_host or (), token_file) if transport is Transport.HTTP else None
     run = run_in(os.environ)
     tools = offered(has_registry=known is not None, has_run=run is not None)
     _log_line(f"tools: {', '.join(tool.name for tool in tools)}")
     if known is None:
-        _log_line(f"no registry is named (--registry URL, or ${URL_VARIABLE}): the other tools need one")
+        _log_line(f"no registry is set (--registry URL, or ${URL_VARIABLE}): the other tools need one")
     if front is None and sys.stdin.isatty():
-        _log_line("this waits for an MCP client on standard input; Ctrl-C ends it")
+        _log_line("waiting for an MCP client on standard input; Ctrl-C ends the command")
     try:
         asyncio.run(_serve(partial(new_server, tools), networks, known, front, run))
     except KeyboardInterrupt:

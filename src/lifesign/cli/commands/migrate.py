@@ -45,9 +45,9 @@ def migrate(
     if upgrade.before == upgrade.after:
         text = f"already at revision {upgrade.after}"
     elif upgrade.before is None:
-        text = f"set up at revision {upgrade.after}"
+        text = f"created at revision {upgrade.after}"
     else:
-        text = f"from revision {upgrade.before} to {upgrade.after}"
+        text = f"migrated from revision {upgrade.before} to {upgrade.after}"
     sys.stdout.write(printable(text) + "\n")
     return 0
 

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from lifesign.prober.results.ledger import ProbeReport
 
 MAX_URLS = 100
-"""Maximum of URLs per command; `lifesign census` accepts more."""
+"""Maximum number of URLs per command; `lifesign census` accepts more."""
 AT_ONCE = 10
 MIN_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS = 0.05, 120.0
-"""Limits of a request's phase in a probe definition, whose import takes 200 ms."""
+"""Limits of a time limit in a probe definition, whose import takes 200 ms."""
 
 EXIT_CODES = {
     "alive": ExitCode.SUCCESS,
     "not_alive": ExitCode.FAILED,
     "unknown": ExitCode.NO_ANSWER,
 }
-"""By the group of a probe's result; for several targets, the first of 1, 2 and 0 that occurs."""
+"""Exit code by the group of a probe's result. For several targets, the first of 1, 2 and 0 that occurs."""
 
 Timeout = Annotated[
     float | None,
@@ -39,14 +39,15 @@ Timeout = Annotated[
         "--timeout",
         least_s=MIN_TIMEOUT_SECONDS,
         most_s=MAX_TIMEOUT_SECONDS,
-        help="For each request; else 20s, of which an answer may take 10s to begin.",
+        help="Time limit for each request. Without it: 20s, and 10s until the answer begins.",
     ),
 ]
 
 
 def probe(
     urls: Annotated[
-        list[str], typer.Argument(metavar="URL...", help="Agents: a domain, a base URL or a card's URL.")
+        list[str],
+        typer.Argument(metavar="URL...", help="Agents to probe: a domain, a base URL or the URL of a card."),
     ],
     *,
     as_json: AsJson = False,
@@ -54,31 +55,35 @@ def probe(
     message: Annotated[
         str | None,
         typer.Option(
-            "--message", metavar="TEXT", help="Send it to every agent; it may cost its owner money."
+            "--message",
+            metavar="TEXT",
+            help="Message to send to every agent; it may cost the agent's owner money.",
         ),
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option("--kind", metavar="a2a|mcp", help="What the URLs are; else this is found out."),
+        typer.Option(
+            "--kind", metavar="a2a|mcp", help="Kind of the targets. Without it, the prober detects it."
+        ),
     ] = None,
     allow_network: Annotated[
         list[str] | None,
         typer.Option(
             "--allow-network",
             metavar="NETWORK",
-            help="A private network that may be contacted, such as 127.0.0.0/8; may be repeated.",
+            help="Private network that the prober may contact, such as 127.0.0.0/8; may be repeated.",
         ),
     ] = None,
     definition: Annotated[
         Path | None,
-        typer.Option("--definition", metavar="FILE", help="Take all other settings from a probe definition."),
+        typer.Option("--definition", metavar="FILE", help="Probe definition for all other settings."),
     ] = None,
     credential: Annotated[
         Path | None,
         typer.Option(
             "--credential",
             metavar="FILE",
-            help="Take credentials from a YAML file with the key credentials, in place of the definition's.",
+            help="YAML file with the key credentials, used instead of the definition's credentials.",
         ),
     ] = None,
 ) -> int:
@@ -112,7 +117,7 @@ def probe(
     from lifesign.census.result_groups import GROUPS  # noqa: PLC0415 - pydantic takes 60 ms
 
     if len(urls) > MAX_URLS:
-        raise InvalidValue("URL...", len(urls), f"{MAX_URLS} at most; lifesign census FILE takes more")
+        raise InvalidValue("URL...", len(urls), f"at most {MAX_URLS}; lifesign census FILE accepts more")
     asked = _definition(urls, definition, timeout_seconds, message, allow_network or (), kind=kind)
     if credential is not None:
         from lifesign.prober.definition.file import read_credential_file  # noqa: PLC0415 - takes 200 ms

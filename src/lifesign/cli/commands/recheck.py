@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from lifesign.domain.models.targets import RecheckRecord, TargetRecord
 
 POLL_SECONDS = 1.0
-"""How often the result is looked for."""
+"""Interval at which the command asks for the result."""
 JOIN_SECONDS = 3.0
-"""How long to wait for a prober before its absence is reported: a crawl may be starting."""
+"""Time to wait for a prober before its absence is reported: a crawl may be starting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class RecheckResult:
 
     asked: "RecheckRecord"
     target: "TargetRecord"
-    """As it is known now."""
+    """The target as the registry knows it now."""
     is_new: bool
-    """Whether it was looked at meanwhile."""
+    """Whether the target was probed since the request."""
     has_prober: bool
     """Whether a prober is running."""
 
@@ -69,11 +69,13 @@ class _Targets(ListsTargets, Protocol):
 def recheck(
     target: Annotated[
         str,
-        typer.Argument(metavar="AGENT_ID|URL", help="Of an agent that is probed, as its directory lists it."),
+        typer.Argument(
+            metavar="AGENT_ID|URL", help="URL of an agent that is probed, as its directory lists it."
+        ),
     ],
     *,
     wait_seconds: Annotated[
-        float, duration_option("--wait", most_s=600, help="For the result, at most 10m.")
+        float, duration_option("--wait", most_s=600, help="Time to wait for the result, at most 10m.")
     ] = DefaultDuration(60),
     as_json: AsJson = False,
     database: LocalDatabase = None,
@@ -120,7 +122,7 @@ def recheck(
     if seen.exit_code is not ExitCode.NO_ANSWER:
         return seen.exit_code
     where = f"--registry {registry}" if database is None else f"--database {database}"
-    what = "" if seen.has_new_result else "That is what was known before.\n"
+    what = "" if seen.has_new_result else "That is the earlier result.\n"
     sys.stderr.write(f"{printable(_no_result_reason(seen, where, wait_seconds))}\n{what}")
     return seen.exit_code
 
@@ -128,15 +130,15 @@ def recheck(
 def _no_result_reason(seen: RecheckResult, where: str, wait_seconds: float) -> str:
     """Say why nothing new is known; `where` is the option that says who was asked."""
     if seen.has_new_result:
-        return f"it was looked at, and whether it lives could not be measured: {seen.target.result}"
+        return f"it was probed, and the probe could not measure whether it is alive: {seen.target.result}"
     if seen.is_new:
-        return "it was looked at, and nothing could be measured: it opted out, or the prober is at fault"
+        return "it was probed without a measurement: it opted out, or the prober is faulty"
     if not seen.has_prober:
         is_local = where.startswith("--database")
         return no_prober_text(NO_CRAWL if is_local else NO_PROBER, where)
     if seen.asked.not_before is not None:
         until = time_text(seen.asked.not_before)
-        return f"it asked us to wait until {until} (Retry-After): it is looked at then"
+        return f"it asked to be left alone until {until} (Retry-After): it is probed then"
     return f"no probe within {format_duration(wait_seconds)}"
 
 
@@ -194,5 +196,5 @@ def _write(found: "TargetRecord") -> None:
     )
     text = f"Seen {time_text(found.observed.observed_at)}."
     if found.agent_status is not None:
-        text += f" The registry calls it {found.agent_status}, its health {found.health_status}."
+        text += f" Its status in the registry is {found.agent_status}, its health {found.health_status}."
     sys.stdout.write(printable(text) + "\n")

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from lifesign.client.registry_errors import RegistryError
 
 UNPROCESSABLE: Final = 422
-"""Status for an agent that requests a task of others."""
+"""Status of the answer to an agent that requests work from other agents."""
 
 
 def run(  # noqa: PLR0913 - each option is one
@@ -55,25 +55,25 @@ def run(  # noqa: PLR0913 - each option is one
             "--task",
             metavar="TASK_ID",
             parser=read_task_id,
-            help="This one and then end; of a pool: with --pool.",
+            help="Id of a task. Work on it, then exit; with --pool if the task belongs to a pool.",
         ),
     ] = None,
     pool: Annotated[
-        str | None, typer.Option("--pool", metavar="POOL", help="Tasks of this pool, which the agent joins.")
+        str | None,
+        typer.Option("--pool", metavar="POOL", help="Pool that the agent joins and whose tasks it claims."),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="One task, and then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Work on one task, then exit.")] = False,
     wait: Annotated[
         float | None,
-        duration_option("--wait", help="For a task, then end."),
+        duration_option("--wait", help="Time to wait for a task, then exit."),
     ] = None,
     agent_id: Annotated[
-        str | None, typer.Option("--agent-id", metavar="AGENT_ID", help="As which agent; else as a new one.")
+        str | None,
+        typer.Option("--agent-id", metavar="AGENT_ID", help="Id of the agent. Without it: a new agent."),
     ] = None,
     capability: Annotated[
         list[str] | None,
-        typer.Option(
-            "--capability", metavar="CAPABILITY", help="Capability that the agent has; may be repeated."
-        ),
+        typer.Option("--capability", metavar="CAPABILITY", help="Capability of the agent; may be repeated."),
     ] = None,
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,
@@ -82,23 +82,27 @@ def run(  # noqa: PLR0913 - each option is one
         typer.Option(
             "--workspaces",
             metavar="DIRECTORY",
-            help="Below which runs work; else ~/.local/state/lifesign/runs.",
+            help="Directory for workspaces of runs. Without it: ~/.local/state/lifesign/runs.",
         ),
     ] = None,
     keep: Annotated[
         float | None,
-        duration_option("--keep", help="Of workspaces of failed runs; else 7d."),
+        duration_option("--keep", help="Time for which workspaces of failed runs are kept. Without it: 7d."),
     ] = None,
     user: Annotated[
         str | None,
         typer.Option(
             "--user",
             metavar="USER",
-            help="As whom the command runs, if root starts this; gets its workspaces.",
+            help="User that runs the command and owns its workspaces; needs root.",
         ),
     ] = None,
     in_workspace: Annotated[
-        bool, typer.Option("--in-workspace", help="Start it there, not where this was started.")
+        bool,
+        typer.Option(
+            "--in-workspace",
+            help="Start the command in the task's workspace instead of the working directory.",
+        ),
     ] = False,
     timeout: Annotated[
         float | None,
@@ -109,34 +113,39 @@ def run(  # noqa: PLR0913 - each option is one
         duration_option(
             "--no-progress-timeout",
             more_than_s=0,
-            help="Without output or tool calls, after which the agent counts as hung; else never.",
+            help=(
+                "Time without output or tool calls after which the agent counts as hung. Without it: "
+                "unlimited."
+            ),
         ),
     ] = None,
     grace: Annotated[
         float | None,
-        duration_option("--grace", help="Between SIGTERM and SIGKILL; else 10s."),
+        duration_option("--grace", help="Time between SIGTERM and SIGKILL. Without it: 10s."),
     ] = None,
     drain_timeout: Annotated[
         float | None,
         duration_option(
             "--drain-timeout",
-            help="For the task in progress when this is asked to end, before --grace; else 120s.",
+            help="Time for the task in progress after a signal to end, before --grace. Without it: 120s.",
         ),
     ] = None,
     tools: Annotated[
         Path | None,
-        typer.Option("--tools", metavar="FILE", help="Names further tools, and their prices (YAML)."),
+        typer.Option("--tools", metavar="FILE", help="YAML file with further tools and their prices."),
     ] = None,
     complete_on_exit: Annotated[
         bool,
         typer.Option(
             "--complete-on-exit/--no-complete-on-exit",
-            help="Exit code 0 submits the task, with the content of output.json.",
+            help="Submit the task at exit code 0, with the content of output.json.",
         ),
     ] = True,
     stop_on_budget: Annotated[
         bool,
-        typer.Option("--stop-on-budget", help="End an agent whose budget is used up, and ask people."),
+        typer.Option(
+            "--stop-on-budget", help="End an agent that has used up its budget, and hand its task to people."
+        ),
     ] = False,
     as_json: AsJson = False,
     allow_plain_http: PlainHttp = False,
@@ -167,7 +176,7 @@ def run(  # noqa: PLR0913 - each option is one
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if not sys.platform.startswith("linux"):
         raise InvalidValue(
-            "platform", sys.platform, "Linux, whose kernel says which processes are an agent's"
+            "platform", sys.platform, "Linux: only its kernel shows which processes belong to an agent"
         )
     _check(task=task, once=once)
     # aiohttp takes 200 ms, which `--help` need not pay.
@@ -265,7 +274,7 @@ def run(  # noqa: PLR0913 - each option is one
 def _check(*, task: str | None, once: bool) -> None:
     """Refuse invalid combinations before the agent is registered."""
     if task is not None and once:
-        raise InvalidValue("--once", None, "not to be given with --task, which is one task already")
+        raise InvalidValue("--once", None, "no such option beside --task, which names a single task")
 
 
 def _check_times(grace_s: float, drain_s: float, *, slack_s: float) -> None:
@@ -276,7 +285,7 @@ def _check_times(grace_s: float, drain_s: float, *, slack_s: float) -> None:
         late = "--grace" if grace_s > drain_s else "--drain-timeout"
         got = format_duration(max(grace_s, drain_s))
         most = format_duration(MAX_DURATION_SECONDS)
-        raise InvalidValue(late, got, f"less than {most}, --grace and --drain-timeout together")
+        raise InvalidValue(late, got, f"less than {most} for --grace and --drain-timeout together")
 
 
 def _as_user(name: str | None, *, in_workspace: bool) -> "AgentUser | None":
@@ -287,7 +296,7 @@ def _as_user(name: str | None, *, in_workspace: bool) -> "AgentUser | None":
 
     user = AgentUser.called(name)
     if not in_workspace and (why := user.shut_out_by(Path.cwd())):
-        expected = f"a user who can reach where this is started, or --in-workspace ({why})"
+        expected = f"a user who can enter the working directory, or --in-workspace ({why})"
         raise InvalidValue("--user", name, expected)
     return user
 
@@ -340,7 +349,7 @@ def _pool_hint(error: "RegistryError", wanted: "TaskSelection") -> str:
     """Say what may be missing: only the registry knows of which pool a task is."""
     if error.status != UNPROCESSABLE or wanted.task_id is None or wanted.role_id is not None:
         return ""
-    return "a task of a pool needs its --pool beside --task"
+    return "a task that belongs to a pool needs --pool beside --task"
 
 
 def _read_key(key_file: Path | None, own_key: Path) -> str | None:

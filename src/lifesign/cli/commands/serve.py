@@ -32,7 +32,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 ShowConfig = Annotated[
-    bool, typer.Option("--show-config", help="Print all settings and where they come from, and end.")
+    bool, typer.Option("--show-config", help="Print all settings with their origin, and exit.")
 ]
 
 
@@ -55,7 +55,9 @@ def serve(  # noqa: PLR0913 - each setting is an option
     state_dir: StateDir = None,
     host: Annotated[
         str,
-        typer.Option(envvar=f"{PREFIX}HOST", metavar="HOST", help="Where to listen; 0.0.0.0: everywhere."),
+        typer.Option(
+            envvar=f"{PREFIX}HOST", metavar="HOST", help="Address on which to listen; 0.0.0.0: all addresses."
+        ),
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(envvar=f"{PREFIX}PORT", min=0, max=65_535, metavar="PORT", help="0: any free one.")
@@ -75,12 +77,14 @@ def serve(  # noqa: PLR0913 - each setting is an option
         typer.Option(
             envvar=f"{PREFIX}TRUSTED_PROXIES",
             metavar="NETWORK,...",
-            help="Whose X-Forwarded-For and -Proto count, separated by commas.",
+            help="Proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted, separated by commas.",
         ),
     ] = "",
     public_url: Annotated[
         str | None,
-        typer.Option(envvar=f"{PREFIX}PUBLIC_URL", metavar="URL", help="How others reach this server."),
+        typer.Option(
+            envvar=f"{PREFIX}PUBLIC_URL", metavar="URL", help="URL under which others reach this server."
+        ),
     ] = None,
     open_dashboard: Annotated[
         bool,
@@ -96,23 +100,25 @@ def serve(  # noqa: PLR0913 - each setting is an option
             "--dialect",
             envvar=f"{PREFIX}DIALECT",
             metavar="DIALECT,...",
-            help="Foreign dialects that are spoken too, separated by commas: openintent.",
+            help="Foreign dialects of the API to serve, separated by commas: openintent.",
         ),
     ] = "",
     sweep_seconds: Annotated[
         float | None,
-        _duration("sweep-interval", "How often silence is looked for."),
+        _duration("sweep-interval", "Interval at which missed heartbeats are looked for."),
     ] = None,
     answer_seconds: Annotated[
         float | None,
-        _duration("database-timeout", "How long a request waits for the database before it gets 503."),
+        _duration(
+            "database-timeout", "Time limit of a request's wait for the database; then the answer is 503."
+        ),
     ] = None,
     requests_per_second: Annotated[
         float | None,
         typer.Option(
             envvar=f"{PREFIX}REQUESTS_PER_SECOND",
             metavar="NUMBER",
-            help="Per key, on average; each process counts for itself.",
+            help="Requests per second and key, on average; each server process counts separately.",
         ),
     ] = None,
     request_burst: Annotated[
@@ -120,20 +126,20 @@ def serve(  # noqa: PLR0913 - each setting is an option
         typer.Option(
             envvar=f"{PREFIX}REQUEST_BURST",
             metavar="COUNT",
-            help="Per key, at once; each process counts for itself.",
+            help="Requests per key in a burst; each server process counts separately.",
         ),
     ] = None,
     command_seconds: Annotated[
         float | None,
-        _duration("command-ttl", "How long a command waits."),
+        _duration("command-ttl", "Time for which a command waits for its agent."),
     ] = None,
     event_retention_seconds: Annotated[
         float | None,
-        _duration("event-retention", "Then events go into a file; else they stay."),
+        _duration("event-retention", "Age at which events move to an archive file. Without it: never."),
     ] = None,
     task_retention_seconds: Annotated[
         float | None,
-        _duration("task-retention", "How long finished tasks are kept; 90d if not said."),
+        _duration("task-retention", "Time for which finished tasks are kept. Without it: 90d."),
     ] = None,
     archive_dir: Annotated[
         Path | None,
@@ -144,7 +150,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         typer.Option(
             envvar=f"{PREFIX}WEBHOOK_NETWORKS",
             metavar="NETWORK,...",
-            help="Private networks that webhooks may lead to, separated by commas.",
+            help="Private networks that webhooks may contact, separated by commas.",
         ),
     ] = "",
     metrics_agents: Annotated[
@@ -152,19 +158,25 @@ def serve(  # noqa: PLR0913 - each setting is an option
         typer.Option(
             envvar=f"{PREFIX}METRICS_AGENTS",
             metavar="COUNT",
-            help="How many agents that are down /metrics names; 100 if not said.",
+            help=(
+                "Maximum number of unreachable agents with a series of their own in /metrics. Without it: "
+                "100."
+            ),
         ),
     ] = None,
     mass_exit_cadence_seconds: Annotated[
         float | None,
-        _duration("mass-exit-cadence", "Time in which agents that fall silent are counted together."),
+        _duration(
+            "mass-exit-cadence",
+            "Length of a cadence: agents that fall silent within it are counted together.",
+        ),
     ] = None,
     mass_exit_min_exits: Annotated[
         int | None,
         _threshold(
             "MASS_EXIT_MIN_EXITS",
             "COUNT",
-            "Agents that may fall silent within a cadence before verdicts are suspended.",
+            "Number of agents that may fall silent within a cadence before verdicts are suspended.",
         ),
     ] = None,
     mass_exit_factor: Annotated[
@@ -172,7 +184,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         _threshold(
             "MASS_EXIT_FACTOR",
             "FACTOR",
-            "Verdicts are suspended if more fall silent than FACTOR times the usual number.",
+            "Verdicts are suspended if more than FACTOR times the usual number of agents fall silent.",
         ),
     ] = None,
     mass_exit_end_factor: Annotated[
@@ -180,7 +192,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         _threshold(
             "MASS_EXIT_END_FACTOR",
             "FACTOR",
-            "A suspension ends once fewer wait than FACTOR times the usual number.",
+            "A suspension ends once fewer than FACTOR times the usual number of agents wait.",
         ),
     ] = None,
     mass_exit_quiet_cadences: Annotated[
@@ -188,22 +200,26 @@ def serve(  # noqa: PLR0913 - each setting is an option
         _threshold(
             "MASS_EXIT_QUIET_CADENCES",
             "COUNT",
-            "Cadences for which fewer must wait before a suspension ends.",
+            "Number of quiet cadences in a row that end a suspension.",
         ),
     ] = None,
     mass_exit_max_suspension_seconds: Annotated[
         float | None,
-        _duration("mass-exit-max-suspension", "Longest suspension: then silence is believed all the same."),
+        _duration("mass-exit-max-suspension", "Longest suspension. After it, verdicts are applied again."),
     ] = None,
     mass_exit_baseline_cadences: Annotated[
         int | None,
-        _threshold("MASS_EXIT_BASELINE_CADENCES", "COUNT", "Cadences of which the usual number is the mean."),
+        _threshold(
+            "MASS_EXIT_BASELINE_CADENCES",
+            "COUNT",
+            "Number of cadences over which the usual number is averaged.",
+        ),
     ] = None,
     mass_exit_proven_seconds: Annotated[
         float | None,
         _duration(
             "mass-exit-min-uptime",
-            "Time an agent must have given signs of life before its silence counts here.",
+            "Time for which an agent must have given liveness signals before its silence counts here.",
         ),
     ] = None,
     mass_silence_expected_seconds: Annotated[
@@ -221,7 +237,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
     ] = None,
     witness_seconds: Annotated[
         float | None,
-        _duration("witness-interval", "A target is handed out as a witness at most once in this time."),
+        _duration("witness-interval", "Minimum time between two uses of a target as a witness."),
     ] = None,
     clock_offset_seconds: Annotated[
         float | None,
@@ -230,13 +246,15 @@ def serve(  # noqa: PLR0913 - each setting is an option
     watch_seconds: Annotated[
         float | None,
         _duration(
-            "watch-interval", "How often silent network classes and agents with old evidence are counted."
+            "watch-interval",
+            "Interval at which silent network classes and agents with old evidence are counted.",
         ),
     ] = None,
     evidence_lost_seconds: Annotated[
         float | None,
         _duration(
-            "evidence-lost-after", "How long agents have old evidence before monitor.evidence_lost is logged."
+            "evidence-lost-after",
+            "Time for which agents must have old evidence before monitor.evidence_lost is logged.",
         ),
     ] = None,
     prober_workers: Annotated[
@@ -244,7 +262,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         _threshold(
             "PROBER_WORKERS",
             "COUNT",
-            "Workers that may probe with one key, unless the key has its own number.",
+            "Maximum number of workers that may probe with one key, unless the key has its own limit.",
         ),
     ] = None,
     open_metrics: Annotated[
@@ -264,7 +282,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
             "--log-format",
             envvar=f"{PREFIX}LOG_FORMAT",
             metavar="console|json",
-            help="For people, or for programs.",
+            help="Format of the log: text for people, or JSON.",
         ),
     ] = LogFormat.CONSOLE,
 ) -> int:
@@ -355,7 +373,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         )
     except DatabaseMismatch as error:
         error.hint = (
-            "put the right database back, or restore a backup. To accept this database, run: "
+            "restore the right database, or a backup. To accept this database, run: "
             f"{_adopt_command(context)} (it ends all leases and raises the epoch)"
         )
         raise
@@ -408,9 +426,11 @@ def _say_prepared(prepared: "Prepared", same: str = "") -> None:
     """Show the first admin key: whatever happens next, it is shown this once."""
     lines = [f"database {prepared.database}"]
     if prepared.admin_key is not None:
-        lines += ["admin key, shown this once:", f"  {prepared.admin_key}"]
+        lines += ["admin key, shown once:", f"  {prepared.admin_key}"]
     elif prepared.needs_admin_key:
-        lines.append(f"no admin key yet: lifesign keys create --role admin --name NAME{same}")
+        lines.append(
+            f"there is no admin key yet; create one: lifesign keys create --role admin --name NAME{same}"
+        )
     _say(*lines)
 
 
@@ -426,7 +446,7 @@ def _log_prepared(prepared: "Prepared") -> None:
     members = {"database": prepared.database, "needs_admin_key": prepared.needs_admin_key}
     _log.info("server.prepared", extra=members)
     if prepared.admin_key is not None:
-        _say("admin key, shown this once:", f"  {prepared.admin_key}")
+        _say("admin key, shown once:", f"  {prepared.admin_key}")
 
 
 def _log_ready(url: str) -> None:

@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from lifesign.domain.models.targets import TargetList, TargetSummary
 
 NEVER_MEASURED: Final = "never_measured"
-"""Stands where a result class stands, of those of whom there is none."""
+"""Shown instead of a result class for targets without a measured result."""
 MAX_PAGE: Final = 1_000
 """Maximum page size."""
 MAX_IN_TABLE: Final = 100_000
-"""Its columns are as wide as what they hold: all of it is in memory."""
+"""Maximum number of rows in a table. Column widths depend on all rows, which are kept in memory."""
 USUAL_IN_TABLE: Final = 100
 HEADS: Final = ("URL", "IS", "RESULT", "SINCE", "MEASURED", "WHY")
 
 targets = typer.Typer(
     name="targets",
-    help="Which targets are there, and what came of their probes?",
+    help="List targets and the results of their probes.",
     rich_markup_mode=None,
     no_args_is_help=False,
 )
@@ -50,20 +50,22 @@ def list_targets(
         typer.Option(
             "--result",
             metavar="RESULT",
-            help=f"Those that ended so, such as timeout, or {NEVER_MEASURED}; may be repeated.",
+            help=f"Only targets with this result, such as timeout, or {NEVER_MEASURED}; may be repeated.",
         ),
     ] = None,
     is_alive: Annotated[
         bool,
         typer.Option(
-            "--alive", help="Targets that are alive, including those that require credentials: ok and gated."
+            "--alive",
+            help="Only targets that are alive, including those that require credentials: ok and gated.",
         ),
     ] = False,
     is_not_alive: Annotated[
-        bool, typer.Option("--not-alive", help="Those that were asked, and showed no life.")
+        bool, typer.Option("--not-alive", help="Only targets that were probed and gave no liveness signal.")
     ] = False,
     directory: Annotated[
-        str | None, typer.Option("--directory", metavar="NAME", help="Those that this directory lists.")
+        str | None,
+        typer.Option("--directory", metavar="NAME", help="Only targets that this directory lists."),
     ] = None,
     max_evidence_age: MaxEvidenceAge = None,
     limit: Annotated[
@@ -72,7 +74,7 @@ def list_targets(
             "--limit",
             min=1,
             metavar="COUNT",
-            help=f"How many; without it {USUAL_IN_TABLE} as a table, and all as JSON or CSV.",
+            help=f"Maximum number of targets. Without it: {USUAL_IN_TABLE} in a table, all as JSON or CSV.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -39,10 +39,12 @@ PAGE = 1_000
 """Maximum page size of the registry."""
 STATUSES = ("queued", "assigned", "running", "handoff", "review", "done", "cancelled")
 MAX_FILE_BYTES = 262_144
-"""Maximum size of a file with an input or an output, which may be indented."""
+"""Maximum size of a file with an input or an output; it may be indented."""
 
 TaskIdArgument = Annotated[str, typer.Argument(metavar="TASK_ID", parser=read_task_id, help="Of the task.")]
-Comment = Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Why; kept with the task.")]
+Comment = Annotated[
+    str | None, typer.Option("--comment", metavar="TEXT", help="Reason, which is stored with the task.")
+]
 
 
 def _dollars(text: object) -> float:
@@ -71,14 +73,15 @@ def list_tasks(
             "--status",
             metavar="STATUS",
             autocompletion=offering(*STATUSES),
-            help=f"{', '.join(STATUSES)}; may be repeated. Without it: any.",
+            help=f"Status: {', '.join(STATUSES)}; may be repeated. Without it: any.",
         ),
     ] = None,
     pool: Annotated[
         str | None, typer.Option("--pool", metavar="POOL", help="Only tasks for this pool.")
     ] = None,
     holder: Annotated[
-        str | None, typer.Option("--holder", metavar="AGENT_ID", help="That this agent has, or has had.")
+        str | None,
+        typer.Option("--holder", metavar="AGENT_ID", help="Only tasks that this agent holds or has held."),
     ] = None,
     parent: Annotated[
         str | None,
@@ -172,32 +175,35 @@ def create_task(
     title: Annotated[str, typer.Argument(metavar="TITLE", help="Description of the work, for people.")],
     *,
     agent: Annotated[
-        str | None, typer.Option("--agent", metavar="AGENT_ID", help="Only this agent may have it.")
+        str | None, typer.Option("--agent", metavar="AGENT_ID", help="Only this agent may claim the task.")
     ] = None,
     pool: Annotated[
         str | None,
-        typer.Option("--pool", metavar="POOL", help="Only agents of this pool may have it."),
+        typer.Option("--pool", metavar="POOL", help="Only agents of this pool may claim the task."),
     ] = None,
     capability: Annotated[
         list[str] | None,
         typer.Option(
-            "--capability", metavar="CAPABILITY", help="Only agents that can do this; may be repeated."
+            "--capability", metavar="CAPABILITY", help="Capability that the agent must have; may be repeated."
         ),
     ] = None,
     given: Annotated[
         Path | None, typer.Option("--input", metavar="FILE", help="Input of the work: a JSON object.")
     ] = None,
     tokens: Annotated[
-        int, typer.Option("--tokens", metavar="COUNT", min=0, help="Token budget of its tool calls.")
+        int, typer.Option("--tokens", metavar="COUNT", min=0, help="Token budget of the task's tool calls.")
     ] = 0,
     usd: Annotated[
         float,
-        typer.Option("--usd", metavar="DOLLARS", parser=_dollars, help="Budget of its tool calls."),
+        typer.Option("--usd", metavar="DOLLARS", parser=_dollars, help="Budget of the task's tool calls."),
     ] = 0,
     max_attempts: Annotated[
         int | None,
         typer.Option(
-            "--max-attempts", metavar="COUNT", min=1, help="Attempts before it is handed to people."
+            "--max-attempts",
+            metavar="COUNT",
+            min=1,
+            help="Number of attempts before the task is handed to people.",
         ),
     ] = None,
     backoff: Annotated[
@@ -205,7 +211,7 @@ def create_task(
         duration_option(
             "--backoff",
             most_s=MAX_BACKOFF_SECONDS,
-            help="Before its second attempt, doubled for each after.",
+            help="Delay before the second attempt; doubled for each further attempt.",
         ),
     ] = None,
     lease: Annotated[
@@ -214,7 +220,7 @@ def create_task(
             "--lease",
             least_s=MIN_TTL_SECONDS,
             most_s=MAX_TTL_SECONDS,
-            help="How long one grant of it lasts, unless renewed.",
+            help="Duration of a lease on the task, unless it is renewed.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -308,7 +314,10 @@ def review_task(
 def resolve_task(
     task_id: TaskIdArgument,
     resolution: Annotated[
-        str, typer.Argument(metavar="requeue|done", help="An agent goes on, or nothing is left to do.")
+        str,
+        typer.Argument(
+            metavar="requeue|done", help="queued: an agent continues; done: the work is finished."
+        ),
     ],
     *,
     comment: Comment = None,
@@ -362,7 +371,7 @@ def top_up_task(
       lifesign tasks top-up task_01jd8w3q5t6v7x9zabcdefghjk --usd 0.50
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if not (tokens or usd):
-        raise InvalidValue("--tokens, --usd", None, "one of them, above 0")
+        raise InvalidValue("--tokens, --usd", None, "at least one of them, above 0")
     _done(
         lambda client: client.tasks.top_up(task_id, tokens=tokens, usd=usd),
         as_json=as_json,

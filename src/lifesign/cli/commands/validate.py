@@ -32,7 +32,8 @@ def validate(
     *,
     as_json: AsJson = False,
     timeout_seconds: Annotated[
-        float, duration_option("--timeout", more_than_s=0, most_s=300, help="For a URL, at most 5m.")
+        float,
+        duration_option("--timeout", more_than_s=0, most_s=300, help="Time limit for a URL, at most 5m."),
     ] = DefaultDuration(10),
 ) -> int:
     """Check whether something is a health document, and report each fault with its place.
@@ -80,7 +81,7 @@ class _Verdict:
 
     source: str
     error: str | None = None
-    """Why it could not be read at all."""
+    """Why the document could not be read."""
     is_remote: bool = False
     """Whether the source is a URL."""
     faults: tuple["Finding", ...] = ()
@@ -122,7 +123,7 @@ def _validate_file(source: str) -> _Verdict:
     except FileNotFoundError:
         # It may be a URL without its scheme.
         shown = without_password(source)
-        return _Verdict(shown, error="cannot be read: no such file; a URL begins with http:// or https://")
+        return _Verdict(shown, error="cannot be read: no such file; a URL starts with http:// or https://")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         return _Verdict(source, error=f"cannot be read: {reason or error}")

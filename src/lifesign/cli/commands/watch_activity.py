@@ -21,26 +21,34 @@ if TYPE_CHECKING:
     from lifesign.activity.activity_events import WatchEvent
 
 watch_activity = typer.Typer(
-    name="watch-activity", help="Turn what an agent's sessions do into its heartbeats.", rich_markup_mode=None
+    name="watch-activity",
+    help="Report the activity of an agent's sessions as its heartbeats.",
+    rich_markup_mode=None,
 )
 
 
 @watch_activity.callback()
 def _watch_activity() -> None:
-    """Turn what an agent's sessions do into its heartbeats."""
+    """Report the activity of an agent's sessions as its heartbeats."""
 
 
 @watch_activity.command("opencode")
 def watch_opencode(
-    url: Annotated[str, typer.Argument(metavar="URL", help="Where the opencode server is.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="URL of the opencode server.")],
     *,
     sessions: Annotated[
         list[str] | None,
-        typer.Option("--map", metavar="SESSION=AGENT_ID", help="Whose session it is; may be repeated."),
+        typer.Option(
+            "--map", metavar="SESSION=AGENT_ID", help="Agent, or session of an agent; may be repeated."
+        ),
     ] = None,
     directory: Annotated[
         str | None,
-        typer.Option("--directory", metavar="DIRECTORY", help="Only sessions that work there; else all."),
+        typer.Option(
+            "--directory",
+            metavar="DIRECTORY",
+            help="Only sessions that work in this directory. Without it: all.",
+        ),
     ] = None,
     registry: RegistryUrl = DEFAULT_URL,
     key_files: Annotated[
@@ -48,7 +56,7 @@ def watch_opencode(
         typer.Option(
             "--key-file",
             metavar="[AGENT_ID=]FILE|DIRECTORY",
-            help=f"Holds an agent's key, or one per agent; may be repeated. Else ${KEY_VARIABLE}.",
+            help=f"File with an agent's key, or one per agent; may be repeated. Without it: ${KEY_VARIABLE}.",
         ),
     ] = None,
     as_json: AsJson = False,

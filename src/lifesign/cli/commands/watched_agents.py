@@ -51,7 +51,7 @@ def _mapped(given: Collection[str]) -> dict[str, list[str]]:
         if not is_session_id(session_id) or not _is_agent_id(agent_id):
             raise InvalidValue("--map", text[:80], _EXPECTED_MAP)
         if any(session_id in others for owner, others in mapped.items() if owner != agent_id):
-            raise InvalidValue("--map", text[:80], "a session of one agent; it is another's already")
+            raise InvalidValue("--map", text[:80], "a session that no other agent has already")
         mapped.setdefault(agent_id, []).append(session_id)
     return mapped
 

@@ -14,7 +14,7 @@ from lifesign.storage.engine.sqlite import ROOM_BYTES
 CLOCK_WARNING_SECONDS: Final = 2.0
 """Smaller differences are normal: a registry reports its time in whole seconds."""
 CLOCK_FAULT_SECONDS: Final = 60.0
-"""Beyond, times of heartbeats and documents are of no use."""
+"""Above this difference, times of heartbeats and documents are unusable."""
 ROOM_WARNING_BYTES: Final = 1_000_000_000
 Verdict = Literal["ok", "warning", "fault", "skipped"]
 
@@ -41,29 +41,38 @@ def ahead_s(told_s: float, asked_s: float, answered_s: float) -> float:
 def of_the_clock(about: str, whose: str, apart_s: float) -> CheckResult:
     """Say whether a clock is in step with ours; `apart_s` is how many seconds it is ahead."""
     if abs(apart_s) < CLOCK_WARNING_SECONDS:
-        return CheckResult(about, "ok", f"{whose} is in step with this machine's")
+        return CheckResult(about, "ok", f"{whose} agrees with this machine's clock")
     side = "ahead of" if apart_s > 0 else "behind"
     summary = f"{whose} is {precise_text(abs(apart_s))} {side} this machine's"
     if abs(apart_s) >= CLOCK_FAULT_SECONDS:
-        return CheckResult(about, "fault", summary, "let both be set by NTP: timedatectl set-ntp true")
-    return CheckResult(about, "warning", summary, "let both be set by NTP: timedatectl set-ntp true")
+        return CheckResult(
+            about, "fault", summary, "synchronise both clocks by NTP: timedatectl set-ntp true"
+        )
+    return CheckResult(about, "warning", summary, "synchronise both clocks by NTP: timedatectl set-ntp true")
 
 
 def of_the_directory(directory: Path, about: str) -> Iterator[CheckResult]:
     """Ask whether a directory is there, can be written to, and has room."""
     if not directory.is_dir():
-        yield CheckResult(about, "fault", f"the directory {directory} is not there", f"mkdir -p {directory}")
+        yield CheckResult(
+            about, "fault", f"the directory {directory} does not exist", f"mkdir -p {directory}"
+        )
         return
     if not os.access(directory, os.W_OK | os.X_OK):
         yield CheckResult(
-            about, "fault", f"{directory} cannot be written to by this user", "chown it, or run as its owner"
+            about,
+            "fault",
+            f"this user cannot write to {directory}",
+            "change its owner (chown), or run as its owner",
         )
     free = shutil.disk_usage(directory).free
     summary = f"{_room(free)} free in {directory.absolute()}"
     if free < ROOM_BYTES:
-        yield CheckResult("disk", "fault", summary, "make room: changes cannot be stored")
+        yield CheckResult("disk", "fault", summary, "free some space: changes cannot be stored")
     elif free < ROOM_WARNING_BYTES:
-        yield CheckResult("disk", "warning", summary, "make room, or let old events go: --event-retention")
+        yield CheckResult(
+            "disk", "warning", summary, "free some space, or archive old events: --event-retention"
+        )
     else:
         yield CheckResult("disk", "ok", summary)
 
@@ -83,5 +92,5 @@ def of_the_mode(file: Path, what: str) -> Iterator[CheckResult]:
     except OSError:
         return
     if mode & 0o077:
-        summary = f"others may read {file} (mode {mode:04o}), which holds secrets"
+        summary = f"{file} contains secrets, and other users can read it (mode {mode:04o})"
         yield CheckResult(what, "warning", summary, f"chmod 600 {file}")

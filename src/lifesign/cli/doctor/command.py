@@ -32,7 +32,9 @@ def doctor(
     state_dir: StateDir = None,
     host: Annotated[
         str,
-        typer.Option(envvar="LIFESIGN_SERVER_HOST", metavar="HOST", help="Where a server would listen."),
+        typer.Option(
+            envvar="LIFESIGN_SERVER_HOST", metavar="HOST", help="Address on which a server would listen."
+        ),
     ] = "127.0.0.1",
     port: Annotated[
         int,
@@ -45,7 +47,7 @@ def doctor(
         typer.Option(
             envvar="LIFESIGN_SERVER_ARCHIVE_DIR",
             metavar="DIRECTORY",
-            help="Where a server would put archived events.",
+            help="Directory in which a server would store archived events.",
         ),
     ] = None,
     tls_certificate: Annotated[
@@ -60,17 +62,17 @@ def doctor(
         typer.Option(
             envvar="LIFESIGN_SERVER_TRUSTED_PROXIES",
             metavar="NETWORK,...",
-            help="Whose word on addresses a server would take, separated by commas.",
+            help="Proxies that a server would trust, separated by commas.",
         ),
     ] = "",
     registry: Annotated[
         str | None,
-        typer.Option(metavar="URL", envvar=URL_VARIABLE, help="A registry to ask; else none is."),
+        typer.Option(metavar="URL", envvar=URL_VARIABLE, help="Registry to check. Without it: none."),
     ] = None,
     key_file: KeyFile = None,
     definitions: Annotated[
         list[Path] | None,
-        typer.Option("--definition", metavar="FILE", help="A probe definition to read; may be repeated."),
+        typer.Option("--definition", metavar="FILE", help="Probe definition to check; may be repeated."),
     ] = None,
     as_json: AsJson = False,
 ) -> int:

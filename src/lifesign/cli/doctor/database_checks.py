@@ -27,9 +27,9 @@ from lifesign.storage.errors import ForeignDatabase, SchemaOutdated, SchemaUnkno
 from lifesign.storage.keys import key_rows
 
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
-"""First bytes of every SQLite file; other files may belong to others, and contain no secrets of lifesign."""
+"""First bytes of every SQLite file. Other files contain no secrets of lifesign."""
 SWEEP_WARNING_SECONDS: Final = 10.0
-"""Age of the last sweep that is a warning while a server runs: by default there are two per second."""
+"""Age of the last sweep that causes a warning while a server runs. Default: two sweeps per second."""
 
 
 def of_the_database(url: str, place: str = "", state_dir: Path | None = None) -> Iterator[CheckResult]:
@@ -50,8 +50,8 @@ def of_the_database(url: str, place: str = "", state_dir: Path | None = None) ->
         yield CheckResult(
             "database",
             "fault",
-            f"this user cannot come to {error.filename}",
-            "look at owner and mode of the directories above it, or run as their owner",
+            f"this user has no access to {error.filename}",
+            "check owner and mode of the directories above it, or run as their owner",
         )
 
 
@@ -67,9 +67,9 @@ def _of_the_database(url: str, place: str, known: KnownIdentity | None) -> Itera
     if file is not None:
         yield from of_the_directory(file.parent, "database")
     if _is_absent(file):
-        summary = f"{shown} is not there yet"
+        summary = f"{shown} does not exist yet"
         yield CheckResult(
-            "database", "skipped", summary, "lifesign serve sets it up, or --database names another"
+            "database", "skipped", summary, "lifesign serve creates it; --database names another one"
         )
         return
     try:
@@ -93,7 +93,7 @@ def _of_the_database(url: str, place: str, known: KnownIdentity | None) -> Itera
         yield CheckResult("database", "fault", summary, _advice_for(error, file))
     else:
         is_foreign = False
-        summary = "it takes changes" if file is None else "this user may write to it, and no process locks it"
+        summary = "it takes changes" if file is None else "this user can write to it, and no process locks it"
         yield CheckResult("database", "ok", summary)
     if file is not None and not is_foreign and _is_sqlite(file):
         yield from of_the_mode(file, "database")
@@ -140,7 +140,7 @@ def _inspect(
 def _of_the_sweeps(row: RegistryRow | None, now_s: float, place: str) -> CheckResult:
     """Report the last sweep, and whether one is overdue."""
     if row is None or row.swept_at_s is None:
-        return CheckResult("server", "skipped", "no server has ever swept here")
+        return CheckResult("server", "skipped", "no server has ever run a sweep on this database")
     ago_s = now_s - row.swept_at_s
     summary = f"the last sweep was {duration_text(ago_s)} ago"
     if ago_s < SWEEP_WARNING_SECONDS:
@@ -148,13 +148,13 @@ def _of_the_sweeps(row: RegistryRow | None, now_s: float, place: str) -> CheckRe
     is_claimed = row.sweeper_until_s is not None and now_s < row.sweeper_until_s
     if not (place or is_claimed):
         return CheckResult("server", "ok", f"{summary}, and no server is running")
-    who = f"a server listens at {place}" if place else "a server has claimed the next one"
+    who = f"a server listens at {place}" if place else "a server has claimed the next sweep"
     advice = (
-        "a server that has just begun sweeps at once; else its log says why it does not: it stands still, or "
-        "has another database"
+        "a server that has started sweeps at once. If it does not, see its log: it hangs, or uses "
+        "another database"
     )
     return CheckResult(
-        "server", "warning", f"{summary}, though {who}: missed heartbeats are not noticed", advice
+        "server", "warning", f"{summary}, although {who}: missed heartbeats are not noticed", advice
     )
 
 
@@ -175,8 +175,8 @@ def _check_changes(file: Path) -> None:
 
 
 _ADVICE: Final[Mapping[type[LifesignError], str]] = {
-    SchemaOutdated: "make a backup, then lifesign migrate",
-    SchemaUnknown: "a newer version has been here: install that one",
+    SchemaOutdated: "make a backup, then run lifesign migrate",
+    SchemaUnknown: "this database was written by a newer version of lifesign: install that version",
     ForeignDatabase: "--database names another one; in PostgreSQL a schema of our own will do",
     DatabaseMismatch: marker_checks.ADVICE,
 }
@@ -184,13 +184,19 @@ _ADVICE: Final[Mapping[type[LifesignError], str]] = {
 
 def _advice_for(error: LifesignError, file: Path | None) -> str:
     if isinstance(error, SchemaOutdated) and error.found is None:
-        return "lifesign serve sets it up, or lifesign migrate"
+        return "run lifesign serve or lifesign migrate, which create it"
     if advice := _ADVICE.get(type(error)):
         return advice
     if str(error) == DAMAGED:
-        return "if it was a database of ours, restore a backup into a new file; else name another file"
+        return (
+            "if this was a database of lifesign, restore a backup into a new file; otherwise name another "
+            "file"
+        )
     if file is not None:
         return (
-            f"look at its owner and mode, at the room on its disk, and whether another process holds {file}"
+            f"check its owner and mode, the free space of its disk, and whether another process locks {file}"
         )
-    return "is PostgreSQL running, may this user connect, and does a firewall let you through?"
+    return (
+        "check that PostgreSQL is running, that this user may connect, and that no firewall blocks the "
+        "connection"
+    )

@@ -27,7 +27,7 @@ def of_a_definition(file: Path) -> Iterator[CheckResult]:
             )
         return
     except LifesignError as error:
-        yield CheckResult("definition", "fault", str(error), "name a file that is there")
+        yield CheckResult("definition", "fault", str(error), "name an existing file")
         return
     import asyncio  # noqa: PLC0415 - takes 20 ms
 
@@ -42,7 +42,7 @@ def of_a_definition(file: Path) -> Iterator[CheckResult]:
     unread = asyncio.run(inspect_lists(definition)).unread
     for name, why in unread.items():
         yield CheckResult(
-            "definition", "fault", f"{file}: the list {name}: {why}", "mend the list, or its format"
+            "definition", "fault", f"{file}: the list {name}: {why}", "correct the list, or its format"
         )
     if not unread:
         yield CheckResult("definition", "ok", f"{file}: {definition.name}")
@@ -66,7 +66,9 @@ def _of_the_credentials(file: Path, definition: "ProbeDefinition") -> Iterator[C
             yield CheckResult("credentials", "fault", f"{file}: {error}", error.hint or "mend its secret")
             continue
         for warning in warnings:
-            yield CheckResult("credentials", "warning", f"{file}: {warning}", "let only its owner read it")
+            yield CheckResult(
+                "credentials", "warning", f"{file}: {warning}", "make the file readable by its owner only"
+            )
         summary = f"{file}: {credential.name} ({credential.method}, {credential.source}) for {place}"
         yield CheckResult("credentials", "ok", summary)
 
@@ -77,7 +79,10 @@ def _of_the_canaries(file: Path, definition: "ProbeDefinition") -> Iterator[Chec
 
     canaries = definition.canaries_by_class
     if not canaries:
-        advice = "name hosts that are always there under canaries: else a dead line may look like dead agents"
+        advice = (
+            "under canaries, name hosts that are always reachable: otherwise a network fault may look like "
+            "dead agents"
+        )
         yield CheckResult("canaries", "warning", f"{file} has no canaries", advice)
         return
     if definition.placeholders:
@@ -100,7 +105,7 @@ def _of_the_canaries(file: Path, definition: "ProbeDefinition") -> Iterator[Chec
         count = f"{answering} of {len(named)} {plural(len(named), 'canary', 'canaries')}"
         summary = f"{file}: {count} of {network_class} {plural(answering, 'answers', 'answer')}"
         if silent:
-            advice = "name others, or look at resolver.servers, firewalls and certificates"
+            advice = "name other hosts, or check resolver.servers, firewalls and certificates"
             yield CheckResult("canaries", "fault", f"{summary}; not {', '.join(silent)}", advice)
         else:
             yield CheckResult("canaries", "ok", summary)

@@ -7,7 +7,7 @@ from typing import Final
 from lifesign.cli.doctor.check_result import ahead_s
 
 TIMEOUT_SECONDS: Final = 5.0
-"""For one question to a registry."""
+"""Time limit of one request to a registry."""
 MAX_ANSWER_BYTES: Final = 65_536
 MAX_LIST_BYTES: Final = 16 * 1024 * 1024
 """Maximum size of the list of probers, and of the monitor's record; the same as in the registry's client."""

@@ -13,12 +13,12 @@ from lifesign.domain.base.project import install_hint
 
 FEW_FILES: Final = 4_096
 OUTSIDE: Final = {"IPv4": (socket.AF_INET, "192.0.2.1"), "IPv6": (socket.AF_INET6, "2001:db8::1")}
-"""Addresses for documentation (RFC 5737, RFC 3849); a way to them is looked for, and nothing is sent."""
+"""Addresses for documentation (RFC 5737, RFC 3849). The check looks for a route to them and sends nothing."""
 EXTRAS: Final = {
     "client": "aiohttp", "registry": "sqlalchemy", "prober": "pycares", "postgres": "asyncpg", "mcp": "mcp",
     "metrics": "prometheus_client",
 }  # fmt: skip
-"""A module by which each extra is known to be installed."""
+"""Module that shows whether each extra is installed."""
 
 
 def of_the_program() -> Iterator[CheckResult]:
@@ -28,11 +28,14 @@ def of_the_program() -> Iterator[CheckResult]:
     summary = f"lifesign {version('lifesign')}, Python {python}, with {', '.join(there)}"
     yield CheckResult("program", "ok", summary)
     if "metrics" not in there:
-        yield CheckResult("metrics", "skipped", "a server here has no /metrics", install_hint("metrics"))
+        yield CheckResult(
+            "metrics", "skipped", "a server on this machine has no /metrics", install_hint("metrics")
+        )
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < FEW_FILES:
         advice = (
-            f"allow more: LimitNOFILE= of a unit, or ulimit -Hn; below {FEW_FILES:,} a fleet does not fit"
+            f"raise the limit: LimitNOFILE= of a unit, or ulimit -Hn; below {FEW_FILES:,} is too low "
+            "for a fleet"
         )
         yield CheckResult("open files", "warning", f"this user may have {most:,} open", advice)
 
@@ -44,17 +47,15 @@ def of_the_network() -> Iterator[CheckResult]:
         yield CheckResult("names", "ok", "localhost is known")
     except OSError as error:
         yield CheckResult(
-            "names", "fault", f"localhost is unknown: {error}", "look at /etc/hosts and nsswitch.conf"
+            "names", "fault", f"localhost is unknown: {error}", "check /etc/hosts and nsswitch.conf"
         )
     for family, (number, address) in OUTSIDE.items():
         try:
             with socket.socket(number, socket.SOCK_DGRAM) as unsent:
                 # Nothing is sent: the kernel looks for a way.
                 unsent.connect((address, 9))
-            yield CheckResult(
-                family, "ok", "this machine has a route out; whether anything answers there was not asked"
-            )
+            yield CheckResult(family, "ok", "this machine has a route to the Internet; no request was sent")
         except OSError as error:
-            advice = "" if family == "IPv6" else "a prober cannot reach any target from here"
-            summary = f"this machine has no route out: {error.strerror}"
+            advice = "" if family == "IPv6" else "a prober cannot reach any target from this machine"
+            summary = f"this machine has no route to the Internet: {error.strerror}"
             yield CheckResult(family, "skipped" if family == "IPv6" else "warning", summary, advice)

@@ -13,7 +13,7 @@ from lifesign.registry.marker.marker_file import MarkerFile, state_directory
 from lifesign.storage.engine.database import read_url
 from lifesign.storage.engine.transaction import Transaction
 
-ADVICE: Final = "put the right database back, restore a backup, or run lifesign database adopt"
+ADVICE: Final = "restore the right database, or a backup, or run lifesign database adopt"
 
 
 def known_identity(url: str, state_dir: Path | None) -> KnownIdentity | CheckResult | None:

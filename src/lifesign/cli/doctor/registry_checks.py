@@ -36,7 +36,7 @@ def of_a_registry(url: str | None, key_file: Path | None) -> Iterator[CheckResul
         yield CheckResult(
             "registry",
             "skipped",
-            "no registry was named, so that none was asked",
+            "no registry was given, so none was checked",
             f"--registry URL, or {URL_VARIABLE}",
         )
     if url is None and key_file is None and not os.environ.get(KEY_VARIABLE):
@@ -53,7 +53,7 @@ def of_a_registry(url: str | None, key_file: Path | None) -> Iterator[CheckResul
             return
     if key and not looks_like_key(key):
         yield CheckResult(
-            "key", "fault", "this is no key of ours: ahk_ and 43 characters", "keys create prints one"
+            "key", "fault", "not a key of lifesign: expected ahk_ and 43 characters", "keys create prints one"
         )
     if url is not None:
         yield from _check_answer(url, key)
@@ -62,23 +62,29 @@ def of_a_registry(url: str | None, key_file: Path | None) -> Iterator[CheckResul
 def _check_answer(url: str, key: str) -> Iterator[CheckResult]:
     answer = fetch(f"{url.rstrip('/')}/healthz")
     if answer is None:
-        advice = "is it running, is the address right, and does a proxy or firewall let you through?"
+        advice = (
+            "check that the registry is running, that the address is right, and that no proxy or firewall "
+            "blocks it"
+        )
         yield CheckResult("registry", "fault", f"{url} does not answer", advice)
         return
     status, apart_s, body = answer
     # A call without a key would be logged as refused.
     shown_key = key if looks_like_key(key) else ""
     if not _is_a_registrys(url, status, body, shown_key):
-        advice = "give the URL of lifesign serve; of a proxy before it, look whether it finds the server"
-        yield CheckResult(
-            "registry", "fault", f"{url} answers {status}, and not as a registry does: it is none", advice
+        advice = (
+            "give the URL of lifesign serve; if it is behind a proxy, check that the proxy reaches the server"
         )
+        yield CheckResult("registry", "fault", f"{url} answers {status}, but not as a registry", advice)
         return
     if status == 200:
         yield CheckResult("registry", "ok", f"{url} can serve")
     else:
         yield CheckResult(
-            "registry", "fault", f"{url} answers {status}", "see its log; often its database is unreachable"
+            "registry",
+            "fault",
+            f"{url} answers {status}",
+            "see the registry's log; often its database is unreachable",
         )
     if apart_s is not None:
         yield of_the_clock("clock", "the registry's", apart_s)
@@ -122,7 +128,10 @@ def _of_the_key(url: str, key: str) -> Iterator[CheckResult]:
     status = None if asked is None else asked[0]
     if status == 401:
         yield CheckResult(
-            "key", "fault", "the registry does not know it, or it is over", "lifesign keys create"
+            "key",
+            "fault",
+            "the registry does not know the key, or it is no longer valid",
+            "lifesign keys create",
         )
     elif status in {200, 403}:
         yield CheckResult("key", "ok", "the registry knows it")
@@ -130,7 +139,7 @@ def _of_the_key(url: str, key: str) -> Iterator[CheckResult]:
             yield from of_the_monitor(asked[2])
             yield from _of_the_probers(url, key)
     else:
-        yield CheckResult("key", "warning", f"the registry answers {status} to it", "ask again later")
+        yield CheckResult("key", "warning", f"the registry answers {status} to the key", "ask again later")
 
 
 def of_the_monitor(answer: bytes) -> Iterator[CheckResult]:
@@ -147,7 +156,7 @@ def of_the_monitor(answer: bytes) -> Iterator[CheckResult]:
             "evidence",
             "warning",
             lost_evidence_text(lost),
-            "look at the probers, and at their network: docs/when-wrong.md",
+            "check the probers and their network: docs/when-wrong.md",
         )
     for fault in (*silent_class_faults(monitor), *unreached_target_faults(monitor)):
         yield CheckResult("evidence", "warning", fault.text, fault.hint)
@@ -156,9 +165,9 @@ def of_the_monitor(answer: bytes) -> Iterator[CheckResult]:
 def _unread(about: str, path: str, size: int) -> CheckResult:
     """Say that an answer was not read, and so not examined; `size` in bytes, MAX_LIST_BYTES if it was cut."""
     if size >= MAX_LIST_BYTES:
-        summary = f"{path} was not examined: the answer has more than {MAX_LIST_BYTES:,} bytes"
+        summary = f"{path} was not checked: the answer has more than {MAX_LIST_BYTES:,} bytes"
         return CheckResult(about, "warning", summary, "read it with curl")
-    summary = f"{path} was not examined: the answer is not as this version describes it"
+    summary = f"{path} was not checked: this version cannot read the answer"
     return CheckResult(about, "warning", summary, "install the registry's version of lifesign here")
 
 
@@ -182,11 +191,12 @@ def _of_the_probers(url: str, key: str) -> Iterator[CheckResult]:
         yield of_the_reports(living, time.time() + (shards[1] or 0.0), has_targets=count > 0)
     elif count:
         summary = (
-            f"no prober is running, and {count:,} {plural(count, 'target is', 'targets are')} to be probed"
+            f"no prober is running, and {count:,} {plural(count, 'target is', 'targets are')} waiting "
+            "to be probed"
         )
         yield CheckResult("probers", "warning", summary, f"lifesign crawl PROBE.yml --registry {url}")
     else:
-        yield CheckResult("probers", "skipped", "no prober is running, and no target is to be probed")
+        yield CheckResult("probers", "skipped", "no prober is running, and there is no target to probe")
     for prober in living:
         offset_s = prober.clock_offset_s
         if offset_s is not None and abs(offset_s) > DEFAULT_POLICIES.clock_offset_seconds:
@@ -194,7 +204,7 @@ def _of_the_probers(url: str, key: str) -> Iterator[CheckResult]:
                 "clock",
                 "warning",
                 f"the clock of prober {prober.holder} is {offset_text(offset_s)} the registry's",
-                "set the clock of its machine (NTP); no verdict follows from it",
+                "set the clock of its machine (NTP); it does not affect verdicts",
             )
 
 
@@ -207,7 +217,7 @@ def of_the_reports(living: Sequence[LivingProber], now_s: float, *, has_targets:
     last_s = max((each.reported_at.timestamp() for each in living if each.reported_at), default=None)
     ago = "none has reported a result yet"
     if last_s is not None:
-        ago = f"the last result came {duration_text(max(0.0, now_s - last_s))} ago"
+        ago = f"the last result arrived {duration_text(max(0.0, now_s - last_s))} ago"
     if reporting or not has_targets:
         counts = f"{len(reporting)} of {pluralize(len(living), 'prober')}"
         return CheckResult("probers", "ok", f"{counts} reported within two intervals; {ago}")
@@ -216,7 +226,7 @@ def of_the_reports(living: Sequence[LivingProber], now_s: float, *, has_targets:
         "probers",
         "warning",
         f"none of {pluralize(len(living), 'prober')} reported a result within two intervals; {ago}",
-        f"see whether it still runs: a prober that was killed keeps its place until its lease ends ({ends})",
+        f"check that it still runs: a prober that was killed stays listed until its lease ends ({ends})",
     )
 
 
@@ -234,7 +244,9 @@ def _of_its_decisions(monitor: MonitorRecord) -> Iterator[CheckResult]:
         yield CheckResult(
             "decisions",
             "warning",
-            f"held since {utc_text(track.since, 'seconds')} for agents monitored by {name}: "
-            f"{suspension_text(track)}",
-            "it ends by itself; if the silence is real, run: lifesign monitor release",
+            (
+                f"suspended since {utc_text(track.since, 'seconds')} for agents monitored by {name}: "
+                f"{suspension_text(track)}"
+            ),
+            "the suspension ends by itself; if the agents are really down, run: lifesign monitor release",
         )

@@ -35,7 +35,7 @@ def of_the_archives(directory: Path | None) -> Iterator[CheckResult]:
     if directory.exists():
         yield from of_the_directory(directory, "archives")
     else:
-        yield CheckResult("archives", "skipped", f"{directory} is not there yet", "lifesign serve makes it")
+        yield CheckResult("archives", "skipped", f"{directory} does not exist yet", "lifesign serve makes it")
 
 
 def of_the_server(host: str, port: int, certificate: Path | None, key: Path | None) -> Iterator[CheckResult]:
@@ -44,21 +44,21 @@ def of_the_server(host: str, port: int, certificate: Path | None, key: Path | No
     if certificate is None and key is None:
         return
     if certificate is None or key is None:
-        yield CheckResult("certificate", "fault", "a certificate and its key belong together", "give both")
+        yield CheckResult("certificate", "fault", "give a certificate together with its key", "give both")
         return
     yield from of_the_mode(key, "TLS key")
     try:
         check_pair(certificate, key)
     except InvalidValue as error:
         about = "TLS key" if error.name == "tls_key" else "certificate"
-        advice = "PEM files of a certificate with its chain, and of its key without a password"
+        advice = "give PEM files: the certificate with its chain, and its key without a password"
         yield CheckResult(about, "fault", f"{error.given}: expected {error.expected}", advice)
         return
     ends_s = certificate_ends_s(certificate)
     if ends_s is None:
         return
     left_s = ends_s - time.time()
-    summary = f"it ends on {time.strftime('%Y-%m-%d', time.gmtime(ends_s))}"
+    summary = f"the certificate expires on {time.strftime('%Y-%m-%d', time.gmtime(ends_s))}"
     if left_s <= 0:
         yield CheckResult("certificate", "fault", summary, "renew it")
     elif left_s < CERTIFICATE_WARNING_SECONDS:
@@ -72,13 +72,17 @@ def _of_the_port(host: str, port: int, scheme: str) -> CheckResult:
         bound(host, port).close()
     except CannotListen as error:
         if http.fetch(f"{scheme}://{_in_url(host)}:{port}/healthz") is not None:
-            return CheckResult("port", "ok", f"a server answers at {host}, port {port}: a server is running")
+            return CheckResult("port", "ok", f"a server answers at {host}, port {port}: it is running")
         if error.why != os.strerror(errno.EADDRINUSE):
-            return CheckResult("port", "fault", str(error), "end who has it, or choose another --port")
+            return CheckResult(
+                "port", "fault", str(error), "stop the process that uses it, or choose another --port"
+            )
         summary = (
             f"another process uses {host}, port {port}, and does not answer within {http.TIMEOUT_SECONDS:g} s"
         )
-        advice = "a server that has just begun answers soon; else end who has it, or choose another --port"
+        advice = (
+            "if this is a server that is starting, wait; otherwise stop the process or choose another --port"
+        )
         return CheckResult("port", "fault", summary, advice)
     return CheckResult("port", "ok", f"{host}, port {port} is free")
 
@@ -91,13 +95,13 @@ def of_the_proxies(networks: Sequence[str]) -> Iterator[CheckResult]:
     try:
         settings = RegistrySettings.read(trusted_proxies=networks)
     except LifesignError as error:
-        yield CheckResult("proxies", "fault", str(error), "name addresses or networks: --trusted-proxies")
+        yield CheckResult("proxies", "fault", str(error), "give addresses or networks: --trusted-proxies")
         return
     if settings.trusts_everybody:
-        summary = f"{named}: any client may claim any address, so that limits have no effect"
-        yield CheckResult("proxies", "warning", summary, "name the proxies alone: --trusted-proxies")
+        summary = f"{named}: any client can forge its address, so that limits have no effect"
+        yield CheckResult("proxies", "warning", summary, "name only your proxies: --trusted-proxies")
     else:
-        yield CheckResult("proxies", "ok", f"{named}: only their headers decide about a client's address")
+        yield CheckResult("proxies", "ok", f"{named}: only these may set a client's address by header")
 
 
 def _in_url(host: str) -> str:

@@ -10,12 +10,13 @@ if TYPE_CHECKING:
 
 PAGE: Final = 1_000
 MAX_PAGES: Final = 10
-"""Maximum of pages of one host's targets that are searched.
+"""Maximum number of pages of one host's targets that are searched.
 
-Beyond that, a URL is only known by its own id.
+Beyond that, only an exact id finds an agent.
+
 """
 MAX_NAMED: Final = 5
-"""Maximum of ids in a message about several targets with one URL."""
+"""Maximum number of ids in a message about several targets with one URL."""
 
 T = TypeVar("T")
 
@@ -37,7 +38,7 @@ def check_id(given: str) -> None:
     """InvalidValue for a URL where an agent is to be changed: it says what is looked at, not who it is."""
     if is_url(given):
         raise InvalidValue(
-            "AGENT_ID", given, "an agent's id, not a URL: `lifesign agents show URL` shows the id"
+            "AGENT_ID", given, "the id of an agent instead of a URL: `lifesign agents show URL` shows the id"
         )
 
 
@@ -74,7 +75,7 @@ async def with_agent_id(function: Callable[[str], Awaitable[T]], targets: ListsT
                 raise
     if len(known) > 1:
         named = ", ".join(known[:MAX_NAMED]) + (", ..." if len(known) > MAX_NAMED else "")
-        raise InvalidValue("URL", given, f"one of those who have it, by its id: {named}")
+        raise InvalidValue("URL", given, f"the id of one of the agents with this URL: {named}")
     return await function(known[0])
 
 

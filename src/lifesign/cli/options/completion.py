@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 VARIABLE: Final = "_LIFESIGN_COMPLETE"
-"""Set by the scripts below when a shell asks for what may come next."""
+"""Set by the scripts below when a shell asks for completions."""
 
 
 class Shell(StrEnum):

@@ -30,7 +30,7 @@ from lifesign.errors import InvalidValue
 
 MAX_BYTES: Final = 65_536
 MAX_UNKNOWN_NAMED: Final = 20
-"""Variables that are no settings."""
+"""Maximum number of unknown variables that a message names."""
 MAX_NAME_CHARACTERS: Final = 100
 PREFIXES: Final = {"server": "LIFESIGN_SERVER_", "prober": "LIFESIGN_PROBER_"}
 """Prefixes of the variables, by table."""
@@ -53,7 +53,7 @@ _KINDS: Final[Mapping[object, tuple[str, frozenset[type]]]] = MappingProxyType(
 )
 """Allowed types of a parameter's value in a file; in the environment all values are text."""
 _PLACES: Final = "lifesign.config_places"
-"""Under which name a command's context keeps where the settings of its file stand."""
+"""Key in a command's context for the locations of settings in its file."""
 _TABLE = re.compile(r"\s*\[([^\[\]]+)\]")
 _NAME = re.compile(r"\s*[\"']?([A-Za-z0-9_-]+)[\"']?\s*=")
 _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)$")
@@ -99,7 +99,7 @@ def _warn_of_unknown_variables(context: typer.Context, table: str) -> None:
     for name in unknown[:MAX_UNKNOWN_NAMED]:
         near = get_close_matches(name[:MAX_NAME_CHARACTERS], sorted(known), 1)
         meant = f" (is {near[0]} meant?)" if near else ""
-        text = f"lifesign: {name[:MAX_NAME_CHARACTERS]} is no setting and is ignored{meant}"
+        text = f"lifesign: {name[:MAX_NAME_CHARACTERS]} is not a setting and is ignored{meant}"
         sys.stderr.write(f"{printable(text)}\n")
 
 
@@ -155,7 +155,7 @@ def _defaults(
         place = f"/{table}/{name}"
         parameter = known.get(name)
         if name not in everywhere:
-            faults.append(FileFault(line, place, "no such setting: docs/configuration.md has them all"))
+            faults.append(FileFault(line, place, "no such setting: see docs/configuration.md"))
         elif (read := _as_given(value)) is None:
             faults.append(FileFault(line, place, "expected a text, a number, true, false or a list of texts"))
         elif parameter is not None:

@@ -11,7 +11,7 @@ from lifesign.errors import InvalidValue
 
 METAVAR: Final = "DURATION"
 FORM: Final = "a duration such as 30s, 5m, 1h or 2d, or a number of seconds"
-DURATION_HINT: Final = "units are s, m, h, d and w; write 0.5s for 500 ms and 90m for an hour and a half"
+DURATION_HINT: Final = "units are s, m, h, d and w; write 0.5s for 500 ms, and 90m for an hour and a half"
 
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw]?)")

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from lifesign.client.registry_events import LoggedEvent
 
 MAX_KEYS = 1_000
-"""Maximum of cached names; beyond it, all are requested again."""
+"""Maximum number of cached names. Above it, all are requested again."""
 AHEAD = 100
-"""Number of following events whose names are requested too: many may come at once."""
+"""Number of following events whose names are requested too: several events often arrive together."""
 
 
 class KeyNames:

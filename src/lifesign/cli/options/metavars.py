@@ -16,7 +16,7 @@ METAVARS: Final[Mapping[str, str]] = MappingProxyType({
     "DOLLARS": "amount in US dollars, such as 1.50",
     "DURATION": "duration such as 30s, 5m, 1h or 2d; a plain number is seconds",
     "EVENT_TYPE": "type of an event, such as agent.lifecycle",
-    "FACTOR": "number by which another one is multiplied, such as 2.5",
+    "FACTOR": "factor, such as 2.5",
     "FILE": "path of a file",
     "HEALTH": "health of an agent",
     "HOST": "IP address or name of a host",
@@ -37,9 +37,9 @@ METAVARS: Final[Mapping[str, str]] = MappingProxyType({
     "TITLE": "title of a task",
     "URL": "URL of an agent, a registry, a server, a list or a database",
     "USER": "user of this machine",
-    "drain": "the only command for agents",
+    "drain": "subcommand for agents",
 })  # fmt: skip
-"""Meaning of each word. A short choice is written out instead: `heartbeat|probe`."""
+"""Meaning of each metavar. A short choice is written out instead: `heartbeat|probe`."""
 
 _SEPARATORS = re.compile(r"\.\.\.|[\[\]|:=,]")
 _LITERAL = re.compile(r"[a-z0-9-]+")

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://127.0.0.1:8440"
 NO_KEY_HINT = (
-    "an admin creates a key on the registry's machine: lifesign keys create --role reader --name NAME"
+    "an administrator can create a key on the registry's machine: lifesign keys create --role reader "
+    "--name NAME"
 )
 
 RegistryUrl = Annotated[
@@ -25,7 +26,7 @@ RegistryUrl = Annotated[
 ]
 KeyFile = Annotated[
     Path | None,
-    typer.Option("--key-file", metavar="FILE", help=f"Holds the key; else ${KEY_VARIABLE} is used."),
+    typer.Option("--key-file", metavar="FILE", help=f"File with the key. Without it: ${KEY_VARIABLE}."),
 ]
 MAX_LISTED = 100_000
 USUAL_IN_TABLE = 100
@@ -36,17 +37,17 @@ Limit = Annotated[
         metavar="COUNT",
         min=1,
         max=MAX_LISTED,
-        help=f"How many; without it {USUAL_IN_TABLE} as a table, and all as JSON.",
+        help=f"Maximum number of rows. Without it: {USUAL_IN_TABLE} in a table, all as JSON.",
     ),
 ]
 MaxEvidenceAge = Annotated[
     float | None,
     duration_option(
-        "--max-evidence-age", help="Only those that a probe measured within this time, such as 15m."
+        "--max-evidence-age", help="Only targets that a probe measured within this time, such as 15m."
     ),
 ]
 PlainHttp = Annotated[
-    bool, typer.Option("--allow-plain-http", help="Send the key in the clear to another host than this one.")
+    bool, typer.Option("--allow-plain-http", help="Send the key unencrypted to another host.")
 ]
 
 T = TypeVar("T")
@@ -78,5 +79,5 @@ def read_key(file: Path | None) -> str:
     """Read the key from a file, else from the environment; InvalidValue if there is none."""
     key = os.environ.get(KEY_VARIABLE, "") if file is None else read_secret(file, "--key-file", "key")
     if not key:
-        raise InvalidValue("key", None, f"one in ${KEY_VARIABLE} or --key-file", hint=NO_KEY_HINT)
+        raise InvalidValue("key", None, f"a key in ${KEY_VARIABLE} or --key-file", hint=NO_KEY_HINT)
     return key

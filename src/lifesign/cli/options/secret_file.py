@@ -17,7 +17,9 @@ from lifesign.filesystem.private_file import create_private
 
 WriteKey = Annotated[
     Path | None,
-    typer.Option("--write-key", metavar="FILE", help="A new file for the key, which is not printed then."),
+    typer.Option(
+        "--write-key", metavar="FILE", help="Write the key to this new file instead of the terminal."
+    ),
 ]
 
 
@@ -39,7 +41,9 @@ def new_key_file(file: Path | None) -> Iterator[Callable[[str], None] | None]:
     try:
         opened = create_private(file)
     except OSError as error:
-        raise InvalidValue("--write-key", str(file), f"a file to be created ({error.strerror})") from None
+        raise InvalidValue(
+            "--write-key", str(file), f"a file that can be created ({error.strerror})"
+        ) from None
     is_kept = False
 
     def keep(key: str) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DATABASE_VARIABLE = "LIFESIGN_SERVER_DATABASE"
 DEFAULT_DATABASE = "sqlite:///lifesign.db"
-"""Default of the server's settings; not imported from there, since pydantic takes 60 ms."""
+"""Default of the server's setting, not imported from there because pydantic takes 60 ms."""
 ACTOR = OwnActor.COMMAND_LINE.value
 """Actor of the events."""
 
@@ -27,8 +27,10 @@ DatabaseUrl = Annotated[
         "--database",
         metavar="URL",
         envvar=DATABASE_VARIABLE,
-        help="sqlite:///FILE or postgresql://USER@HOST/NAME. A password belongs into the variable: "
-        "arguments are seen by every user of the machine.",
+        help=(
+            "sqlite:///FILE or postgresql://USER@HOST/NAME. Put a password into the environment variable: "
+            "all users of the machine can see arguments."
+        ),
     ),
 ]
 
@@ -51,8 +53,10 @@ StateDir = Annotated[
         "--state-dir",
         envvar="LIFESIGN_SERVER_STATE_DIR",
         metavar="DIRECTORY",
-        help="Directory outside the database for its marker. Default: lifesign/databases in "
-        "$XDG_STATE_HOME or ~/.local/state.",
+        help=(
+            "Directory outside the database for its marker. Without it: lifesign/databases in "
+            "$XDG_STATE_HOME or ~/.local/state."
+        ),
     ),
 ]
 """Options of `serve`, and of commands that adopt or restore its database."""

@@ -7,8 +7,8 @@ if TYPE_CHECKING:
     from lifesign.client import RegistryClient
 
 SUSPENDED_TEXT = (
-    "decisions are suspended: missed heartbeats take no agent down, so that agents that are active here may "
-    "be down (docs/registry.md, section 2; GET /api/v1/monitor shows why)"
+    "verdicts are suspended: missed heartbeats do not take agents down now, so agents that are shown "
+    "as active may be down (docs/registry.md, section 2; GET /api/v1/monitor shows why)"
 )
 
 

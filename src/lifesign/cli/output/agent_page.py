@@ -26,8 +26,8 @@ _COLOURS = {
 }
 
 HEARTBEATS_ALONE = (
-    "heartbeats do not show whether it works: register it with monitoring both and a card URL, so that a "
-    "prober reads its health document"
+    "heartbeats do not show whether the agent works: register it with monitoring both and a card URL, "
+    "so that a prober reads its health document"
 )
 
 
@@ -82,7 +82,7 @@ def page(agent: "AgentRecord") -> Iterator[PageLine]:
     yield PageLine("version", agent.etag)
     if agent.agent_key is not None:
         yield PageLine("key", agent.agent_key)
-        yield PageLine("", "The key is the agent's own, and shown this once.", Colour.FAINT)
+        yield PageLine("", "This is the agent's own key. It is shown once.", Colour.FAINT)
 
 
 def _health(agent: "AgentRecord") -> Iterator[PageLine]:
@@ -116,14 +116,16 @@ def _observed_lines(seen: "ObservedState") -> Iterator[PageLine]:
             )
     if seen.document is not None:
         stale = ", stale" if seen.document.is_stale else ""
-        text = f"it says {seen.document.status} at {time_text(seen.document.timestamp)}{stale}"
+        text = f"it reports {seen.document.status} at {time_text(seen.document.timestamp)}{stale}"
         yield PageLine("observed", text)
     life = seen.last_liveness_signal_at
     for each in seen.assertions or ():
         expected = f"{each.name} {each.expected!r}"
         actual = "" if each.actual is None else f", got {each.actual!r}"
         yield PageLine("assertion", f"{each.result}: {expected}{actual}")
-    yield PageLine("observed", "no sign of life" if life is None else f"last sign of life {time_text(life)}")
+    yield PageLine(
+        "observed", "no liveness signal" if life is None else f"last liveness signal {time_text(life)}"
+    )
     if (inconclusive := seen.inconclusive) is not None:
         yield PageLine(
             "but", f"not measured since {time_text(inconclusive.since)}: {inconclusive.reason}", Colour.YELLOW
@@ -143,8 +145,8 @@ def _link(link: "LinkShown") -> str:
 
 def _unproven_reason(link: "LinkShown") -> str:
     if link.token_requested_at is None:
-        return "its card does not name this agent, and no token was asked for"
-    text = f"token asked for at {time_text(link.token_requested_at)}"
+        return "its card does not name this agent, and no token was requested"
+    text = f"token requested at {time_text(link.token_requested_at)}"
     if link.token_refusal is not None:
         return f"{text}; {link.token_refusal}"
     if link.token_checked_at is None:

@@ -30,13 +30,15 @@ class ExitCode(IntEnum):
 
 MEANINGS: Final[Mapping[ExitCode, str]] = MappingProxyType({
     ExitCode.SUCCESS: "Done.",
-    ExitCode.FAILED: "Refused, failed, or not as it should be.",
+    ExitCode.FAILED: "Refused, failed, or not in the expected state.",
     ExitCode.NO_ANSWER: "No answer: a server or a database cannot be reached or read.",
-    ExitCode.USAGE: "Wrong usage: an option, a value or a file that is missing or wrong. Also if an extra "
-    "is not installed or the output cannot be written.",
-    ExitCode.INCOMPLETE: "Incomplete: ended before all was done.",
-    ExitCode.NO_INPUT: "The expected input did not come.",
-    ExitCode.READER_LEFT: "The reader of the output left before its end, and the command has no verdict.",
+    ExitCode.USAGE: (
+        "Wrong usage: an option, a value or a file is missing or wrong. Also if an extra is not installed "
+        "or the output cannot be written."
+    ),
+    ExitCode.INCOMPLETE: "Incomplete: the command ended before it was finished.",
+    ExitCode.NO_INPUT: "The expected input did not arrive.",
+    ExitCode.READER_LEFT: "The reader of the output ended before the command had a verdict.",
 })  # fmt: skip
 
 
@@ -68,19 +70,19 @@ _REGISTRY_OR_DATABASE = _row(
 )
 _NOT_CRAWLED = "refused, no list could be read, or the results could not be stored"
 _CRAWL_USAGE = "wrong usage, or the definition is wrong"
-_UNFINISHED = "ended before all were probed: the same command goes on with the rest"
-_UNREAD_LIST = "a list could not be read: the targets that it named before were probed"
+_UNFINISHED = "ended before all targets were probed: the same command continues with the rest"
+_UNREAD_LIST = "a list could not be read: the targets that it listed before were probed"
 
 COMMANDS: Final[Mapping[str, _Row]] = MappingProxyType({
     "check": {0: "healthy", 1: "degraded", 2: "unhealthy", 3: "unknown, or wrong usage"},
     "validate": _row(
-        "valid", "not valid", "the URL gives no document", "wrong usage, or the file cannot be read"
+        "valid", "not valid", "the URL has no document", "wrong usage, or the file cannot be read"
     ),
     "probe": _row(
-        "all of them are alive", "at least one is not alive", "none is down, at least one is unknown"
+        "all targets are alive", "at least one target is not alive", "no target is down, some are unknown"
     ),
     "crawl": _row(
-        "done, or ended by a signal if it has no end",
+        "done, or ended by a signal if it runs without an end",
         _NOT_CRAWLED,
         _UNREADABLE_PLACE,
         _CRAWL_USAGE,
@@ -97,9 +99,11 @@ COMMANDS: Final[Mapping[str, _Row]] = MappingProxyType({
     ),
     "recheck": _row(
         "the agent is alive",
-        "the agent is not alive, or refused by the registry",
-        "no usable answer, no probe in time, or the probe could not measure (robots.txt, a rate limit, "
-        "a blocked address)",
+        "the agent is not alive, or the registry refused the request",
+        (
+            "no usable answer, no probe in time, or the probe could not measure (robots.txt, a rate limit, "
+            "a blocked address)"
+        ),
     ),
     "targets list": _REGISTRY_OR_DATABASE,
     "directories list": _REGISTRY_OR_DATABASE,
@@ -128,9 +132,12 @@ COMMANDS: Final[Mapping[str, _Row]] = MappingProxyType({
         "done, or drained",
         "refused by the registry",
         "no usable answer from the registry",
-        incomplete="with --task or --once: the run ended without a result. Always: COMMAND could not be "
-        "started, or no workspace could be made. Its own exit code is not passed on; --json reports it",
-        no_input="no task came within --wait",
+        incomplete=(
+            "with --task or --once: the run ended without a result. Always: COMMAND could not be started, "
+            "or no workspace could be created. The command's own exit code is not passed on; --json "
+            "reports it"
+        ),
+        no_input="no task arrived within --wait",
     ),
     "events list": _REGISTRY,
     "events tail": _row(
@@ -138,29 +145,29 @@ COMMANDS: Final[Mapping[str, _Row]] = MappingProxyType({
         "refused by the registry, or the key is no longer valid",
         "no usable answer for an hour, or at the start for 10 s",
     ),
-    "events verify": _row("all is as it was written", "the log or a state was changed", _UNREADABLE),
+    "events verify": _row("log and states are unchanged", "the log or a state was changed", _UNREADABLE),
     "monitor show": _REGISTRY,
     "monitor release": _REGISTRY,
     "monitor confirm": _REGISTRY,
     "watch-activity opencode": _row(
         "ended by Ctrl-C or SIGTERM",
         "at the start: refused by the registry",
-        "at the start: what answers at URL is no opencode server",
+        "at the start: the server at URL is not an opencode server",
     ),
-    "mcp": _row("the client left, or ended by a signal", "it cannot serve", ""),
+    "mcp": _row("the client disconnected, or ended by a signal", "it cannot serve", ""),
     "serve": _row(
         "ended by a signal",
         "it cannot serve: the address is in use, or the database is not the one that this host knows",
         _UNREADABLE,
     ),
-    "migrate": _row("the database is of this version", "a server uses the database", _UNREADABLE),
+    "migrate": _row("the database has this version's revision", "a server uses the database", _UNREADABLE),
     "doctor": _row("no fault was found", "at least one fault was found", ""),
     "completion": _row("printed", "", ""),
     "keys create": _row("created", "not created", _UNREADABLE),
     "keys list": _row("done", "", _UNREADABLE),
-    "keys rotate": _row("rotated", "there is no such key, or it has ended", _UNREADABLE),
-    "keys limit": _row("changed", "there is no such key, or it has ended", _UNREADABLE),
-    "keys confirm": _row("confirmed", "there is no such key, or it has ended", _UNREADABLE),
+    "keys rotate": _row("rotated", "there is no such key, or it is no longer valid", _UNREADABLE),
+    "keys limit": _row("changed", "there is no such key, or it is no longer valid", _UNREADABLE),
+    "keys confirm": _row("confirmed", "there is no such key, or it is no longer valid", _UNREADABLE),
     "keys revoke": _row("revoked", "there is no such key", _UNREADABLE),
     "database adopt": _row(
         "serve accepts the database", "nothing was changed: a server uses the database", _UNREADABLE

@@ -17,13 +17,13 @@ from lifesign.domain.text.counts import plural, pluralize
 from lifesign.domain.text.times import utc_text
 
 _OF_TOOLS: Final = ("lifesign.adapter.tools", "lifesign.mcp", "mcp", "uvicorn", "httpx2")
-"""The loggers of what offers tools to an agent."""
+"""Loggers of the tool proxy."""
 _SDK_SERVER: Final = "mcp.server"
-"""The logger of the SDK's server. Its warnings are about requests of the agent, which gets them back."""
+"""Logger of the SDK's server. Its warnings concern requests of the agent, which also gets them as answers."""
 REPEAT_SECONDS: Final = 10.0
 """Period in which a repeated line of a library is shown once."""
 MAX_WAITING: Final = 10_000
-"""Maximum of lines that wait for a reader; further ones are counted and dropped."""
+"""Maximum number of lines that wait for a reader; further lines are counted and dropped."""
 FLUSH_SECONDS: Final = 2.0
 """Time at the end for lines that wait for a reader."""
 _KEPT: Final = frozenset({RunEventKind.HELP_REQUESTED, RunEventKind.FAILED, RunEventKind.UNREPORTED})
@@ -88,7 +88,9 @@ class _Lines(threading.Thread):
 
 
 def _omitted_text(lines: int) -> str:
-    return f"{pluralize(lines, 'line')} that were not read in time {plural(lines, 'is', 'are')} left out"
+    return (
+        f"{pluralize(lines, 'line')} {plural(lines, 'was', 'were')} dropped because the reader was too slow"
+    )
 
 
 class LogForwarder(logging.Handler):

@@ -7,7 +7,7 @@ from typing import TextIO
 from lifesign.domain.net.peer_text import MAX_READ_CHARS, printable
 
 MAX_CELL_CHARS = 48
-"""Maximum width of all columns but the last, on a terminal; pipes and `--json` get full values."""
+"""Maximum width of all columns except the last, on a terminal; pipes and `--json` get full values."""
 
 
 def write_table(stream: TextIO, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

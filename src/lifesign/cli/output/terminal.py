@@ -9,9 +9,9 @@ from typing import TextIO
 from lifesign.domain.net.peer_text import printable
 
 MAX_LISTED = 20
-"""Maximum of shown findings of one kind; `--json` has them all."""
+"""Maximum number of findings of one kind that are shown; `--json` has all."""
 LABEL_CHARS = 12
-"""Width of the column of labels with the space after it; a longer label moves its text."""
+"""Width of the column of labels, including the space after it; a longer label shifts its text."""
 
 
 class Colour(StrEnum):
