@@ -90,7 +90,7 @@ def test_nothing_but_the_protocol_is_written_and_the_end_of_its_input_ends_it() 
     assert opened["result"]["serverInfo"]["name"] == "lifesign"
     first, second = ended.stderr.splitlines()[:2]
     assert first == "lifesign mcp: tools: check_agent"
-    assert second.startswith("lifesign mcp: no registry is named (--registry URL, or $LIFESIGN_REG")
+    assert second.startswith("lifesign mcp: no registry is set (--registry URL, or $LIFESIGN_REG")
     assert "Traceback" not in ended.stderr
 
 
