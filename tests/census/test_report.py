@@ -38,7 +38,7 @@ HOSTS = st.builds(
 def test_every_result_class_is_of_one_group() -> None:
     assert set(GROUPS) == {None, *ResultClass}
     assert {result for result, group in GROUPS.items() if group is Group.ALIVE} == {
-        "ok", "gated", "credentials_rejected",
+        "ok", "gated", "credentials_rejected", "token_error",
     }  # fmt: skip
     unknown = {result for result, group in GROUPS.items() if group is Group.UNKNOWN}
     assert unknown == INCONCLUSIVE | {ResultClass.STALE_DOCUMENT}

@@ -13,6 +13,8 @@ from lifesign.domain.observation.results import ResultClass
 SEEN = {
     ResultClass.OK: "answers",
     ResultClass.GATED: "gated",
+    ResultClass.CREDENTIALS_REJECTED: "gated",
+    ResultClass.TOKEN_ERROR: "gated",
     ResultClass.TIMEOUT: "down",
     ResultClass.REFUSED: "down",
     ResultClass.NOT_AN_AGENT: "down",

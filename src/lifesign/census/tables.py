@@ -49,6 +49,7 @@ RESULT_WORDS: Final = {
     ResultClass.OK: "a card, an interface or a health document as an agent has it",
     ResultClass.GATED: "the server answers, and requires credentials or payment first",
     ResultClass.CREDENTIALS_REJECTED: "the server answers, and rejects the prober's credential",
+    ResultClass.TOKEN_ERROR: "the server asks for a credential, and the prober got no token for it",
     ResultClass.NOT_AN_AGENT: "a page for people, nothing there, or JSON of another kind",
     ResultClass.INVALID_DOCUMENT: "a card or document that breaks its rules",
     ResultClass.STALE_DOCUMENT: "nothing but a health document that is too old",

@@ -22,7 +22,14 @@ from lifesign.domain.observation.probe_summary import (
     probe_summary,
 )
 from lifesign.domain.observation.result_sums import Layer
-from lifesign.domain.observation.results import ANSWERED, INCONCLUSIVE, LayerResult, ResultClass, decisive
+from lifesign.domain.observation.results import (
+    ANSWERED,
+    CREDENTIAL_FAULTS,
+    INCONCLUSIVE,
+    LayerResult,
+    ResultClass,
+    decisive,
+)
 from lifesign.domain.schedule.no_prober_hint import NO_PROBER, no_prober_text
 from lifesign.domain.text.counts import UNKNOWN, pluralize
 from lifesign.domain.text.durations import duration_text
@@ -88,7 +95,7 @@ def label_of_result(result: ResultClass | str | None, why: str = "") -> ProbeLab
     if result is None:
         return NEVER_MEASURED
     known = ResultClass(result)
-    if known is ResultClass.GATED:
+    if known is ResultClass.GATED or known in CREDENTIAL_FAULTS:
         return ProbeLabel("gated", why)
     if known in ANSWERED:
         return ProbeLabel("answers", why)

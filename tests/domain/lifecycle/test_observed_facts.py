@@ -190,6 +190,7 @@ def test_time_never_runs_backwards_from_one_result_to_the_next() -> None:
     [
         ({"transport": "ok"}, "1"),
         ({"transport": "gated"}, "1"),
+        ({"transport": "token_error", "message": "token_error"}, "1"),
         ({"transport": "timeout"}, "0"),
         ({"transport": "rate_limited"}, ""),
         ({"transport": "ok", "message": "http_error"}, "0"),

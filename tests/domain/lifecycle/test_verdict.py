@@ -15,7 +15,7 @@ from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS, ExcludedSpan, Thresholds
 from lifesign.domain.lifecycle.observed_facts import LastDocument, LastResult, Observed, fold
 from lifesign.domain.lifecycle.status_table import Reason, Signal, Status, reason_of, status_after
-from lifesign.domain.lifecycle.verdict import Facts, Monitoring, Override, Verdict, judge
+from lifesign.domain.lifecycle.verdict import DEAD_AFTER_FAILURES, Facts, Monitoring, Override, Verdict, judge
 from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
 from lifesign.domain.schedule.receipt import receipt_of
 
@@ -731,6 +731,8 @@ def test_a_probed_agent_that_is_dead_has_no_health(monitoring: Monitoring, healt
         ("refused", None, True),
         ("refused", "healthy", False),
         ("gated", None, False),
+        ("credentials_rejected", None, False),
+        ("token_error", None, False),
         ("ok", None, False),
     ],
 )
@@ -752,6 +754,23 @@ def test_an_interface_that_fails_while_nothing_speaks_for_the_agent_is_unreachab
     assert verdict.is_unreachable is unreachable
     assert verdict.signals == ()
     assert not judged(known, NOW + 900.1).is_unreachable, "what was seen is too old by then"
+
+
+@pytest.mark.parametrize("result", ["gated", "credentials_rejected", "token_error"])
+def test_a_fault_of_a_credential_keeps_an_agent_active(result: str) -> None:
+    known = None
+    for number in range(2 * DEAD_AFTER_FAILURES):
+        at_s = NOW + 300 * number
+        observation = Observation(
+            agent_id="a",
+            observed_at=datetime.fromtimestamp(at_s, UTC),
+            transport=LayerResult(result=ResultClass(result)),
+            readiness=LayerResult(result=ResultClass(result)),
+        )
+        known = fold(known, observation, receipt_of(at_s, 300, None), at_s)
+        verdict = judged(facts(Monitoring.PROBE, observed=known), at_s)
+        assert (verdict.status, verdict.signals) == (Status.ACTIVE, ())
+        assert verdict.health is HealthStatus.UNKNOWN
 
 
 def test_agent_that_was_not_probed_is_not_unreachable() -> None:

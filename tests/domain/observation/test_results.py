@@ -51,8 +51,8 @@ def refusal(**members: Any) -> str:
     ("layer", "results"),
     [
         ("discovery", {"ok"}),
-        ("transport", {"ok", "gated", "credentials_rejected"}),
-        ("message", {"ok", "gated", "credentials_rejected"}),
+        ("transport", {"ok", "gated", "credentials_rejected", "token_error"}),
+        ("message", {"ok", "gated", "credentials_rejected", "token_error"}),
         ("readiness", {"ok"}),
     ],
 )
@@ -72,7 +72,8 @@ def test_five_classes_measure_nothing() -> None:
 def test_what_was_measured_and_shows_no_life_is_a_failure(layer: str) -> None:
     failures = {result for result in RESULTS if seen(**{layer: result}).is_measured_failure}
     neither = {
-        ResultClass.OK, ResultClass.GATED, ResultClass.CREDENTIALS_REJECTED, ResultClass.STALE_DOCUMENT,
+        ResultClass.OK, ResultClass.GATED, ResultClass.CREDENTIALS_REJECTED, ResultClass.TOKEN_ERROR,
+        ResultClass.STALE_DOCUMENT,
     }  # fmt: skip
     assert failures == set(RESULTS) - INCONCLUSIVE - neither
 
@@ -103,13 +104,16 @@ def test_missing_document_does_not_decide_about_an_unmeasured_card(card: str) ->
         observation = seen(discovery=card, readiness=document)
         assert not observation.is_measured_failure, document
         # A challenge comes from a live agent, wherever it occurs.
-        is_challenge = document in {"gated", "credentials_rejected"}
+        is_challenge = document in {"gated", "credentials_rejected", "token_error"}
         assert observation.result == ("gated" if is_challenge else card), document
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_a_rejected_credential_counts_as_gated(layer: str) -> None:
-    assert seen(**{layer: "credentials_rejected"}).result is ResultClass.GATED
+@pytest.mark.parametrize("result", ["credentials_rejected", "token_error"])
+def test_a_fault_of_a_credential_counts_as_gated(layer: str, result: str) -> None:
+    observation = seen(**{layer: result})
+    assert observation.result is ResultClass.GATED
+    assert not observation.is_measured_failure
 
 
 @pytest.mark.parametrize("card", sorted(INCONCLUSIVE))

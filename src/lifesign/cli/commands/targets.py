@@ -100,9 +100,9 @@ def list_targets(
 
     \b
     Result classes:
-      ok gated credentials_rejected not_an_agent invalid_document stale_document refused timeout
-      dns_failure tls_failure http_error too_large redirect_refused rate_limited blocked_address
-      internal not_measured never_measured
+      ok gated credentials_rejected token_error not_an_agent invalid_document stale_document refused
+      timeout dns_failure tls_failure http_error too_large redirect_refused rate_limited
+      blocked_address internal not_measured never_measured
 
     \b
     Keys of --json:

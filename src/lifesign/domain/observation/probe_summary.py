@@ -27,10 +27,12 @@ _SIGNS: Final[Mapping[tuple[Layer, ResultClass], str]] = MappingProxyType({
     (Layer.TRANSPORT, ResultClass.OK): "an interface that answers",
     (Layer.TRANSPORT, ResultClass.GATED): "an interface that asks for credentials or money",
     (Layer.TRANSPORT, ResultClass.CREDENTIALS_REJECTED): "an interface that rejects our credential",
+    (Layer.TRANSPORT, ResultClass.TOKEN_ERROR): "an interface behind a login, without a token",
     (Layer.READINESS, ResultClass.OK): "a health document",
     (Layer.MESSAGE, ResultClass.OK): "an answer to a message",
     (Layer.MESSAGE, ResultClass.GATED): "a message that takes credentials or money",
     (Layer.MESSAGE, ResultClass.CREDENTIALS_REJECTED): "a message whose credential is rejected",
+    (Layer.MESSAGE, ResultClass.TOKEN_ERROR): "a message behind a login, without a token",
 })  # fmt: skip
 
 

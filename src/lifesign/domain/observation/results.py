@@ -59,6 +59,11 @@ class ResultClass(StrEnum):
 
     The prober's configuration is at fault. The answer counts as `gated`.
     """
+    TOKEN_ERROR = "token_error"  # noqa: S105 - a result
+    """401 or 403 to a request without a credential, because the prober got no token for it.
+
+    The prober's configuration is at fault. The answer counts as `gated`.
+    """
     NOT_AN_AGENT = "not_an_agent"
     """404, 410, a page for people, an empty answer, or JSON of another kind."""
     INVALID_DOCUMENT = "invalid_document"
@@ -108,7 +113,9 @@ class InconclusiveReason(StrEnum):
     """A defect of the prober ended the probe."""
 
 
-ANSWERED: Final = frozenset({ResultClass.OK, ResultClass.GATED, ResultClass.CREDENTIALS_REJECTED})
+CREDENTIAL_FAULTS: Final = frozenset({ResultClass.CREDENTIALS_REJECTED, ResultClass.TOKEN_ERROR})
+"""Faults of the prober's configuration: the server answered, and what is behind the login is unknown."""
+ANSWERED: Final = frozenset({ResultClass.OK, ResultClass.GATED}) | CREDENTIAL_FAULTS
 """Results of a server that answered."""
 # A member that is looked up through its Enum takes 75 ns, and this one is met in every probe.
 _OK: Final = ResultClass.OK
@@ -321,7 +328,7 @@ class Observation(_Wire):
         last = decisive(asked)
         if last is None:
             return ResultClass.NOT_MEASURED
-        return ResultClass.GATED if last.result is ResultClass.CREDENTIALS_REJECTED else last.result
+        return ResultClass.GATED if last.result in CREDENTIAL_FAULTS else last.result
 
     def result_with_card(self, card: ResultClass | None) -> ResultClass:
         """Return the result of the probe, taking into account a known card that was not requested.

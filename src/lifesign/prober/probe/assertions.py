@@ -13,13 +13,13 @@ from lifesign.domain.observation.assertion import (
     evaluate,
 )
 from lifesign.domain.observation.message_answer import EVENT_STREAM
-from lifesign.domain.observation.results import LayerResult, ResultClass
+from lifesign.domain.observation.results import CREDENTIAL_FAULTS, LayerResult, ResultClass
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import ProbeSession
 
 DAY_SECONDS: Final = 86_400
 # The body requires credentials, is longer than is read, or was not sent again.
-_GATED: Final = frozenset({ResultClass.GATED, ResultClass.CREDENTIALS_REJECTED})
+_GATED: Final = frozenset({ResultClass.GATED}) | CREDENTIAL_FAULTS
 _WITHOUT_CONTENT: Final = _GATED | {ResultClass.TOO_LARGE}
 # What came is no whole answer.
 _BROKEN_OFF: Final = frozenset({ResultClass.TIMEOUT, ResultClass.REFUSED, ResultClass.TLS_FAILURE})
