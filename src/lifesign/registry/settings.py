@@ -51,58 +51,62 @@ class RegistrySettings(BaseModel):
     database: Annotated[str, Field(min_length=1, max_length=2048)] = DEFAULT_DATABASE
     """`sqlite:///FILE`, or `postgresql://USER@HOST/NAME` when one machine is not enough."""
     sweep_seconds: Annotated[float, Field(ge=0.05, le=60)] = 0.5
-    """How often deadlines are looked at: silence is noticed this much late at most."""
+    """Interval at which deadlines are checked: missed heartbeats are noticed this much late at most."""
     answer_seconds: Annotated[float, Field(ge=0.5, le=60)] = 5
-    """How long a caller waits for the database before it gets 503."""
+    """Time limit of a request's wait for the database; then the answer is 503."""
     requests_per_second: Annotated[float, Field(gt=0, le=1_000_000)] = 1_000
-    """Per key and server process, on average. One key may stand before a whole fleet."""
+    """Requests per second and key on average, in each server process. One key may serve a whole fleet."""
     request_burst: Annotated[int, Field(ge=1, le=10_000_000)] = 20_000
-    """Per key and server process, at once."""
+    """Requests per key in a burst, in each server process."""
     command_seconds: Annotated[float, Field(ge=1, le=604_800)] = 3_600
-    """How long a command waits for its agent, unless it says otherwise."""
+    """Time for which a command waits for its agent, unless the request says otherwise."""
     event_retention_seconds: Annotated[float, Field(ge=DAY_SECONDS, le=MAX_RETENTION_SECONDS)] | None = None
-    """Older events are archived to a file; None keeps all in the database."""
+    """Age at which events are archived to a file; None keeps all in the database."""
     task_retention_seconds: Annotated[float, Field(ge=DAY_SECONDS, le=MAX_RETENTION_SECONDS)] = (
         90 * DAY_SECONDS
     )
-    """Tasks that have been finished for longer are forgotten, with their reports; events stay."""
+    """Time for which finished tasks are kept, with their reports; their events stay."""
     archive_dir: Path | None = None
-    """Directory of archived events; None: beside an SQLite file, else the working directory."""
+    """Directory for archived events; None: beside an SQLite file, else the working directory."""
     state_dir: Path | None = None
-    """Directory outside the database for its marker; None: `lifesign/databases` in the user's state."""
+    """Directory outside the database for its marker; None: `lifesign/databases` in the user's state
+    directory.
+    """
     dialects: tuple[Literal["openintent"], ...] = ()
-    """Foreign dialects that are spoken too: `openintent`."""
+    """Foreign dialects of the API to serve: `openintent`."""
     public_url: Annotated[str, AfterValidator(_take_public_url)] | None = None
-    """Under which address others know this server; names it in its own health document.
+    """URL under which others reach this server, also in its own health document.
 
-    The dashboard is shown under this host, and under addresses, alone.
+    The dashboard is served only under this host and under IP addresses.
     """
     open_dashboard: bool = False
-    """Whether everyone may read the dashboard; to act, people log in all the same."""
+    """True if everyone may read the dashboard. Actions always need a login."""
     trusted_proxies: tuple[Network, ...] = ()
     """Proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are trusted."""
     metrics_agents: Annotated[int, Field(ge=0, le=10_000)] = 100
-    """Maximum of agents that are down with a series of their own in `/metrics`."""
+    """Maximum number of unreachable agents with a series of their own in `/metrics`."""
     open_metrics: bool = False
-    """Whether `/metrics` is shown to everybody; else it needs a key that may read."""
+    """True if everyone may read `/metrics`; otherwise it needs a key that may read."""
     webhook_networks: tuple[Network, ...] = ()
-    """Private networks that webhooks, and proofs of opt-outs, may lead to, such as `10.1.0.0/16`."""
+    """Private networks that webhooks, and proofs of opt-outs, may contact, such as `10.1.0.0/16`."""
     mass_exit_cadence_seconds: Annotated[float, Field(ge=1, le=3600)] = _MASS_EXIT.cadence_seconds
-    """Time in which agents that fall silent are counted together."""
+    """Length of a cadence: agents that fall silent within it are counted together."""
     mass_exit_min_exits: Annotated[int, Field(ge=1, le=1_000_000_000)] = _MASS_EXIT.min_exits
-    """Agents that may fall silent within a cadence before verdicts are suspended."""
+    """Number of agents that may fall silent within a cadence before verdicts are suspended."""
     mass_exit_factor: Annotated[float, Field(ge=1, le=1_000_000)] = _MASS_EXIT.factor
-    """Verdicts are suspended if more fall silent than this many times the usual number."""
+    """Verdicts are suspended if more than this multiple of the usual number of agents fall silent."""
     mass_exit_end_factor: Annotated[float, Field(ge=1, le=1_000_000)] = _MASS_EXIT.end_factor
-    """A suspension ends once fewer wait than this many times the usual number; at most the factor above."""
+    """A suspension ends once fewer than this multiple of the usual number of agents wait; at most the factor
+    above.
+    """
     mass_exit_quiet_cadences: Annotated[int, Field(ge=1, le=100)] = _MASS_EXIT.quiet_cadences
-    """Cadences for which fewer must wait before a suspension ends."""
+    """Number of quiet cadences in a row that end a suspension."""
     mass_exit_max_suspension_seconds: Annotated[float, Field(ge=1, le=86_400)] = (
         _MASS_EXIT.max_suspension_seconds
     )
-    """When silence is believed all the same; at least one cadence."""
+    """Longest suspension, at least one cadence. After it, verdicts are applied again."""
     mass_exit_baseline_cadences: Annotated[int, Field(ge=1, le=100)] = _MASS_EXIT.baseline_cadences
-    """Cadences of which the usual number is the mean."""
+    """Number of cadences over which the usual number is averaged."""
     mass_exit_proven_seconds: Annotated[float, Field(ge=0, le=86_400)] = _MASS_EXIT.proven_seconds
     """Time for which an agent must have given liveness signals before its silence counts here."""
     mass_silence_expected_seconds: Annotated[float, Field(ge=1, le=2_592_000)] = (
@@ -112,15 +116,15 @@ class RegistrySettings(BaseModel):
     mass_silence_together_seconds: Annotated[float, Field(ge=1, le=86_400)] = _MASS_SILENCE.together_seconds
     """Addresses fell silent together if their last answers lie within this time."""
     witness_seconds: Annotated[float, Field(ge=1, le=86_400)] = DEFAULT_POLICIES.witness_seconds
-    """A target is handed out as a witness at most once in this time."""
+    """Minimum time between two uses of a target as a witness."""
     clock_offset_seconds: Annotated[float, Field(ge=1, le=86_400)] = DEFAULT_POLICIES.clock_offset_seconds
     """A prober's wall clock that differs from the database's by more is reported."""
     watch_seconds: Annotated[float, Field(ge=0.05, le=3600)] = DEFAULT_POLICIES.watch_seconds
-    """How often silent network classes and agents with old evidence are counted."""
+    """Interval at which silent network classes and agents with old evidence are counted."""
     evidence_lost_seconds: Annotated[float, Field(ge=1, le=86_400)] = DEFAULT_POLICIES.evidence_lost_seconds
-    """Agents have old evidence for so long before `monitor.evidence_lost` is logged."""
+    """Time for which agents must have old evidence before `monitor.evidence_lost` is logged."""
     prober_workers: Annotated[int, Field(ge=1, le=SHARDS)] = DEFAULT_POLICIES.prober_workers
-    """Workers that may probe with one key at a time, unless the key has a number of its own."""
+    """Maximum number of workers that may probe with one key, unless the key has its own limit."""
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

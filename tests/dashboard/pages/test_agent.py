@@ -59,7 +59,7 @@ def test_numbers_over_time_are_drawn_told_and_in_a_table(sample: Sample) -> None
 
 def test_who_only_beats_has_no_such_numbers_and_the_page_says_why(sample: Sample) -> None:
     page = sample.visitor(Role.READER).get("/agents/librarian")
-    assert "no prober asks it or reads its health document" in page.text
+    assert "no prober probes it or reads its health document" in page.text
     assert "Numbers" not in page.text
 
 

@@ -35,16 +35,16 @@ class AgentLifecycle(Payload):
     reason: Reason
     timestamp: Moment
     incarnation: Positive
-    """After the change; rises by one with each new life."""
+    """Incarnation after the change; each registration of a dead agent increments it."""
     version: Positive
-    """After the change; 1 in a new life."""
+    """Version after the change; 1 in a new incarnation."""
     role_id: RoleId | None = None
     explanation: Annotated[str, Field(max_length=MAX_EXPLANATION_CHARACTERS)]
     """The reason in words."""
     maintenance_until: Moment | None = None
-    """Maintenance that stays with an agent that registers again. Absent: none."""
+    """End of a maintenance that continues after a new registration; absent without one."""
     override_status: Status | None = None
-    """The same of an override, which `override_until` belongs to."""
+    """Status override that continues after a new registration, until `override_until`."""
     override_until: Moment | None = None
 
 
@@ -103,7 +103,7 @@ class OverrideChanged(Payload):
 
     agent_id: AgentId
     status: Status | None = None
-    """Absent, like `until`: taken back."""
+    """New status override; absent, like `until`, if it was withdrawn."""
     until: Moment | None = None
     reason: Name | None = None
 
@@ -156,7 +156,7 @@ class AgentErased(Payload):
 
     agent_id: AgentId
     events: Number
-    """How many payloads were erased."""
+    """Number of erased payloads."""
 
 
 class CoordinatorLost(Payload):

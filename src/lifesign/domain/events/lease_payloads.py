@@ -25,12 +25,12 @@ class LeaseAcquired(Payload):
     resource: Resource
     lease_id: OwnId
     holder: Label
-    """Agent id; the key's name where no agent is behind it."""
+    """Agent id, or the name of the key if the holder is not an agent."""
     holder_incarnation: Number = 0
-    """The life of the agent; 0 without an agent."""
+    """Incarnation of the agent; 0 if the holder is not an agent."""
     fencing_token: Positive
     expires_at: Moment
-    """As it was granted; renewals are not logged."""
+    """Expiry of the lease when it was granted; renewals are not logged."""
 
 
 class LeaseEnded(Payload):
@@ -55,10 +55,10 @@ class ShardsGranted(Payload):
     """A prober has more shards."""
 
     holder: Label
-    """The key that it shows, and its own name behind a slash."""
+    """Id of the prober's key, a slash, and the name of the worker."""
     shards: Annotated[list[ShardLease], Field(min_length=1, max_length=MAX_SHARDS)]
     expires_at: Moment
-    """As they were granted; renewals are not logged."""
+    """Expiry of the leases when they were granted; renewals are not logged."""
 
 
 class ShardsEnded(Payload):
@@ -78,7 +78,7 @@ class FencedWriteRejected(Payload):
     fencing_token: Number
     """Fencing token of the request."""
     current_token: Number
-    """The last one granted; 0 if there was none."""
+    """Latest granted fencing token; 0 without one."""
     reason: RefusalCode
 
 

@@ -11,11 +11,11 @@ class MonitorStateChanged(Payload):
     previous: MonitorState
     cause: MonitorChange
     exits: Number
-    """Agents that would have exited, or still wait."""
+    """Number of agents that would have exited or still wait."""
     limit: Number
-    """How many exits in one cadence would have been believed."""
+    """Maximum number of exits in one cadence without a suspension."""
     unwitnessed: Number | None = None
-    """How many of the exits no request of any agent bears out."""
+    """Number of these exits during which no request of any agent arrived."""
 
 
 class MonitorDowntime(Payload):
@@ -33,13 +33,13 @@ class LostEvidenceChanged(Payload):
 
     agents: Number
     no_prober: Number
-    """Of these: no result of any kind came."""
+    """Number of these agents without a result of any kind."""
     no_witness: Number
-    """Of these: the last probe failed, and nothing proved that the prober could have reached the agent."""
+    """Number of these agents whose last probe failed without proof that the prober could reach them."""
     prober_slow: Number
-    """Of these: the prober was overloaded or stopped."""
+    """Number of these agents whose prober was overloaded or stopped."""
     since: Moment
-    """Since when there was any such agent."""
+    """Time since which there has been such an agent."""
 
 
 class ProberFailures(Payload):
@@ -55,13 +55,13 @@ class OutageConfirmed(Payload):
     """Confirmation by an operator of exactly one of both. The event's actor is the operator."""
 
     network_class: Label | None = None
-    """All targets of this network class."""
+    """Network class whose targets are all meant."""
     agent_id: AgentId | None = None
-    """This agent or target alone."""
+    """Single agent or target that is meant."""
 
 
 class MonitorClockJump(Payload):
     """The database's clock went another way than ours."""
 
     jump_seconds: Seconds
-    """How much further it advanced; negative if less."""
+    """Difference by which it advanced further, in seconds; negative if it advanced less."""

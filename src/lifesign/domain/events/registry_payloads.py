@@ -29,11 +29,11 @@ class KeyChanged(Payload):
     agent_id: AgentId | None = None
     """Agent to which it belongs."""
     fingerprint: Hash
-    """SHA-256 of what is stored of the key."""
+    """SHA-256 of the stored form of the key."""
     expires_at: Moment | None = None
-    """When it ends, after the change; absent: it stays."""
+    """Expiry of the key after the change; absent if it does not expire."""
     max_workers: Positive | None = None
-    """How many workers may probe with it at a time, after the change; absent: the server's setting."""
+    """Maximum number of workers with the key, after the change; absent: the server's setting."""
 
 
 class WebhookChanged(Payload):
@@ -41,7 +41,7 @@ class WebhookChanged(Payload):
 
     webhook_id: OwnId
     host: Host
-    """Host of its URL; the rest of the URL may contain a secret."""
+    """Host of the webhook's URL; the rest of the URL may contain a secret."""
     failures: Number = 0
     """In a row."""
 
@@ -51,10 +51,10 @@ class DirectoryChanged(Payload):
 
     directory: Label
     listed: Number
-    """Number of listed targets; suspended ones count."""
+    """Number of listed targets, including suspended ones."""
     added: Number
     removed: Number
-    """How many left it; of a list that is held, how many would."""
+    """Number of removed targets; for a suspended list, the number that would be removed."""
     reason: Annotated[str, Field(max_length=MAX_EXPLANATION_CHARACTERS)] | None = None
     """Why it is held."""
 
@@ -64,7 +64,7 @@ class OriginChanged(Payload):
 
     origin: Annotated[str, StringConstraints(pattern=r"^https?://[!-~]{1,300}$")]
     targets: Number
-    """How many of them are concerned now."""
+    """Number of targets that are affected now."""
 
 
 class LogArchived(Payload):
@@ -74,7 +74,7 @@ class LogArchived(Payload):
     last_sequence: Positive
     last_hash: Hash
     file: Label | None = None
-    """Its name, without a path."""
+    """Name of the archive file, without its directory."""
 
 
 class ArchiveErased(Payload):
@@ -82,7 +82,7 @@ class ArchiveErased(Payload):
 
     agent_id: AgentId
     erased_sequence: Positive
-    """Sequence of the `agent.erased` that this completes: earlier events are erased."""
+    """Sequence of the `agent.erased` event that this one completes."""
 
 
 class Erased(Payload):

@@ -14,9 +14,9 @@ class TaskCreated(Payload):
 
     task_id: OwnId
     parent_id: OwnId | None = None
-    """Task from which it was delegated; its budget is taken out of that one's."""
+    """Parent task, from whose budget the task's budget was taken."""
     fix_of: OwnId | None = None
-    """The task whose review has rejected the work."""
+    """Task whose rejected work this task fixes."""
     tokens: Number
     """Tokens of the budget, like `micro_usd`."""
     micro_usd: Number
@@ -30,12 +30,12 @@ class TaskLifecycle(Payload):
     new_status: TaskStatus
     signal: TaskSignal
     run_id: OwnId | None = None
-    """The run that begins or ends with it."""
+    """Run that begins or ends with the change."""
     exit_reason: ExitReason | None = None
     """Reason for the end of the run."""
     exit_code: Annotated[int, Field(ge=-255, le=255, strict=True), INTEGRAL_FLOAT] | None = None
     not_before: Moment | None = None
-    """Earliest time of the next claim, for a task that is tried again."""
+    """Earliest time of the next claim, if the task is attempted again."""
 
 
 class TaskReported(Payload):
@@ -44,7 +44,7 @@ class TaskReported(Payload):
     task_id: OwnId
     run_id: OwnId
     report: Positive
-    """Its number, over all runs of the task."""
+    """Number of the report within the task, counted over all its runs."""
 
 
 class TaskBudgetChanged(Payload):

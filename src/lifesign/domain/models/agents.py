@@ -72,7 +72,7 @@ class HeartbeatConfig(Body):
 
 
 PROBED_CONFIG = HeartbeatConfig(interval_seconds=300, unhealthy_after_seconds=900, dead_after_seconds=3600)
-"""How long an agent that is watched by probes alone may show no sign of life."""
+"""Thresholds for an agent that is monitored only by probes."""
 
 
 class DeclaredAgent(Body):
@@ -111,7 +111,7 @@ class Registration(DeclaredAgent):
 
     agent_id: OwnAgentId | None = None
     supersede: StrictBool = False
-    """End the life of an agent of this id that is still alive, and begin a new one."""
+    """End the present incarnation of this id and start a new one."""
 
     @model_validator(mode="after")
     def _can_be_probed(self) -> Self:
@@ -142,7 +142,7 @@ class Heartbeat(Body):
     current_load: Load | None = None
     tasks_in_progress: Annotated[list[TaskId], Field(max_length=MAX_TASKS)] | None = None
     client_timestamp: Annotated[AwareDatetime, Field(strict=True)]
-    """By the agent's clock; compared for drift, without further effect (RFC-0016 4.5)."""
+    """Time by the agent's clock, used only to detect clock drift (RFC-0016 4.5)."""
 
 
 class StatusChange(Body):
@@ -162,7 +162,7 @@ class CommandRequest(Body):
 
 
 RENEW_LEASES: Final = "renew_leases"
-"""Command to an agent that reports tasks which are not leased to it: sent in one reply, and not stored."""
+"""Command to an agent that reports tasks without a lease on them; sent in one answer, and not stored."""
 
 
 class PendingCommand(BaseModel):
@@ -201,24 +201,31 @@ class AgentSummary(BaseModel):
     capacity: Capacity
     status: Status
     health: HealthStatus
-    """`unknown` also once what was observed is too old: see `unknown_reason`."""
+    """Health; `unknown` also if the last observation is too old (see `unknown_reason`)."""
     unknown_reason: UnknownReason | None = None
-    """Why `health` is unknown although a document was read, or nothing is known of a probed agent."""
+    """Reason why `health` is unknown although a document was read, or why nothing is known about a probed
+    agent.
+    """
     evidence_at: Time | None = None
-    """When a probe last measured something; absent if none ever did."""
+    """Time of the last measurement by a probe; absent without one."""
     failing_probes: int | None = None
-    """How many of its last probes failed although it is active; absent if fewer than two, or too long ago.
+    """Number of the latest probes that failed while the agent is still active; absent below two, or if they
+    are too old.
 
-    Its status follows once the failures have lasted for `unhealthy_after_seconds`.
+    The status changes once the failures have lasted for `unhealthy_after_seconds`.
     """
     monitoring: Monitoring
     last_heartbeat_at: Time | None = None
-    """Last heartbeat, at first the registration; absent for an agent monitored only by probes."""
+    """Time of the last heartbeat, at first of the registration; absent for an agent that is monitored only by
+    probes.
+    """
     endpoint: str | None = None
     card_url: str | None = None
-    """As it registered. Of a target that probers found: where its card was seen last; absent if none was."""
+    """Registered URL of the card. For a target that probers found: URL where the card was read last, absent
+    without one.
+    """
     target_url: str | None = None
-    """URL of a target that probers found, as listed by a directory."""
+    """URL of a target that probers found, as its directory lists it."""
 
 
 class ReportedState(BaseModel):
@@ -268,18 +275,18 @@ class ObservedState(BaseModel):
     last_observed_at: Time | None = None
     last_liveness_signal_at: Time | None = None
     inconclusive: InconclusiveState | None = None
-    """Absent while it is asked; told where the record alone is asked for."""
+    """Absent in lists: only the answer for a single record has it."""
     failures_in_row: int
-    """Measured failures since the last sign of life."""
+    """Number of measured failures since the last liveness signal."""
     recent_interactions: str
-    """The last measured ones, oldest first: 1 answered, 0 failed."""
+    """Last measured interactions, oldest first: 1 for an answer, 0 for a failure."""
     discovery: ObservedLayer | None = None
     transport: ObservedLayer | None = None
     readiness: ObservedLayer | None = None
     message: ObservedLayer | None = None
     document: DocumentShown | None = None
     assertions: list[AssertionResult] | None = None
-    """Last result of each assertion; one that was not measured keeps the failure before it."""
+    """Last result of each assertion. An assertion that was not measured keeps its earlier failure."""
     reported_agent_id: str | None = None
     """Name that the agent reports; never a key."""
 
@@ -304,25 +311,27 @@ class AgentRecord(AgentSummary):
     reason: Reason
     status_since: Time
     explanation: str
-    """Why it has this status, in words, as it was found when the status changed."""
+    """Reason for the status in words, as of the last change of the status."""
     current_explanation: str | None = None
     """Current state in words."""
     is_unreachable: bool = False
-    """A prober cannot reach it though it beats; decides nothing."""
+    """True if a prober cannot reach the agent although it sends heartbeats; affects no verdict."""
     drain_deadline: Time | None = None
     maintenance_until: Time | None = None
     override: OverrideShown | None = None
     reported: ReportedState
     observed: ObservedState | None = None
-    """Absent while no prober has looked."""
+    """Observations of probers; absent if the agent was never probed."""
     pending_commands: list[PendingCommand] | None = None
-    """Commands for its next heartbeat, the oldest first; only in the answer for a single record."""
+    """Commands for the next heartbeat, the oldest first; only the answer for a single record has them."""
     links: list[LinkShown] | None = None
-    """Crawled targets that it claims; told where the record alone is asked for."""
+    """Crawled targets that the agent claims; only the answer for a single record has them."""
     names: dict[str, str] | None = None
-    """Names of the keys in `explanation`; only there, for callers that may read all events."""
+    """Names of the keys in `explanation`; only in the answer for a single record, to callers that may read
+    all events.
+    """
     agent_key: Annotated[str | None, Field(repr=False)] = None
-    """Its own key; shown once, to the caller that registered it with another key."""
+    """Key of the agent; shown once, to the caller that registered it with another key."""
 
     @property
     def has_old_evidence(self) -> bool:
@@ -335,9 +344,9 @@ class Pool(BaseModel):
 
     role_id: str
     members: dict[Status, int]
-    """How many there are per status."""
+    """Number of members per status."""
     max_concurrent_tasks: int
-    """Summed over the active members that say theirs."""
+    """Sum over the active members that report a value."""
     current_load: int
     available_capacity: int
 
@@ -347,7 +356,7 @@ class AgentList(BaseModel):
 
     agents: list[AgentSummary]
     total: int
-    """How many match. Where they are more than 1,000, it may have been counted up to five seconds ago."""
+    """Number of matching agents. Above 1,000 it may be up to five seconds old."""
     cursor: str | None = None
     """Cursor of the next page; absent on the last one."""
     pool: Pool | None = None
@@ -358,10 +367,11 @@ class Erasure(BaseModel):
 
     agent_id: str
     events: int
-    """How many payloads gave way to their hash."""
+    """Number of payloads that were replaced by their hash."""
     archived_sequence: int
-    """Events up to here are in archived files, perhaps some of this agent: they are erased there within an
-    hour, or once the files are back, and then `archive.erased` says so. 0 if there are none."""
+    """Sequence up to which events are in archive files. Events of this agent there are erased within an hour,
+    or once the files are accessible again; `archive.erased` reports it. 0 if there are no archives.
+    """
 
 
 def etag_of(incarnation: int, version: int) -> str:

@@ -100,7 +100,7 @@ OwnAgentId = Annotated[
     ),
     AfterValidator(_take_no_target),
 ]
-"""Id for a registration, or for a key of that agent: target ids are refused."""
+"""Id of an agent for a registration or for a key; ids of targets are refused."""
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=NAME_PATTERN)]
 RoleId = Annotated[
     str,
@@ -112,13 +112,13 @@ Capability = Annotated[str, StringConstraints(pattern=CAPABILITY_PATTERN)]
 Capabilities = Annotated[list[Capability], Field(max_length=MAX_CAPABILITIES), AfterValidator(_take_unique)]
 Url = Annotated[str, StringConstraints(pattern=URL_PATTERN, max_length=2048), AfterValidator(_take_no_secret)]
 WholeSeconds = Annotated[int, Field(ge=1, le=MAX_DURATION_SECONDS, strict=True), INTEGRAL_FLOAT]
-"""Integer as in RFC-0016 1.1."""
+"""Integer, as RFC-0016 1.1 requires."""
 Duration = Annotated[
     float,
     PlainSerializer(write_short, return_type=int | float, when_used="json"),
     WithJsonSchema({"type": "number"}, mode="serialization"),
 ]
-"""Written as 120, not 120.0: programs that were written for integers read it too."""
+"""Serialised as 120, not 120.0, for programs that expect integers."""
 Seconds = Annotated[Duration, Field(ge=1, le=MAX_DURATION_SECONDS, allow_inf_nan=False, strict=True)]
 Load = Annotated[int, Field(ge=0, le=1_000_000, strict=True), INTEGRAL_FLOAT]
 TaskId = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x20\x7f-\x9f\u2028\u2029]{1,256}$")]

@@ -16,7 +16,7 @@ from lifesign.domain.observation.results import ResultClass
 RUN_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
 
 MAX_NOT_READ = 1_000
-"""Directories of one pass that are named."""
+"""Maximum number of directories that are named per pass."""
 
 NotRead = Annotated[tuple[Name, ...], Field(max_length=MAX_NOT_READ)]
 RunName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=NAME_PATTERN)]
@@ -41,7 +41,7 @@ class HostCountModel(TargetCount):
 
     host: str
     protocol_version: str | None = None
-    """Version in their cards; only for living targets."""
+    """Protocol version of the cards; only for living targets."""
 
 
 class ProbeCount(BaseModel):
@@ -50,7 +50,7 @@ class ProbeCount(BaseModel):
     layer: Layer
     result: ResultClass
     bucket: int
-    """Bucket of the latency; -1 without one. See `lifesign.domain.observation.result_sums`."""
+    """Bucket of the latency; -1 without a latency. See `lifesign.domain.observation.result_sums`."""
     count: int
 
 
@@ -72,9 +72,9 @@ class Deadlines(BaseModel):
     connect_seconds: Quantity
     """Until the connection stands."""
     first_byte_seconds: Quantity
-    """From the request's last byte to the answer's first."""
+    """Time limit from the request's last byte to the answer's first, in seconds."""
     total_seconds: Quantity
-    """For all of it, redirects included."""
+    """Time limit for all of it, redirects included, in seconds."""
 
 
 class CensusRun(BaseModel):
@@ -85,13 +85,13 @@ class CensusRun(BaseModel):
     """Name of the probe definition."""
     began_at: Time
     ended_at: Time | None = None
-    """Absent: it goes on, or was broken off."""
+    """End of the run; absent if it is running or was interrupted."""
     deadlines: Deadlines | None = None
-    """Deadlines of its requests; absent: unknown, or different among the participants."""
+    """Time limits of its requests; absent if they are unknown, or differ between participants."""
     not_read: NotRead = ()
-    """Directories that could not be read for it: who they listed before counts."""
+    """Directories that could not be read for the run. The targets that they listed before still count."""
     counts: list[TargetCount]
-    """Targets by what it saw of them; `not_measured`: it learned nothing of them, though others may have."""
+    """Targets by result in this run; `not_measured` if the run measured nothing, even if others have."""
 
 
 class CensusCounts(BaseModel):
@@ -100,7 +100,7 @@ class CensusCounts(BaseModel):
     made_at: Time
     since: Time
     until: Time
-    """`probes` are counted by whole hours, all that this period touches; or those of one run alone."""
+    """End of the period. `probes` are counted by whole hours that the period touches, or for a single run."""
     targets: list[TargetCount]
     """Each once."""
     directories: list[DirectoryCount]
@@ -108,25 +108,25 @@ class CensusCounts(BaseModel):
     health: dict[HealthStatus, int]
     """Health that living targets report."""
     shown: list[ShownCount]
-    """Living targets by what they showed: a card alone does not prove that an agent works behind it."""
+    """Living targets by evidence: a card alone does not prove that an agent works behind it."""
     evidence_at: Time | None = None
-    """When a probe of any target last measured something; absent if none ever did."""
+    """Time of the latest measurement of any target; absent without one."""
     old: dict[UnknownReason, int] = {}
-    """Targets whose last measured result is too old, by the reason. They count as `not_measured` everywhere.
+    """Targets whose last measured result is too old, by reason. They count as `not_measured`.
 
-    A result of the run that is asked for does not age, nor does one from before it.
+    Results of the requested run, and results from before it, do not become old.
     """
     gone: dict[str, int]
     """Former targets, by reason."""
     runs: list[CensusRun]
-    """The last ones, the latest first."""
+    """Latest runs, the newest first."""
 
 
 class HostCounts(BaseModel):
     """One page of `GET /api/v1/census/hosts`."""
 
     hosts: list[HostCountModel]
-    """A host may come in several rows, all of them on one page."""
+    """Results by host. A host may have several rows, all on one page."""
     cursor: str | None = None
     """Cursor of the next page; absent on the last one."""
 
@@ -141,4 +141,4 @@ class RunRequest(Body):
     not_read: NotRead = ()
     """Directories that the caller could not read; they are added to those of other participants."""
     is_over: StrictBool = False
-    """Whether all targets were probed: then they are counted. While any is left the run goes on."""
+    """True once all targets were probed; then they are counted. Until then, the run continues."""

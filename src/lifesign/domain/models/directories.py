@@ -14,9 +14,9 @@ from lifesign.domain.observation.results import MAX_ETAG_CHARS, MAX_URL_CHARS
 
 MAX_PAGE_URLS = 10_000
 MAX_PAGES = 200
-"""Maximum of pages per import: two million targets."""
+"""Maximum number of pages per import: two million targets."""
 MAX_ENTRY_CHARS = 4096
-"""Maximum length of an entry in a request; one that is too long for a URL is refused alone, not its page."""
+"""Maximum length of an entry in a request. An entry that is too long for a URL is refused by itself."""
 MAX_PAGE_BYTES = 8_388_608
 DIRECTORY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 IMPORT_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
@@ -30,36 +30,38 @@ class ImportState(StrEnum):
     """Progress of an import."""
 
     UPLOADING = "uploading"
-    """Pages come in; nothing counts yet."""
+    """Pages are arriving; nothing counts yet."""
     ADDING = "adding"
-    """All pages have come; what they list is added."""
+    """All pages have arrived; their entries are being added."""
     SUSPENDED = "suspended"
-    """So many entries are missing that an operator must confirm it; new entries are already stored."""
+    """Too many entries are missing: an operator must confirm the removal. New entries are already stored."""
     REMOVING = "removing"
     """Unlisted targets are being removed."""
     APPLIED = "applied"
     DROPPED = "dropped"
-    """A later import has taken its place, or it was never finished."""
+    """Replaced by a later import, or never finished."""
 
 
 class ImportPage(Body):
     """The body of `PUT /api/v1/directories/{directory}/imports/{import_id}/pages/{page}`."""
 
     urls: Annotated[list[Entry], Field(max_length=MAX_PAGE_URLS)]
-    """Entries of the directory: URLs, or hosts."""
+    """Entries of the directory: URLs or hosts."""
     source: Source | None = None
-    """Origin of the list, for people; from the first page that arrives."""
+    """Origin of the list, for people; taken from the first page that arrives."""
     etag: Etag | None = None
-    """ETag of the list, for its next reading; from the first page that arrives."""
+    """ETag of the list, for its next reading; taken from the first page that arrives."""
     allow_shrink: StrictBool = False
-    """Whether it may lose more than half of its entries unconfirmed; of the first page that comes."""
+    """True if the list may lose more than half of its entries without confirmation; taken from the first
+    page.
+    """
 
 
 class ImportEnd(Body):
     """The body of `POST /api/v1/directories/{directory}/imports/{import_id}/apply`."""
 
     pages: Annotated[int, Field(ge=1, le=MAX_PAGES, strict=True), INTEGRAL_FLOAT]
-    """How many there are: if one is missing, nothing is applied."""
+    """Number of pages. If one is missing, nothing is applied."""
 
 
 class ImportRecord(BaseModel):
@@ -72,17 +74,17 @@ class ImportRecord(BaseModel):
     source: str | None = None
     etag: str | None = None
     pages: int
-    """How many have come, or how many there are once all have."""
+    """Number of pages that have arrived; at the end, of all pages."""
     received: int
     """Entries."""
     refused: dict[str, int]
-    """How many are no targets, by the reason."""
+    """Number of entries that are not targets, by reason."""
     duplicates: int
-    """How many name a target that the same list names already."""
+    """Number of entries for targets that the list names more than once."""
     size_before: int
     added: int
     removed: int
-    """Listed before and no more; while it is held, how many would be removed."""
+    """Number of former entries that were removed; for a suspended import, that would be removed."""
     explanation: str | None = None
     """Why it is held."""
 
@@ -97,11 +99,11 @@ class DirectoryRecord(BaseModel):
 
     name: str
     size: int
-    """How many targets it lists."""
+    """Number of targets that the directory lists."""
     applied: ImportRecord | None = None
-    """The last list that was applied whole; absent before the first one."""
+    """Latest import that was fully applied; absent before the first."""
     suspended: ImportRecord | None = None
-    """A list that waits to be confirmed."""
+    """Import that waits for confirmation."""
 
 
 class DirectoryList(BaseModel):

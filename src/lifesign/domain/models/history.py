@@ -22,14 +22,15 @@ from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.base import moment
 
 NOT_PROBED = (
-    "it is watched by its heartbeats alone: no prober asks it or reads its health document, so there are no "
-    "shares and latencies of it (monitoring both, with a card_url, would have it probed too)"
+    "the agent is monitored only by heartbeats: no prober probes it or reads its health document, so "
+    "there are no shares and latencies (with monitoring both and a card_url, it is probed too)"
 )
 NOT_YET = (
-    "no probe of it counted in the last 30 days: it was not probed, which does not mean that it was down"
+    "no probe of the agent counted in the last 30 days: it was not probed, which does not mean that it "
+    "was down"
 )
-NO_DOCUMENT = "no prober read a health document of it in this time: what it would say of itself is unknown"
-NO_ANSWER = "it answered no probe in this time: how long it takes is unknown"
+NO_DOCUMENT = "no prober read a health document of the agent in this time: what it reported is unknown"
+NO_ANSWER = "the agent answered no probe in this time: its latency is unknown"
 
 
 class SpreadShown(BaseModel):
@@ -45,15 +46,15 @@ class SlotShown(BaseModel):
 
     begins_at: Time
     alive: int
-    """How many probes saw a sign of life."""
+    """Number of probes with a liveness signal."""
     failed: int
-    """How many were measured, and saw none."""
+    """Number of probes that measured a failure."""
     inconclusive: int
-    """How many told neither: the prober held back, or could not look."""
+    """Number of probes without a measurement: the prober waited, or could not probe."""
     answer_ms: SpreadShown | None = None
-    """How long the agent took to answer: a message if one is sent, else its interface."""
+    """Latency of the agent's answers: of messages if they are sent, else of the interface."""
     response_ratio: SpreadShown | None = None
-    """This one and the others: as its health document said."""
+    """Ratios as the agent's health document reported them."""
     error_ratio: SpreadShown | None = None
     latency_p50_ms: SpreadShown | None = None
     latency_p99_ms: SpreadShown | None = None
@@ -71,11 +72,11 @@ class AgentHistory(BaseModel):
 
     agent_id: str
     half_hours: list[SlotShown]
-    """The last 24 hours; half hours without a probe are absent."""
+    """Last 24 hours by half hour; half hours without a probe are absent."""
     days: list[SlotShown]
-    """The last 30 days, by UTC; likewise. Today is included up to now."""
+    """Last 30 days by UTC day; days without a probe are absent, and today is included up to now."""
     notes: list[str]
-    """What is missing, and why."""
+    """Missing parts of the history, with the reason."""
 
 
 def agent_history(agent_id: str, monitoring: Monitoring, history: History) -> AgentHistory:

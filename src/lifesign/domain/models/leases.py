@@ -13,7 +13,7 @@ from lifesign.domain.tasks.lease import MAX_TTL_SECONDS, MIN_TTL_SECONDS, EndRea
 
 TtlSeconds = Annotated[float, Field(ge=MIN_TTL_SECONDS, le=MAX_TTL_SECONDS, allow_inf_nan=False, strict=True)]
 Token = Annotated[int, Field(ge=1, le=MAX_NUMBER, strict=True), INTEGRAL_FLOAT]
-"""A fencing token, as a holder shows it."""
+"""Fencing token that a holder sends with its writes."""
 
 
 class LeaseRecord(BaseModel):
@@ -24,13 +24,13 @@ class LeaseRecord(BaseModel):
     lease_id: str
     resource: str
     holder: str
-    """Agent id; `key:` and the key's id where no agent is behind it."""
+    """Agent id, or `key:` and the id of the key if the holder is not an agent."""
     fencing_token: int
     acquired_at: Time
     expires_at: Time
     """By the registry's clock."""
     ended_at: Time | None = None
-    """Absent while it is running."""
+    """End of the lease; absent while it runs."""
     end_reason: EndReason | None = None
 
 
@@ -49,9 +49,9 @@ class StateRecord(BaseModel):
     resource: str
     state: dict[str, Any]
     version: int
-    """From 1; rises by one with each write."""
+    """Version, from 1; each write increments it."""
     fencing_token: int
     """Fencing token of the write."""
     holder: str | None = None
-    """Agent that wrote it; absent once it was erased."""
+    """Agent that wrote the state; absent once the agent was erased."""
     written_at: Time

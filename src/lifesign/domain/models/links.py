@@ -16,17 +16,17 @@ class LinkShown(BaseModel):
     """URL of the target."""
     state: LinkState
     proof: Proof | None = None
-    """Absent if nothing proves the claim."""
+    """Proof of the claim; absent without one."""
     proven_at: Time | None = None
-    """When the proof was last seen."""
+    """Time at which the proof was last found."""
     linked_at: Time | None = None
-    """Since when the two are one record; absent unless they are."""
+    """Time since which agent and target are one record; absent if they are not linked."""
     token_requested_at: Time | None = None
-    """When a token for this claim was asked for; absent if there is none."""
+    """Time at which a token for this claim was requested; absent without one."""
     token_checked_at: Time | None = None
-    """When the registry last looked for the token."""
+    """Time of the registry's last search for the token."""
     token_refusal: str | None = None
-    """Why the registry never asks the target's origin for the token; absent if it does."""
+    """Reason why the registry never requests the token from the target's origin; absent if it does."""
 
 
 class LinkRequest(BaseModel):
@@ -44,12 +44,12 @@ class LinkToken(BaseModel):
     target_id: str
     url: str
     token: Annotated[str, Field(repr=False)]
-    """Put it on a line of its own into the file at `proof_url`."""
+    """Token. Put it on a line by itself into the file at `proof_url`."""
     proof_url: str
     requested_at: Time
     expires_at: Time | None = None
-    """A token that was not found by then ends; absent once it was found."""
+    """Expiry of the token if it is not found; absent once it was found."""
     checked_at: Time | None = None
-    """When the registry last looked for it."""
+    """Time of the registry's last search for the token."""
     proven_at: Time | None = None
-    """When it was last found."""
+    """Time at which the token was last found."""

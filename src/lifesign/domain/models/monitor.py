@@ -19,16 +19,16 @@ class MonitorRelease(Body):
     """The query of `POST /api/v1/monitor/release`."""
 
     track: Track | None = None
-    """Track to release; absent: both."""
+    """Track to release; absent: both tracks."""
 
 
 class Confirmation(Body):
     """The body of `POST /api/v1/monitor/confirm`: what an operator knows to be down."""
 
     network_class: NetworkClassName | None = None
-    """All targets of this network class, such as `public_ipv4` or `10.1.0.0/16`."""
+    """Network class whose targets are all meant, such as `public_ipv4` or `10.1.0.0/16`."""
     agent_id: AgentId | None = None
-    """This agent or target alone."""
+    """Single agent or target that is meant."""
 
     @model_validator(mode="after")
     def _one_subject(self) -> Self:
@@ -43,7 +43,7 @@ class Confirmed(BaseModel):
     network_class: str | None = None
     agent_id: str | None = None
     confirmed_at: Time
-    """A failure of a target whose last liveness signal is older needs no witness."""
+    """Time of the confirmation. A failure needs no witness if the target's last liveness signal is older."""
 
 
 class ShownSpan(BaseModel):
@@ -59,13 +59,13 @@ class TrackRecord(BaseModel):
     state: MonitorState
     since: Time
     exits: int
-    """How many silence took down in this cadence; while held, how many wait."""
+    """Number of agents that exited by silence in this cadence; while suspended, number of waiting agents."""
     limit: int
-    """How many in one cadence are believed."""
+    """Maximum number of exits in one cadence without a suspension."""
     baseline: float
-    """The mean number per cadence when all is well."""
+    """Usual number of exits per cadence: the mean while verdicts are not suspended."""
     unwitnessed: int
-    """While held: how many of those who wait no request of any agent bears out."""
+    """While suspended: number of waiting agents during whose silence no request of any agent arrived."""
 
 
 class LostEvidence(BaseModel):
@@ -74,39 +74,41 @@ class LostEvidence(BaseModel):
     agents: int
     reasons: dict[UnknownReason, int]
     since: Time
-    """Since when there is any such agent."""
+    """Time since which there has been such an agent."""
     is_reported: bool
-    """Whether it has lasted for `evidence_lost_seconds`, so that `monitor.evidence_lost` was logged."""
+    """True if it has lasted for `evidence_lost_seconds`, so that `monitor.evidence_lost` was logged."""
 
 
 class UnreachedTargetsShown(BaseModel):
     """Targets that answered before, and that the definition of their present prober does not allow."""
 
     holder: str
-    """The prober: its key, a slash, and the worker's name."""
+    """Prober: id of its key, a slash, and the name of the worker."""
     network_class: str
     targets: int
     reached_by: str | None = None
-    """Another living prober that reaches the class; absent if none says so."""
+    """Another living prober that reaches the class; absent without one."""
 
 
 class MonitorRecord(BaseModel):
     """State of the monitoring itself."""
 
     state: MonitorState
-    """`suspended` if either track is, else `resuming` if either is."""
+    """`suspended` if either track is suspended, else `resuming` if either is."""
     since: Time
-    """When the track that has this state came to it."""
+    """Time since which the track with this state has had it."""
     tracks: dict[Track, TrackRecord]
     silent_classes: dict[str, Time] = {}
-    """Network classes in mass silence, each with when that was noticed."""
+    """Network classes in mass silence, with the time at which it was noticed."""
     confirmed_classes: dict[str, Time] = {}
-    """Network classes that an operator confirmed, each with when."""
+    """Network classes that an operator confirmed, with the time of the confirmation."""
     lost_evidence: LostEvidence | None = None
-    """Absent while there is evidence about every living agent, or a reason of its own why not."""
+    """Agents without evidence, by reason; absent if there is evidence about every living agent."""
     unreached_targets: list[UnreachedTargetsShown] = []
-    """Classes for which this registry's probers have different `networks.allow`; at most 100."""
+    """Network classes that some of the registry's probers do not allow in `networks.allow`; at most 100."""
     excluded_downtime: list[ShownSpan]
-    """Our own downtime, jumps of the clock, and suspensions that are over: the latest of each."""
+    """Latest downtime of the registry, jump of its clock, and ended suspension: silence during them does not
+    count.
+    """
     swept_at: Time | None = None
-    """When a sweep last ran; absent before the first one."""
+    """Time of the last sweep; absent before the first."""

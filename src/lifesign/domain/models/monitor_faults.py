@@ -21,14 +21,14 @@ def suspension_text(track: TrackRecord) -> str:
     silent = f"{track.exits:,} {plural(track.exits, 'agent is', 'agents are')} silent"
     if track.unwitnessed:
         return f"{silent}, and no request of any agent has arrived since"
-    return f"{silent}, and more than {track.limit:,} at once are not believed"
+    return f"{silent}, more than the {track.limit:,} that are accepted at once"
 
 
 def lost_evidence_text(lost: LostEvidence) -> str:
     """Return about how many agents nothing is known through a fault of the monitoring, and why."""
     reasons = "; ".join(f"{REASON_WORDS[reason]} ({count:,})" for reason, count in lost.reasons.items())
     agents = pluralize(lost.agents, "living agent")
-    return f"nothing is known of {agents} since {utc_text(lost.since, 'seconds')}: {reasons}"
+    return f"no evidence about {agents} since {utc_text(lost.since, 'seconds')}: {reasons}"
 
 
 def silent_class_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
@@ -36,15 +36,15 @@ def silent_class_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
     for name, since in monitor.silent_classes.items():
         began = f"mass silence in {name} since {utc_text(since, 'seconds')}"
         text = (
-            f"{began}: a target there that gives no answer is not measured (no_witness); an HTTP error from "
-            "its host still counts"
+            f"{began}: targets there that give no answer are not measured (no_witness); HTTP errors of "
+            "their hosts still count"
         )
         hint = "configure canaries there"
         confirmed_at = monitor.confirmed_classes.get(name)
         if confirmed_at is not None:
             confirmed = utc_text(confirmed_at, "seconds")
             text += (
-                f"; so do all failures of targets that last answered before the confirmation of {confirmed}"
+                f"; failures of targets that last answered before the confirmation of {confirmed} count too"
             )
         if confirmed_at is None or confirmed_at < since:
             hint += f"; if its hosts are really down, run: lifesign monitor confirm --class {name}"

@@ -22,12 +22,12 @@ from lifesign.domain.observation.results import Observation
 MAX_OBSERVATIONS = 1_000
 """In one batch."""
 MAX_BATCH_BYTES = 8_388_608
-"""A thousand observations, each with reasons in words."""
+"""Maximum size of a batch: a thousand observations, each with reasons in words."""
 MAX_SHARD = 999_999_999
 MIN_INTERVAL_SECONDS = 10.0
 MAX_INTERVAL_SECONDS = 86_400.0
 MAX_AGE_SECONDS = 86_400.0
-"""Maximum age of a result when it is sent; a prober keeps none for longer."""
+"""Maximum age of a result when it is sent; a prober drops older results."""
 MAX_NUMBER = 2**53
 
 
@@ -39,32 +39,32 @@ class ObservationBatch(Body):
     """The body of `POST /api/v1/observations`."""
 
     observations: Annotated[list[Observation], Field(min_length=1, max_length=MAX_OBSERVATIONS)]
-    """In the order in which they were made."""
+    """Observations in the order in which they were made."""
     memories: Annotated[list[ProbeMemory | None], Field(max_length=MAX_OBSERVATIONS)] | None = None
-    """Memories for the next probes, in the same order; null: unchanged."""
+    """Memory of each target for its next probe, in the same order; null: unchanged."""
     shard: Annotated[int, Field(ge=0, le=MAX_SHARD, strict=True), INTEGRAL_FLOAT] | None = None
-    """The shard that they are the results of, with the token of the prober's lease on it.
+    """Shard of the results, with the token of the prober's lease on it.
 
-    A stale token refuses the whole batch.
+    If the token is not the current one, the registry refuses the whole batch.
     """
     fencing_token: Token | None = None
     tokens: Annotated[dict[ShardName, Token], Field(min_length=1, max_length=SHARDS)] | None = None
-    """Instead, for results of several shards: each shard with its token.
+    """Shards of the results with their tokens, instead of `shard` and `fencing_token`.
 
-    A stale one refuses the results of its shard alone.
+    If a token is not the current one, the registry refuses only the results of its shard.
     """
     ages_s: Annotated[list[Age], Field(max_length=MAX_OBSERVATIONS)]
     """Age of each observation in seconds when the batch is sent, in the same order.
 
-    Measured by a clock that runs during suspend and is never set (CLOCK_BOOTTIME), and computed again for
-    each attempt. The registry's observation time is its time of receipt minus this age.
+    Measured by a clock that includes suspend and is never set (CLOCK_BOOTTIME), and computed anew for each
+    attempt. The registry's observation time is its time of receipt minus this age.
     """
     numbers: Annotated[list[Number], Field(max_length=MAX_OBSERVATIONS)]
-    """Number of each observation, in the same order: rises with each one measured under one token."""
+    """Number of each observation, in the same order; it rises with each observation under one token."""
     interval_s: Annotated[float, Field(ge=MIN_INTERVAL_SECONDS, le=MAX_INTERVAL_SECONDS, allow_inf_nan=False)]
     """Interval of the crawl in seconds; a faster crawl sends 10."""
     sent_at: Time | None = None
-    """The prober's wall clock when it sent the batch. It decides nothing: a wrong clock is reported."""
+    """Wall clock of the prober when it sent the batch. It affects no verdict; a wrong clock is reported."""
 
     @model_validator(mode="after")
     def _go_together(self) -> Self:
@@ -86,13 +86,13 @@ class ReportOutcome(StrEnum):
     UNKNOWN = "unknown"
     """No target has this id or URL."""
     IGNORED = "ignored"
-    """A later result of the target counted already, or it is no target any more."""
+    """A later result of the target has already counted, or the URL is no longer a target."""
     NO_LIVENESS_SIGNAL_YET = "no_liveness_signal_yet"
-    """The target gets a record at its first one."""
+    """The target gave no liveness signal yet; it gets a record at the first one."""
     NOT_IN_SHARD = "not_in_shard"
-    """The target lies in another shard, by now: nothing of it was taken."""
+    """The target has moved to another shard; the result was not stored."""
     SHARD_LOST = "shard_lost"
-    """Another worker owns its shard now, or none does: nothing of it was stored."""
+    """Another worker owns the shard now, or none does; the result was not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +108,13 @@ class ObservationAnswer(BaseModel):
     """The answer to a batch."""
 
     results: list[ObservationResult]
-    """One for each observation, in their order."""
+    """Outcome of each observation, in the same order."""
     counts: dict[ReportOutcome, int]
     lost: list[int] = []
-    """Shards whose token is not the current one, of those that the batch named."""
+    """Shards of the batch whose token is not the current one."""
     silent_classes: list[str] = []
-    """Network classes in mass silence: no target of them is a witness."""
+    """Network classes in mass silence: none of their targets is a witness."""
     confirmed_classes: dict[str, Time] = {}
-    """Network classes that an operator confirmed, with when: a failure of a target there whose last
-    liveness signal is older needs no witness."""
+    """Network classes that an operator confirmed, with the time: a failure of a target there needs no witness
+    if the target's last liveness signal is older.
+    """

@@ -14,7 +14,7 @@ from lifesign.domain.net.target_address import MAX_URL_CHARACTERS
 OptOutUrl = Annotated[
     str, StringConstraints(min_length=1, max_length=MAX_URL_CHARACTERS, pattern=NAME_PATTERN)
 ]
-"""Any URL on the origin, or its host alone."""
+"""Any URL on the origin, or only its host."""
 
 
 class OptOutRequest(Body):
@@ -28,16 +28,16 @@ class OptOutRecord(BaseModel):
 
     origin: str
     token: str
-    """Serve it on a line of its own."""
+    """Token. Serve it on a line by itself."""
     proof_url: str
     """URL of the file that must contain the token."""
     requested_at: Time
     expires_at: Time | None = None
-    """Until when the token is looked for; absent once it was found."""
+    """Expiry of the token; absent once it was found."""
     checked_at: Time | None = None
-    """When it was last looked for."""
+    """Time of the last search for the token."""
     proven_at: Time | None = None
-    """Since when the origin is not probed; absent: it still is."""
+    """Time since which the origin is not probed; absent while it still is."""
 
 
 class OptOutList(BaseModel):

@@ -16,7 +16,7 @@ from lifesign.domain.schedule.shard_share import MAX_TTL_SECONDS
 from lifesign.domain.tasks.lease import MIN_TTL_SECONDS
 
 TTL_SECONDS = 60.0
-"""How long shards are a worker's own unless it asks otherwise."""
+"""Default duration of a worker's lease on its shards, in seconds."""
 
 MAX_CLASSES = 1_000
 MAX_WITNESSES = 3
@@ -40,27 +40,29 @@ class ShardClaimRequest(Body):
     """The body of `POST /api/v1/shards/claim`."""
 
     worker: WorkerName
-    """A name that no other worker of the same key has at the same time."""
+    """Name of the worker, unique among the workers that use the key at the same time."""
     ttl_seconds: Annotated[
         float, Field(ge=MIN_TTL_SECONDS, le=MAX_TTL_SECONDS, allow_inf_nan=False, strict=True)
     ] = TTL_SECONDS
-    """How long the shards are its own from now on, and how long it counts as living."""
+    """Time for which the shards are leased and the worker counts as living, in seconds."""
     held: Annotated[dict[ShardName, Token], Field(max_length=SHARDS, default_factory=dict)]
-    """The shards that it believes to hold, each with its fencing token."""
+    """Shards that the worker believes to hold, with their fencing tokens."""
     companions: Annotated[int, Field(ge=0, lt=SHARDS, strict=True), INTEGRAL_FLOAT] = 0
-    """How many others begin at the same time: their share is left to them though they do not live yet.
-    It counts for a minute, up to the number of the key's living workers."""
+    """Number of workers that start at the same time: their share is left for them before they join. It counts
+    for a minute, up to the number of the key's living workers.
+    """
     reached_classes: Annotated[list[NetworkClassName], Field(max_length=MAX_CLASSES)] | None = None
     """Network classes in which a witness answered this worker within its last interval."""
     wanted_witnesses: dict[NetworkClassName, Annotated[int, Field(ge=1, le=MAX_WITNESSES)]] = Field(
         default_factory=dict, max_length=MAX_CLASSES
     )
-    """Network classes without canaries in which this worker knows fewer than three targets that answer,
-    each with how many more it wants."""
+    """Network classes without canaries in which this worker knows fewer than three answering targets, with
+    the number of targets that it needs.
+    """
     interval_s: Annotated[float, Field(ge=10, le=86_400, allow_inf_nan=False)] | None = None
     """Interval of the crawl in seconds."""
     sent_at: Time | None = None
-    """The worker's wall clock when it asked. It decides nothing: a wrong clock is reported."""
+    """Wall clock of the worker when it sent the claim. It affects no verdict; a wrong clock is reported."""
 
 
 @fast_dataclass()
@@ -69,7 +71,7 @@ class GrantedShard:
 
     shard: int
     fencing_token: int
-    """Shown with every batch of results."""
+    """Fencing token, which the worker sends with every batch of results."""
     expires_at: Time
 
 
@@ -84,31 +86,33 @@ class ShardGrant(BaseModel):
     """The answer to a claim."""
 
     shards: list[GrantedShard]
-    """All that the caller holds; a shard that it believed to hold and that is missing is lost."""
+    """All shards that the caller holds. A shard of `held` that is missing here is lost."""
     workers: int
-    """How many workers live, the caller counted."""
+    """Number of living workers, including the caller."""
     share: int
-    """How many shards the caller may have at most: the part of its key, divided by the key's workers. If it
-    has fewer, it gets more as others give them up."""
+    """Maximum number of shards for the caller: the share of its key, divided by the key's workers. If it
+    holds fewer, it gets more as others release them.
+    """
     witnesses: list[HandedOutWitness] = []
-    """For `wanted_witnesses`; each is handed out to one worker at a time, at most once in 60 s."""
+    """Targets for `wanted_witnesses`. Each is given to one worker at a time, at most once in 60 s."""
     silent_classes: list[str] = []
-    """As in the answer to a batch of observations."""
+    """Network classes in mass silence: none of their targets is a witness."""
     confirmed_classes: dict[str, Time] = {}
-    """As in the answer to a batch of observations."""
+    """Network classes in mass silence: none of their targets is a witness."""
     clock_offset_s: float | None = None
     """The caller's wall clock minus the registry's, in seconds; absent if the caller sent no time."""
     reason: str | None = None
-    """Why the caller holds nothing, if it is not for lack of free shards: `reaches_less` (another living
-    worker of its key reaches a strict superset of its network classes) or `no_progress` (it reported no
-    result for two intervals while another worker did)."""
+    """Reason why the caller holds no shard, unless none is free: `reaches_less` (another living worker of its
+    key reaches a strict superset of its network classes) or `no_progress` (it reported no result for two
+    intervals while another worker did).
+    """
 
 
 class LivingProber(BaseModel):
     """A worker that lives."""
 
     holder: str
-    """Holder of its leases: its key, a slash, and its own name."""
+    """Holder of the leases: id of the key, a slash, and the name of the worker."""
     joined_at: Time
     expires_at: Time
     interval_s: float | None = None
@@ -118,42 +122,48 @@ class LivingProber(BaseModel):
     clock_offset_s: float | None = None
     """Its wall clock minus the registry's, in seconds, at its last claim; absent if it does not report it."""
     reported_at: Time | None = None
-    """When it last reported a result of any kind; absent: it never did."""
+    """Time of its last result of any kind; absent without one."""
     makes_no_progress: bool = False
-    """Whether it keeps no shard, since it reported no result while another worker did."""
+    """True if it gets no shards because it reported no result while another worker did."""
 
 
 class ShardsShown(BaseModel):
     """The answer to `GET /api/v1/shards`."""
 
     version: int
-    """Version of the last change of any target that did not come from its prober."""
+    """Version of the latest change of any target that did not come from the target's prober."""
     changed: dict[str, int]
-    """The shards in which anything changed since the version that was named, each with its newest one."""
+    """Shards that changed since the requested version, each with its latest version."""
     probers: list[LivingProber]
     share: int
-    """How many shards a worker may have at most, of the key with the fewest workers."""
+    """Maximum number of shards of a worker, for the key with the fewest workers."""
     unprobed: int | None = None
-    """How many targets were not probed since the time that was named."""
+    """Number of targets without a probe since the requested time."""
 
 
 class ProbeTarget(BaseModel):
     """A target to probe."""
 
     subject_id: str
-    """`tgt_...`, or the agent's id where an agent registered itself to be probed."""
+    """Id of the target: `tgt_...`, or the agent's id if an agent registered itself to be probed."""
     url: str
     memory: ProbeMemory | None = None
-    """Memory of its last probe, for the next one; absent if it was never probed."""
+    """Memory of the last probe for the next one; absent if it was never probed."""
     recheck_at: Time | None = None
-    """When a recheck was last requested."""
+    """Time of the last request for a recheck."""
     version: int
     confirmed_at: Time | None = None
-    """When an operator confirmed that this target may be down; see `ObservationAnswer.confirmed_classes`."""
+    """Time at which an operator confirmed that this target may be down; see
+    `ObservationAnswer.confirmed_classes`.
+    """
     thresholds_s: tuple[float, float] | None = None
-    """Silence after which its agent is unhealthy, and dead, in seconds; absent: the defaults of probing."""
+    """Silence in seconds after which its agent is unhealthy, and dead; absent: the defaults for probed
+    agents.
+    """
     entered_at: Time | None = None
-    """When its URL changed, or its agent registered again: start with `memory`, drop earlier results."""
+    """Time at which its URL changed or its agent registered again: drop earlier results and start with
+    `memory`.
+    """
 
 
 class ShardTargets(BaseModel):
@@ -161,8 +171,8 @@ class ShardTargets(BaseModel):
 
     targets: list[ProbeTarget]
     gone: list[str]
-    """Ids that are none of this shard's targets any more; told only where changes are asked for."""
+    """Ids that are no longer targets of this shard; only if changes were requested."""
     version: int
-    """Ask for what comes after this one, once all pages are read."""
+    """Version from which to request the next changes, after all pages are read."""
     cursor: str | None = None
     """Cursor of the next page; absent on the last one."""

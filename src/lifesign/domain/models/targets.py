@@ -19,24 +19,24 @@ class TargetSummary(BaseModel):
     """One target in a listing."""
 
     target_id: str
-    """`tgt_...`, or the agent's id where an agent registered itself to be probed."""
+    """Id of the target: `tgt_...`, or the agent's id if an agent registered itself to be probed."""
     url: str
     result: ResultClass | None = None
-    """Last measured result, else the last one; absent: never probed."""
+    """Last measured result, or the last result if none was measured; absent if it was never probed."""
     result_since: Time | None = None
     observed_at: Time | None = None
-    """End of that probe, by the prober's clock; probes that sent nothing do not count."""
+    """End of that probe by the prober's clock; probes that sent nothing do not count."""
     evidence_at: Time | None = None
-    """When a probe last measured something, by the registry's clock; absent if none ever did."""
+    """Time of the last measurement by the registry's clock; absent without one."""
     unknown_reason: UnknownReason | None = None
-    """Why `result` says nothing any more of a target that is probed all the time: it is too old.
+    """Reason why `result` is not valid for a continuously probed target: it is too old.
 
-    A census that makes single passes shows the date of its pass instead.
+    A census in single passes shows the date of its pass instead.
     """
     why: str | None = None
-    """One line about that probe: by what the target is alive, or what was found instead."""
+    """Summary of that probe: the liveness signals, or what was found instead."""
     gone_at: Time | None = None
-    """Since when it is not probed any more."""
+    """Time since which it is no longer probed."""
     gone_reason: str | None = None
 
 
@@ -66,7 +66,7 @@ class ObservedTarget(BaseModel):
     """Name that the agent reports; never a key."""
     certificate_expires_at: Time | None = None
     paths: dict[str, LayerResult] | None = None
-    """Further requests, by path; they decide nothing."""
+    """Results of further requests, by path; they affect no verdict."""
     assertions: list[AssertionResult] | None = None
     """Results of the target's assertions; absent if it has none."""
 
@@ -80,7 +80,7 @@ class ShownChange(BaseModel):
     previous: ResultClass
     result: ResultClass
     evidence: str | None = None
-    """SHA-256 of the bytes that were seen, under which the prober keeps them."""
+    """SHA-256 of the received bytes, under which the prober stores them."""
 
 
 class TargetRecord(TargetSummary):
@@ -91,21 +91,21 @@ class TargetRecord(TargetSummary):
     directories: list[str]
     """Directories that list it."""
     is_registered: bool
-    """Whether an agent wants it to be probed."""
+    """True if an agent has registered itself to be probed."""
     added_at: Time
     probed_at: Time | None = None
-    """When its last probe ended, also one that measured nothing; by the prober's clock."""
+    """End of the last probe by the prober's clock, even if it measured nothing."""
     recheck_at: Time | None = None
-    """When a recheck was last requested."""
+    """Time of the last request for a recheck."""
     memory: ProbeMemory | None = None
-    """Memory of its last probe for the next one."""
+    """Memory of the last probe for the next one."""
     observed: ObservedTarget | None = None
     changes: list[ShownChange]
-    """The last ones, the latest first."""
+    """Latest changes, the newest first."""
     agent_status: Status | None = None
-    """Status of its record as an agent; absent if it has none."""
+    """Status of its agent record; absent without a record."""
     health_status: HealthStatus | None = None
-    """Health of its record as an agent, from its health documents; absent if it has none."""
+    """Health of its agent record, from its health documents; absent without a record."""
 
 
 class RecheckRecord(BaseModel):
@@ -113,8 +113,8 @@ class RecheckRecord(BaseModel):
 
     target_id: str
     recheck_at: Time
-    """Its prober looks as soon as it sees this, which takes a few seconds, but not before `not_before`."""
+    """Time of the request. The target is probed a few seconds later, but not before `not_before`."""
     observed_at: Time | None = None
-    """When it was last probed so far, whatever that told."""
+    """End of its last probe, whatever the result."""
     not_before: Time | None = None
-    """Until then it asked to be left alone (`Retry-After`), and its prober looks no sooner; absent: no."""
+    """Time before which the target asked not to be probed (`Retry-After`); absent if it did not."""

@@ -31,16 +31,16 @@ from lifesign.domain.text.safe_text import harmless
 MAX_OBJECT_BYTES = 65_536
 """Maximum size of a task's input, and of its output, as JSON."""
 MAX_NEEDS = 16
-"""Capabilities that a task may ask for."""
+"""Maximum number of capabilities that a task may require."""
 MAX_WAIT_SECONDS = 30
-"""How long a claim may wait for work."""
+"""Maximum time that a claim waits for work, in seconds."""
 MAX_COMMENT_CHARACTERS = 2_000
 MAX_DETAIL_CHARACTERS = 500
 
 TASK_ID_PATTERN = r"^task_[0-9a-hjkmnp-tv-z]{26}$"
 RUN_ID_PATTERN = r"^run_[0-9a-hjkmnp-tv-z]{26}$"
 _BLANK = r"[ \u00a0\u1680\u2000-\u200f\u202a-\u202f\u205f-\u2069\u3000\ufeff]"
-"""Invisible characters; control characters are not allowed in a line of text anyway."""
+"""Invisible characters that a line of text may not consist of; control characters are not allowed at all."""
 CALL_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 
 
@@ -75,9 +75,11 @@ Title = Annotated[
 TaskId = Annotated[str, StringConstraints(pattern=TASK_ID_PATTERN)]
 RunId = Annotated[str, StringConstraints(pattern=RUN_ID_PATTERN)]
 IdempotencyKey = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=NAME_PATTERN)]
-"""Chosen by the writer, another one for each write of a run: a retried write gets the first answer."""
+"""Key that the writer chooses for each write of a run: a repeated write with the same key gets the first
+answer.
+"""
 CallId = Annotated[str, StringConstraints(pattern=CALL_ID_PATTERN)]
-"""Chosen by the caller, unique for each call of a run."""
+"""Id that the caller chooses, unique for each call of a run."""
 Attempts = Annotated[int, Field(ge=1, le=MOST_ATTEMPTS, strict=True), INTEGRAL_FLOAT]
 BackoffSeconds = Annotated[float, Field(ge=0, le=MAX_BACKOFF_SECONDS, allow_inf_nan=False, strict=True)]
 
@@ -89,24 +91,26 @@ class TaskRequest(Body):
     input: JsonObject = Field(default_factory=dict)
     """Input of the work; each holder gets it unchanged."""
     agent_id: AgentId | None = None
-    """Only this agent may have it."""
+    """Agent that alone may claim the task."""
     role_id: RoleId | None = None
-    """Only agents of this pool may have it."""
+    """Pool whose agents alone may claim the task."""
     capabilities: Needs = Field(default_factory=list)
-    """Only agents that declare all of these may have it."""
+    """Capabilities that an agent must declare to claim the task."""
     lease_seconds: TtlSeconds = TTL_SECONDS
-    """How long a holder has it without renewing, at most: a claim or a renewal may ask for less."""
+    """Maximum duration of a lease without a renewal; a claim or a renewal may request less."""
     max_attempts: Attempts = MAX_ATTEMPTS
     backoff_seconds: BackoffSeconds = BACKOFF_SECONDS
     budget: Spend = Spend()
-    """Limits of its metered calls; by default nothing."""
+    """Limits of its metered calls; by default no such call is allowed."""
 
 
 class TaskCreation(TaskRequest):
     """The body of `POST /api/v1/tasks`."""
 
     idempotency_key: IdempotencyKey | None = None
-    """Chosen by the creator, another one for each task: a retry gets the task that it created before."""
+    """Key that the creator chooses for each task: a repeated request with the same key gets the task created
+    first.
+    """
 
 
 class TaskClaim(Body):
@@ -115,13 +119,13 @@ class TaskClaim(Body):
     task_id: TaskId | None = None
     """Only this task."""
     role_id: RoleId | None = None
-    """Only tasks of this pool, which is the agent's own."""
+    """Pool of the tasks, which must be the agent's own."""
     capabilities: Needs | None = None
-    """Only tasks that ask for nothing beyond these, which the agent has declared."""
+    """Capabilities of the agent that tasks may require; the agent must have declared them."""
     wait_seconds: Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False, strict=True)] = 0
-    """How long to wait for a task if there is none."""
+    """Time to wait for a task if there is none, in seconds."""
     ttl_seconds: TtlSeconds | None = None
-    """Lifetime of the lease; absent: that of the task, which is also the maximum."""
+    """Duration of the lease; absent: that of the task, which is also the maximum."""
 
 
 class RunWrite(Body):
@@ -170,9 +174,9 @@ class RunRelease(FencedWrite):
         ExitReason.CRASH, ExitReason.TIMEOUT, ExitReason.NO_PROGRESS, ExitReason.KILLED, ExitReason.AUTH
     ]
     exit_code: Annotated[int, Field(ge=-255, le=255, strict=True), INTEGRAL_FLOAT] | None = None
-    """Exit code of the agent's process; negative: the signal that ended it."""
+    """Exit code of the agent's process; negative: number of the signal that ended it."""
     detail: Detail | None = None
-    """Failure in one line for people: it becomes part of the task's `explanation`."""
+    """Failure in one line, for people; it becomes part of the task's `explanation`."""
 
 
 class CallReservation(RunWrite):
@@ -196,9 +200,9 @@ class TaskReview(Body):
     verdict: Literal["accept", "reject"]
     comment: Comment | None = None
     fix: TaskRequest | None = None
-    """With `reject`: the new task; absent: the same task once more."""
+    """With `reject`: the new task for the fix; absent: the same task is queued again."""
     run_id: RunId | None = None
-    """Run of the parent, if an agent reviews; like `fencing_token`."""
+    """Run of the parent, if an agent reviews, together with `fencing_token`."""
     fencing_token: Token | None = None
 
 
@@ -230,7 +234,7 @@ class RunRecord(BaseModel):
     number: int
     """From 1."""
     holder: str | None = None
-    """Absent once the agent is erased."""
+    """Holder; absent once the agent was erased."""
     fencing_token: int
     began_at: Time
     ended_at: Time | None = None
@@ -252,7 +256,7 @@ class ReportRecord(BaseModel):
     """One progress report in its place."""
 
     number: int
-    """From 1, over all runs."""
+    """Number of the report, counted from 1 over all runs."""
     run_id: str
     reported_at: Time
     report: dict[str, Any]
@@ -263,10 +267,12 @@ class CommentRecord(BaseModel):
     """Comment on a decision about a task, or on an agent's request for help."""
 
     signal: TaskSignal
-    """With what: `help_asked`, `requeued`, `resolved`, `accepted`, `rejected`, `cancelled`."""
+    """Action that the comment belongs to: `help_asked`, `requeued`, `resolved`, `accepted`, `rejected` or
+    `cancelled`.
+    """
     comment: str
     written_by: str | None = None
-    """As in events: an agent by its id, others by the id of the key. Absent once the agent is erased."""
+    """Author, as in events: the id of an agent or of a key; absent once the agent was erased."""
     written_at: Time
 
 
@@ -280,25 +286,25 @@ class TaskSummary(BaseModel):
     status: TaskStatus
     status_since: Time
     explanation: str | None = None
-    """Why it has this status, if a reason was given."""
+    """Reason for the status, if one was given."""
     agent_id: str | None = None
     role_id: str | None = None
     capabilities: list[str]
     holder: str | None = None
     """Current holder."""
     attempts: int
-    """Runs since people last put it into the queue, but for those that were lost."""
+    """Number of runs since people last queued the task; lost runs do not count."""
     lost_runs: int = 0
-    """Runs since then that ended as `killed` or `lease_expired`: no fault of the task, and no attempt."""
+    """Number of runs since then that ended as `killed` or `lease_expired`. They are not attempts."""
     not_before: Time | None = None
-    """While it is queued: when it may be claimed, if not yet."""
+    """Earliest time of the next claim, while the task is queued."""
     no_progress_seconds: float | None = None
-    """While it is held: since its run last reported, or began. Told, never acted upon."""
+    """While it is held: seconds since its run last reported or began. It has no effect."""
     parent_id: str | None = None
     fix_of: str | None = None
-    """The task whose review has rejected the work."""
+    """Task whose rejected work this task fixes."""
     created_by: str | None = None
-    """As in events. Absent once the agent that did is erased."""
+    """Creator, as in events; absent once the agent was erased."""
     created_at: Time
 
 
@@ -313,7 +319,7 @@ class TaskRecord(TaskSummary):
     budget: BudgetRecord
     latest_report: ReportRecord | None = None
     comments: list[CommentRecord] = Field(default_factory=list)
-    """The latest, newest first; of a fix also those of the work that it repairs."""
+    """Latest comments, newest first; for a fix, also those of the rejected task."""
     runs: list[RunRecord]
     """The latest, newest first."""
     children: list[TaskSummary]
@@ -345,12 +351,12 @@ class TaskGrant(BaseModel):
     input: dict[str, Any]
     run_id: str
     lease: LeaseRecord
-    """Its `fencing_token` goes with every write; renewed like any other lease."""
+    """Lease on the task, renewed like any other. Its `fencing_token` goes with every write."""
     budget: BudgetRecord
     latest_report: ReportRecord | None = None
     """Last report of an earlier holder: continue from it."""
     comments: list[CommentRecord] = Field(default_factory=list)
-    """Comments, newest first: questions of earlier holders, and answers of people."""
+    """Comments, newest first: questions of earlier holders and answers of people."""
 
 
 class TaskWritten(BaseModel):
@@ -360,7 +366,7 @@ class TaskWritten(BaseModel):
     run_id: str
     status: TaskStatus
     report: int | None = None
-    """The number of the report that came with it."""
+    """Number of the report that was sent with the request."""
     child_id: str | None = None
     """The task that was delegated."""
 
@@ -372,13 +378,13 @@ class CallRecord(BaseModel):
     call_id: str
     state: Literal["reserved", "settled", "released"]
     available: AmountRecord
-    """Remaining budget; in a repeated answer, what remains now."""
+    """Remaining budget, as of this answer, even if the request is repeated."""
 
 
 class ReviewAnswer(BaseModel):
     """The answer to a review."""
 
     task: TaskSummary
-    """It is done, whatever the verdict."""
+    """The reviewed task, which is done in both cases."""
     fix: TaskSummary | None = None
     """The new task, if the work was rejected."""

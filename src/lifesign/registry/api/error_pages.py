@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 OF_PROGRAMS: Final = ("/api/", "/dialects/", "/.well-known/")
 """Below these no page is ever looked for."""
 _CODES: Final[Mapping[int, str]] = {404: "not_found", 405: "method_not_allowed"}
-_WORDS: Final[Mapping[int, str]] = {
+_TEXTS: Final[Mapping[int, str]] = {
     404: "There is no page at this address.",
-    405: "This address does something else: it is not one to be opened in this way.",
+    405: "This address does not accept such a request.",
 }
-"""Texts for people in place of reason phrases."""
+"""Texts of the page for people."""
 
 
 class Pages(Protocol):
@@ -74,7 +74,7 @@ class ErrorPages:
             return problem(status, code, why, headers=headers)
         # Used by the access log: see `error_responses.Refusal`.
         request.scope[REFUSAL_MEMBER] = code
-        return self._pages.error_page(request, status, _WORDS.get(status, why), headers)
+        return self._pages.error_page(request, status, _TEXTS.get(status, why), headers)
 
     def _wants_page(self, request: Request) -> bool:
         if "text/html" not in request.headers.get("accept", ""):

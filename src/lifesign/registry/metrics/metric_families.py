@@ -54,25 +54,25 @@ def families(totals: Totals | None, sums: Sums, here: Surroundings) -> Iterator[
     """Return all families; `totals` is None before the database has answered for the first time."""
     yield _gauge("build_info", "Which version this is.", {(("version", version("lifesign")),): 1})
     yield _number("processes", "Server processes that live.", sums.processes)
-    yield _number("database_up", "Whether the database answered the last time.", here.database_is_up)
-    yield _number("changes_failing", "Whether the last change could not be stored.", here.changes_fail)
+    yield _number("database_up", "1 if the database answered the last request.", here.database_is_up)
+    yield _number("changes_failing", "1 if the last change could not be stored.", here.changes_fail)
     yield _gauge(
         "disk_free_bytes",
-        "Room that the disk has left, by what lies there.",
+        "Free bytes of the disk, by what is stored there.",
         {(("place", name),): free for name, free in here.disks.items()},
     )
     size = here.database_bytes if totals is None or totals.size_bytes is None else totals.size_bytes
     yield _number("database_bytes", "Size of the database.", size)
     yield _number(
         "certificate_expiry_timestamp_seconds",
-        "When the server's own certificate ends; absent without one.",
+        "Expiry of the server's own certificate; absent without one.",
         here.certificate_ends_s,
     )
     if totals is not None:
         yield from _of_the_database(totals, here.policies)
     yield _number(
         "database_marker_timestamp_seconds",
-        "When the marker outside the database was last up to date; absent if it never was.",
+        "Time at which the marker outside the database was last up to date; absent if it never was.",
         sums.marked_at_s,
     )
     yield from _of_the_log(sums)
@@ -81,7 +81,7 @@ def families(totals: Totals | None, sums: Sums, here: Surroundings) -> Iterator[
 
 
 def _of_the_database(totals: Totals, policies: Policies) -> Iterator[Metric]:
-    yield _number("counted_timestamp_seconds", "When the database was counted.", totals.at_s)
+    yield _number("counted_timestamp_seconds", "Time at which the database was counted.", totals.at_s)
     every = {
         (status.value, health.value): 0
         for status in Status
@@ -90,7 +90,7 @@ def _of_the_database(totals: Totals, policies: Policies) -> Iterator[Metric]:
     }
     yield _gauge(
         "agents",
-        "Agents by status, and by the health that is known of them.",
+        "Agents by status and health.",
         {
             (("status", status), ("health", health)): count
             for (status, health), count in {**every, **totals.agents}.items()
@@ -98,7 +98,10 @@ def _of_the_database(totals: Totals, policies: Policies) -> Iterator[Metric]:
     )
     yield _gauge(
         "agent_down_since_timestamp_seconds",
-        "Since when agents are down, and why; none in maintenance, as many as metrics_agents allows.",
+        (
+            "Time since which each unreachable agent is down, with the reason; without agents in "
+            "maintenance, at most metrics_agents."
+        ),
         {
             (("agent_id", down.agent_id), ("status", down.status), ("reason", down.reason)): down.since_s
             for down in totals.down
@@ -109,40 +112,42 @@ def _of_the_database(totals: Totals, policies: Policies) -> Iterator[Metric]:
     yield _number("leases", "Leases that run.", totals.leases)
     yield _gauge(
         "tasks",
-        "Tasks by status; handoff: those that wait for people.",
+        "Tasks by status; handoff: tasks that wait for people.",
         {(("status", status.value),): totals.tasks.get(status.value, 0) for status in TaskStatus},
     )
     yield _number(
         "handoff_oldest_timestamp_seconds",
-        "Since when the task waits for people that has waited longest; absent without one.",
+        "Time since which the longest waiting task waits for people; absent without one.",
         totals.oldest_handoff_s,
     )
-    yield _number("event_log_sequence", "Number of the last event.", totals.sequence)
-    yield _number("event_log_archived_sequence", "Up to where they were archived.", totals.archived_sequence)
+    yield _number("event_log_sequence", "Sequence of the last event.", totals.sequence)
+    yield _number(
+        "event_log_archived_sequence", "Sequence up to which events are archived.", totals.archived_sequence
+    )
     yield _number(
         "archive_erasures_pending",
-        "Erased agents whose events may still be in archived files.",
+        "Erased agents whose events may still be in archive files.",
         totals.archive_erasures,
     )
     yield _gauge(
         "webhooks",
-        "Webhooks by state; disabled: given up after three days of failures.",
+        "Webhooks by state; disabled: after three days of failures.",
         {
             (("state", "active"),): totals.webhooks - totals.webhooks_disabled,
             (("state", "disabled"),): totals.webhooks_disabled,
         },
     )
     behind = 0 if totals.webhook_sequence is None else max(0, totals.sequence - totals.webhook_sequence)
-    yield _number("webhook_lag_events", "Events that the slowest webhook has not got yet.", behind)
+    yield _number("webhook_lag_events", "Events that the slowest webhook has not received yet.", behind)
     yield _gauge(
         "targets",
-        "Targets of probes by their last result.",
+        "Probe targets by their last result.",
         {(("result", result or NEVER_MEASURED),): count for result, count in totals.targets.items()},
         ("result",),
     )
     yield _number(
         "newest_observation_timestamp_seconds",
-        "Of when the newest of the latest thousand targets' observations is; absent without any.",
+        "Time of the newest observation among the latest thousand targets; absent without one.",
         totals.newest_observation_s,
     )
     yield _number("probers", "Probers that hold a share of the targets.", totals.probers)
@@ -162,7 +167,7 @@ def _of_the_database(totals: Totals, policies: Policies) -> Iterator[Metric]:
         },
         ("key", "result"),
     )
-    yield _number("keys", "Keys that are good now.", totals.keys)
+    yield _number("keys", "Valid keys.", totals.keys)
 
 
 def _key_id(holder: str) -> str:
@@ -171,21 +176,21 @@ def _key_id(holder: str) -> str:
 
 def _of_the_sweep(totals: Totals, policy: MonitorPolicy) -> Iterator[Metric]:
     lag_s = 0.0 if totals.due_at_s is None else max(0.0, totals.at_s - totals.due_at_s)
-    yield _number("sweep_lag_seconds", "Waiting time of the agent whose assessment is most overdue.", lag_s)
+    yield _number("sweep_lag_seconds", "Delay of the most overdue assessment of an agent.", lag_s)
     swept_at_s = None if totals.row is None else totals.row.swept_at_s
-    yield _number("swept_timestamp_seconds", "When a sweep last ran; absent before the first.", swept_at_s)
+    yield _number("swept_timestamp_seconds", "Time of the last sweep; absent before the first.", swept_at_s)
     if totals.row is None:
         return
     monitors = monitors_in(totals.row, totals.at_s)
     tracks = {(("track", track.value),): monitors.of(track) for track in Track}
     yield _gauge(
         "decisions_suspended",
-        "Whether silence takes no agent down at present, by how agents are monitored.",
+        "1 if verdicts are suspended, so that silence takes no agent down, by kind of monitoring.",
         {track: monitor.state is MonitorState.SUSPENDED for track, monitor in tracks.items()},
     )
     yield _gauge(
         "monitor_state",
-        "Whether silence is believed: 1 for the state of the track.",
+        "State of the monitor: 1 for the current state of each track.",
         {
             (*track, ("state", state.value)): monitor.state is state
             for track, monitor in tracks.items()
@@ -194,17 +199,17 @@ def _of_the_sweep(totals: Totals, policy: MonitorPolicy) -> Iterator[Metric]:
     )
     yield _gauge(
         "monitor_exits",
-        "Agents that fell silent within this cadence; while decisions are held, those that wait.",
+        "Agents that fell silent within this cadence; while verdicts are suspended, waiting agents.",
         {track: monitor.exits_this_cadence for track, monitor in tracks.items()},
     )
     yield _gauge(
         "monitor_exit_limit",
-        "How many of them would be believed.",
+        "Maximum number of agents that may fall silent within a cadence without a suspension.",
         {track: exit_limit(monitor, policy) for track, monitor in tracks.items()},
     )
     yield _gauge(
         "monitor_unwitnessed",
-        "Agents that wait and that no request of any agent bears out.",
+        "Waiting agents during whose silence no request of any agent arrived.",
         {track: monitor.unwitnessed for track, monitor in tracks.items()},
     )
     yield from _of_the_evidence(totals.row)
@@ -214,13 +219,13 @@ def _of_the_evidence(row: RegistryRow) -> Iterator[Metric]:
     watched = watched_in(row)
     yield _gauge(
         "old_evidence_agents",
-        "Living agents of which nothing is known through a fault of the monitoring, by the reason.",
+        "Living agents without evidence through a fault of the monitoring, by reason.",
         {(("reason", reason.value),): watched.reasons.get(reason, 0) for reason in sorted(PROBER_FAULTS)},
     )
-    yield _number("evidence_lost", "Whether that has lasted for evidence_lost_after.", watched.is_reported)
+    yield _number("evidence_lost", "1 if that has lasted for evidence_lost_after.", watched.is_reported)
     yield _number(
         "silent_network_classes",
-        "Network classes of which most addresses fell silent together: none of them is a witness.",
+        "Network classes in mass silence: none of their targets is a witness.",
         len(mass_silence_in(row).classes),
     )
 
@@ -229,16 +234,18 @@ def _of_the_log(sums: Sums) -> Iterator[Metric]:
     log = sums.log
     yield _number(
         "event_log_sound",
-        "Whether the chain of events held at the last look; absent before the first one.",
+        "1 if the hash chain of the event log was intact at the last check; absent before the first.",
         None if log is None else log.is_sound,
     )
     yield _number(
         "event_log_checked_timestamp_seconds",
-        "When the last look through the whole log ended.",
+        "End of the last check of the whole event log.",
         None if log is None else log.checked_at_s,
     )
     yield _number(
-        "event_log_checked_sequence", "Up to where the chain held.", None if log is None else log.sequence
+        "event_log_checked_sequence",
+        "Sequence up to which the hash chain was intact.",
+        None if log is None else log.sequence,
     )
 
 
@@ -251,7 +258,7 @@ def _sum_families(sums: Sums) -> Iterator[Metric]:
     )
     yield _counter(
         "transitions",
-        "Changes of a status that this server has committed, by the new status and the reason.",
+        "Status changes that this server has committed, by new status and reason.",
         {
             (("status", status.value), ("reason", reason.value)): count
             for (status, reason), count in sums.transitions().items()
@@ -262,16 +269,16 @@ def _sum_families(sums: Sums) -> Iterator[Metric]:
     yield _total("heartbeats", "Heartbeats that were taken.", heartbeats)
     yield _total(
         "rate_limited_requests",
-        "Requests that were refused because their key asks too often.",
+        "Requests that were refused because their key exceeded its rate limit.",
         sums.work(WorkKind.RATE_LIMITED),
     )
-    sweep = SummaryMetricFamily(f"{PREFIX}sweep_duration_seconds", "Sweeps, and how long they took.")
+    sweep = SummaryMetricFamily(f"{PREFIX}sweep_duration_seconds", "Number and duration of sweeps.")
     sweep.add_metric([], sums.work(WorkKind.SWEEPS), sums.work(WorkKind.SWEEP_NS) / 1e9)
     yield sweep
     yield _total("sweep_failures", "Sweeps that failed.", sums.work(WorkKind.SWEEPS_FAILED))
     yield _counter(
         "webhook_deliveries",
-        "Batches of events that were sent, by whether they were taken.",
+        "Batches of events that were sent to webhooks, by whether they were accepted.",
         {
             (("result", "taken"),): sums.work(WorkKind.DELIVERED),
             (("result", "refused"),): sums.work(WorkKind.UNDELIVERED),
@@ -283,7 +290,7 @@ def _http(sums: Sums) -> Iterator[Metric]:
     requests: dict[Labels, float] = {}
     durations = HistogramMetricFamily(
         f"{PREFIX}http_request_duration_seconds",
-        "How long requests took, the wait for work and for events included.",
+        "Duration of requests, including waits for work and events.",
         labels=("method", "path"),
     )
     for of in sums.paths():
@@ -296,7 +303,7 @@ def _http(sums: Sums) -> Iterator[Metric]:
         durations.add_metric([of.method, of.path], buckets, of.seconds)
     yield _counter(
         "http_requests",
-        "Requests that were answered, by operation and class of the status.",
+        "Answered requests, by operation and class of the status.",
         requests,
         ("method", "path", "status"),
     )

@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from http import HTTPStatus
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any
@@ -42,17 +43,17 @@ DESCRIPTION = """\
 Registry of agents: their records, their health, leases, tasks, probe targets and the event log.
 
 * Send a key as `X-API-Key`, or as `Authorization: Bearer`. Each operation lists the roles that may call it.
-* Bodies are JSON in UTF-8. Unknown members are refused, so that a misspelt one is not ignored, and so are
+* Bodies are JSON in UTF-8. The server refuses unknown members, so that it does not ignore a misspelt one, and
   repeated names in one object. A newer server may add members to answers. Absent values are omitted.
-* Values in a query are never empty, nor are items between two commas: omit the names that you do not need.
-* Lists come in pages: send the `cursor` of one page with the same query for the next one.
-* A refused request changes nothing. Its `error.code` is for programs and keeps its meaning; `message` and
-  `hint` are for people. After 408, 429 and 503 you may try again, after `Retry-After` if it is present.
+* Query values, and items of a list in them, cannot be empty: omit parameters that you do not need.
+* Lists have pages: send the `cursor` of a page with the same query to get the next one.
+* A refused request changes nothing. `error.code` is for programs and keeps its meaning; `message` and
+  `hint` are for people. After 408, 429 and 503 you may retry, after `Retry-After` if it is present.
 * Unknown paths are answered by 404 `not_found`, unknown methods by 405 `method_not_allowed`."""
 
 ERROR_SCHEMA: Mapping[str, Any] = MappingProxyType({
     "type": "object",
-    "description": "Why a request was refused.",
+    "description": "Reason for the refusal, for people.",
     "required": ["error", "message"],
     "properties": {
         "error": {
@@ -64,8 +65,10 @@ ERROR_SCHEMA: Mapping[str, Any] = MappingProxyType({
                 "hint": {"type": "string", "description": "What to do, for people; absent if unknown."},
                 "details": {
                     "type": "object",
-                    "description": "The facts in the message. For 422: `faults`, each with the JSON pointer "
-                    "of its place, a name and a message.",
+                    "description": (
+                        "Facts of the message. For 422: `faults`, each with the JSON pointer of its place, "
+                        "a name and a message."
+                    ),
                 },
             },
         },
@@ -73,57 +76,37 @@ ERROR_SCHEMA: Mapping[str, Any] = MappingProxyType({
         "current_version": {
             "type": "integer",
             "minimum": 1,
-            "description": "With `stale_version`: the record's version now; its tag is in `error.details`.",
+            "description": "With `stale_version`: current version; its ETag is in `error.details`.",
         },
         "existing_lease": {
             "$ref": f"{SCHEMAS_PREFIX}LeaseRecord",
-            "description": "With `lease_held`: what everybody may know of it.",
+            "description": "With `lease_held`: the public facts about that lease.",
         },
     },
-})  # fmt: skip
-
-WORDS_OF_STATUS: Mapping[int, str] = MappingProxyType({
-    200: "As asked",
-    201: "Created",
-    202: "Noted, to be done soon",
-    204: "Done; there is nothing to say",
-    304: "Not changed",
-    400: "The body is not JSON",
-    401: "No key, or none that is valid",
-    402: "It cannot be paid for",
-    403: "The key is valid, and not for this",
-    404: "There is no such thing",
-    408: "The body did not arrive in time",
-    409: "The state of things is against it",
-    410: "The agent is dead or deregistered, or this life of it is over",
-    412: "A precondition of the request does not hold any more",
-    413: "The body is too large",
-    415: "The body is no plain JSON",
-    422: "The request says what it must not",
-    428: "The request has to say what it builds upon",
-    429: "The key asks too often",
-    503: "The server cannot do it now",
 })  # fmt: skip
 
 _HEADERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "If-Match": {
-        "description": "The record's `etag` as it was read, or `*`; another version is refused by 412.",
+        "description": (
+            "ETag of the record as you read it, or `*`; if the record has another version, the answer is "
+            "412."
+        ),
         "schema": {"type": "string", "examples": ['"14"']},
     },
     "If-None-Match": {
-        "description": "The `ETag` of the copy at hand.",
+        "description": "ETag of your copy.",
         "schema": {"type": "string"},
     },
     "Last-Event-ID": {
-        "description": "Go on behind this event; stands above `after`.",
+        "description": "Sequence of the last event that you received: continue after it. Overrides `after`.",
         "schema": {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},
     },
     "X-Agent-Incarnation": {
-        "description": "The life that the agent believes to be in; if it is over, 410.",
+        "description": "Incarnation that the agent believes to be in; if it is over, the answer is 410.",
         "schema": {"type": "integer", "minimum": 1, "maximum": 10**18 - 1},
     },
     "X-Fencing-Token": {
-        "description": "The lease's `fencing_token`; any other is refused by 412.",
+        "description": "Fencing token of the lease; any other is refused with 412.",
         "schema": {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},
     },
 })  # fmt: skip
@@ -150,16 +133,15 @@ Standard Webhooks to verify it, and refuse deliveries whose timestamp is more th
 
 _DELIVERY_HEADERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     ID_HEADER: {
-        "description": "The id of the delivery; the same in every attempt.",
+        "description": "Id of the delivery; the same in every attempt.",
         "schema": {"type": "string", "pattern": "^msg_[0-9a-z]{26}$"},
     },
     TIMESTAMP_HEADER: {
-        "description": "When this attempt was made, in seconds since 1970-01-01.",
+        "description": "Time of this attempt, in seconds since 1970-01-01.",
         "schema": {"type": "string", "pattern": "^[1-9][0-9]*$"},
     },
     SIGNATURE_HEADER: {
-        "description": "`v1,` and the signature; two of them, separated by a space, while a secret is "
-        "rotated.",
+        "description": "`v1,` and the signature; two, separated by a space, while a secret is rotated.",
         "schema": {"type": "string", "pattern": "^v1,[A-Za-z0-9+/]{43}=( v1,[A-Za-z0-9+/]{43}=)?$"},
     },
 })  # fmt: skip
@@ -170,7 +152,7 @@ _PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "agent_id":   {"type": "string", "pattern": f"^{AGENT_ID_CHARACTERS}$"},
     "intent_id":  {"type": "string", "pattern": r"^[!#-&(-.0-_a-~]{1,128}$", "not": {"pattern": _DOT_PART}},
     "scope":      {"type": "string", "pattern": r"^[!#-&(-_a-~]{1,256}$", "not": {"pattern": _DOT_PART},
-                   "description": "May hold slashes; no part is `.` or `..`, nor with `%2e` for `.`."},
+                   "description": "May contain slashes. No part may be `.` or `..`, with or without `%2e`."},
     "lease_id":   {"type": "string", "minLength": 1, "maxLength": 128},
     "key_id":     {"type": "string", "minLength": 1, "maxLength": 64},
     "command_id": {"type": "string", "minLength": 1, "maxLength": 64},
@@ -207,7 +189,7 @@ def openapi_document(operations: Iterable[Operation]) -> dict[str, Any]:
         "info": {
             "title": "lifesign registry",
             "version": version("lifesign"),
-            "summary": "Registers agents, watches over them, and leases work to them (RFC-0016)",
+            "summary": "Registers agents, monitors them, and leases work to them (RFC-0016)",
             "description": DESCRIPTION,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
@@ -243,11 +225,13 @@ def _delivery(payload: str) -> dict[str, Any]:
         ],
         "requestBody": {"required": True, "content": {JSON_TYPE: {"schema": {"$ref": payload}}}},
         "responses": {
-            "2XX": {"description": "The events were taken. The body is not read."},
+            "2XX": {"description": "The events were accepted. The body is ignored."},
             "410": {"description": "The webhook is disabled at once."},
             "default": {
-                "description": "The same delivery is sent again, later; `Retry-After` in seconds is "
-                "respected up to 30 minutes. A redirect is not followed."
+                "description": (
+                    "The server sends the same delivery again later; it respects `Retry-After` up to 30 "
+                    "minutes and follows no redirect."
+                )
             },
         },
     }
@@ -294,7 +278,7 @@ def _other_response(status: int) -> dict[str, Any]:
     """Return the response of an error, or of an answer without a body."""
     if status >= 400:
         return {"$ref": f"#/components/responses/Error{status}"}
-    return {"description": WORDS_OF_STATUS[status]}
+    return {"description": HTTPStatus(status).phrase}
 
 
 def _answer_or_error(
@@ -311,7 +295,7 @@ def _answer_or_error(
 
 
 def _answer(way: EndpointDoc, references: Mapping[tuple[type, str], str]) -> dict[str, Any]:
-    answer: dict[str, Any] = {"description": WORDS_OF_STATUS[way.status]}
+    answer: dict[str, Any] = {"description": HTTPStatus(way.status).phrase}
     if isinstance(way.answer, type):
         if way.answer in _ANSWER_HEADERS:
             answer["headers"] = dict(_ANSWER_HEADERS[way.answer])
@@ -325,7 +309,7 @@ def _answer(way: EndpointDoc, references: Mapping[tuple[type, str], str]) -> dic
 def _refusal(status: int) -> dict[str, Any]:
     codes = sorted({code for known, code in STATUS_AND_CODE.values() if known == status})
     text = ", ".join(f"`{code}`" for code in codes)
-    shown: dict[str, Any] = {"description": f"{WORDS_OF_STATUS[status]}. Codes: {text}."}
+    shown: dict[str, Any] = {"description": f"{HTTPStatus(status).phrase}. Codes: {text}."}
     if status in {429, 503}:
         shown["headers"] = {
             "Retry-After": {"description": "In seconds.", "schema": {"type": "integer", "minimum": 1}}

@@ -25,7 +25,7 @@ JSON_TYPE = "application/json"
 ROOT_PATH = "/"
 HEALTH_PATH = "/healthz"
 READY_PATH = "/readyz"
-"""Answers as HEALTH_PATH does, under the name that Kubernetes uses for readiness."""
+"""The same answer as `HEALTH_PATH`, under the name that Kubernetes uses for readiness."""
 ROOT_LINKS: Mapping[str, str] = MappingProxyType(
     {
         "name": "lifesign registry",
@@ -37,8 +37,8 @@ ROOT_LINKS: Mapping[str, str] = MappingProxyType(
 )
 """Links at the root: paths of this server by their purpose."""
 _SERVES = (
-    "200 if the database answers and accepts changes, else 503. Use it for load balancers and readiness "
-    "probes, not for liveness probes: a restart does not bring a database back."
+    "200 if the database answers and accepts changes, else 503. Use it for load balancers and "
+    "readiness probes, not for liveness probes: a restart does not repair a database."
 )
 ALWAYS_REQUIRED = frozenset({"X-Fencing-Token"})
 
@@ -62,11 +62,11 @@ class EndpointDoc:
     body: type[BaseModel] | None = None
     query: type[BaseModel] | None = None
     answer: type[BaseModel] | Mapping[str, Any] | None = None
-    """A model, or a schema of what is not JSON."""
+    """Model of the answer, or a schema if it is not JSON."""
     media_type: str = JSON_TYPE
     status: int = 200
     answer_statuses: tuple[int, ...] = ()
-    """Further statuses whose body may be an `answer` instead of an error."""
+    """Further statuses whose body may be the `answer` instead of an error."""
     errors: tuple[int, ...] = ()
     headers: tuple[str, ...] = ()
     """Further optional or required headers of the request."""
@@ -102,7 +102,7 @@ EXTRA_ENDPOINTS = (
         method="GET",
         path=ROOT_PATH,
         name="show_signpost",
-        summary="See what this is, and where to go on",
+        summary="Show what this server is, with links to its parts",
         needs_key=False,
         answer=MappingProxyType(
             {
@@ -117,8 +117,11 @@ EXTRA_ENDPOINTS = (
         path="/api/v1/agents/{agent_id}/heartbeat",
         name="send_heartbeat",
         summary="Send a heartbeat (RFC-0016 4)",
-        description="Stored before it is answered. The answer contains the status in the registry and "
-        "pending commands for the agent. An agent that is dead or deregistered has to register again: 410.",
+        description=(
+            "The server stores the heartbeat before it answers. The answer contains the status in the "
+            "registry and pending commands for the agent. An agent that is dead or deregistered gets 410 "
+            "and has to register again."
+        ),
         action=Permission.HEARTBEAT,
         body=Heartbeat,
         answer=HeartbeatReply,
@@ -129,9 +132,11 @@ EXTRA_ENDPOINTS = (
         method="POST",
         path="/api/v1/leases",
         name="acquire_lease",
-        summary="Have a resource for a while",
-        description="At most one lease of a resource runs at a time. Each grant of a resource has a higher "
-        "fencing token than all before it.",
+        summary="Acquire a lease on a resource",
+        description=(
+            "A resource has at most one running lease. Each grant has a higher fencing token than all "
+            "earlier grants of the resource."
+        ),
         action=Permission.LEASE,
         body=LeaseRequest,
         answer=LeaseRecord,
@@ -143,7 +148,7 @@ EXTRA_ENDPOINTS = (
         method="POST",
         path="/api/v1/leases/{lease_id}/renew",
         name="renew_lease",
-        summary="Keep a lease for longer",
+        summary="Renew a lease",
         description="A lease that has expired cannot be renewed, even if the resource is still free: 412.",
         action=Permission.LEASE,
         body=LeaseRenewal,
@@ -155,8 +160,8 @@ EXTRA_ENDPOINTS = (
         method="DELETE",
         path="/api/v1/leases/{lease_id}",
         name="release_lease",
-        summary="Give a lease back, or take it from its holder",
-        description="Asked again, it is granted again.",
+        summary="Release a lease, or revoke that of another holder",
+        description="A repeated request gets the same answer.",
         action=Permission.RELEASE_LEASE,
         status=204,
         errors=(404, 410, 412, 422),
@@ -166,10 +171,13 @@ EXTRA_ENDPOINTS = (
         method="POST",
         path="/api/v1/tasks/claim",
         name="claim_task",
-        summary="Get a task to work at, or wait for one",
-        description="The longest queued one that the agent fits: by its name, its pool, and what its record "
-        "says it can do, while it has room. With it comes a lease, whose fencing token every write shows, "
-        "and what an earlier holder reported last. 204 if there is none after `wait_seconds`.",
+        summary="Claim a task, or wait for one",
+        description=(
+            "Returns the task that has been queued longest among those that fit the agent: its id, its "
+            "pool, its registered capabilities and its free capacity. The answer contains a lease, whose "
+            "fencing token goes with every write, and the last report of an earlier holder. 204 if there "
+            "is no task after `wait_seconds`."
+        ),
         action=Permission.WORK_TASKS,
         body=TaskClaim,
         answer=TaskGrant,
@@ -180,10 +188,12 @@ EXTRA_ENDPOINTS = (
         method="GET",
         path=STREAM_PATH,
         name="stream_events",
-        summary="Follow the event log as it grows",
-        description="Server-Sent Events: `id` is the event's sequence, `event` its type, `data` the event as "
-        "JSON. A comment every 10 seconds says that the stream lives. A client that comes back with "
-        "`Last-Event-ID`, to whichever server, misses nothing and gets nothing twice.",
+        summary="Follow the event log",
+        description=(
+            "Server-Sent Events: `id` is the event's sequence, `event` its type, `data` the event as JSON. "
+            "A comment every 10 seconds shows that the stream is alive. A client that reconnects with "
+            "`Last-Event-ID`, to any server, misses no event and gets none twice."
+        ),
         action=Permission.READ_EVENTS,
         query=StreamQuery,
         answer=MappingProxyType({"type": "string"}),
@@ -194,7 +204,7 @@ EXTRA_ENDPOINTS = (
         method="GET",
         path=HEALTH_PATH,
         name="check_server",
-        summary="Ask whether this server process can serve",
+        summary="Check that this server process can serve",
         description=_SERVES,
         needs_key=False,
         answer=MappingProxyType({"type": "string"}),
@@ -205,7 +215,7 @@ EXTRA_ENDPOINTS = (
         method="GET",
         path=READY_PATH,
         name="check_readiness",
-        summary="Ask whether this server process is ready",
+        summary="Check that this server process is ready",
         description=f"Answers as `{HEALTH_PATH}` does. {_SERVES}",
         needs_key=False,
         answer=MappingProxyType({"type": "string"}),
@@ -217,8 +227,10 @@ EXTRA_ENDPOINTS = (
         path="/metrics",
         name="show_metrics",
         summary="Count everything, for Prometheus",
-        description="In Prometheus' text format or OpenMetrics, as `Accept` prefers. The setting "
-        "`open_metrics` shows it without a key; without prometheus-client it is not found.",
+        description=(
+            "Prometheus text format or OpenMetrics, as `Accept` prefers. With the setting `open_metrics`, "
+            "no key is needed. Without prometheus-client, the answer is 404."
+        ),
         action=Permission.READ_MONITOR,
         answer=MappingProxyType({"type": "string"}),
         media_type="text/plain",
