@@ -13,9 +13,9 @@ LABELS: Final[Mapping[str, str]] = MappingProxyType({
     "agent": "Agent",
     "capability": "Capability",
     "directory": "Directory",
-    "group": "About",
-    "health": "Says",
-    "holder": "Has, or had it",
+    "group": "Subject",
+    "health": "Reported",
+    "holder": "Current or former holder",
     "host": "Host",
     "pool": "Pool",
     "q": "Part of id or name",
@@ -23,9 +23,9 @@ LABELS: Final[Mapping[str, str]] = MappingProxyType({
     "sort": "Order",
     "status": "Status",
 })  # fmt: skip
-"""Labels of query members in forms."""
+"""Labels of query parameters in forms."""
 PLACES: Final = frozenset({"after", "before", "cursor"})
-"""Members that are not in forms: they come with a link to another page."""
+"""Query parameters without a form field: they come with a link to another page."""
 
 _EXPECTED: Final = "expected "
 
@@ -35,13 +35,13 @@ def words_of(error: LifesignError, *, is_form: bool) -> str:
     match error:
         case InvalidRequest() if not is_form:
             faults = dict.fromkeys(map(_query_fault, error.faults))
-            return f"This page cannot show what its address asks for. {' '.join(faults)}"
+            return f"The address of this page has invalid parameters. {' '.join(faults)}"
         case InvalidRequest():
             return "; ".join(map(_fault, error.faults))
         case AgentGone():
-            return f"{error.agent_id} is {error.status} by now: nothing can be done until it registers again."
+            return f"{error.agent_id} is {error.status}: it must register again before it can get commands."
         case StaleVersion():
-            return "It has changed since its page was loaded: look at it again, and then decide."
+            return "The record has changed since its page was loaded. Reload the page, then decide."
     return str(error)
 
 
@@ -54,9 +54,7 @@ def _fault(fault: Finding) -> str:
 def _query_fault(fault: Finding) -> str:
     name = fault.pointer.strip("/")
     if name in PLACES:
-        return (
-            "The link to a further page is not whole, or it is one of another list: begin at the first page."
-        )
+        return "The link to this page is incomplete, or belongs to another list. Start at the first page."
     wanted = fault.message.removeprefix(_EXPECTED).replace("'", "")
     text = f"has to be {wanted}" if fault.message.startswith(_EXPECTED) else fault.message
     return f"{LABELS.get(name, name)} {text}."

@@ -15,8 +15,8 @@ class UnknownHost(LifesignError):
 
     def __init__(self, host: str) -> None:
         super().__init__(
-            f"this server is not known as {host[:80]!r}: use its address, or the name that its setting "
-            "public_url (--public-url) says"
+            f"this server does not serve the host {host[:80]!r}: use its IP address, or the host of its "
+            "setting public_url (--public-url)"
         )
         self.host = host
 

@@ -34,9 +34,9 @@ NOTABLE: Final = tuple(
         EventType.AGENT_UPDATED,
     }
 )
-"""Frequent events without news are not shown at a glance."""
+"""Events on the overview. Frequent events without news are left out."""
 GROUPS: Final = tuple(dict.fromkeys(kind.value.partition(".")[0] for kind in EventType))
-"""Groups for the choice of events: the part of their types before the dot."""
+"""Groups in the filter of events: the part of their types before the dot."""
 
 _BY_ITSELF: Final = frozenset(OwnActor) - {OwnActor.COMMAND_LINE}
 _ARROW: Final = "\N{RIGHTWARDS ARROW}"
@@ -79,18 +79,18 @@ class EventLine:
     """RFC 3339."""
     type: str
     subject: str
-    """Subject of the event; empty: the registry itself."""
+    """Subject of the event; empty for the registry itself."""
     where: str
-    """The page of that; empty: there is none."""
+    """Page of the subject; empty without one."""
     text: str
     mark: str
-    """`good`, `warn`, `bad` or `plain`: for the eye, never alone."""
+    """`good`, `warn`, `bad` or `plain`: a colour, which never is the only difference."""
     agent_id: str
     status: str
-    """The agent's status from now on; empty where the event does not change it. So is `health`."""
+    """Status of the agent after the event; empty if the event does not change it. The same for `health`."""
     health: str
     by: str
-    """Actor of the event; empty if the text names it, and if the registry acted by itself."""
+    """Actor of the event; empty if the text names it, or if the registry acted by itself."""
 
     def members(self) -> dict[str, Any]:
         """Return it as the feed sends it."""
@@ -174,7 +174,7 @@ def _task(payload: Mapping[str, Any]) -> str:
 
 def _monitor(payload: Mapping[str, Any]) -> str:
     who = f"agents monitored by {payload['track']}, " if "track" in payload else ""
-    exits = f"{payload['exits']} would leave, {payload['limit']} are believed"
+    exits = f"{payload['exits']} agents would exit, more than the limit of {payload['limit']}"
     return f"{who}{as_words(payload['cause'])}: {exits}"
 
 
@@ -197,15 +197,17 @@ def _until(what: str) -> Callable[[Mapping[str, Any]], str]:
 _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingProxyType({
     EventType.AGENT_LIFECYCLE: _lifecycle,
     EventType.AGENT_HEALTH_CHANGED: lambda said: (
-        f"says {said['new_health']}, said {said['previous_health']} before"
+        f"reports {said['new_health']}, reported {said['previous_health']} before"
     ),
     EventType.AGENT_UPDATED: lambda said: f"changed {', '.join(map(as_words, said['changed']))}",
     EventType.AGENT_DRIFT_WARNING: lambda said: (
-        f"its clock differs by {precise_text(abs(said['drift_seconds']))}"
+        f"its clock is off by {precise_text(abs(said['drift_seconds']))}"
     ),
     EventType.AGENT_TASKS_MISMATCH: lambda said: (
-        f"names {pluralize(len(said['without_lease']), 'task')} that it does not hold, "
-        f"and holds {len(said['not_in_progress'])} that it does not name"
+
+            f"reports {pluralize(len(said['without_lease']), 'task')} without a lease, and does not report "
+            f"{len(said['not_in_progress'])} that it holds"
+
     ),
     EventType.AGENT_DRAIN_WARNING: lambda said: (
         f"did not drain in time: {pluralize(said['leases_held'], 'lease')} left"
@@ -214,11 +216,11 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
     EventType.AGENT_OVERRIDE_CHANGED: _until("declared"),
     EventType.AGENT_COMMAND_SENT: lambda said: f"gets the command {said['command']} at its next heartbeat",
     EventType.AGENT_COMMAND_HONOURED: lambda said: f"follows the command: {said['command']}",
-    EventType.AGENT_COMMAND_EXPIRED: lambda said: f"did not take the command {said['command']} in time",
-    EventType.AGENT_ERASED: lambda said: f"erased, with what {pluralize(said['events'], 'event')} told",
+    EventType.AGENT_COMMAND_EXPIRED: lambda said: f"did not get the command {said['command']} in time",
+    EventType.AGENT_ERASED: lambda said: f"erased, with the payloads of {pluralize(said['events'], 'event')}",
     EventType.COORDINATOR_LOST: lambda said: f"a coordinator is dead ({as_words(said['reason'])})",
     EventType.LEASE_ACQUIRED: lambda said: f"granted to {said['holder']}, token {said['fencing_token']}",
-    EventType.LEASE_RELEASED: lambda said: f"given back by {said['holder']} ({as_words(said['reason'])})",
+    EventType.LEASE_RELEASED: lambda said: f"released by {said['holder']} ({as_words(said['reason'])})",
     EventType.LEASE_EXPIRED: lambda said: f"lost by {said['holder']} ({as_words(said['reason'])})",
     EventType.FENCED_WRITE_REJECTED: lambda said: (
         f"a write of {said['writer']} with token {said['fencing_token']} was refused "
@@ -232,20 +234,22 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
     EventType.MONITOR_RESUMING: _monitor,
     EventType.MONITOR_NORMAL: _monitor,
     EventType.MONITOR_DOWNTIME: lambda said: (
-        f"the registry did not run from {_moment(said['begin'])} to {_moment(said['end'])}"
+        f"the registry was down from {_moment(said['begin'])} to {_moment(said['end'])}"
     ),
     EventType.MONITOR_CLOCK_JUMP: lambda said: (
-        f"the database's clock jumped {'ahead' if said['jump_seconds'] > 0 else 'back'} "
-        f"by {precise_text(abs(said['jump_seconds']))}"
+
+            f"the database's clock jumped {'forward' if said['jump_seconds'] > 0 else 'back'} by "
+            f"{precise_text(abs(said['jump_seconds']))}"
+
     ),
     EventType.SHARDS_GRANTED: lambda said: f"probes {pluralize(len(said['shards']), 'more shard')}",
     EventType.SHARDS_ENDED: lambda said: (
-        f"probes {pluralize(len(said['shards']), 'shard')} less ({said['reason']})"
+        f"lost {pluralize(len(said['shards']), 'shard')} ({said['reason']})"
     ),
     EventType.DIRECTORY_APPLIED: lambda said: (
-        f"lists {said['listed']}: {said['added']} came, {said['removed']} left"
+        f"lists {said['listed']}: {said['added']} added, {said['removed']} removed"
     ),
-    EventType.DIRECTORY_SUSPENDED: lambda said: f"held: {said.get('reason', 'it has shrunk too much')}",
+    EventType.DIRECTORY_SUSPENDED: lambda said: f"suspended: {said.get('reason', 'it has shrunk too much')}",
 })  # fmt: skip
 
 

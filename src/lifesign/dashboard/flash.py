@@ -17,7 +17,7 @@ from starlette.requests import Request
 
 COOKIE: Final = "lifesign_done"
 COOKIE_SECONDS: Final = 60
-"""How long a browser may take to load the page."""
+"""Lifetime of the cookie: time for the browser to load the next page."""
 MAX_COOKIE_CHARACTERS: Final = 128
 
 

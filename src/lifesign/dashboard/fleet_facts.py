@@ -29,11 +29,11 @@ from lifesign.storage.tasks.task_rows import TaskFilter
 FRESH_SECONDS: Final = 2.0
 """Age from which agents are counted again, unless a count takes long."""
 OBSERVED_FRESH_SECONDS: Final = 15.0
-"""The same of targets, of which there may be a million."""
+"""Age from which targets are counted again; there may be a million."""
 MAX_SHARE: Final = 0.01
-"""Maximum share of the time that counting may take: it must not slow down pages."""
+"""Maximum share of the time that counting may take, so that it does not slow down pages."""
 USABLE_SECONDS: Final = 60.0
-"""Maximum age of a count that is shown while a new one is taken; beyond it, pages wait."""
+"""Maximum age of a count that is shown while a new one is taken. Above it, pages wait."""
 
 MAX_PROBERS: Final = 10_000
 """Maximum of counted workers."""
@@ -93,13 +93,13 @@ class ObservedCounts:
     """Observations of probers, with their age."""
 
     by_label: Mapping[str, int]
-    """How many targets there are of each word of `words.Sight`."""
+    """Number of targets for each label of a probe."""
     last_observed_at_s: float | None
-    """When the last probe ended; None: there was none."""
+    """End of the last probe; None without one."""
     probers: int
     """How many workers live."""
     clock_offsets_s: Mapping[str, float]
-    """How far the wall clock of each worker is ahead of the registry's, as far as known."""
+    """Offset of each worker's wall clock from the registry's, if known; positive if it is ahead."""
 
     @property
     def total(self) -> int:

@@ -36,24 +36,24 @@ from lifesign.domain.text.durations import duration_text
 from lifesign.domain.text.safe_text import harmless
 
 MAX_SHOWN_CHARACTERS: Final = 300
-"""Maximum length of a foreign text on a line."""
+"""Maximum length of foreign text on a line."""
 _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
 _NO_PROBER_TEXT: Final = no_prober_text(NO_PROBER, "--registry URL")
 
 MEANINGS: Final[Mapping[str, str]] = MappingProxyType({
     "active": "alive, and accepting work",
     "unhealthy": "silent or failing for a while; keeps its leases, and may recover",
-    "draining": "finishing its work, accepting none",
-    "dead": "silent for too long; its leases are expired",
+    "draining": "finishing its work, accepts no more",
+    "dead": "silent for too long; its leases have expired",
     "deregistered": "gone in good order",
-    "says healthy": "answers as expected, it says",
-    "says degraded": "answers worse than expected, it says",
+    "says healthy": "the agent reports that it answers as expected",
+    "says degraded": "the agent reports that it answers worse than expected",
     "says unhealthy": "mostly fails, it says",
-    "says unknown": "it says nothing that is fresh enough to go by; that is not the same as bad",
+    "says unknown": "the agent reports nothing recent enough; it may still be healthy",
     "answers": "a server answered",
     "gated": "a server answered, and requires credentials or payment first",
     "down": "it was probed, and no agent answered",
-    "unknown": "nothing is known now: the last result is too old, or the probe measured nothing",
+    "unknown": "unknown: the last result is too old, or the probe measured nothing",
     "never measured": "it was never probed, which does not mean that it is down",
 })  # fmt: skip
 """Explanations of the words, for tooltips and screen readers."""
@@ -65,12 +65,11 @@ EVIDENCE_AGES_S: Final[Mapping[EvidenceAge, float]] = MappingProxyType(
 """Options of the filter by the age of the last measured probe."""
 
 RECHECK_RESULTS: Final[Mapping[str, str]] = MappingProxyType({
-    "recheck": "Its prober was asked to look now: the result comes within seconds.",
-    "recheck_later": "It asked to be left alone for a while (Retry-After): its prober looks when that is "
-    "over.",
+    "recheck": "A probe was requested: its result arrives within seconds.",
+    "recheck_later": "The target asked not to be probed for a while (Retry-After): it is probed after that.",
     "recheck_unheard": _NO_PROBER_TEXT[0].upper() + _NO_PROBER_TEXT[1:],
 })  # fmt: skip
-"""Answers to a request for a probe."""
+"""Messages after a request for a probe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +144,7 @@ def label_of_observed(seen: ObservedState | None) -> ProbeLabel:
         return NEVER_MEASURED
     if last.has_failed and not seen.failures_in_row:
         # The only trace of an inconclusive probe: the failure did not count.
-        return ProbeLabel("unknown", f"{last.reason or last.result}; its card could not be asked")
+        return ProbeLabel("unknown", f"{last.reason or last.result}; the card could not be requested")
     return label_of_result(last.result, last.reason)
 
 
@@ -175,9 +174,9 @@ def failing_text(agent: AgentRecord) -> str:
 def unread_reason(agent: AgentRecord) -> str:
     """Return why the content of an agent's health document is unknown, and a remedy; else empty."""
     if agent.monitoring is Monitoring.HEARTBEAT:
-        return "it is watched by its heartbeats alone; register it with monitoring both and a card_url"
+        return "the agent is monitored only by heartbeats; register it with monitoring both and a card_url"
     if agent.observed is None:
-        return "no prober has looked since it registered; one has to run (lifesign crawl --registry)"
+        return "no prober has probed it since it registered; start one (lifesign crawl --registry)"
     return ""
 
 

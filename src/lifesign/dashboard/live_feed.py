@@ -41,16 +41,16 @@ MAX_WATCHERS_OF_ADDRESS: Final = 1_000
 MAX_CHUNKS: Final = 500
 """Number of chunks that are kept for slow pages."""
 MAX_LINES_AT_ONCE: Final = 50
-"""Maximum of events per read; of more, the last ones are sent."""
+"""Maximum number of events per read. If there are more, the last ones are sent."""
 MAX_CAUGHT_UP: Final = 100
-"""Maximum of events that a reconnected page gets."""
+"""Maximum number of events that a reconnected page gets."""
 POLL_SECONDS: Final = 0.25
 PING_SECONDS: Final = 15.0
 SEND_SECONDS: Final = 20.0
-"""How long a browser may take nothing."""
+"""Time after which a page that receives nothing is closed."""
 TICK_SECONDS: Final = 1.0
 COUNTS_SECONDS: Final = 3.0
-"""Between two looks at the counts of the fleet."""
+"""Interval at which the counts of the fleet are sent."""
 RETRY_SECONDS: Final = 2.0
 
 _NOTABLE: Final = frozenset(NOTABLE)
@@ -72,11 +72,11 @@ class LiveFeed:
         self._facts = facts
         self._chunks: list[bytes] = []
         self._first = 0
-        """The number of the first chunk that is kept."""
+        """Number of the first chunk that is kept."""
         self._changed = asyncio.Event()
         self._wanted = asyncio.Event()
         self.watchers: Counter[str] = Counter()
-        """How many watch, by their address."""
+        """Number of open pages by client address."""
         self._standing = CredentialMonitor(desk.database, digests_still_good, self._wake)
         self.is_closed = False
 
@@ -215,7 +215,7 @@ class LiveFeed:
             except StoreUnavailable:
                 continue
             except Exception:  # noqa: BLE001 - it is logged, and counted again
-                _log.exception("the fleet could not be counted for those who watch")
+                _log.exception("the fleet could not be counted for open pages")
                 continue
             if counts != told:
                 told = counts
@@ -254,7 +254,7 @@ class _Watching(Response):
                 await self._send(send, self._begun or _PING)
                 await self._send_chunks(send, gone)
         except TimeoutError:
-            _log.info("a page that was open took nothing for %g s", SEND_SECONDS)
+            _log.info("a page did not receive anything for %g s", SEND_SECONDS)
         finally:
             gone.cancel()
 

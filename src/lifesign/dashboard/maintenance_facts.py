@@ -24,7 +24,7 @@ class StatusOverride:
     """Latest override of an agent."""
 
     reason: str
-    """Empty if it is not known any more: it is archived, or was erased. So is `by`."""
+    """Reason; empty if its event is archived or erased. The same for `by`."""
     by: str
 
 

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
@@ -46,19 +47,19 @@ MINUTE_SECONDS: Final = 60
 MAX_MINUTES: Final = MAX_OVERRIDE_SECONDS // MINUTE_SECONDS
 MAX_MINUTES_DIGITS: Final = 6
 PAGES_PER_VISITOR: Final = RateLimit(20, 200)
-"""Per address, as `caller_at` counts them."""
+"""Requests per client address, as `caller_at` counts them."""
 LOGINS_PER_VISITOR: Final = RateLimit(0.2, 30)
-"""Per address; keys cannot be guessed, but looking for them costs."""
+"""Logins per client address. Keys cannot be guessed, but each attempt costs time."""
 MAX_VISITORS_COUNTED: Final = 10_000
 HTTPS_ONLY_SECONDS: Final = 365 * 86_400
-"""How long browsers use https only, if the public URL is https."""
+"""Time for which browsers use only https, if the public URL is https."""
 
 STATUS_AND_CODE_OF_PAGES: Final[Mapping[type[LifesignError], tuple[int, str]]] = {
     **STATUS_AND_CODE,
     ForgedForm: (403, "forged_form"),
     UnknownHost: (421, "unknown_host"),
 }
-"""Refusals of pages: those of the API, and those that only browsers meet."""
+"""Errors of pages: those of the API, and those that only browsers meet."""
 
 _BY_PATH: Final[Mapping[tuple[str, str], Operation]] = {
     (operation.method, operation.path): operation for operation in OPERATIONS
@@ -312,10 +313,10 @@ class PageHandler:
         """Return a page that says what is wrong."""
         known = STATUS_AND_CODE_OF_PAGES.get(type(error))
         if known is None:
-            _log.error("an error that no visitor can cause: %s", error, exc_info=error)
+            _log.error("an internal error in a page: %s", error, exc_info=error)
             return self._error_page(request, 500, INTERNAL_ERROR_TEXT)
         note_refusal(request, error)
-        words = words_of(error, is_form=_is_form(request))
+        words = words_of(error, is_form=request.method == "POST")
         answer = self._error_page(request, known[0], words, way_back(request))
         answer.headers.update(headers_of(error))
         return answer
@@ -325,9 +326,9 @@ class PageHandler:
             "path": request.url.path,
             "why": why,
             "status": status,
+            "phrase": HTTPStatus(status).phrase,
             "visitor": None,
             "back": back,
-            "is_form": _is_form(request),
         }
         return page("refusal.html", shown, status)
 
@@ -335,10 +336,6 @@ class PageHandler:
 def note_refusal(request: Request, error: LifesignError) -> None:
     """Record the reason of a refusal for the access log: see `error_responses.Refusal`."""
     request.scope[REFUSAL_MEMBER] = STATUS_AND_CODE_OF_PAGES[type(error)][1]
-
-
-def _is_form(request: Request) -> bool:
-    return request.method == "POST"
 
 
 def query_in(request: Request, model: type[Query]) -> Query:

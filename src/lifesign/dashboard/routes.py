@@ -23,7 +23,7 @@ from lifesign.registry.app import Registry
 
 ROOT_PATH = "/"
 FIRST_TEMPLATES = ("base.html", "marks.html", "login.html", "overview.html", "agents.html")
-"""Templates of the first pages; others are loaded when first used, in 10 to 40 ms."""
+"""Templates of the first pages; others are loaded at their first use, in 10 to 40 ms."""
 
 
 class Dashboard:

@@ -15,10 +15,10 @@ from lifesign.dashboard.flash import page_of
 
 LOGIN_PATH: Final = "/login"
 MEMBER: Final = "next"
-"""Member of the query and of the form."""
+"""Parameter of the query and of the form."""
 FORM_MEMBER: Final = "form"
 UNDONE: Final = "undone"
-"""Member of the login page's query after a form."""
+"""Parameter of the login page's query after a form."""
 HOME_PATH: Final = "/"
 MAX_CHARACTERS: Final = 2_048
 

@@ -35,11 +35,11 @@ SESSION_COOKIE = "lifesign_session"
 FORM_COOKIE = "lifesign_form"
 """Cookie of a visitor without a session, from which the token of the login form is derived."""
 SESSION_SECONDS = 12 * 3_600
-"""After which everybody logs in again."""
+"""Lifetime of a session; then the visitor has to log in again."""
 SESSION_COOKIE_SECONDS = 7 * 86_400
-"""Longer than the session: a returning visitor is informed that it has ended."""
+"""Lifetime of the cookie. It is longer than the session, so that the server can report its end."""
 MAX_SESSIONS_OF_KEY = 32
-"""The latest; those before are over."""
+"""Maximum number of sessions of one key; a further login ends the oldest."""
 TOKEN_BYTES = 32
 MAX_TOKEN_CHARACTERS = 64
 
@@ -59,11 +59,11 @@ class Visitor:
 
     principal: Principal
     key_name: str | None
-    """Name of the key of the session; None: no session."""
+    """Name of the key of the session; None without a session."""
     digest: bytes = field(repr=False)
     """Digest of that key; empty without a session."""
     form_token: str = field(repr=False)
-    """Required token in the forms of this visitor's pages."""
+    """Token that the forms of this visitor's pages must contain."""
 
     @property
     def is_logged_in(self) -> bool:

@@ -48,7 +48,7 @@ def test_history_is_described_for_screen_readers(sample: Sample) -> None:
 
 def test_numbers_over_time_are_drawn_told_and_in_a_table(sample: Sample) -> None:
     page = sample.visitor(Role.READER).get(AGENT)
-    for title in ("Probes: ", "Share of what was answered: ", "Share of errors: ", "How long answers took: "):
+    for title in ("Probes: ", "Share of answered requests: ", "Share of errors: ", "How long answers took: "):
         assert len(re.findall(rf'role="img"[^>]+aria-label="{title}', page.html)) == 2
     assert len(re.findall(r'<path class="line said second"', page.html)) == 4
     assert "Last 30 days" in page.text
@@ -298,14 +298,14 @@ def test_action_on_an_outdated_page_is_refused(sample: Sample) -> None:
     ("path", "told"),
     [
         ("/agents?status=zzz", "registering, active, "),
-        ("/agents?health=well", "Says has to be one of healthy, "),
+        ("/agents?health=well", "Reported has to be one of healthy, "),
         ("/agents?status=dead&status=active", "Status is repeated."),
         (f"/agents?q={'x' * 129}", "at most 128 characters."),
         ("/agents?q=%00", "without control characters."),
         ("/agents?q=a%00b", "without control characters."),
-        ("/agents?after=x", "The link to a further page is not whole"),
-        ("/tasks?cursor=x", "The link to a further page is not whole"),
-        ("/events?before=x", "The link to a further page is not whole"),
+        ("/agents?after=x", "The link to this page is incomplete"),
+        ("/tasks?cursor=x", "The link to this page is incomplete"),
+        ("/events?before=x", "The link to this page is incomplete"),
         ("/events?group=x", "one of agent, "),
         ("/targets?observed=x", "one of answers, "),
     ],

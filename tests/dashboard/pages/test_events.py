@@ -38,7 +38,7 @@ def test_holder_is_shown_once_and_by_name() -> None:
     granted = line(EventType.LEASE_ACQUIRED, "key:key_1", holder="key:key_1", **lease)
     assert granted == ("r:1", "granted to ops, key:key_1, token 3", "")
     ended = line(EventType.SHARDS_ENDED, "monitor", holder="key:key_1/a", shards=[{}], reason="expired")
-    assert ended == ("ops, key:key_1/a", "probes 1 shard less (expired)", "")
+    assert ended == ("ops, key:key_1/a", "lost 1 shard (expired)", "")
 
 
 def test_an_explanation_that_says_no_more_than_who_did_it_gives_way_to_the_name() -> None:
@@ -73,9 +73,9 @@ def test_a_line_says_who_did_it_unless_that_is_plain(actor: str, by: str) -> Non
 @pytest.mark.parametrize(
     ("path", "words", "mark"),
     [
-        ("/events?group=agent", "says healthy, said", "good"),
-        ("/events?group=agent", "says degraded, said", "warn"),
-        ("/events?agent=planner", "says unknown, said", "plain"),
+        ("/events?group=agent", "reports healthy, reported", "good"),
+        ("/events?group=agent", "reports degraded, reported", "warn"),
+        ("/events?agent=planner", "reports unknown, reported", "plain"),
         ("/events?agent=support-3", "active [^ ]+ unhealthy", "warn"),
         ("/events?agent=billing-7", "unhealthy [^ ]+ dead", "bad"),
         ("/events?group=task", "\\w+ [^ ]+ handoff", "warn"),

@@ -147,9 +147,9 @@ def test_the_cookie_is_sent_over_tls_alone_where_there_is_tls(
 @pytest.mark.parametrize(
     ("key", "status", "why"),
     [
-        ("", 401, "not known"),
-        ("not a key", 401, "not known"),
-        (key_of(bytes(range(32))), 401, "not known"),
+        ("", 401, "unknown"),
+        ("not a key", 401, "unknown"),
+        (key_of(bytes(range(32))), 401, "unknown"),
         (KEYS[Role.ENROLL], 403, "enroll"),
     ],
 )
@@ -387,7 +387,7 @@ def test_once_the_public_url_is_known_pages_answer_to_it_and_to_addresses_alone(
         visitor = served.visitor()
         refused = visitor.get("/login", host="evil.example")
         assert refused.status == 421
-        assert "not known as" in refused.text
+        assert "does not serve the host" in refused.text
         assert "public_url" in refused.text
         for host in ("registry.example", "Registry.Example:443", "localhost:1", "10.0.0.7"):
             assert visitor.get("/login", host=host).status == 200, host

@@ -103,7 +103,7 @@ def test_badge_of_old_evidence_says_unknown_and_why(sample: Sample) -> None:
     page = visitor.get("/status/forgotten").text
     assert "active since" in page
     assert "It says unknown" in page
-    assert "Seen unknown" in page
+    assert "Observed unknown" in page
 
 
 def test_badge_of_an_agent_whose_last_probes_failed_is_not_green(sample: Sample) -> None:

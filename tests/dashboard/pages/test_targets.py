@@ -66,7 +66,7 @@ def test_who_asked_to_be_left_alone_is_not_said_to_be_looked_at_now(acted: Sampl
     done = visitor.do(where, f"{where}/recheck")
     assert done.headers["location"] == where
     page = visitor.get(done.headers["location"]).text
-    assert "left alone" in page
+    assert "Retry-After" in page
     assert "within seconds" not in page
 
 

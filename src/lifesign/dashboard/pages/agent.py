@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 EVENTS_SHOWN = 25
 CHANGES_READ = 200
-"""Number of changes of its status and reports that are read."""
+"""Number of status changes and reports that are read."""
 LEASES_SHOWN = 20
 TASKS_SHOWN = 20
 

@@ -30,7 +30,7 @@ from lifesign.storage.events import event_log
 PAGE_SIZE = 50
 MAX_TEXT_CHARACTERS = 128
 COMMON = 20_000
-"""From how many on it is quicker to walk along the order of names than to sort those who match."""
+"""Number of matches from which a walk in the order of names is faster than a sort of the matches."""
 
 MAX_NAME_CHARACTERS = 128
 """Maximum length of an agent's id."""
@@ -56,7 +56,7 @@ class TableQuery(BaseModel):
             strip_whitespace=True, max_length=MAX_TEXT_CHARACTERS, pattern=PART_OF_NAME_PATTERN
         ),
     ] = ""
-    """A part of the id or name; or where it is probed."""
+    """Part of the id or name, or the URL under which it is probed."""
     status: Status | None = None
     health: HealthStatus | None = None
     pool: RoleId | None = None
@@ -169,6 +169,6 @@ def _place_in(cursor: str, order: Order) -> Place:
     except ValueError:
         place = (float("nan"), 0)
     if not isfinite(place[0]) or not 0 <= place[1] < MAX_ROW_NUMBER:
-        expected = "expected the place of an earlier page of the same query"
+        expected = "expected the cursor of an earlier page of the same query"
         raise InvalidRequest([Finding("invalid_cursor", "/after", expected)])
     return place

@@ -25,7 +25,7 @@ from lifesign.storage.engine.database import Database
 
 FRESH_SECONDS: Final = 120.0
 MAX_ROWS: Final = 50
-"""Maximum of rows per table; the command shows all."""
+"""Maximum number of rows per table; the command shows all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class EventsQuery(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     group: str | None = None
-    """Part of the types before the dot."""
+    """Part of the event types before the dot."""
     agent: AgentId | None = None
     before: Annotated[int, Field(ge=1, le=MAX_NUMBER)] | None = None
 

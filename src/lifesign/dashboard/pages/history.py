@@ -51,7 +51,7 @@ class Strip:
     """One line of history."""
 
     kind: str
-    """`status`, `health` or `probe_label`: whose words these are."""
+    """Vocabulary of the words: `status`, `health` or `probe_label`."""
     title: str
     segments: Sequence[Segment]
 
@@ -72,9 +72,9 @@ class LatencyBar:
     name: str
     ms: float
     place: float
-    """In percent of the width."""
+    """Position, in percent of the width."""
     is_reported: bool
-    """Reported by the agent itself, not measured by a probe."""
+    """True if the agent itself reported the value; False if a probe measured it."""
 
     @property
     def text(self) -> str:

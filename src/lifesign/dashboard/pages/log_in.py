@@ -16,11 +16,11 @@ from lifesign.registry.errors import UnknownKey
 from lifesign.storage.engine.transaction import Transaction
 
 FORM_SECONDS = 3_600
-"""How long a login form is valid."""
-SESSION_OVER = "Your session has ended: log in again. A form that you sent since had no effect."
+"""Time for which a login form is valid."""
+SESSION_OVER = "Your session has ended: log in again. Forms that you have sent since then had no effect."
 OLD_FORM = (
-    "This form has expired, so you are not logged in: it was open for more than an hour, or this browser "
-    "stores no cookies of this server. Send it again."
+    "This form has expired, so you are not logged in: it was open for more than an hour, or your "
+    "browser does not store cookies of this server. Send it again."
 )
 
 
@@ -72,10 +72,10 @@ class LogIn:
                 await self._desk.database.write(write)
             except UnknownKey as refused:
                 note_refusal(request, refused)
-                return self._form(request, 401, "This key is not known here, or it is over.", where)
+                return self._form(request, 401, "This key is unknown, or no longer valid.", where)
             except NotAllowed as refused:
                 note_refusal(request, refused)
-                why = f"A key with the role {refused.role} may not read the whole fleet: take another one."
+                why = f"A key with the role {refused.role} may not read the whole fleet: use another key."
                 return self._form(request, 403, why, where)
             answer = RedirectResponse(where, 303, HEADERS)
             self._desk.set_cookie(answer, request, SESSION_COOKIE, token, SESSION_COOKIE_SECONDS)

@@ -28,7 +28,7 @@ from lifesign.storage.events import event_log
 
 EVENTS_SHOWN = 15
 MAX_CLOCKS = 10
-"""Maximum of probers that are named."""
+"""Maximum number of probers that are named."""
 TROUBLES_SHOWN = 8
 """Number of agents shown that went down last."""
 
@@ -109,13 +109,13 @@ def warnings(monitor: MonitorRecord, seen: ObservedCounts, clock_limit_s: float)
     if (lost := monitor.lost_evidence) is not None:
         reasons = "; ".join(f"{REASON_WORDS[reason]} ({count:,})" for reason, count in lost.reasons.items())
         found.append(
-            f"Evidence is lost about {pluralize(lost.agents, 'living agent')} "
-            f"since {moment_text(lost.since)}: {reasons}."
+            f"There is no evidence about {pluralize(lost.agents, 'living agent')} since "
+            f"{moment_text(lost.since)}: {reasons}."
         )
     faults = (*silent_class_faults(monitor), *unreached_target_faults(monitor))
     found += [sentence_of(fault) for fault in faults]
     found += [
-        f"The clock of prober {holder} is {offset_text(offset_s)} the registry's. This changes no verdict."
+        f"The clock of prober {holder} is {offset_text(offset_s)} the registry's. This affects no verdict."
         for holder, offset_s in sorted(seen.clock_offsets_s.items())
         if abs(offset_s) > clock_limit_s
     ][:MAX_CLOCKS]

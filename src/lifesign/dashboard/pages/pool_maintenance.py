@@ -24,9 +24,9 @@ class PoolShown:
     """Number of living agents."""
     maintenances: Sequence[MaintenanceGroup]
     may_begin: bool
-    """At least one living agent is not in maintenance."""
+    """True if at least one living agent is not in maintenance."""
     may_end: bool
-    """At least one living agent is in maintenance."""
+    """True if at least one living agent is in maintenance."""
 
 
 def pool_shown(context: RequestContext, role_id: str) -> PoolShown:

@@ -29,7 +29,7 @@ from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.transaction import Transaction
 
 MEMBER: Final = "public_status"
-"""Member of an agent's metadata."""
+"""Key in an agent's metadata."""
 MAX_AGE_SECONDS: Final = 60
 CHARACTER_WIDTH: Final = 6.6
 """Approximate width of the badge's letters.

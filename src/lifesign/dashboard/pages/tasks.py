@@ -20,11 +20,11 @@ from lifesign.storage.events import event_log
 
 PAGE_SIZE = 50
 WAITING_SHOWN = 50
-"""Maximum of tasks that wait for people on the page."""
+"""Maximum number of tasks on the page that wait for people."""
 REPORTS_SHOWN = 20
 MAX_ANCESTORS = 10
 MAX_DESCENDANTS = 100
-"""Maximum of the delegation tree on the page."""
+"""Maximum number of tasks of the delegation tree on the page."""
 MAX_DEPTH = 5
 
 _REJECT = "reject"

@@ -23,9 +23,9 @@ WIDTH: Final = 1_000
 _DECIMALS: Final = 1
 """Decimals of coordinates, whose unit is about one pixel: a page has thousands of them."""
 _BOTTOMS: Final = (0.99, 0.95, 0.9, 0.8, 0.5, 0.0)
-"""Shares at which a scale of the answered may begin; 95 % and 50 % are where health changes (draft 4.3)."""
+"""Shares at which a scale of answered requests may start; health changes at 95 % and 50 % (draft 4.3)."""
 _TOPS: Final = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Shares at which a scale of errors may end."""
+"""Highest shares at which a scale of errors may end."""
 _HOURS_PER_TICK: Final = 6
 _DAYS_PER_TICK: Final = 7
 _TICK_MARGIN_PERCENT: Final = 4.0
@@ -37,7 +37,7 @@ class MeasurePath:
 
     name: str
     style: str
-    """`observed` or `reported`; with `second` the lesser one of two reported values."""
+    """`observed` or `reported`; with `second`, the lesser of two reported values."""
     path: str
     band: str
     alt_text: str
@@ -61,7 +61,7 @@ class Plot:
     lines: Sequence[MeasurePath]
     scale: Sequence[Mark]
     tips: Sequence[str]
-    """Its numbers in words, of each column."""
+    """Numbers of each column in words."""
 
     @property
     def alt_text(self) -> str:
@@ -76,7 +76,7 @@ class Column:
     left: float
     width: float
     alive: float
-    """Shares of its probes in percent; the rest were inconclusive."""
+    """Shares of the probes in percent; the rest were inconclusive."""
     failed: float
     alt_text: str
 
@@ -107,7 +107,7 @@ class PlotSpan:
     key: str
     columns: Sequence[Column]
     areas: Sequence[Area]
-    """Results of probes, the later ones above the earlier."""
+    """Results of probes, later ones above earlier ones."""
     silences: Sequence[Stretch]
     """Periods without probes, and periods without answers."""
     plots: Sequence[Plot]
@@ -115,7 +115,7 @@ class PlotSpan:
     rows: Sequence[Row]
     """The latest first."""
     alt_text: str
-    """Results of its probes, in words."""
+    """Results of the probes, in words."""
 
 
 NUMBERS: Final = ("Answer", "Answered, it says", "Errors, it says", "p50, it says", "p99, it says")
@@ -133,9 +133,9 @@ class _SlotPosition:
 
 
 _Values = Sequence[tuple[_SlotPosition, SpreadShown | None]]
-"""One measure of each place."""
+"""One measure of each period."""
 _Series = tuple[str, str, _Values]
-"""Its name, its style, and itself."""
+"""Name, style and values."""
 _Words = Callable[[float], str]
 """Formats a value."""
 
@@ -208,7 +208,7 @@ def _answered(places: Sequence[_SlotPosition]) -> Plot | None:
     bottom = next(bottom for bottom in _BOTTOMS if min(values) >= bottom)
     scale = linear(bottom, 1.0, (bottom, (bottom + 1) / 2, 1.0))
     series = [("probes answered", "observed", seen), ("requests answered, it says", "reported", said)]
-    return _plot("Share of what was answered", series, scale, percent_text)
+    return _plot("Share of answered requests", series, scale, percent_text)
 
 
 def _errors(places: Sequence[_SlotPosition]) -> Plot | None:

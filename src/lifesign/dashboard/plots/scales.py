@@ -7,9 +7,9 @@ from typing import Final
 
 HEIGHT: Final = 100
 _EDGE: Final = 4.0
-"""Above and below what is drawn, so that a line at the end of the scale is seen whole."""
+"""Margin above and below, so that a line at the end of the scale is visible."""
 _SHORTEST_MS: Final = 0.1
-"""Shorter times are drawn here."""
+"""Shorter times are drawn at this value."""
 _MAX_DECADE_MARKS: Final = 5
 
 
