@@ -124,9 +124,10 @@ async def fetching(
 class Probes:
     """Probes one target again and again, remembering what is to be remembered."""
 
-    def __init__(self, prober: Prober, witness: Witness) -> None:
+    def __init__(self, prober: Prober, witness: Witness, credentials: CredentialStore) -> None:
         self._prober = prober
         self.witness = witness
+        self.credentials = credentials
         self.memory = ProbeMemory()
 
     async def report(self, url: str, *, at_s: float | None = None, **names: Any) -> ProbeReport:
@@ -150,7 +151,7 @@ async def probing(evidence: KeepsEvidence | None = None, **settings: Any) -> Asy
     async with fetching(wanted, credentials) as fetcher:
         witness = Witness(fetcher)
         prober = Prober(witness, wanted, evidence, opt_outs_of(wanted), credentials=credentials)
-        yield Probes(prober, witness)
+        yield Probes(prober, witness, credentials)
 
 
 async def see(url: str, **settings: Any) -> Observation:

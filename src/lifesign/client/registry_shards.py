@@ -14,6 +14,8 @@ from lifesign.client.registry_connection import (
     read_answer,
 )
 from lifesign.client.registry_errors import InvalidAnswer
+from lifesign.domain.credentials.scope import CredentialScope
+from lifesign.domain.models.credentials import places_of
 from lifesign.domain.models.observation_batch import ObservationAnswer, ObservationBatch
 from lifesign.domain.models.shards import (
     TTL_SECONDS,
@@ -72,12 +74,14 @@ class RegistryShards:
         reached_classes: Sequence[str] | None = None,
         wanted_witnesses: Mapping[str, int] | None = None,
         interval_s: float | None = None,
+        credentials: Sequence[CredentialScope] = (),
     ) -> HeldShards:
         """Report that a worker is alive, renew its shards (shard: token), and claim its share of the others.
 
         `companions` is the number of workers that start at the same time, and keep their share.
         `reached_classes` are network classes in which a witness answered within the last interval,
-        `wanted_witnesses` those in which more are wanted. The claim is repeated if there is no answer. Shards
+        `wanted_witnesses` those in which more are wanted. `credentials` are names and places of
+        the worker's credentials. The claim is repeated if there is no answer. Shards
         that were granted in between are granted again, with a new token.
         """
         sent_at_s = 0.0
@@ -90,6 +94,7 @@ class RegistryShards:
             reached_classes=None if reached_classes is None else list(reached_classes),
             wanted_witnesses=dict(wanted_witnesses or {}),
             interval_s=interval_s,
+            credentials=places_of(credentials),
         )
 
         def written() -> bytes:

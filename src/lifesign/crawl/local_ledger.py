@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from lifesign.crawl.local_registry import LocalRegistry
 from lifesign.domain.access.permissions import Role
+from lifesign.domain.models.credentials import places_of
 from lifesign.domain.models.observation_batch import MIN_INTERVAL_SECONDS, ObservationAnswer, ObservationBatch
 from lifesign.domain.models.shards import ShardClaimRequest, ShardGrant
 from lifesign.errors import LifesignError
@@ -73,6 +74,7 @@ class LocalLedger:
             wanted_witnesses=dict(standing.wanted),
             interval_s=max(MIN_INTERVAL_SECONDS, standing.interval_s),
             sent_at=self._now(),
+            credentials=places_of(standing.credentials),
         )
         grant = await self._do(claim_shards, body=asked)
         assert isinstance(grant, ShardGrant)  # noqa: S101 - it is what the function answers
@@ -87,6 +89,7 @@ class LocalLedger:
             ],
             news=news_of(grant.silent_classes, grant.confirmed_classes, grant.witnesses),
             reason=grant.reason,
+            missing_credentials=[each.other for each in grant.missing_credentials],
         )
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:

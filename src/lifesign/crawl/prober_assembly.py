@@ -24,6 +24,7 @@ class OpenProber:
     fetcher: Fetcher
     resolver: Resolver
     witnesses: WitnessRequests
+    credentials: CredentialStore
 
 
 @asynccontextmanager
@@ -63,7 +64,13 @@ async def open_prober(
             prober = Prober(
                 fetcher, definition, evidence, opt_outs, resolver.forget_absence, credentials=credentials
             )
-            yield OpenProber(prober=prober, fetcher=fetcher, resolver=resolver, witnesses=witnesses)
+            yield OpenProber(
+                prober=prober,
+                fetcher=fetcher,
+                resolver=resolver,
+                witnesses=witnesses,
+                credentials=credentials,
+            )
     finally:
         if evidence is not None:
             evidence.close()

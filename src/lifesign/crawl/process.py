@@ -85,6 +85,7 @@ async def run_worker(
             asks=opened.witnesses,
             unanswered=lambda: opened.resolver.faults,
             companions=config.companions,
+            credentials=opened.credentials,
             patience_s=DATABASE_PATIENCE_SECONDS if config.registry is None else MAX_QUEUED_SECONDS,
         )
         reporting = asyncio.create_task(_report_progress(worker, report))

@@ -4,7 +4,11 @@ import re
 from typing import Any
 
 from lifesign.domain.models.monitor import MonitorRecord
-from lifesign.domain.models.monitor_faults import silent_class_faults, unreached_target_faults
+from lifesign.domain.models.monitor_faults import (
+    missing_credential_faults,
+    silent_class_faults,
+    unreached_target_faults,
+)
 
 SINCE = "2026-11-23T08:00:00Z"
 LATER = "2026-11-23T09:00:00Z"
@@ -46,3 +50,13 @@ def test_targets_outside_of_a_definition_name_the_prober_and_the_setting() -> No
     assert re.search(r"prober key:a/w .*not allow 10\.1\.0\.0/16: 12 targets", fault.text)
     assert "prober key:b/w reaches" in fault.text
     assert "networks.allow" in fault.hint
+
+
+def test_a_missing_credential_names_both_probers_the_credential_and_the_place() -> None:
+    missing = {
+        "holder": "key:a/w", "held_by": "key:b/w", "name": "acme", "origin": "https://acme.example",
+        "path": "/billing",
+    }  # fmt: skip
+    (fault,) = missing_credential_faults(monitor(missing_credentials=[missing]))
+    for name in ("key:a/w", "key:b/w", "acme", "https://acme.example/billing", "no_credential"):
+        assert name in fault.text

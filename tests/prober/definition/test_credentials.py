@@ -4,7 +4,8 @@ import pytest
 from pydantic import ValidationError
 from tests.support.definitions import definition_of
 
-from lifesign.prober.definition.credentials import MAX_CREDENTIALS, CredentialSettings, sources_of
+from lifesign.domain.credentials.scope import MAX_CREDENTIALS
+from lifesign.prober.definition.credentials import CredentialSettings, sources_of
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.errors import InvalidDefinition
 

@@ -65,6 +65,7 @@ class Keeping:
             max_offset_s=30.0,
             witness_report=self._tell_standing,
             news=self.news.append,
+            missing_credentials=lambda _: None,
             chance=lambda: chance,
             companions=companions,
         )

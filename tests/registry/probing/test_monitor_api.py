@@ -28,6 +28,7 @@ async def test_registry_before_its_first_sweep_is_normal(api: RegistryApi) -> No
         "silent_classes": {},
         "confirmed_classes": {},
         "unreached_targets": [],
+        "missing_credentials": [],
         "excluded_downtime": [],
     }
     await api.sweep()

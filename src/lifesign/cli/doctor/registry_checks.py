@@ -17,6 +17,7 @@ from lifesign.domain.lifecycle.mass_exit import MonitorState
 from lifesign.domain.models.monitor import MonitorRecord
 from lifesign.domain.models.monitor_faults import (
     lost_evidence_text,
+    missing_credential_faults,
     silent_class_faults,
     suspension_text,
     unreached_target_faults,
@@ -158,7 +159,11 @@ def of_the_monitor(answer: bytes) -> Iterator[CheckResult]:
             lost_evidence_text(lost),
             "check the probers and their network: docs/when-wrong.md",
         )
-    for fault in (*silent_class_faults(monitor), *unreached_target_faults(monitor)):
+    for fault in (
+        *silent_class_faults(monitor),
+        *unreached_target_faults(monitor),
+        *missing_credential_faults(monitor),
+    ):
         yield CheckResult("evidence", "warning", fault.text, fault.hint)
 
 

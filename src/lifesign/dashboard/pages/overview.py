@@ -16,7 +16,12 @@ from lifesign.domain.base.clock_skew import offset_text
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.monitor import MonitorRecord, TrackRecord
-from lifesign.domain.models.monitor_faults import MonitorFault, silent_class_faults, unreached_target_faults
+from lifesign.domain.models.monitor_faults import (
+    MonitorFault,
+    missing_credential_faults,
+    silent_class_faults,
+    unreached_target_faults,
+)
 from lifesign.domain.observation.evidence_age import REASON_WORDS
 from lifesign.domain.text.counts import pluralize
 from lifesign.registry.transitions.agent_verdicts import assess_agent
@@ -112,7 +117,11 @@ def warnings(monitor: MonitorRecord, seen: ObservedCounts, clock_limit_s: float)
             f"There is no evidence about {pluralize(lost.agents, 'living agent')} since "
             f"{moment_text(lost.since)}: {reasons}."
         )
-    faults = (*silent_class_faults(monitor), *unreached_target_faults(monitor))
+    faults = (
+        *silent_class_faults(monitor),
+        *unreached_target_faults(monitor),
+        *missing_credential_faults(monitor),
+    )
     found += [sentence_of(fault) for fault in faults]
     found += [
         f"The clock of prober {holder} is {offset_text(offset_s)} the registry's. This affects no verdict."

@@ -13,6 +13,8 @@ from urllib.parse import unquote
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.net.target import is_on_origin_of
 
+MAX_CREDENTIALS: Final = 100
+"""Credentials of one prober."""
 MAX_DECODINGS: Final = 3
 """A path that is percent-encoded more often is in no scope: servers may decode it again."""
 REJECTED: Final = frozenset({401, 403})
@@ -64,6 +66,11 @@ class CredentialScope:
     path: str = "/"
     """Sent to this path and below; without a query."""
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """Origin and path, in one spelling."""
+        return self.origin, self.path.rstrip("/")
+
     def covers(self, url: str) -> bool:
         """Return whether the credential may be sent to a URL.
 
@@ -82,7 +89,7 @@ class CredentialScope:
 def scope_for(scopes: Iterable[CredentialScope], url: str) -> CredentialScope | None:
     """Return the scope with the longest path that covers a URL; None if none does."""
     covering = [scope for scope in scopes if scope.covers(url)]
-    return max(covering, key=lambda scope: len(scope.path.rstrip("/")), default=None)
+    return max(covering, key=lambda scope: len(scope.place[1]), default=None)
 
 
 def _plain_path(url: str) -> str | None:

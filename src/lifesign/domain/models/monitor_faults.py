@@ -61,3 +61,14 @@ def unreached_target_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
             f"{targets} that answered before cannot be probed (not_allowed){reached}",
             "give all probers of this registry the same networks.allow",
         )
+
+
+def missing_credential_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
+    """Yield which probers lack a credential that another one has."""
+    for each in monitor.missing_credentials:
+        place = f"{each.origin}{'' if each.path == '/' else each.path}"
+        yield MonitorFault(
+            f"prober {each.holder} has no credential for {place}, and prober {each.held_by} has "
+            f"{each.name}: what is behind a login there is not measured (no_credential)",
+            "give all probers of this registry the same credentials",
+        )

@@ -6,8 +6,10 @@ from pydantic import BaseModel, BeforeValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.credentials.scope import MAX_CREDENTIALS
 from lifesign.domain.health.document import INTEGRAL_FLOAT, Time
 from lifesign.domain.models.base import Body
+from lifesign.domain.models.credentials import CredentialPlace, MissingCredential
 from lifesign.domain.models.leases import Token
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.probe_memory import ProbeMemory
@@ -63,6 +65,8 @@ class ShardClaimRequest(Body):
     """Interval of the crawl in seconds."""
     sent_at: Time | None = None
     """Wall clock of the worker when it sent the claim. It affects no verdict; a wrong clock is reported."""
+    credentials: list[CredentialPlace] = Field(default_factory=list, max_length=MAX_CREDENTIALS)
+    """Names and places of the worker's credentials, never their secrets."""
 
 
 @fast_dataclass()
@@ -106,6 +110,9 @@ class ShardGrant(BaseModel):
     key reaches a strict superset of its network classes) or `no_progress` (it reported no result for two
     intervals while another worker did).
     """
+    missing_credentials: list[MissingCredential] = []
+    """Places for which another living worker has a credential, and the caller has none: what is behind a
+    login there is not measured (`no_credential`). At most 1,000."""
 
 
 class LivingProber(BaseModel):

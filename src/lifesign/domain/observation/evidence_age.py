@@ -53,6 +53,8 @@ class UnknownReason(StrEnum):
     """Only the date of a certificate failed, and the prober's clock is known to be wrong."""
     PROBER_FAULT = InconclusiveReason.PROBER_FAULT.value
     """A defect of the prober ended the probe."""
+    NO_CREDENTIAL = InconclusiveReason.NO_CREDENTIAL.value
+    """The target asked for a credential that another prober has, and its own prober lacks."""
 
 
 REASON_WORDS: Final[Mapping[UnknownReason, str]] = MappingProxyType({
@@ -66,6 +68,7 @@ REASON_WORDS: Final[Mapping[UnknownReason, str]] = MappingProxyType({
     UnknownReason.NOT_PROBED: "the probe did not take place",
     UnknownReason.PROBER_CLOCK: "its certificate fails by date, and the prober's clock is wrong",
     UnknownReason.PROBER_FAULT: "a defect of the prober ended the probe",
+    UnknownReason.NO_CREDENTIAL: "its prober lacks a credential that another prober has",
 })  # fmt: skip
 """Each reason in words, for people."""
 

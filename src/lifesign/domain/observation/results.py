@@ -111,6 +111,8 @@ class InconclusiveReason(StrEnum):
     """Only the date of a certificate failed, and the prober's clock is known to be wrong."""
     PROBER_FAULT = "prober_fault"
     """A defect of the prober ended the probe."""
+    NO_CREDENTIAL = "no_credential"
+    """The target asked for a credential that another prober has, and this one lacks."""
 
 
 CREDENTIAL_FAULTS: Final = frozenset({ResultClass.CREDENTIALS_REJECTED, ResultClass.TOKEN_ERROR})

@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from lifesign.domain.credentials.missing_credentials import OtherCredential, other_for
 from lifesign.domain.credentials.scope import CredentialScope, scope_for
 from lifesign.domain.credentials.secret import Scrubber
 from lifesign.errors import InvalidValue
@@ -74,6 +75,7 @@ class CredentialStore:
             for each, (setting, source) in zip(settings, sources_of(settings), strict=True)
             if source.env is None
         ]
+        self._missing: Sequence[OtherCredential] = ()
         self._clock = clock
         self._read_at_s = clock()
         self._stamps = {name: _stamp(source, setting) for name, setting, source in self._sources}
@@ -91,6 +93,27 @@ class CredentialStore:
         self._reload()
         scope = scope_for(self._scopes, url)
         return None if scope is None else self._credentials[scope.name]
+
+    @property
+    def scopes(self) -> Sequence[CredentialScope]:
+        """Names and places of all credentials."""
+        return self._scopes
+
+    def note_missing(self, missing: Sequence[OtherCredential]) -> None:
+        """Note the credentials that other probers have, and this one lacks; log each change once."""
+        if missing == self._missing:
+            return
+        for each in missing:
+            if each.scope.place not in {known.scope.place for known in self._missing}:
+                _log.warning(
+                    "this prober lacks a credential for %s%s, which prober %s has (%s)",
+                    each.scope.origin, each.scope.place[1], each.holder, each.scope.name,
+                )  # fmt: skip
+        self._missing = missing
+
+    def missing_for(self, url: str) -> OtherCredential | None:
+        """Return the credential that another prober would send to a URL, and this one lacks."""
+        return other_for(self._scopes, self._missing, url) if self._missing else None
 
     def _reload(self) -> None:
         """Read files again that changed; a secret that cannot be read any more stays in use."""

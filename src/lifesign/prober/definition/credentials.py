@@ -10,13 +10,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 from yarl import URL
 
-from lifesign.domain.credentials.scope import CredentialScope
+from lifesign.domain.credentials.scope import MAX_CREDENTIALS, CredentialScope
 from lifesign.domain.net.target import read_target
 from lifesign.domain.net.target_address import AddressRefused
 from lifesign.prober.definition.layer_settings import DefinitionMapping
 from lifesign.prober.definition.values import FileName, HealthPath, Name
 
-MAX_CREDENTIALS: Final = 100
 ENV_PATTERN: Final = "^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 SYSTEMD_PATTERN: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$"
 HEADER_PATTERN: Final = r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}$"

@@ -34,6 +34,7 @@ from lifesign.prober.probe.assertions import check_assertions, needs_body
 from lifesign.prober.probe.discovery import discover
 from lifesign.prober.probe.mcp_server import ServerLayers, find_server_health, nothing_asked, probe_server
 from lifesign.prober.probe.message import send_message
+from lifesign.prober.probe.missing_credential import without_refused
 from lifesign.prober.probe.other_origins import OtherOrigins
 from lifesign.prober.probe.readiness import read_health
 from lifesign.prober.probe.robots_check import check_robots_rules
@@ -260,9 +261,13 @@ class Prober:
         is_target = is_target_id(subject_id)
         document = visit.document
         has_document = readiness is not None and readiness.result in _WITH_DOCUMENT
-        layer = deciding({
+        given: dict[str, LayerResult | None] = {
             "discovery": discovery, "transport": transport, "readiness": readiness, "message": message,
-        })  # fmt: skip
+        }  # fmt: skip
+        given, missing = without_refused(visit, given)
+        answers, _ = without_refused(visit, paths or {})
+        discovery, transport, readiness, message = given.values()
+        layer = deciding(given)
         visit.deciding = layer
         network_class, address = self._contacts.place(visit)
         observation = Observation(
@@ -277,7 +282,7 @@ class Prober:
             reported_agent_id=visit.reported_agent_id,
             card_etag=visit.card_etag,
             certificate_expires_at=visit.certificate_expires_at,
-            paths=dict(paths) if paths else None,
+            paths={path: answer for path, answer in answers.items() if answer is not None} or None,
             assertions=check_assertions(
                 visit,
                 visit.checks,
@@ -286,13 +291,16 @@ class Prober:
                     "transport": transport,
                     "health": readiness,
                     "message": message,
-                    **(paths or {}),
+                    **answers,
                 },
             ),
-            inconclusive_reason=_inconclusive(visit, layer),
+            inconclusive_reason=_inconclusive(visit, layer, has_missing=missing is not None),
             network_class=network_class,
             address=address,
         )
+        if missing is not None:
+            # With the credential, the agent may have answered there: no failure beside it counts.
+            observation = observation.discounted(InconclusiveReason.NO_CREDENTIAL, missing)
         return _scrubbed(observation, visit) if self._credentials else observation
 
 
@@ -337,13 +345,17 @@ def _internal(defect: Exception) -> LayerResult:
     return LayerResult(result=ResultClass.INTERNAL, reason=f"a defect of the prober: {type(defect).__name__}")
 
 
-def _inconclusive(visit: ProbeSession, layer: LayerResult | None) -> InconclusiveReason | None:
+def _inconclusive(
+    visit: ProbeSession, layer: LayerResult | None, *, has_missing: bool
+) -> InconclusiveReason | None:
     """Return why a probe measured nothing, by the layer that decides; None if it measured anything."""
     if layer is None:
         return InconclusiveReason.NOT_PROBED
     reason = reason_of_inconclusive(layer.result)
     if reason is None:
         return None
+    if has_missing:
+        return InconclusiveReason.NO_CREDENTIAL
     fetched = visit.fetched_for(layer)
     if fetched is not None and fetched.is_network_fault:
         return InconclusiveReason.NO_WITNESS

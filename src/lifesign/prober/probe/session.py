@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from yarl import URL
 
 from lifesign.client.candidate_urls import CandidateUrl, ParsedAgentUrl, parse_agent_url, place_under
+from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.scope import REJECTED, SENDING, Purpose, Sending
 from lifesign.domain.net.target import is_on_origin_of
 from lifesign.domain.observation.results import MAX_REASON_CHARS, LayerResult, ProbedDocument, ResultClass
@@ -115,7 +116,7 @@ class ProbeSession:
         self._fetcher = fetcher
         self._evidence = evidence
         self._others = others
-        self._credentials = credentials or CredentialStore()
+        self._credentials = CredentialStore() if credentials is None else credentials
         self._led_to: set[URL] = set()
         """Origins besides the target's own."""
         self._total_s = definition.timeouts.total_seconds
@@ -313,6 +314,10 @@ class ProbeSession:
     def fetched_for(self, layer: LayerResult) -> Fetched | None:
         """Return the request that a layer is read from; None if it is read from none."""
         return next((fetched for each, fetched in self._layers if each is layer), None)
+
+    def missing_credential(self, url: str) -> OtherCredential | None:
+        """Return the credential that another prober would send to a URL, and this one lacks."""
+        return self._credentials.missing_for(url)
 
     def without_secrets(self, text: str) -> str:
         """Return a text without the secrets that the target may have sent back."""

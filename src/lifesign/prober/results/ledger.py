@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.credentials.missing_credentials import OtherCredential
+from lifesign.domain.credentials.scope import CredentialScope
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
 
@@ -122,7 +124,7 @@ class ShardBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WitnessReport:
-    """Facts about witnesses that a worker sends with a claim."""
+    """Facts about witnesses that a worker sends with a claim, and the places of its credentials."""
 
     interval_s: float = 300.0
     """Interval of the crawl, in seconds."""
@@ -130,6 +132,8 @@ class WitnessReport:
     """Network classes in which a witness answered within the last interval; None before that is known."""
     wanted: Mapping[str, int] = field(default_factory=dict)
     """Network classes without canaries in which too few targets answer, and how many more are wanted."""
+    credentials: Sequence[CredentialScope] = ()
+    """Where the worker sends its credentials."""
 
 
 NO_WITNESS_REPORT: Final = WitnessReport()
@@ -161,6 +165,8 @@ class Granted:
     """The ledger's time when it answered, in seconds since the epoch; None: that of this machine."""
     reason: str | None = None
     """Why the worker holds no shard, unless there is no free one."""
+    missing_credentials: Sequence[OtherCredential] = ()
+    """Credentials that other living workers have, and this one lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

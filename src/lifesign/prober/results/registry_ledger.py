@@ -76,6 +76,7 @@ class RegistryLedger:
             reached_classes=standing.reached_classes,
             wanted_witnesses=standing.wanted,
             interval_s=max(MIN_INTERVAL_SECONDS, standing.interval_s),
+            credentials=standing.credentials,
         )
         claimed = await _query(asking)
         grant = claimed.grant
@@ -92,6 +93,7 @@ class RegistryLedger:
             news=news_of(grant.silent_classes, grant.confirmed_classes, grant.witnesses),
             now_s=claimed.registry_now_s,
             reason=grant.reason,
+            missing_credentials=[each.other for each in grant.missing_credentials],
         )
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:

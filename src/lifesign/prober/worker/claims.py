@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from lifesign.domain.base.backoff import Backoff
+from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.tasks.lease import TTL_SECONDS
 from lifesign.prober.network.clock import Clock, LedgerClock
 from lifesign.prober.results.ledger import (
@@ -71,10 +72,13 @@ class ClaimRenewer:
         max_offset_s: float,
         witness_report: Callable[[], Awaitable[WitnessReport]],
         news: Callable[[WitnessNews], None],
+        missing_credentials: Callable[[Sequence[OtherCredential]], None],
         chance: Callable[[], float],
         companions: int = 0,
     ) -> None:
         """`witness_report` returns what this worker knows of witnesses, `news` takes the ledger's reply.
+
+        `missing_credentials` takes the credentials that other workers have, and this one lacks.
 
         A machine whose calendar differs from the ledger's by more than `max_offset_s` is reported.
         """
@@ -94,6 +98,7 @@ class ClaimRenewer:
         self._is_clock_wrong = False
         self._witness_report = witness_report
         self._news = news
+        self._missing_credentials = missing_credentials
         self._reason: str | None = None
         """Last reason of the ledger to withhold all shards."""
         self._chance = chance
@@ -141,6 +146,7 @@ class ClaimRenewer:
         self._take_time(granted, requested_at_s)
         self._take_reason(granted.reason)
         self._news(granted.news)
+        self._missing_credentials(granted.missing_credentials)
         held, lost = self._owned_shards.take(granted.claims)
         if self._owned_shards.tokens() != before:
             self._settling_s = FIRST_RETRY_SECONDS

@@ -9,10 +9,12 @@ import logging
 import random
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.text.counts import pluralize
+from lifesign.prober.credentials.store import CredentialStore
 from lifesign.prober.definition.event_loop_lag import SelfCheck
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.errors import PassDelayed
@@ -64,6 +66,7 @@ class ProbeWorker:
     only the answers of other probes are witnesses. `unanswered` counts lookups that no name server answered.
     `companions` is the number of workers that start at the same time: their share is left to them. A census
     waits `patience_s` for an unreachable ledger; the default is the time for which results are held.
+    `credentials` are those that `prober` uses.
     """
 
     def __init__(
@@ -80,7 +83,9 @@ class ProbeWorker:
         companions: int = 0,
         patience_s: float = MAX_QUEUED_SECONDS,
         chance: Callable[[], float] = random.random,
+        credentials: CredentialStore | None = None,
     ) -> None:
+        self._credentials = CredentialStore() if credentials is None else credentials
         limits, cadence = definition.limits, definition.cadence.policy()
         policy, interval_s = definition.witnesses.policy(), definition.cadence.interval_seconds
         self._ledger = ledger
@@ -155,6 +160,7 @@ class ProbeWorker:
             max_offset_s=policy.max_clock_offset_s,
             witness_report=self._witness_report,
             news=self._witnesses.take_news,
+            missing_credentials=self._credentials.note_missing,
             chance=chance,
             companions=companions,
         )
@@ -209,7 +215,7 @@ class ProbeWorker:
 
     async def _witness_report(self) -> WitnessReport:
         self._witnesses.has_read_targets = self._has_begun
-        return await self._witnesses.witness_report()
+        return replace(await self._witnesses.witness_report(), credentials=self._credentials.scopes)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Probe every target at its times until `stop` is set; then report what is finished, and leave."""

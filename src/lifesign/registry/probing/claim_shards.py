@@ -58,6 +58,7 @@ from lifesign.registry.errors import TooMany, TooManyWorkers
 from lifesign.registry.leases.hold_lease import holder_of
 from lifesign.registry.policies import Policies
 from lifesign.registry.probing.hand_out_witnesses import Recipient, hand_out, news_for_probers
+from lifesign.registry.probing.prober_credentials import missing_for
 from lifesign.registry.transitions import lease_events
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.transaction import Transaction
@@ -205,6 +206,7 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
         confirmed_classes=news.confirmed_classes,
         clock_offset_s=offset_s,
         reason=reason,
+        missing_credentials=missing_for(living, holder),
     )
     return OperationReply(content=answer)
 
@@ -276,6 +278,7 @@ def _join(
         interval_s=request.interval_s,
         reached=None if request.reached_classes is None else tuple(request.reached_classes),
         offset_s=offset_s,
+        credentials=tuple(place.scope for place in request.credentials),
     )
     probers.store(transaction, prober)
     prober_reports.fold_left(transaction, {each.holder for each in others} | {holder})

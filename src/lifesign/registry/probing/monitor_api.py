@@ -33,10 +33,12 @@ from lifesign.domain.models.monitor import (
     TrackRecord,
     UnreachedTargetsShown,
 )
+from lifesign.domain.net.target import SHARDS
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import NetworkClassNotFound, TargetGone, TargetNotFound
 from lifesign.registry.probing.evidence_watch import watched_in
 from lifesign.registry.probing.hand_out_witnesses import mass_silence_in
+from lifesign.registry.probing.prober_credentials import all_missing
 from lifesign.registry.transitions.monitor_row import (
     ExcludedTime,
     confirmed_in,
@@ -50,7 +52,7 @@ from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
-from lifesign.storage.probing import liveness
+from lifesign.storage.probing import liveness, probers
 from lifesign.storage.targets import target_rows
 
 PATH = "/api/v1/monitor"
@@ -64,7 +66,7 @@ def show_monitor(transaction: Transaction, call: Call) -> OperationReply:
     row = registry_row.find(transaction)
     now_s = transaction.now_s
     monitors = mass_exit.new_monitors(now_s) if row is None else monitors_in(row, now_s)
-    return OperationReply(content=_shown(monitors, row, call.policies.mass_exit))
+    return OperationReply(content=_shown(transaction, monitors, row, call.policies.mass_exit))
 
 
 def release_suspension(transaction: Transaction, call: Call) -> OperationReply:
@@ -78,7 +80,8 @@ def release_suspension(transaction: Transaction, call: Call) -> OperationReply:
             row = with_assessment(row, track, look, now_s)
             event_log.append(transaction, monitor_turned(look, track, call.actor))
     registry_row.store(transaction, row)
-    return OperationReply(content=_shown(monitors_in(row, now_s), row, call.policies.mass_exit))
+    shown = _shown(transaction, monitors_in(row, now_s), row, call.policies.mass_exit)
+    return OperationReply(content=shown)
 
 
 def confirm_outage(transaction: Transaction, call: Call) -> OperationReply:
@@ -144,7 +147,9 @@ def _lost_evidence(watched: EvidenceWatchState) -> LostEvidence | None:
     )
 
 
-def _shown(monitors: Monitors, row: RegistryRow | None, policy: MonitorPolicy) -> MonitorRecord:
+def _shown(
+    transaction: Transaction, monitors: Monitors, row: RegistryRow | None, policy: MonitorPolicy
+) -> MonitorRecord:
     excluded_downtime = ExcludedTime() if row is None else excluded_time_in(row)
     spans = [
         *excluded_downtime.spans,
@@ -160,6 +165,7 @@ def _shown(monitors: Monitors, row: RegistryRow | None, policy: MonitorPolicy) -
         confirmed_classes={} if row is None else _moments(confirmed_in(row)),
         lost_evidence=None if row is None else _lost_evidence(watched_in(row)),
         unreached_targets=[] if row is None else [_unreached(each) for each in watched_in(row).unreached],
+        missing_credentials=all_missing(probers.living(transaction, SHARDS)),
         excluded_downtime=[
             ShownSpan(begin=moment(span.begin_s), end=moment(span.end_s)) for span in sorted(spans)
         ],

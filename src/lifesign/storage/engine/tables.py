@@ -487,6 +487,7 @@ probers = Table(
     Column("interval_s", Double, comment="of its crawl"),
     Column("reached", Text, comment="network classes in which a witness answered it, as JSON"),
     Column("offset_s", Double, comment="its wall clock minus ours"),
+    Column("credentials", Text, comment="names and places of its credentials, as JSON"),
 )
 
 # Apart from `probers`, which a claim locks as a whole: who reports does not wait for claims. Of workers that

@@ -298,6 +298,11 @@ def _create_probers() -> None:
         sa.Column("interval_s", sa.Double(), comment="of its crawl"),
         sa.Column("reached", sa.Text(), comment="network classes in which a witness answered it, as JSON"),
         sa.Column("offset_s", sa.Double(), comment="its wall clock minus ours"),
+        sa.Column(
+            "credentials",
+            sa.Text(),
+            comment="names and places of its credentials, as JSON",
+        ),
         sa.PrimaryKeyConstraint("holder", name="pk_probers"),
     )
 

@@ -1,0 +1,38 @@
+"""Answers that ask for a credential which another prober has: they say nothing about what is behind it."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from lifesign.domain.credentials.missing_credentials import OtherCredential
+from lifesign.domain.observation.results import CREDENTIAL_FAULTS, LayerResult, ResultClass
+from lifesign.prober.probe.session import ProbeSession
+
+_REFUSED: Final = CREDENTIAL_FAULTS | {ResultClass.GATED}
+
+
+def refused_for_want(visit: ProbeSession, layer: LayerResult | None) -> str | None:
+    """Return which credential an answer asked for that another prober has; None if it asked for none."""
+    if layer is None or layer.result not in _REFUSED:
+        return None
+    fetched = visit.fetched_for(layer)
+    missing = None if fetched is None else visit.missing_credential(str(fetched.url))
+    return None if missing is None else missing_text(missing)
+
+
+def without_refused(
+    visit: ProbeSession, layers: Mapping[str, LayerResult | None]
+) -> tuple[dict[str, LayerResult | None], str | None]:
+    """Return layers with such answers as not measured, and the first reason; None if there are none."""
+    changed = dict(layers)
+    first: str | None = None
+    for name, layer in layers.items():
+        why = refused_for_want(visit, layer)
+        if why is not None and layer is not None:
+            first = first or why
+            changed[name] = visit.changed(layer, ResultClass.NOT_MEASURED, why)
+    return changed, first
+
+
+def missing_text(missing: OtherCredential) -> str:
+    """Return in words what a prober lacks."""
+    return f"no credential: prober {missing.holder} has the credential {missing.scope.name}"

@@ -1,0 +1,41 @@
+import pytest
+from pydantic import ValidationError
+
+from lifesign.domain.credentials.missing_credentials import OtherCredential
+from lifesign.domain.credentials.scope import CredentialScope
+from lifesign.domain.models.credentials import CredentialPlace, missing_of, places_of
+
+SCOPE = CredentialScope(name="acme", origin="https://agents.acme.example", path="/billing")
+
+
+def test_places_and_missing_credentials_keep_what_rules_see() -> None:
+    (place,) = places_of([SCOPE])
+    assert CredentialPlace.model_validate_json(place.model_dump_json()).scope == SCOPE
+    (missing,) = missing_of("key:a/w", [OtherCredential(holder="key:b/w", scope=SCOPE)])
+    assert (missing.holder, missing.held_by) == ("key:a/w", "key:b/w")
+    assert missing.other == OtherCredential(holder="key:b/w", scope=SCOPE)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"name": "ACME"},
+        {"name": "a" * 65},
+        {"name": "a\n"},
+        {"origin": "ftp://agents.acme.example"},
+        {"origin": "https://agents.acme.example/billing"},
+        {"origin": "https://user@agents.acme.example"},
+        {"origin": "https://agents.acme.example?x"},
+        {"origin": "https://" + "a" * 301},
+        {"origin": "https://agents.acme.example\x1b[2J"},
+        {"path": "billing"},
+        {"path": "/" + "a" * 512},
+        {"path": "/a b"},
+        {"bearer": "a secret"},
+    ],
+)
+def test_odd_places_are_refused(members: dict[str, str]) -> None:
+    least = {"name": "acme", "origin": "https://agents.acme.example"}
+    CredentialPlace.model_validate(least)
+    with pytest.raises(ValidationError):
+        CredentialPlace.model_validate(least | members)

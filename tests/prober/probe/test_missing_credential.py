@@ -1,0 +1,93 @@
+"""Targets behind a login whose credential another prober has."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.prober.credentials.test_store import RPC, TOKEN, behind_login, settings
+from tests.support.agent_check import card, document
+from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, HostileServer, answer, as_json, serving
+from tests.support.probing import Probes, layer, probing, results
+
+from lifesign.domain.credentials.missing_credentials import OtherCredential
+from lifesign.domain.credentials.scope import CredentialScope
+from lifesign.domain.observation.results import InconclusiveReason, Observation, ResultClass
+
+HOLDER = "key:other/w"
+
+
+def others(origin: str, path: str = "/") -> list[OtherCredential]:
+    scope = CredentialScope(name="acme", origin=origin, path=path)
+    return [OtherCredential(holder=HOLDER, scope=scope)]
+
+
+@asynccontextmanager
+async def without_credential(path: str = "/", **given: Any) -> AsyncIterator[tuple[HostileServer, Probes]]:
+    """Probe an agent whose interface is behind a login, as a prober that lacks the credential."""
+    async with serving({RPC: behind_login(answer(405))}) as server, probing(**given) as probes:
+        server.replies[CARD_PATH] = behind_login(as_json(card(url=server.url + RPC)))
+        server.replies[HEALTH_PATH] = behind_login(as_json(document()))
+        probes.credentials.note_missing(others(server.url, path))
+        yield server, probes
+
+
+def assert_not_measured(observation: Observation) -> None:
+    assert observation.result is ResultClass.NOT_MEASURED
+    assert observation.inconclusive_reason is InconclusiveReason.NO_CREDENTIAL
+    assert not observation.is_liveness_signal
+    assert not observation.is_measured_failure
+
+
+async def test_what_another_prober_could_measure_is_not_measured() -> None:
+    async with without_credential() as (server, probes):
+        seen = await probes.see(server.url)
+        assert set(results(seen).values()) == {"not_measured"}
+        assert_not_measured(seen)
+        for name in (HOLDER, "acme"):
+            assert name in layer(seen.discovery).reason
+        # Once no other prober has it, the same answer is `gated`.
+        probes.credentials.note_missing([])
+        assert (await probes.see(server.url)).result is ResultClass.GATED
+
+
+async def test_another_place_stays_gated() -> None:
+    async with without_credential("/elsewhere") as (server, probes):
+        assert (await probes.see(server.url)).result is ResultClass.GATED
+
+
+async def test_no_failure_beside_the_login_counts() -> None:
+    async with without_credential() as (server, probes):
+        server.replies[CARD_PATH] = answer(500)
+        seen = await probes.see(server.url)
+        assert set(results(seen).values()) == {"not_measured"}
+        assert_not_measured(seen)
+
+
+async def test_a_public_card_is_measured_as_before() -> None:
+    async with without_credential() as (server, probes):
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        seen = await probes.see(server.url)
+        assert results(seen) == {"discovery": "ok", "transport": "not_measured", "readiness": "not_measured"}
+        assert seen.result is ResultClass.OK
+        assert seen.inconclusive_reason is None
+
+
+async def test_paths_are_not_measured_either() -> None:
+    async with without_credential(ask={"paths": ["/ping", "/open"]}) as (server, probes):
+        server.replies["/ping"], server.replies["/open"] = answer(403), answer(200)
+        seen = await probes.see(server.url)
+        assert {path: each.result.value for path, each in (seen.paths or {}).items()} == {
+            "/ping": "not_measured", "/open": "ok",
+        }  # fmt: skip
+
+
+async def test_a_credential_for_a_shorter_path_does_not_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_TOKEN", TOKEN)
+    async with serving({RPC: behind_login(answer(405), token="of-the-longer-path")}) as server:
+        server.replies[CARD_PATH] = answer(404)
+        async with probing(**settings(server.url), ask={"health": False}) as probes:
+            server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+            assert results(await probes.see(server.url))["transport"] == "credentials_rejected"
+            probes.credentials.note_missing(others(server.url, RPC))
+            assert results(await probes.see(server.url))["transport"] == "not_measured"

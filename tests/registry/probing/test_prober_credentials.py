@@ -1,0 +1,81 @@
+"""Credentials that one prober has and another one lacks."""
+
+from typing import Any
+
+import pytest
+from tests.support.databases import WoundClock
+from tests.support.directory_api import SHARDS as PATH
+from tests.support.registry_api import RegistryApi
+
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.credentials.missing_credentials import MAX_MISSING
+from lifesign.domain.credentials.scope import MAX_CREDENTIALS
+from lifesign.registry.probing.prober_credentials import MAX_SHOWN
+
+ACME = {"name": "acme", "origin": "https://agents.acme.example", "path": "/billing"}
+LAB = {"name": "lab", "origin": "https://lab.example", "path": "/"}
+HOLDER = "key:key_prober_"
+
+
+async def missing(api: RegistryApi, worker: str, *credentials: dict[str, str]) -> list[dict[str, Any]]:
+    """Claim as a worker with these credentials, and return what it lacks."""
+    body = {"worker": worker, "held": {}, "credentials": credentials}
+    answer = await api.ask("POST", f"{PATH}/claim", body, key=Role.PROBER)
+    assert answer.status == 200, answer.body
+    found: list[dict[str, Any]] = answer.json()["missing_credentials"]
+    return found
+
+
+async def shown(api: RegistryApi) -> list[dict[str, Any]]:
+    record: dict[str, Any] = (await api.ask("GET", "/api/v1/monitor", key=Role.READER)).json()
+    return list(record["missing_credentials"])
+
+
+@pytest.mark.both_databases
+async def test_a_prober_learns_which_credentials_others_have(api: RegistryApi) -> None:
+    assert await missing(api, "a", ACME, LAB) == []
+    lacks_acme = ACME | {"holder": f"{HOLDER}/b", "held_by": f"{HOLDER}/a"}
+    assert await missing(api, "b", LAB) == [lacks_acme]
+    assert await shown(api) == [lacks_acme]
+    assert await missing(api, "a", ACME, LAB) == []
+
+
+async def test_nothing_is_missing_once_it_is_given_or_its_prober_is_gone(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await missing(api, "a", ACME)
+    assert len(await missing(api, "b")) == 1
+    assert await missing(api, "b", ACME | {"name": "other-name", "path": "/billing/"}) == []
+    assert len(await missing(api, "b")) == 1
+    clock.advance(61)
+    assert await missing(api, "b") == []
+    assert await shown(api) == []
+
+
+async def test_two_that_lack_what_the_other_has_are_both_named(api: RegistryApi) -> None:
+    await missing(api, "a", ACME)
+    await missing(api, "b", LAB)
+    assert [(each["holder"][-1], each["name"], each["held_by"][-1]) for each in await shown(api)] == [
+        ("a", "lab", "b"), ("b", "acme", "a"),
+    ]  # fmt: skip
+
+
+async def test_the_number_of_places_is_bounded(api: RegistryApi) -> None:
+    async def claim(worker: str, count: int) -> int:
+        places = [ACME | {"path": f"/{worker}/{number}"} for number in range(count)]
+        body = {"worker": worker, "held": {}, "credentials": places}
+        return (await api.ask("POST", f"{PATH}/claim", body, key=Role.PROBER)).status
+
+    assert await claim("a", MAX_CREDENTIALS + 1) == 422
+    workers = MAX_MISSING // MAX_CREDENTIALS + 2
+    for number in range(workers):
+        assert await claim(f"w{number}", MAX_CREDENTIALS) == 200
+    assert len(await missing(api, "b")) == MAX_MISSING
+    assert len(await shown(api)) == MAX_SHOWN
+
+
+async def test_a_secret_in_a_claim_is_refused(api: RegistryApi) -> None:
+    body = {"worker": "a", "held": {}, "credentials": [ACME | {"bearer": "a-secret-token"}]}
+    answer = await api.ask("POST", f"{PATH}/claim", body, key=Role.PROBER)
+    assert answer.status == 422
+    assert b"a-secret-token" not in answer.body
