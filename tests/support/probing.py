@@ -43,10 +43,17 @@ def definition(**settings: Any) -> ProbeDefinition:
     )
 
 
-def entry(url: str, memory: ProbeMemory | None = None, subject_id: str | None = None) -> TargetEntry:
+def entry(
+    url: str, memory: ProbeMemory | None = None, subject_id: str | None = None, *, is_repeat: bool = False
+) -> TargetEntry:
     target = read_target(url)
     assert isinstance(target, str)
-    return TargetEntry(subject_id=subject_id or target_id(target), url=target, memory=memory or ProbeMemory())
+    return TargetEntry(
+        subject_id=subject_id or target_id(target),
+        url=target,
+        memory=memory or ProbeMemory(),
+        is_repeat=is_repeat,
+    )
 
 
 class Witness:
@@ -137,8 +144,8 @@ class Probes:
         self.memory = ProbeMemory.from_json(report.memory.to_json())
         return report
 
-    async def see(self, url: str, *, at_s: float | None = None) -> Observation:
-        observation = (await self.report(url, at_s=at_s)).observation
+    async def see(self, url: str, *, at_s: float | None = None, is_repeat: bool = False) -> Observation:
+        observation = (await self.report(url, at_s=at_s, is_repeat=is_repeat)).observation
         # As it reaches a registry.
         assert Observation.model_validate_json(observation.model_dump_json()) == observation
         return observation

@@ -23,6 +23,12 @@ def test_a_document_is_as_old_as_it_was_when_it_was_read() -> None:
     assert "healthy, 4 s old\n" in shown(seen)
 
 
+def test_list_of_tools_has_a_row_of_its_own() -> None:
+    tools = LayerResult(result=ResultClass.TOO_LARGE)
+    seen = Observation(target_url=URL, observed_at=READ_AT, discovery=OK, tools=tools)
+    assert [line.split()[:2] for line in shown(seen).splitlines()[-1:]] == [["tools", "too_large"]]
+
+
 def test_who_lives_does_so_by_all_that_is_known() -> None:
     why = "a card, an interface that answers"
     answers = Observation(target_url=URL, observed_at=READ_AT, transport=OK)

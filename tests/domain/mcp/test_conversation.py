@@ -9,11 +9,14 @@ from tests.support.properties import examples
 from lifesign.domain.mcp.conversation import (
     CURRENT_VERSION,
     EVENT_STREAM,
+    FIRST_ID,
     HANDSHAKE_VERSION,
+    MAX_CODE,
     MAX_EVENTS,
     NO_REPLY,
-    REQUEST_ID,
+    Generation,
     McpReply,
+    McpSession,
     discover_request,
     initialize_request,
     initialized_notification,
@@ -32,7 +35,7 @@ DISCOVERED = {"supportedVersions": [CURRENT_VERSION], "capabilities": {}}
 
 
 def answer(**members: Any) -> bytes:
-    return json.dumps({"jsonrpc": "2.0", "id": REQUEST_ID, **members}).encode()
+    return json.dumps({"jsonrpc": "2.0", "id": FIRST_ID, **members}).encode()
 
 
 def event(data: bytes) -> bytes:
@@ -55,10 +58,24 @@ def test_requests_name_method_version_and_client() -> None:
 
 
 def test_session_is_sent_only_if_there_is_one() -> None:
-    assert initialized_notification("2025-06-18", "abc").headers["Mcp-Session-Id"] == "abc"
-    assert "id" not in json.loads(initialized_notification("2025-06-18", None).body)
-    assert "Mcp-Session-Id" not in ping_request("2025-06-18", None).headers
-    assert ping_request("2025-06-18", None).headers["MCP-Protocol-Version"] == "2025-06-18"
+    with_id = McpSession(Generation.HANDSHAKE, "2025-06-18", "abc")
+    without = McpSession(Generation.HANDSHAKE, "2025-06-18")
+    assert initialized_notification(with_id).headers["Mcp-Session-Id"] == "abc"
+    assert "id" not in json.loads(initialized_notification(without).body)
+    assert "Mcp-Session-Id" not in ping_request(without, request_id=2).headers
+    assert ping_request(without, request_id=2).headers["MCP-Protocol-Version"] == "2025-06-18"
+
+
+def test_requests_of_a_handshake_have_no_meta_and_their_own_ids() -> None:
+    sent = ping_request(McpSession(Generation.HANDSHAKE, "2025-06-18"), request_id=7)
+    assert json.loads(sent.body) == {"jsonrpc": "2.0", "id": 7, "method": "ping"}
+    assert sent.request_id == 7
+    assert read_reply(JSON, answer(result={}), 7) == NO_REPLY
+
+
+@pytest.mark.parametrize("code", ["x", 1.5, True, None, MAX_CODE, -(10**4000)])
+def test_unusable_code_of_an_error_is_zero(code: object) -> None:
+    assert read_reply(JSON, answer(error={"code": code})).code == 0
 
 
 @pytest.mark.parametrize("content_type", [JSON, EVENT_STREAM])
@@ -71,15 +88,15 @@ def test_reply_is_read_from_json_and_from_events(content_type: str) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        {"id": str(REQUEST_ID), "result": {}},
-        {"id": float(REQUEST_ID), "result": {}},
+        {"id": str(FIRST_ID), "result": {}},
+        {"id": float(FIRST_ID), "result": {}},
         {"id": True, "result": {}},
         {"id": None, "result": {}},
-        {"id": REQUEST_ID + 1, "result": {}},
-        {"id": REQUEST_ID, "method": "ping", "result": {}},
-        {"id": REQUEST_ID, "result": []},
-        {"id": REQUEST_ID},
-        {"id": REQUEST_ID, "jsonrpc": "1.0", "result": {}},
+        {"id": FIRST_ID + 1, "result": {}},
+        {"id": FIRST_ID, "method": "ping", "result": {}},
+        {"id": FIRST_ID, "result": []},
+        {"id": FIRST_ID},
+        {"id": FIRST_ID, "jsonrpc": "1.0", "result": {}},
     ],
 )
 def test_other_messages_are_no_reply(message: dict[str, Any]) -> None:
@@ -88,7 +105,7 @@ def test_other_messages_are_no_reply(message: dict[str, Any]) -> None:
 
 def test_reply_in_a_batch_is_found_and_a_batch_without_it_is_none() -> None:
     batch = [{"jsonrpc": "2.0", "id": number, "result": {"n": number}} for number in range(5)]
-    assert read_reply(JSON, json.dumps(batch).encode()).result == {"n": REQUEST_ID}
+    assert read_reply(JSON, json.dumps(batch).encode()).result == {"n": FIRST_ID}
     others = [{"jsonrpc": "2.0", "id": -1, "result": {}}] * 10_000
     assert read_reply(JSON, json.dumps(others).encode()) == NO_REPLY
 

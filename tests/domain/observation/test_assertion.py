@@ -108,6 +108,12 @@ def test_content_that_is_not_known_fails_no_assertion() -> None:
     assert outcome(Check.STATUS, 204, has_content=False) is FAILED
 
 
+def test_content_of_an_answer_that_states_a_failure_is_never_as_expected() -> None:
+    assert outcome(Check.TEXT_CONTAINS, "all is well", has_failed=True) is FAILED
+    assert outcome(Check.EQUALS, 12, "/queue/depth", has_failed=True) is FAILED
+    assert outcome(Check.STATUS, 200, has_failed=True) is OK
+
+
 @pytest.mark.parametrize(
     ("expected", "result"), [(200, NOT_MEASURED), (404, NOT_MEASURED), (401, OK), (403, FAILED)]
 )

@@ -18,6 +18,10 @@ def test_paths_are_requested_once_in_their_order() -> None:
         ({"card": False, "transport": False, "health": False}, "nothing_asked"),
         ({"card": False, "message": {"text": "hi"}, "transport": False}, "no_card"),
         ({"message": {"text": ""}}, "string_too_short"),
+        ({"call": {"tool": "search"}}, "no_tools"),
+        ({"tools": True, "call": {"tool": ""}}, "string_too_short"),
+        ({"tools": True, "call": {"tool": "a", "arguments": {"q": float("nan")}}}, "arguments"),
+        ({"tools": True, "call": {"tool": "a", "arguments": {"q": "x" * 65_536}}}, "arguments_too_large"),
         ({"paths": [f"/{number}" for number in range(MAX_PATHS + 1)]}, "too_long"),
     ],
 )

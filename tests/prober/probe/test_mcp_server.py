@@ -15,7 +15,8 @@ from tests.support.uvicorn_thread import served
 from lifesign.domain.mcp.conversation import CURRENT_VERSION, Generation
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
-from lifesign.prober.probe.mcp_server import MAX_ANSWER_BYTES, RETRY_DISCOVERY_SECONDS
+from lifesign.prober.probe.mcp_exchange import MAX_ANSWER_BYTES
+from lifesign.prober.probe.mcp_server import RETRY_DISCOVERY_SECONDS
 
 DAY_S = 1_790_000_000.0
 DISCOVER, INITIALIZE = "server/discover", "initialize"

@@ -54,6 +54,7 @@ def write_observation(
         _row(name, layer)
         for name, layer in (
             *((LAYER_WORDS[name], layer) for name, layer in layers_of(seen)),
+            *(() if seen.tools is None else (("tools", seen.tools),)),
             *(seen.paths or {}).items(),
         )
     ]

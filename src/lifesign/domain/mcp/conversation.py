@@ -1,7 +1,7 @@
 """Requests to an MCP server, and its answers (Model Context Protocol, 2025-03-26 to 2026-07-28).
 
 A server of 2026-07-28 answers `server/discover` without a session. An older one needs a handshake:
-`initialize`, then `notifications/initialized`. The prober calls no tool here.
+`initialize`, then `notifications/initialized`. `tools` has the requests about tools.
 """
 
 import json
@@ -29,7 +29,9 @@ MAX_EVENTS: Final = 1_000
 """Maximum of events that are read before the answer: a server may send notifications first."""
 MAX_VERSION_CHARS: Final = 32
 MAX_NAME_CHARS: Final = 64
-REQUEST_ID: Final = 1
+FIRST_ID: Final = 1
+"""Identifier of the first request of a session; each further one has the next number."""
+MAX_CODE: Final = 10**9
 UNSUPPORTED_VERSION: Final = -32022
 _ERRORS_OF_CURRENT: Final = frozenset({-32020, -32021, UNSUPPORTED_VERSION})
 """Codes that only a server of 2026-07-28 or later answers with."""
@@ -53,6 +55,37 @@ class McpRequest:
 
     body: bytes
     headers: Mapping[str, str]
+    request_id: int = FIRST_ID
+    """Identifier of the answer; a notification has none, and no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class McpSession:
+    """How requests follow the first one."""
+
+    generation: Generation
+    version: str
+    session_id: str | None = None
+    """Of a handshake, if the server gave one."""
+
+    def request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        request_id: int,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> McpRequest:
+        """Return a request of this session; `headers` are further ones."""
+        if self.generation is Generation.STATELESS:
+            params = {**(params or {}), "_meta": _meta(self.version)}
+        return _request(method, params, {**self.headers, **headers}, request_id)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers of every request, without those of its method."""
+        session = {} if self.session_id is None else {SESSION_HEADER: self.session_id}
+        return {**_REQUEST_HEADERS, "MCP-Protocol-Version": self.version, **session}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,40 +106,30 @@ class McpReply:
 NO_REPLY: Final = McpReply()
 
 
-def discover_request(version: str = CURRENT_VERSION) -> McpRequest:
+def discover_request(version: str = CURRENT_VERSION, *, request_id: int = FIRST_ID) -> McpRequest:
     """Return `server/discover`."""
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": version,
-        "io.modelcontextprotocol/clientInfo": dict(_CLIENT),
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }
-    return _request("server/discover", {"_meta": meta}, {"MCP-Protocol-Version": version})
+    session = McpSession(Generation.STATELESS, version)
+    return session.request("server/discover", request_id=request_id)
 
 
-def initialize_request() -> McpRequest:
+def initialize_request(*, request_id: int = FIRST_ID) -> McpRequest:
     """Return `initialize`."""
     params = {"protocolVersion": HANDSHAKE_VERSION, "capabilities": {}, "clientInfo": dict(_CLIENT)}
-    return _request("initialize", params, {})
+    return _request("initialize", params, {}, request_id)
 
 
-def initialized_notification(version: str, session_id: str | None) -> McpRequest:
+def initialized_notification(session: McpSession) -> McpRequest:
     """Return the notification that ends a handshake."""
     body = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-    return McpRequest(json.dumps(body).encode(), session_headers(version, session_id))
+    return McpRequest(json.dumps(body).encode(), session.headers)
 
 
-def ping_request(version: str, session_id: str | None) -> McpRequest:
+def ping_request(session: McpSession, *, request_id: int) -> McpRequest:
     """Return `ping`, which shows that a session works."""
-    return _request("ping", None, session_headers(version, session_id))
+    return session.request("ping", request_id=request_id)
 
 
-def session_headers(version: str, session_id: str | None) -> Mapping[str, str]:
-    """Return the headers of requests after a handshake."""
-    session = {} if session_id is None else {SESSION_HEADER: session_id}
-    return {**_REQUEST_HEADERS, "MCP-Protocol-Version": version, **session}
-
-
-def read_reply(content_type: str, body: bytes) -> McpReply:
+def read_reply(content_type: str, body: bytes, request_id: int = FIRST_ID) -> McpReply:
     """Return the answer to our request in a body; NO_REPLY if there is none.
 
     Messages with a `method` are requests and notifications of the server, and never its answer. The id must
@@ -115,7 +138,7 @@ def read_reply(content_type: str, body: bytes) -> McpReply:
     values = _values_of_stream(body) if content_type == EVENT_STREAM else iter((parse_or_none(body),))
     for value in values:
         for message in value if isinstance(value, list) else (value,):
-            if isinstance(message, dict) and "method" not in message and _is_ours(message):
+            if isinstance(message, dict) and "method" not in message and _answers(message, request_id):
                 return _read_message(message)
     return NO_REPLY
 
@@ -176,12 +199,23 @@ def usable_session(session_id: str) -> str | None:
     return session_id if is_usable else None
 
 
-def _request(method: str, params: Mapping[str, Any] | None, headers: Mapping[str, str]) -> McpRequest:
-    message: dict[str, Any] = {"jsonrpc": "2.0", "id": REQUEST_ID, "method": method}
+def _meta(version: str) -> Mapping[str, Any]:
+    return {
+        "io.modelcontextprotocol/protocolVersion": version,
+        "io.modelcontextprotocol/clientInfo": dict(_CLIENT),
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+
+
+def _request(
+    method: str, params: Mapping[str, Any] | None, headers: Mapping[str, str], request_id: int
+) -> McpRequest:
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id, "method": method}
     if params is not None:
         message["params"] = params
     # Servers since 2026-07-28 require the method's name; older ones ignore it.
-    return McpRequest(json.dumps(message).encode(), {**_REQUEST_HEADERS, "Mcp-Method": method, **headers})
+    sent = {**_REQUEST_HEADERS, "Mcp-Method": method, **headers}
+    return McpRequest(json.dumps(message).encode(), sent, request_id)
 
 
 def _values_of_stream(body: bytes) -> Iterator[object]:
@@ -191,14 +225,16 @@ def _values_of_stream(body: bytes) -> Iterator[object]:
         yield parse_or_none(data)
 
 
-def _is_ours(message: Mapping[str, Any]) -> bool:
+def _answers(message: Mapping[str, Any], request_id: int) -> bool:
     given = message.get("id")
-    return message.get("jsonrpc") == "2.0" and type(given) is int and given == REQUEST_ID
+    return message.get("jsonrpc") == "2.0" and type(given) is int and given == request_id
 
 
 def _read_message(message: Mapping[str, Any]) -> McpReply:
     error, result = message.get("error"), message.get("result")
     if isinstance(error, dict):
         code = error.get("code")
-        return McpReply(code=code if type(code) is int else 0, error_data=error.get("data"))
+        # A number may have more digits than Python agrees to print.
+        is_usable = type(code) is int and abs(code) < MAX_CODE
+        return McpReply(code=code if is_usable else 0, error_data=error.get("data"))
     return McpReply(result=result) if isinstance(result, dict) else NO_REPLY

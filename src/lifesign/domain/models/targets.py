@@ -65,6 +65,8 @@ class ObservedTarget(BaseModel):
     reported_agent_id: str | None = None
     """Name that the agent reports; never a key."""
     certificate_expires_at: Time | None = None
+    tools: LayerResult | None = None
+    """The list of an MCP server's tools; it decides nothing."""
     paths: dict[str, LayerResult] | None = None
     """Results of further requests, by path; they affect no verdict."""
     assertions: list[AssertionResult] | None = None

@@ -67,7 +67,7 @@ class Assertion:
     """One check of one answer."""
 
     of: str
-    """`transport`, `card`, `health`, `message`, or a path."""
+    """`transport`, `card`, `health`, `message`, `tool`, or a path."""
     check: Check
     expected: str | float | bool | None
     """Value of the definition; milliseconds for `latency_below`."""
@@ -94,6 +94,8 @@ class CheckedAnswer:
     """Whether the body is known: it may require credentials, be too large, or come later."""
     is_gated: bool = False
     """Whether it asks for credentials, or refuses those that were sent."""
+    has_failed: bool = False
+    """Whether the answer itself states a failure, so that nothing holds of its content."""
     value: Any = None
     """JSON value that pointers apply to; None if the body is no JSON."""
     text: str = ""
@@ -112,7 +114,7 @@ class AssertionResult(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     of: Annotated[str, Field(min_length=1, max_length=MAX_OF_CHARS, pattern="^[!-~]+$")]
-    """`transport`, `card`, `health`, `message`, or a path."""
+    """`transport`, `card`, `health`, `message`, `tool`, or a path."""
     check: Annotated[Check, Field(strict=False)]
     pointer: Annotated[str, Field(max_length=MAX_POINTER_CHARS)] | None = None
     """JSON pointer of the value that was checked."""
@@ -210,8 +212,8 @@ def _found(assertion: Assertion, answer: CheckedAnswer) -> tuple[bool, str | Non
             return None if days is None else (days >= expected, f"{days:.1f}")
     if not answer.has_content:
         return None
-    if assertion.check in {Check.TEXT_CONTAINS, Check.TEXT_MATCHES}:
-        return _text_is_met(assertion, answer.text), _shown(answer.text)
+    if assertion.check in {Check.TEXT_CONTAINS, Check.TEXT_MATCHES} or answer.has_failed:
+        return not answer.has_failed and _text_is_met(assertion, answer.text), _shown(answer.text)
     exists, value = value_at(answer.value, assertion.pointer or "")
     return (_value_is_met(assertion, value), _shown(value)) if exists else (False, None)
 

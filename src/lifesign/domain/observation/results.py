@@ -256,7 +256,9 @@ class Observation(_Wire):
     readiness: LayerResult | None = None
     """The health document: a document comes with `ok` and `stale_document`, and only with these."""
     message: LayerResult | None = None
-    """A real message, where the probe's definition asks for one."""
+    """A real message, or a tool call of an MCP server, where the probe's definition asks for one."""
+    tools: LayerResult | None = None
+    """The list of an MCP server's tools, where the definition asks for it: shown, without effect."""
     document: ProbedDocument | None = None
     reported_agent_id: Annotated[str, Field(min_length=1, max_length=MAX_AGENT_ID_CHARS), _QUOTED] | None = (
         None

@@ -18,7 +18,7 @@ MAX_EXPECTED_CHARS: Final = 1000
 MAX_PATTERN_MEMORY: Final = 1 << 20
 """Maximum memory of a compiled pattern, in bytes."""
 MAX_LATENCY_MS: Final = 600_000
-LAYERS: Final = ("transport", "card", "health", "message")
+LAYERS: Final = ("transport", "card", "health", "message", "tool")
 
 _DURATION: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(ms|s)")
 _OF_VALUES: Final = (Check.EQUALS, Check.CONTAINS, Check.GLOB, Check.MATCHES)
@@ -91,11 +91,13 @@ class AssertionSettings(DefinitionMapping):
     """Expectations of one answer of a target. All that are named are checked, each with a result."""
 
     of: _Of
-    """The answer: transport, card, health, message, or a path on the target's own origin."""
+    """The answer: transport, card, health, message, tool, or a path on the target's own origin."""
     status: Annotated[int, Field(strict=True, ge=100, le=599)] | None = None
     """The HTTP status."""
     pointer: Annotated[str, Field(max_length=MAX_POINTER_CHARS, pattern="^(/[ -~]*)?$")] | None = None
     """JSON pointer to a value of the body; of a JSON-RPC answer, to a value of its `result`.
+
+    Of a tool, to a value of its `structuredContent`, else of its `content`.
 
     With one of equals, contains, glob and matches.
     """
@@ -108,7 +110,7 @@ class AssertionSettings(DefinitionMapping):
     matches: _RegularExpression | None = None
     """A regular expression (RE2) that matches anywhere in the value."""
     text_contains: _Text | None = None
-    """A part of the body; of a message, of its text parts joined by newlines."""
+    """A part of the body; of a message or a tool, of its text parts joined by newlines."""
     text_matches: _RegularExpression | None = None
     """A regular expression (RE2) that matches anywhere in the same text."""
     latency_below: _Latency | None = None

@@ -1,14 +1,18 @@
 """Layers that a probe checks, in a probe definition."""
 
-from typing import Annotated, Final, Self
+import json
+from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from lifesign.domain.mcp.tools import MAX_TOOL_NAME_CHARS
 from lifesign.prober.definition.values import HealthPath, Switch, take_unique
 
 MAX_PATHS: Final = 8
 MAX_MESSAGE_CHARS: Final = 4096
+MAX_ARGUMENTS_BYTES: Final = 65_536
+"""Maximum size of the arguments of a tool call, as JSON."""
 
 
 class DefinitionMapping(BaseModel):
@@ -17,11 +21,36 @@ class DefinitionMapping(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
+def _bound_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    try:
+        size = len(json.dumps(arguments, allow_nan=False).encode())
+    except (TypeError, ValueError, RecursionError):
+        raise PydanticCustomError("arguments", "expected arguments that JSON can express") from None
+    if size > MAX_ARGUMENTS_BYTES:
+        raise PydanticCustomError(
+            "arguments_too_large",
+            "expected arguments of {most} bytes at most as JSON, got {size}",
+            {"most": MAX_ARGUMENTS_BYTES, "size": size},
+        )
+    return arguments
+
+
 class MessageSettings(DefinitionMapping):
     """A real message to every agent: it may cost its owner money. Only ask those who agreed."""
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_CHARS)]
     """Text of the message."""
+
+
+class CallSettings(DefinitionMapping):
+    """A call of a tool of an MCP server. It is sent in each probe."""
+
+    tool: Annotated[str, Field(min_length=1, max_length=MAX_TOOL_NAME_CHARS)]
+    """Name of the tool."""
+    arguments: Annotated[dict[str, Any], AfterValidator(_bound_arguments)] = Field(default_factory=dict)
+    """Arguments of the call."""
+    allow_side_effects: Switch = False
+    """Whether the tool is called although the server does not mark it `readOnlyHint`."""
 
 
 class LayerSettings(DefinitionMapping):
@@ -35,6 +64,10 @@ class LayerSettings(DefinitionMapping):
     """Its health document, where it is announced or at the well-known place."""
     message: MessageSettings | None = None
     """A real message; null sends none."""
+    tools: Switch = False
+    """Whether the tools of an MCP server are listed. The list decides nothing."""
+    call: CallSettings | None = None
+    """A tool call, for a target that is an MCP server; null calls none."""
     paths: Annotated[
         tuple[HealthPath, ...],
         Field(max_length=MAX_PATHS),
@@ -49,5 +82,9 @@ class LayerSettings(DefinitionMapping):
         if not self.card and (self.transport or self.message):
             raise PydanticCustomError(
                 "no_card", "transport and message need card: true, for the card says where the agent listens"
+            )
+        if self.call is not None and not self.tools:
+            raise PydanticCustomError(
+                "no_tools", "call needs tools: true, for the list says whether the tool is marked read-only"
             )
         return self

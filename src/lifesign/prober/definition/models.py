@@ -435,6 +435,10 @@ class ProbeDefinition(DefinitionMapping):
 
     @model_validator(mode="after")
     def _ask_what_is_asserted(self) -> Self:
+        if self.ask.call is not None:
+            raise PydanticCustomError(
+                "call_of_all", "ask: a call belongs to the ask of a single target, not to that of all"
+            )
         for target in self.targets:
             require_answers(target, self.ask)
         return self

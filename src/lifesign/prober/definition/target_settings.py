@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator
 from pydantic_core import PydanticCustomError
@@ -11,6 +12,9 @@ from lifesign.domain.observation.assertion import MAX_ASSERTIONS, Assertion
 from lifesign.prober.definition.assertion_settings import LAYERS, AssertionSettings
 from lifesign.prober.definition.layer_settings import MAX_PATHS, DefinitionMapping, LayerSettings
 from lifesign.prober.definition.values import Target, take_unique
+
+_KEYS_OF_ASK: Final = MappingProxyType({"tool": "call"})
+"""Keys of `ask` that differ from the name of the answer in an assertion."""
 
 
 class TargetKind(StrEnum):
@@ -87,11 +91,18 @@ def merge_targets(targets: Iterable[TargetSettings]) -> tuple[TargetSettings, ..
 def require_answers(target: TargetSettings, default: LayerSettings) -> None:
     """Refuse assertions of answers that no probe of the target requests; PydanticCustomError."""
     asked = target.ask or default
+    if asked.call is not None and target.kind is TargetKind.A2A:
+        raise PydanticCustomError(
+            "call_of_an_agent", "{url}: a call needs kind: mcp, or no kind", {"url": target.url}
+        )
     for assertion in target.assertions:
         of = assertion.of
-        if of in LAYERS and not getattr(asked, of):
+        key = _KEYS_OF_ASK.get(of, of)
+        if of in LAYERS and not getattr(asked, key):
             raise PydanticCustomError(
-                "not_asked", "{url}: an assertion of {of} needs {of} in ask", {"url": target.url, "of": of}
+                "not_asked",
+                "{url}: an assertion of {of} needs {key} in ask",
+                {"url": target.url, "of": of, "key": key},
             )
     if len(paths_of(target, asked)) > MAX_PATHS:
         raise PydanticCustomError(

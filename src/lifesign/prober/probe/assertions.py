@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from lifesign.domain.health.a2a_response import parse_or_none, task_state
+from lifesign.domain.mcp.tools import tool_text, tool_value
 from lifesign.domain.observation.assertion import (
     MAX_TEXT_CHARS,
     Assertion,
@@ -57,14 +58,21 @@ def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer 
         is_finished = fetched.content_type != EVENT_STREAM and task_state(value) not in _UNFINISHED
         has_content = has_content and is_finished
     value = _result_of(value)
+    has_failed = False
+    if of == "message":
+        text = answer_text(value)
+    elif of == "tool":
+        value, text = tool_value(visit.tool_result), tool_text(visit.tool_result)
+        has_failed = layer.has_failed
     return CheckedAnswer(
         status=layer.status_code,
         latency_ms=layer.latency_ms,
         certificate_days=_certificate_days(visit, fetched),
         has_content=has_content,
         is_gated=layer.result in _GATED,
+        has_failed=has_failed,
         value=value,
-        text=answer_text(value) if of == "message" else text,
+        text=text,
     )
 
 

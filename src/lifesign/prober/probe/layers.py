@@ -166,7 +166,7 @@ class Prober:
         discovery = transport = readiness = message = None
         if visit.asks_card:
             discovery = await discover(visit)
-            if (found := await self._found_server(visit, discovery)) is not None:
+            if (found := await self._found_server(visit, discovery, asked)) is not None:
                 return await self._with_health(visit, asked, found)
             if memory.card_read_at_s is None and not visit.may_ask(visit.given.url):
                 # The most frequent case in a directory: no answer, and nothing is known but the URL.
@@ -205,7 +205,9 @@ class Prober:
         is_known = visit.entry.memory.mcp_generation is not None and visit.entry.url in self._named
         return kind is TargetKind.MCP or (kind is None and is_known)
 
-    async def _found_server(self, visit: ProbeSession, discovery: LayerResult | None) -> ServerLayers | None:
+    async def _found_server(
+        self, visit: ProbeSession, discovery: LayerResult | None, asked: LayerSettings
+    ) -> ServerLayers | None:
         """Ask a target that the definition names, and that has no card, whether it is an MCP server."""
         # 404, or a status with which a server refuses a GET.
         is_without_card = (
@@ -216,12 +218,12 @@ class Prober:
         is_unknown = self._kinds.get(visit.entry.url) is None and visit.entry.url in self._named
         if not (is_without_card and is_unknown) or visit.has_found_another:
             return None
-        found = await probe_server(visit, may_shake_hands=False)
+        found = await probe_server(visit, asked, may_shake_hands=False)
         return found if found is not None and found.discovery.result is ResultClass.OK else None
 
     async def _observe_server(self, visit: ProbeSession, asked: LayerSettings) -> Observation:
         """Probe an MCP server."""
-        found = await probe_server(visit)
+        found = await probe_server(visit, asked)
         if found is None:
             return self._observation(visit, discovery=nothing_asked(visit))
         return await self._with_health(visit, asked, found)
@@ -235,6 +237,8 @@ class Prober:
             discovery=found.discovery,
             transport=found.transport,
             readiness=await read_health(visit) if asked.health else None,
+            message=found.tools.called,
+            tools=found.tools.listed,
             paths=await _ask_paths(visit, paths_of(self._settings_by_url.get(visit.entry.url), asked)),
         )
 
@@ -255,6 +259,7 @@ class Prober:
         transport: LayerResult | None = None,
         readiness: LayerResult | None = None,
         message: LayerResult | None = None,
+        tools: LayerResult | None = None,
         paths: Mapping[str, LayerResult] | None = None,
     ) -> Observation:
         subject_id, url = visit.entry.subject_id, visit.entry.url
@@ -278,6 +283,7 @@ class Prober:
             transport=transport,
             readiness=readiness,
             message=message,
+            tools=tools,
             document=document if has_document else None,
             reported_agent_id=visit.reported_agent_id,
             card_etag=visit.card_etag,
@@ -290,7 +296,9 @@ class Prober:
                     "card": discovery,
                     "transport": transport,
                     "health": readiness,
+                    # A tool call takes the place of a message.
                     "message": message,
+                    "tool": message,
                     **answers,
                 },
             ),

@@ -1,6 +1,6 @@
 """Layers of an MCP server: discovery by `server/discover`, else by a handshake, and transport.
 
-No tool is called. How the server is spoken to is remembered, and found out again daily or after a failure.
+How the server is spoken to is remembered, and found out again daily or after a failure.
 """
 
 from dataclasses import dataclass
@@ -9,11 +9,10 @@ from typing import Final
 from lifesign.client.candidate_urls import CandidateUrl, server_health_url
 from lifesign.domain.credentials.scope import Purpose
 from lifesign.domain.mcp.conversation import (
-    ACCEPT,
     CURRENT_VERSION,
     Generation,
     McpReply,
-    McpRequest,
+    McpSession,
     discover_request,
     initialize_request,
     initialized_notification,
@@ -22,16 +21,16 @@ from lifesign.domain.mcp.conversation import (
     may_be_older,
     offered_version,
     ping_request,
-    read_reply,
     server_name,
-    session_headers,
     usable_session,
 )
 from lifesign.domain.observation.results import LayerResult, ResultClass
+from lifesign.prober.definition.layer_settings import LayerSettings
 from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.probe.mcp_exchange import McpAnswer, McpExchange
+from lifesign.prober.probe.mcp_tools import NO_TOOLS, ToolLayers, ask_tools
 from lifesign.prober.probe.session import ProbeSession, not_measured
 
-MAX_ANSWER_BYTES: Final = 1024 * 1024
 RETRY_DISCOVERY_SECONDS: Final = 86_400.0
 """A server that needed a handshake is asked for `server/discover` again after this time."""
 _READ: Final = frozenset({
@@ -47,28 +46,34 @@ class ServerLayers:
     discovery: LayerResult
     transport: LayerResult | None
     """Only if the server answered, possibly with a request for credentials."""
+    tools: ToolLayers = NO_TOOLS
 
 
-async def probe_server(visit: ProbeSession, *, may_shake_hands: bool = True) -> ServerLayers | None:
-    """Ask a server what it is; None if nothing could be requested.
+async def probe_server(
+    visit: ProbeSession, asked: LayerSettings, *, may_shake_hands: bool = True
+) -> ServerLayers | None:
+    """Ask a server what it is, and what `asked` says of its tools; None if nothing could be requested.
 
     Without `may_shake_hands` one `server/discover` is sent, to find out whether it is an MCP server.
     """
+    exchange = McpExchange(visit)
     if may_shake_hands and _needs_handshake(visit):
-        layers = await _shake_hands(visit)
+        layers = await _shake_hands(visit, exchange, asked)
         if layers is None or layers.transport is not None:
             return layers
-    asked = await _discover(visit)
-    if asked is None:
+    found = await _discover(exchange)
+    if found is None:
         return None
-    fetched, reply = asked
-    if is_discovered(reply):
+    answer, version = found
+    if is_discovered(answer.reply):
         _remember(visit, Generation.STATELESS)
-        return _answered(visit, fetched, reply, CURRENT_VERSION)
-    is_older = fetched.result in _READ and may_be_older(fetched.status or 0, fetched.body, reply)
+        tools = await ask_tools(visit, exchange, McpSession(Generation.STATELESS, version), asked)
+        return _answered(visit, answer, version, tools)
+    fetched = answer.fetched
+    is_older = fetched.result in _READ and may_be_older(fetched.status or 0, fetched.body, answer.reply)
     if may_shake_hands and is_older and not _needs_handshake(visit):
-        return await _shake_hands(visit)
-    return _failed(visit, fetched, reply)
+        return await _shake_hands(visit, exchange, asked)
+    return _failed(visit, fetched, answer.reply)
 
 
 def find_server_health(visit: ProbeSession) -> None:
@@ -76,51 +81,41 @@ def find_server_health(visit: ProbeSession) -> None:
     visit.health_places = (CandidateUrl(server_health_url(visit.given.url)),)
 
 
-async def _discover(visit: ProbeSession) -> tuple[Fetched, McpReply] | None:
-    asked = await _post(visit, discover_request())
-    if asked is not None and (version := offered_version(asked[1])) is not None:
-        return await _post(visit, discover_request(version)) or asked
-    return asked
+async def _discover(exchange: McpExchange) -> tuple[McpAnswer, str] | None:
+    """Return the answer to `server/discover`, and the version of the request."""
+    answer = await exchange.send(discover_request(request_id=exchange.next_id()))
+    if answer is not None and (version := offered_version(answer.reply)) is not None:
+        again = await exchange.send(discover_request(version, request_id=exchange.next_id()))
+        return (answer, CURRENT_VERSION) if again is None else (again, version)
+    return None if answer is None else (answer, CURRENT_VERSION)
 
 
-async def _shake_hands(visit: ProbeSession) -> ServerLayers | None:
-    asked = await _post(visit, initialize_request())
-    if asked is None:
+async def _shake_hands(
+    visit: ProbeSession, exchange: McpExchange, asked: LayerSettings
+) -> ServerLayers | None:
+    answer = await exchange.send(initialize_request(request_id=exchange.next_id()))
+    if answer is None:
         return None
-    fetched, reply = asked
-    version = initialized_version(reply)
+    version = initialized_version(answer.reply)
     if version is None:
-        return _failed(visit, fetched, reply)
-    session_id = usable_session(fetched.mcp_session)
-    await _post(visit, initialized_notification(version, session_id))
-    pinged = await _post(visit, ping_request(version, session_id))
-    if session_id is not None:
+        return _failed(visit, answer.fetched, answer.reply)
+    session = McpSession(Generation.HANDSHAKE, version, usable_session(answer.fetched.mcp_session))
+    await exchange.send(initialized_notification(session))
+    pinged = await exchange.send(ping_request(session, request_id=exchange.next_id()))
+    tools = await ask_tools(visit, exchange, session, asked)
+    if session.session_id is not None:
         # Servers that do not end sessions answer 405.
-        headers = session_headers(version, session_id)
         await visit.ask(
             visit.given.url,
             method="DELETE",
-            headers=headers,
+            headers=session.headers,
             max_bytes=0,
             is_head_enough=True,
             purpose=Purpose.INTERFACE,
         )
     _remember(visit, Generation.HANDSHAKE)
-    note = "" if pinged is None or pinged[1].is_answer else ", but the session does not answer a ping"
-    return _answered(visit, fetched, reply, version, note)
-
-
-async def _post(visit: ProbeSession, request: McpRequest) -> tuple[Fetched, McpReply] | None:
-    fetched = await visit.ask(
-        visit.given.url,
-        method="POST",
-        body=request.body,
-        headers=request.headers,
-        accept=ACCEPT,
-        max_bytes=MAX_ANSWER_BYTES,
-        purpose=Purpose.INTERFACE,
-    )
-    return None if fetched is None else (fetched, read_reply(fetched.content_type, fetched.body))
+    note = "" if pinged is None or pinged.reply.is_answer else ", but the session does not answer a ping"
+    return _answered(visit, answer, version, tools, note)
 
 
 def _needs_handshake(visit: ProbeSession) -> bool:
@@ -135,12 +130,13 @@ def _remember(visit: ProbeSession, generation: Generation) -> None:
 
 
 def _answered(
-    visit: ProbeSession, fetched: Fetched, reply: McpReply, version: str, note: str = ""
+    visit: ProbeSession, answer: McpAnswer, version: str, tools: ToolLayers, note: str = ""
 ) -> ServerLayers:
-    name = server_name(reply)
+    name = server_name(answer.reply)
     reason = f"MCP {version}{f': {name}' if name else ''}{note}"
+    fetched = answer.fetched
     return ServerLayers(
-        visit.layer(fetched, ResultClass.OK, reason), visit.layer(fetched, ResultClass.OK, "")
+        visit.layer(fetched, ResultClass.OK, reason), visit.layer(fetched, ResultClass.OK, ""), tools
     )
 
 

@@ -98,6 +98,8 @@ class ProbeSession:
         """Places of the health document according to a card that was parsed in this probe."""
         self.has_seen_page = False
         """Whether the interface answered with a page for people."""
+        self.tool_result: Mapping[str, Any] | None = None
+        """Result of the tool call, if there was one."""
         self.card_etag: str | None = None
         self.document: ProbedDocument | None = None
         self.reported_agent_id: str | None = None

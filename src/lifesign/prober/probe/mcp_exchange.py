@@ -1,0 +1,54 @@
+"""Requests to an MCP server, each with the answer that belongs to it."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from lifesign.domain.credentials.scope import Purpose
+from lifesign.domain.mcp.conversation import ACCEPT, FIRST_ID, McpReply, McpRequest, read_reply
+from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.probe.session import ProbeSession
+
+MAX_ANSWER_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class McpAnswer:
+    """Answer to one request."""
+
+    fetched: Fetched
+    reply: McpReply
+
+
+class McpExchange:
+    """The requests of one probe to one MCP server. Each has an identifier of its own."""
+
+    def __init__(self, visit: ProbeSession) -> None:
+        """`visit` sends them."""
+        self._visit = visit
+        self._last_id = FIRST_ID - 1
+
+    def next_id(self) -> int:
+        """Return the identifier of the next request."""
+        self._last_id += 1
+        return self._last_id
+
+    async def send(
+        self,
+        request: McpRequest,
+        *,
+        max_bytes: int = MAX_ANSWER_BYTES,
+        purpose: Purpose = Purpose.INTERFACE,
+    ) -> McpAnswer | None:
+        """Send a request and return its answer; None if nothing could be sent."""
+        fetched = await self._visit.ask(
+            self._visit.given.url,
+            method="POST",
+            body=request.body,
+            headers=request.headers,
+            accept=ACCEPT,
+            max_bytes=max_bytes,
+            purpose=purpose,
+        )
+        if fetched is None:
+            return None
+        return McpAnswer(fetched, read_reply(fetched.content_type, fetched.body, request.request_id))

@@ -1,0 +1,131 @@
+"""Tools of an MCP server: their list, and the one call that the definition names.
+
+A tool may cost money or change something. It is called only if the definition names it, and only if the
+server marks it read-only or the definition allows side effects.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lifesign.domain.credentials.scope import Purpose
+from lifesign.domain.mcp.conversation import McpSession
+from lifesign.domain.mcp.tools import (
+    MAX_LIST_BYTES,
+    MAX_PAGES,
+    MAX_TOOLS,
+    call_request,
+    is_marked_read_only,
+    list_request,
+    read_page,
+    tool_named,
+)
+from lifesign.domain.observation.results import LayerResult, ResultClass
+from lifesign.domain.observation.tool_answer import classify_tool_answer
+from lifesign.domain.text.counts import pluralize
+from lifesign.prober.definition.layer_settings import CallSettings, LayerSettings
+from lifesign.prober.probe.mcp_exchange import McpAnswer, McpExchange
+from lifesign.prober.probe.session import ProbeSession, not_measured
+
+
+@dataclass(frozen=True, slots=True)
+class ToolLayers:
+    """What a server's tools came to; None for what was not asked."""
+
+    listed: LayerResult | None = None
+    """A fact of its own, which decides nothing."""
+    called: LayerResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _ToolList:
+    tools: Sequence[Mapping[str, Any]]
+    layer: LayerResult
+
+    @property
+    def is_whole(self) -> bool:
+        return self.layer.result is ResultClass.OK
+
+
+NO_TOOLS: Final = ToolLayers()
+
+
+async def ask_tools(
+    visit: ProbeSession, exchange: McpExchange, session: McpSession, asked: LayerSettings
+) -> ToolLayers:
+    """List the tools and call one, as far as the definition asks for it; not in a second request."""
+    if not asked.tools or visit.entry.is_repeat:
+        return NO_TOOLS
+    found = await _list_tools(visit, exchange, session)
+    called = None if asked.call is None else await _call(visit, exchange, session, asked.call, found)
+    return ToolLayers(found.layer, called)
+
+
+async def _list_tools(visit: ProbeSession, exchange: McpExchange, session: McpSession) -> _ToolList:
+    tools: list[Mapping[str, Any]] = []
+    cursors: set[str] = set()
+    cursor: str | None = None
+    bytes_left = MAX_LIST_BYTES
+    last: McpAnswer | None = None
+    for _ in range(MAX_PAGES):
+        request = list_request(session, cursor, request_id=exchange.next_id())
+        answer = await exchange.send(request, max_bytes=bytes_left)
+        if answer is None:
+            return _ToolList(tools, not_measured("no time was left" if visit.is_late else "nothing was sent"))
+        last = answer
+        page = read_page(answer.reply)
+        if page is None:
+            return _ToolList(tools, _failed_page(visit, answer))
+        tools += page.tools
+        bytes_left -= len(answer.fetched.body)
+        if len(tools) > MAX_TOOLS or bytes_left <= 0:
+            break
+        if page.next_cursor is None:
+            text = pluralize(len(tools), "tool")
+            return _ToolList(tools, visit.layer(answer.fetched, ResultClass.OK, text))
+        if page.next_cursor in cursors:
+            reason = f"tools/list repeats a cursor after {pluralize(len(tools), 'tool')}"
+            return _ToolList(tools, visit.layer(answer.fetched, ResultClass.INVALID_DOCUMENT, reason))
+        cursor = page.next_cursor
+        cursors.add(cursor)
+    assert last is not None  # noqa: S101 - MAX_PAGES is above 0
+    reason = f"more than {MAX_PAGES} pages, {MAX_TOOLS:,} tools or {MAX_LIST_BYTES} bytes"
+    return _ToolList(tools[:MAX_TOOLS], visit.layer(last.fetched, ResultClass.TOO_LARGE, reason))
+
+
+def _failed_page(visit: ProbeSession, answer: McpAnswer) -> LayerResult:
+    fetched, reply = answer.fetched, answer.reply
+    if reply.code is not None:
+        return visit.layer(fetched, ResultClass.HTTP_ERROR, f"tools/list: JSON-RPC error {reply.code}")
+    if fetched.result is not ResultClass.OK:
+        return visit.layer(fetched)
+    reason = "the answer is no list of tools"
+    return visit.layer(fetched, ResultClass.INVALID_DOCUMENT, reason, visit.keep(fetched.body))
+
+
+async def _call(
+    visit: ProbeSession, exchange: McpExchange, session: McpSession, call: CallSettings, found: _ToolList
+) -> LayerResult:
+    tool = tool_named(found.tools, call.tool)
+    if not call.allow_side_effects and (tool is None or not is_marked_read_only(tool)):
+        if tool is None:
+            why = "lists no such tool" if found.is_whole else "did not list its tools to the end"
+        else:
+            why = "does not mark it readOnlyHint"
+        return not_measured(f"tool {call.tool!a} is not called: the server {why}")
+    request = call_request(session, call.tool, call.arguments, tool, request_id=exchange.next_id())
+    answer = await exchange.send(request, purpose=Purpose.MESSAGE)
+    if answer is None:
+        return not_measured("no time was left" if visit.is_late else "nothing was sent")
+    visit.tool_result = answer.reply.result
+    judged = classify_tool_answer(answer.reply)
+    if judged is not None:
+        evidence = visit.keep(answer.fetched.body) if judged.reason else None
+        return visit.layer(answer.fetched, judged.result, judged.reason, evidence)
+    fetched = answer.fetched
+    if fetched.result is ResultClass.TOO_LARGE and 200 <= (fetched.status or 0) < 300:
+        return visit.layer(fetched, ResultClass.OK, f"{fetched.reason}: not looked into")
+    if fetched.result is not ResultClass.OK:
+        return visit.layer(fetched)
+    reason = "the answer is not that of an MCP server"
+    return visit.layer(fetched, ResultClass.INVALID_DOCUMENT, reason, visit.keep(fetched.body))
