@@ -1,0 +1,153 @@
+"""Published interface of a target: a bounded JSON object that does not depend on the order of sets.
+
+A peer chooses what goes in. Each text, key, group and the whole have a limit; what exceeds it is replaced by
+its SHA-256, so that a change of it is still noticed.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any, Final
+
+from pydantic_core import PydanticCustomError
+
+from lifesign.domain.parsing.json_limits import take_small
+from lifesign.domain.text.safe_text import harmless
+
+MAX_INTERFACE_BYTES: Final = 32_768
+"""As canonical JSON."""
+MAX_INTERFACE_LEVELS: Final = 20
+"""Levels of nesting of a whole interface."""
+MAX_KEY_CHARS: Final = 64
+MAX_URL_KEY_CHARS: Final = 200
+"""For keys that contain a URL."""
+MAX_TEXT_CHARS: Final = 256
+MAX_ENTRIES: Final = 200
+"""Members of one group, such as the skills of a card."""
+DIGEST_KEY: Final = "sha256"
+"""Only member of the object that stands for a value which is too large."""
+
+_DIGEST_CHARS: Final = 16
+_SEPARATORS: Final = (",", ":")
+
+Form = dict[str, Any]
+
+
+class InterfaceKind(StrEnum):
+    """Source of an interface."""
+
+    AGENT_CARD = "agent_card"
+    MCP_TOOLS = "mcp_tools"
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A published interface, normalised: equal interfaces have equal digests."""
+
+    form: Form
+    text: str
+    """Canonical JSON of `form`, ASCII only."""
+    digest: str
+    """SHA-256 of `text`, hexadecimal."""
+
+    @property
+    def kind(self) -> InterfaceKind:
+        """What it was read from."""
+        return InterfaceKind(self.form["kind"])
+
+
+def interface_of(form: Form) -> Interface:
+    """Return the interface of a bounded form."""
+    text = canonical(form)
+    return Interface(form, text, sha256(text.encode()).hexdigest())
+
+
+def bounded_interface(kind: InterfaceKind, groups: Mapping[str, Any]) -> Interface:
+    """Return an interface of these groups; if they are too large, the largest entries become digests.
+
+    Entries of skills and tools first, by size, then whole groups.
+    """
+    form: Form = {"kind": kind.value, **groups}
+    size = len(canonical(form))
+    for entries in (form.get("skills"), form.get("tools"), form):
+        if size <= MAX_INTERFACE_BYTES or not isinstance(entries, dict):
+            continue
+        sizes = {key: len(canonical(entry)) for key, entry in entries.items() if key != "kind"}
+        for key in sorted(sizes, key=lambda key: (-sizes[key], key)):
+            if size <= MAX_INTERFACE_BYTES:
+                break
+            digest = digest_form(entries[key])
+            size -= sizes[key] - len(canonical(digest))
+            entries[key] = digest
+    return interface_of(form)
+
+
+def take_interface(form: Form) -> Form:
+    """Return the form of an interface as another process sent it; PydanticCustomError if it is none."""
+    take_small(form, MAX_INTERFACE_LEVELS, MAX_INTERFACE_BYTES)
+    if form.get("kind") not in [*InterfaceKind]:
+        raise PydanticCustomError("interface_kind", "expected `kind` to be agent_card or mcp_tools")
+    return form
+
+
+def canonical(value: object) -> str:
+    """Return the canonical JSON of a value: sorted keys, no spaces, ASCII."""
+    return json.dumps(value, sort_keys=True, separators=_SEPARATORS)
+
+
+def digest_form(value: object) -> Form:
+    """Return what stands for a value that is too large."""
+    return value if is_digest(value) else {DIGEST_KEY: sha256(canonical(value).encode()).hexdigest()}  # type: ignore[return-value]
+
+
+def is_digest(value: object) -> bool:
+    """Return whether a value stands for one that is too large."""
+    return isinstance(value, dict) and value.keys() == {DIGEST_KEY} and isinstance(value[DIGEST_KEY], str)
+
+
+def short(text: str, most: int = MAX_TEXT_CHARS) -> str:
+    """Return a text without unprintable characters; if that or its length changes it, with its digest.
+
+    A hidden character in a description is read by a model.
+    """
+    shown = harmless(text[:most])
+    if shown == text:
+        return shown
+    digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
+    return f"{shown[: most - _DIGEST_CHARS - 1]}\N{HORIZONTAL ELLIPSIS}{digest}"
+
+
+def group(entries: Iterable[tuple[str, Any]], most: int = MAX_ENTRIES, chars: int = MAX_KEY_CHARS) -> Form:
+    """Return named entries as an object; the first of two with the same name counts.
+
+    Beyond `most` entries, in the order of their names, one digest stands for the rest, under the empty name.
+    """
+    found: Form = {}
+    for name, entry in entries:
+        if name:
+            found.setdefault(short(name, chars), entry)
+    if len(found) <= most:
+        return found
+    names = sorted(found)
+    return {name: found[name] for name in names[:most]} | {
+        "": digest_form({name: found[name] for name in names[most:]})
+    }
+
+
+def name_set(value: object, most: int = MAX_ENTRIES) -> Form:
+    """Return the texts of a JSON list as a set: an object whose members are true."""
+    return group(
+        ((text, True) for text in value if isinstance(text, str)) if isinstance(value, list) else (), most
+    )
+
+
+def optional_text(value: object) -> str | None:
+    """Return a text within its limit; None if the value is none, or empty."""
+    return short(value) if isinstance(value, str) and value else None
+
+
+def without_absent(members: Mapping[str, Any]) -> Form:
+    """Return the members that are there: neither None nor an empty object."""
+    return {name: value for name, value in members.items() if value is not None and value != {}}
