@@ -43,14 +43,14 @@ class TestAgent(AgentExecutor):
         """Nothing runs long enough to be canceled."""
 
 
-def test_agent() -> Starlette:
+def make_agent(url: str = CARD_URL) -> Starlette:
     card = AgentCard(
         name="test",
         description="Does what it is told",
         version="1.0.0",
         supported_interfaces=[
-            AgentInterface(url=CARD_URL, protocol_binding="JSONRPC", protocol_version="1.0"),
-            AgentInterface(url=CARD_URL + "rest", protocol_binding="HTTP+JSON", protocol_version="1.0"),
+            AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version="1.0"),
+            AgentInterface(url=url + "rest", protocol_binding="HTTP+JSON", protocol_version="1.0"),
         ],
         capabilities=AgentCapabilities(streaming=True),
         default_input_modes=["text/plain"],
@@ -68,4 +68,4 @@ def test_agent() -> Starlette:
 
 
 if __name__ == "__main__":
-    serve(test_agent())
+    serve(make_agent())

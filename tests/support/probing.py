@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from lifesign.crawl.directory_import import opt_outs_of
+from lifesign.crawl.prober_assembly import open_credentials
 from lifesign.domain.net.target import read_target, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
@@ -154,8 +155,11 @@ class Probes:
 @asynccontextmanager
 async def probing(evidence: KeepsEvidence | None = None, **settings: Any) -> AsyncIterator[Probes]:
     wanted = definition(**settings)
-    credentials = CredentialStore(wanted.credentials, read_secrets(wanted.credentials))
-    async with fetching(wanted, credentials) as fetcher:
+    async with (
+        fetching(wanted) as token_fetcher,
+        open_credentials(wanted, read_secrets(wanted.credentials), token_fetcher) as credentials,
+        fetching(wanted, credentials) as fetcher,
+    ):
         witness = Witness(fetcher)
         prober = Prober(witness, wanted, evidence, opt_outs_of(wanted), credentials=credentials)
         yield Probes(prober, witness, credentials)

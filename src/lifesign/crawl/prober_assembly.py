@@ -10,6 +10,7 @@ from lifesign.prober.credentials.store import CredentialStore
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
+from lifesign.prober.network.token_request import TokenEndpoints
 from lifesign.prober.probe.layers import Prober
 from lifesign.prober.results.evidence_store import EvidenceStore
 from lifesign.prober.witness.target_contact import NetworkClasses
@@ -38,12 +39,19 @@ async def open_prober(
     of evidence, a resolver, a secret or a list of those who opted out that cannot be.
     """
     secrets = read_secrets(definition.credentials) if secrets is None else secrets
-    credentials = CredentialStore(definition.credentials, secrets)
     evidence = EvidenceStore.from_settings(definition.evidence)
     opt_outs = opt_outs_of(definition)
     try:
         async with (
             Resolver(definition.resolver.servers, timeout_s=definition.timeouts.dns_seconds) as resolver,
+            Fetcher(
+                timeouts=definition.timeouts,
+                networks=definition.networks_allowed,
+                is_public_allowed=is_public_allowed,
+                user_agent=definition.user_agent,
+                resolver=resolver,
+            ) as token_fetcher,
+            open_credentials(definition, secrets, token_fetcher) as credentials,
             Fetcher(
                 timeouts=definition.timeouts,
                 networks=definition.networks_allowed,
@@ -74,3 +82,16 @@ async def open_prober(
     finally:
         if evidence is not None:
             evidence.close()
+
+
+@asynccontextmanager
+async def open_credentials(
+    definition: ProbeDefinition, secrets: Secrets, fetcher: Fetcher
+) -> AsyncIterator[CredentialStore]:
+    """Open the credentials of a definition. `fetcher`: one without credentials, for token endpoints."""
+    endpoints = TokenEndpoints(fetcher, definition.timeouts.total_seconds)
+    credentials = CredentialStore(definition.credentials, secrets, request_token=endpoints.request)
+    try:
+        yield credentials
+    finally:
+        await credentials.close()

@@ -17,3 +17,10 @@ def test_once_they_answered_they_are_asked_soon_again() -> None:
         away.wait_s()
     away.over()
     assert (away.tries, away.wait_s()) == (0, 1.0)
+
+
+def test_the_longest_wait_may_be_chosen() -> None:
+    away = Backoff(lambda: 1.0, max_wait_s=900.0)
+    waits = [away.wait_s() for _ in range(20)]
+    assert waits[:11] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 900]
+    assert set(waits[11:]) == {900}

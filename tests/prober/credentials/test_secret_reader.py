@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from lifesign.errors import InvalidValue
 from lifesign.prober.credentials.secret_reader import (
@@ -138,3 +140,14 @@ def test_variables_leave_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("LAB_TOKEN", SECRET)
     forget_variables([bearer(env="LAB_TOKEN"), bearer(file="lab.token")])
     assert "LAB_TOKEN" not in os.environ
+
+
+def test_a_private_key_has_several_lines(tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    setting = "credentials.lab.oauth2.private_key"
+    warnings: list[str] = []
+    assert read_secret(written(tmp_path, pem), setting, warnings.append) == pem.strip()
+    with pytest.raises(InvalidValue) as caught:
+        read_secret(written(tmp_path, f"{SECRET}\n{SECRET}"), setting, warnings.append)
+    assert SECRET not in str(caught.value)

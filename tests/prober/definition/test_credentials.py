@@ -14,7 +14,7 @@ HEAD = "name: a\ntargets: [a.example]\ncredentials:\n"
 
 def credential(**members: Any) -> CredentialSettings:
     least = {"name": "lab", "origin": "https://lab.example"}
-    if not {"bearer", "basic", "header"} & set(members):
+    if not {"bearer", "basic", "header", "oauth2"} & set(members):
         members["bearer"] = {"env": "LAB_TOKEN"}
     return CredentialSettings.model_validate(least | members)
 
@@ -130,3 +130,50 @@ def test_each_secret_has_a_setting_and_a_place() -> None:
         ("credentials.lab.basic", "variable PW"),
         ("credentials.lab.header", "systemd credential box.key"),
     ]
+
+
+CLIENT = {
+    "token_url": "https://login.lab.example/oauth2/token",
+    "client_id": "lifesign",
+    "client_secret": {"file": "lab.secret"},
+}
+SIGNED = {
+    "auth_method": "private_key_jwt",
+    "client_secret": None,
+    "private_key": {"file": "lab.key"},
+}
+
+
+def test_an_oauth_client_has_its_secret_in_one_place() -> None:
+    assert credential(oauth2=CLIENT).method == "oauth2"
+    settings = {setting: str(place) for setting, place in sources_of([credential(oauth2=CLIENT)])}
+    assert settings == {"credentials.lab.oauth2.client_secret": "file lab.secret"}
+    settings = {setting: str(place) for setting, place in sources_of([credential(oauth2=CLIENT | SIGNED)])}
+    assert settings == {"credentials.lab.oauth2.private_key": "file lab.key"}
+
+
+@pytest.mark.parametrize(
+    ("members", "kind"),
+    [
+        ({"client_secret": None}, "client_proof"),
+        ({"private_key": {"file": "lab.key"}}, "client_proof"),
+        ({"auth_method": "private_key_jwt"}, "client_proof"),
+        ({"key_id": "a"}, "key_id"),
+        ({"auth_method": "none"}, "enum"),
+        ({"client_secret": "sk-inline-secret"}, "inline_secret"),
+        ({"private_key": "-----BEGIN PRIVATE KEY-----"}, "inline_secret"),
+        ({"token_url": "login.lab.example"}, "oauth_url"),
+        ({"token_url": "ftp://login.lab.example/token"}, "oauth_url"),
+        ({"token_url": "https://user:secret@login.lab.example/token"}, "oauth_url"),
+        ({"token_url": "https://login.lab.example/token#here"}, "oauth_url"),
+        ({"resource": "urn:lab"}, "oauth_url"),
+        ({"client_id": "two words"}, "string_pattern_mismatch"),
+        ({"client_id": "line\nbreak"}, "string_pattern_mismatch"),
+        ({"scope": ""}, "string_pattern_mismatch"),
+        ({"scope": "a  b"}, "string_pattern_mismatch"),
+        ({"scope": 'a"b'}, "string_pattern_mismatch"),
+        ({"scope": "a" * 1025}, "string_too_long"),
+    ],
+)
+def test_what_is_no_oauth_client_is_refused(members: dict[str, Any], kind: str) -> None:
+    assert refused(oauth2=CLIENT | members) == kind

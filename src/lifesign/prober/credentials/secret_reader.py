@@ -18,6 +18,7 @@ from lifesign.domain.credentials.secret import (
     secret_fault,
 )
 from lifesign.errors import InvalidValue
+from lifesign.prober.credentials.client_assertion import signing_key_fault
 from lifesign.prober.definition.credentials import CredentialSettings, SecretPlace, sources_of
 
 SYSTEMD_DIRECTORY = "CREDENTIALS_DIRECTORY"
@@ -63,9 +64,12 @@ def read_secret(source: SecretPlace, setting: str, complain: Callable[[str], Non
     else:
         text = _read_file(file_of(source, setting), setting, complain)
     text = text.strip()
-    fault = secret_fault(text)
-    if fault is None and setting.endswith(".bearer") and " " in text:
-        fault = "a token without spaces"
+    if setting.endswith(".private_key"):
+        fault = signing_key_fault(text)
+    else:
+        fault = secret_fault(text)
+        if fault is None and setting.endswith(".bearer") and " " in text:
+            fault = "a token without spaces"
     if fault is not None:
         raise InvalidValue(setting, None, f"{fault} ({source})")
     return text

@@ -3,15 +3,23 @@
 import logging
 import time
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from lifesign.domain.credentials.missing_credentials import OtherCredential, other_for
 from lifesign.domain.credentials.scope import CredentialScope, scope_for
 from lifesign.domain.credentials.secret import Scrubber
+from lifesign.domain.credentials.token import AccessToken, TokenFault, client_pair
 from lifesign.errors import InvalidValue
 from lifesign.prober.credentials.secret_reader import Secrets, file_of, read_secret
-from lifesign.prober.definition.credentials import CredentialSettings, SecretPlace, sources_of
+from lifesign.prober.credentials.token_source import TokenSource
+from lifesign.prober.definition.credentials import (
+    CredentialSettings,
+    OAuthClient,
+    SecretPlace,
+    sources_of,
+)
 
 RELOAD_SECONDS: Final = 5.0
 """Interval at which files with secrets are checked for changes."""
@@ -26,6 +34,8 @@ class Credential:
 
     def __init__(self, settings: CredentialSettings, secret: str) -> None:
         self.scope: CredentialScope = settings.scope
+        self.tokens: TokenSource | None = None
+        """Its access tokens, if it is an OAuth 2 client."""
         self._settings = settings
         self._secrets = [secret]
 
@@ -33,6 +43,21 @@ class Credential:
     def name(self) -> str:
         """Name in results and logs."""
         return self.scope.name
+
+    @property
+    def oauth2(self) -> OAuthClient | None:
+        """The OAuth 2 client, if it is one."""
+        return self._settings.oauth2
+
+    @property
+    def secret(self) -> str:
+        """The secret or private key as it was read last; of an OAuth 2 client, that of the client."""
+        return self._secrets[0]
+
+    @property
+    def fault(self) -> TokenFault | None:
+        """Why there is no token; None if nothing is known to be wrong."""
+        return None if self.tokens is None else self.tokens.fault
 
     def __repr__(self) -> str:
         return f"<Credential {self.name}>"
@@ -48,13 +73,28 @@ class Credential:
             return settings.header.name, secret
         if settings.basic is not None:
             return "Authorization", f"Basic {_basic(settings.basic.username, secret)}"
+        if self.tokens is not None:
+            # Without a token the request is not sent with this credential.
+            return "Authorization", f"Bearer {self.tokens.token or self.tokens.secrets()[0]}"
         return "Authorization", f"Bearer {secret}"
 
     def secrets(self) -> list[str]:
         """Return what must not be shown, former secrets too."""
-        basic = self._settings.basic
+        basic, oauth2 = self._settings.basic, self._settings.oauth2
+        if oauth2 is not None:
+            return [*self._client_secrets(oauth2), *([] if self.tokens is None else self.tokens.secrets())]
         pairs = [] if basic is None else [_basic(basic.username, secret) for secret in self._secrets]
         return [*self._secrets, *pairs]
+
+    def _client_secrets(self, oauth2: OAuthClient) -> list[str]:
+        """Return what proves who the client is. A private key is sent nowhere: nobody can send it back."""
+        if oauth2.client_secret is None:
+            return []
+        return [*self._secrets, *(client_pair(oauth2.client_id, secret) for secret in self._secrets)]
+
+
+RequestToken = Callable[[Credential, str | None], Awaitable[AccessToken | TokenFault]]
+"""Obtains a token for a credential; takes the token that was rejected, or None."""
 
 
 class CredentialStore:
@@ -65,10 +105,27 @@ class CredentialStore:
         settings: Sequence[CredentialSettings] = (),
         secrets: Secrets | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        request_token: RequestToken | None = None,
     ) -> None:
-        """`secrets`: those of all `settings`, as `read_secrets` returns them. `clock`: monotonic seconds."""
+        """`secrets`: those of all `settings`, as `read_secrets` returns them. `clock`: monotonic seconds.
+
+        `request_token`: obtains tokens for those of `settings` that are OAuth 2 clients.
+        """
         values = {} if secrets is None else secrets.values
         self._credentials = {each.name: Credential(each, values[each.source]) for each in settings}
+        sources: dict[OAuthClient, TokenSource] = {}
+        for credential in self._credentials.values():
+            if (client := credential.oauth2) is None:
+                continue
+            if request_token is None:
+                raise ValueError(f"credential {credential.name} needs a way to obtain tokens")
+            # Credentials of the same client, scope and resource share their tokens.
+            if client not in sources:
+                renew = partial(request_token, credential)
+                sources[client] = TokenSource(credential.name, renew, self._renew_scrubber, clock)
+            credential.tokens = sources[client]
+        self._token_sources = list(sources.values())
         self._scopes = [credential.scope for credential in self._credentials.values()]
         self._sources = [
             (each.name, setting, source)
@@ -85,6 +142,11 @@ class CredentialStore:
 
     def __bool__(self) -> bool:
         return bool(self._credentials)
+
+    async def close(self) -> None:
+        """End requests for tokens that are under way."""
+        for source in self._token_sources:
+            await source.close()
 
     def for_url(self, url: str) -> Credential | None:
         """Return the credential that a request to a URL may carry; None if there is none."""

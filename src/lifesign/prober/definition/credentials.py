@@ -4,6 +4,7 @@ The definition itself never contains a secret.
 """
 
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -12,7 +13,7 @@ from yarl import URL
 
 from lifesign.domain.credentials.scope import MAX_CREDENTIALS, CredentialScope
 from lifesign.domain.net.target import read_target
-from lifesign.domain.net.target_address import AddressRefused
+from lifesign.domain.net.target_address import AddressRefused, vet_url
 from lifesign.prober.definition.layer_settings import DefinitionMapping
 from lifesign.prober.definition.values import FileName, HealthPath, Name
 
@@ -20,11 +21,17 @@ ENV_PATTERN: Final = "^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 SYSTEMD_PATTERN: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$"
 HEADER_PATTERN: Final = r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}$"
 USER_PATTERN: Final = "^[!-9;-~][ -9;-~]{0,127}$"
+CLIENT_PATTERN: Final = "^[!-~]{1,256}$"
+SCOPE_PATTERN: Final = r"^[!#-\[\]-~]+( [!#-\[\]-~]+)*$"
+MAX_SCOPE_CHARS: Final = 1024
+MAX_OAUTH_URL_CHARS: Final = 2048
 CREDENTIAL_FORMS: Final = {
     ENV_PATTERN: "the name of an environment variable",
     SYSTEMD_PATTERN: "the name of a systemd credential",
     HEADER_PATTERN: "the name of a header, such as X-API-Key",
     USER_PATTERN: "a user name of printable ASCII characters without a colon",
+    CLIENT_PATTERN: "1 to 256 printable ASCII characters without spaces",
+    SCOPE_PATTERN: "scopes with one space between them, without quotes and backslashes",
 }
 """Description of each pattern, for error messages."""
 TRANSPORT_HEADERS: Final = frozenset({
@@ -33,7 +40,7 @@ TRANSPORT_HEADERS: Final = frozenset({
     "upgrade", "user-agent",
 })  # fmt: skip
 """Headers that the prober sets, or that change how a request is read."""
-_METHODS: Final = ("bearer", "basic", "header")
+_METHODS: Final = ("bearer", "basic", "header", "oauth2")
 
 
 def _refuse_inline(given: Any) -> Any:
@@ -98,6 +105,69 @@ class SecretHeader(DefinitionMapping):
         return self
 
 
+class AuthMethod(StrEnum):
+    """How an OAuth 2 client proves who it is."""
+
+    CLIENT_SECRET_BASIC = "client_secret_basic"  # noqa: S105 - a method
+    """The secret in the header `Authorization` (RFC 6749 2.3.1)."""
+    CLIENT_SECRET_POST = "client_secret_post"  # noqa: S105 - a method
+    """The secret in the body."""
+    PRIVATE_KEY_JWT = "private_key_jwt"
+    """A signed assertion (RFC 7523); the private key never leaves the prober."""
+
+
+def _take_oauth_url(value: str) -> str:
+    """Accept the URL of a token endpoint or a resource: what the prober may contact, without a fragment."""
+    judged = vet_url(value)
+    if "#" in value or (isinstance(judged, AddressRefused) and judged.name == "invalid_url"):
+        raise PydanticCustomError("oauth_url", "expected a URL of http or https without a fragment")
+    return value
+
+
+OAuthUrl = Annotated[str, Field(max_length=MAX_OAUTH_URL_CHARS), AfterValidator(_take_oauth_url)]
+
+
+class OAuthClient(DefinitionMapping):
+    """An OAuth 2 client with the grant `client_credentials` (RFC 6749 4.4)."""
+
+    token_url: OAuthUrl
+    """The token endpoint. Secret or key of the client are used there and nowhere else."""
+    client_id: Annotated[str, Field(pattern=CLIENT_PATTERN)]
+    """Name of the client."""
+    auth_method: AuthMethod = AuthMethod.CLIENT_SECRET_BASIC
+    """How the client proves who it is: client_secret_basic, client_secret_post or private_key_jwt."""
+    client_secret: Secret | None = None
+    """Place of the client's secret."""
+    private_key: Secret | None = None
+    """Place of the private key of private_key_jwt: unencrypted PEM, RSA or P-256."""
+    key_id: Annotated[str, Field(pattern=CLIENT_PATTERN)] | None = None
+    """Name of the private key (`kid`), if the provider needs it."""
+    scope: Annotated[str, Field(pattern=SCOPE_PATTERN, max_length=MAX_SCOPE_CHARS)] | None = None
+    """Rights to ask for, with spaces between them; null asks for none by name."""
+    resource: OAuthUrl | None = None
+    """The resource for which the token is to be (RFC 8707)."""
+
+    @model_validator(mode="after")
+    def _have_the_secret_of_the_method(self) -> Self:
+        is_signed = self.auth_method is AuthMethod.PRIVATE_KEY_JWT
+        if (self.private_key is not None) != is_signed or (self.client_secret is not None) == is_signed:
+            raise PydanticCustomError(
+                "client_proof",
+                "expected private_key alone with auth_method private_key_jwt, client_secret alone otherwise",
+            )
+        if self.key_id is not None and not is_signed:
+            raise PydanticCustomError("key_id", "expected key_id with auth_method private_key_jwt only")
+        return self
+
+    @property
+    def proof(self) -> tuple[str, SecretPlace]:
+        """Name and place of the secret or the private key."""
+        if self.client_secret is not None:
+            return "client_secret", self.client_secret
+        assert self.private_key is not None  # noqa: S101 - one of the two is given
+        return "private_key", self.private_key
+
+
 def _take_origin(value: str) -> str:
     """Return an origin in its usual spelling."""
     target = read_target(value)
@@ -118,7 +188,7 @@ def _take_scope_path(value: str) -> str:
 
 
 class CredentialSettings(DefinitionMapping):
-    """A credential: exactly one of bearer, basic and header."""
+    """A credential: exactly one of bearer, basic, header and oauth2."""
 
     name: Name
     """Name in results and logs."""
@@ -132,11 +202,15 @@ class CredentialSettings(DefinitionMapping):
     """A user name and a password (RFC 7617)."""
     header: SecretHeader | None = None
     """A header with a secret value."""
+    oauth2: OAuthClient | None = None
+    """Access tokens of an OAuth 2 provider, sent as bearer tokens."""
 
     @model_validator(mode="after")
     def _have_one_method(self) -> Self:
         if sum(getattr(self, method) is not None for method in _METHODS) != 1:
-            raise PydanticCustomError("one_method", "expected exactly one of bearer, basic and header")
+            raise PydanticCustomError(
+                "one_method", "expected exactly one of bearer, basic, header and oauth2"
+            )
         return self
 
     @property
@@ -146,7 +220,7 @@ class CredentialSettings(DefinitionMapping):
 
     @property
     def method(self) -> str:
-        """Name of the method: bearer, basic or header."""
+        """Name of the method: bearer, basic, header or oauth2."""
         return next(method for method in _METHODS if getattr(self, method) is not None)
 
     @property
@@ -156,7 +230,9 @@ class CredentialSettings(DefinitionMapping):
             return self.bearer
         if self.basic is not None:
             return self.basic.password
-        assert self.header is not None  # noqa: S101 - one of the three is given
+        if self.oauth2 is not None:
+            return self.oauth2.proof[1]
+        assert self.header is not None  # noqa: S101 - one of the four is given
         return self.header.value
 
 
@@ -181,4 +257,5 @@ Credentials = Annotated[
 def sources_of(credentials: Sequence[CredentialSettings]) -> Iterator[tuple[str, SecretPlace]]:
     """Yield the setting and the place of each secret."""
     for credential in credentials:
-        yield f"credentials.{credential.name}.{credential.method}", credential.source
+        member = "" if credential.oauth2 is None else f".{credential.oauth2.proof[0]}"
+        yield f"credentials.{credential.name}.{credential.method}{member}", credential.source

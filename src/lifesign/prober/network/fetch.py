@@ -89,6 +89,8 @@ class Request:
     accept: str = "application/json"
     credential: Credential | None = None
     """Sent as far as its scope allows, and never to another origin."""
+    has_secret: bool = False
+    """Whether headers or body have a secret: sent over TLS, or to an allowed private network only."""
     kept_out: Callable[[URL], Awaitable[str | None]] | None = None
     """Asked of where a redirect leads, before it is followed: why we are kept out, None if we are not."""
 
@@ -127,6 +129,8 @@ class Fetched(Answer):
     """The methods that `Allow` names, as sent (RFC 9110 10.2.1)."""
     credential: str | None = None
     """Name of the credential that the last request carried."""
+    token_fault: str | None = None
+    """Why a request was sent without its credential: there was no token."""
     mcp_session: str = ""
     """`Mcp-Session-Id`, as sent; empty without one."""
 
@@ -256,18 +260,30 @@ class Fetcher:
             if line is not None:
                 with contextlib.suppress(*_BROKE_WHILE_IDLE):
                     return await self._exchange(hop, line)
-            opened = await self.connector.open(target, hop.deadline_s)
-            if isinstance(opened, Unreached):
-                return _unreached(hop.url, opened), None
+            opened = await self._open(hop, target)
+            if isinstance(opened, Fetched):
+                return opened, None
             line = opened
             line.place = place
-            self._lines.add(line)
             return await self._exchange(hop, line)
         except InvalidValue:
             # The caller's fault, though it is a ValueError too.
             raise
         except FAILURES as error:
             return _failed(hop.url, error, line), None
+
+    async def _open(self, hop: _Hop, target: TargetUrl) -> HttpConnection | Fetched:
+        """Return a new connection, or why there is none."""
+        opened = await self.connector.open(target, hop.deadline_s)
+        if isinstance(opened, Unreached):
+            return _unreached(hop.url, opened)
+        self._lines.add(opened)
+        if hop.request.has_secret and not self._keeps_secrets(hop.url, opened.address):
+            self._lines.cut(opened)
+            reason = "a secret is sent over TLS, or to a private network of networks.allow"
+            result = ResultClass.BLOCKED_ADDRESS
+            return Fetched(url=hop.url, result=result, reason=reason, is_reached=False)
+        return opened
 
     def _admitted(self, url: URL, *, is_redirect: bool) -> TargetUrl | Fetched:
         """Say whom a URL leads to, or why nothing is sent there."""
@@ -339,8 +355,12 @@ class Fetcher:
         credential = hop.request.credential
         if credential is None or not credential.scope.covers(str(hop.url)):
             return None
+        return credential if self._keeps_secrets(hop.url, address) else None
+
+    def _keeps_secrets(self, url: URL, address: Address) -> bool:
+        """Return whether a secret may be sent there: over TLS, or to an allowed private network."""
         is_private = vet_address(address) is not None and is_in(address, self._networks)
-        return credential if hop.url.scheme == "https" or is_private else None
+        return url.scheme == "https" or is_private
 
     def _written(self, hop: _Hop, credential: Credential | None) -> bytes:
         """Return a request as it is sent; InvalidValue for headers that are none."""

@@ -15,14 +15,18 @@ from yarl import URL
 
 from lifesign.client.candidate_urls import CandidateUrl, ParsedAgentUrl, parse_agent_url, place_under
 from lifesign.domain.credentials.missing_credentials import OtherCredential
-from lifesign.domain.credentials.scope import REJECTED, SENDING, Purpose, Sending
+from lifesign.domain.credentials.scope import SENDING, Purpose, Sending
 from lifesign.domain.net.target import is_on_origin_of
 from lifesign.domain.observation.results import MAX_REASON_CHARS, LayerResult, ProbedDocument, ResultClass
-from lifesign.http.redirects import is_same_origin
 from lifesign.prober.credentials.store import Credential, CredentialStore
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetched, Method, Request
 from lifesign.prober.network.host_limiter import AddressBusy
+from lifesign.prober.probe.credential_use import (
+    send_after_refusal,
+    send_with_credential,
+    with_credential_fault,
+)
 from lifesign.prober.probe.other_origins import OtherOrigins
 from lifesign.prober.probe.robots import MAX_ROBOTS_BYTES, ROBOTS_ACCEPT, ROBOTS_PATH, Robots, may_fetch
 from lifesign.prober.results.ledger import TargetEntry
@@ -210,12 +214,8 @@ class ProbeSession:
         credential = None if sending is Sending.NEVER else self._credentials.for_url(str(url))
         if credential is None:
             return await send()
-        if sending is Sending.ALWAYS:
-            return await send(credential=credential)
-        fetched = await send()
-        if fetched is None or fetched.status not in REJECTED or not is_same_origin(fetched.url, url):
-            return fetched
-        return await send(credential=credential) or fetched
+        send_with = send_with_credential if sending is Sending.ALWAYS else send_after_refusal
+        return await send_with(send, url, credential, self._deadline(self._total_s) - self._loop.time())
 
     async def _ask(
         self,
@@ -283,17 +283,13 @@ class ProbeSession:
     ) -> LayerResult:
         """Return the result of a layer; class and reason are those of the request unless others are given.
 
-        A refusal of a request with a credential is `credentials_rejected`.
+        A refusal of a request with a credential is `credentials_rejected`, and one without it, for want of a
+        token, `token_error`.
         """
         status = fetched.status
         result = result or fetched.result
         reason = fetched.reason if reason is None else reason
-        if fetched.credential is not None:
-            if result is ResultClass.GATED and status in REJECTED:
-                result = ResultClass.CREDENTIALS_REJECTED
-                reason = f"HTTP {status} although credential {fetched.credential} was sent"
-            else:
-                reason = f"{reason}{', ' if reason else ''}with credential {fetched.credential}"
+        result, reason = with_credential_fault(fetched, result, reason)
         layer = LayerResult(
             result=result,
             reason=reason[:MAX_REASON_CHARS],

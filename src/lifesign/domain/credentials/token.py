@@ -1,0 +1,144 @@
+"""OAuth 2: the request for a token, and what is accepted as its answer (RFC 6749 4.4 and 5, RFC 8707)."""
+
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import field
+from enum import StrEnum
+from typing import Any, Final, TypeGuard
+from urllib.parse import quote, urlencode
+
+from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.credentials.secret import MIN_SECRET_CHARS
+
+DEFAULT_LIFETIME_S: Final = 300.0
+"""Lifetime of a token whose answer has no `expires_in`."""
+MIN_LIFETIME_S: Final = 10.0
+"""A token is used at least so long: a token endpoint must not be asked before each probe."""
+MAX_LIFETIME_S: Final = 86_400.0
+"""A token is requested again after a day, whatever its answer says."""
+EARLY_RATIO: Final = 0.1
+"""Share of its lifetime before whose end a token is renewed, so that none expires on the way."""
+MAX_EARLY_S: Final = 60.0
+MAX_TOKEN_CHARS: Final = 8192
+MAX_LIFETIME_DIGITS: Final = 12
+JWT_BEARER: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+ERROR_CODES: Final = frozenset({
+    "access_denied", "invalid_client", "invalid_grant", "invalid_request", "invalid_scope", "invalid_target",
+    "server_error", "temporarily_unavailable", "unauthorized_client", "unsupported_grant_type",
+})  # fmt: skip
+"""Error codes that a fault quotes. Any other text may be a secret that the token endpoint sent back."""
+
+_TOKEN_CHARACTERS: Final = frozenset(map(chr, range(0x21, 0x7F)))
+_OK: Final = 200
+
+
+class TokenFaultKind(StrEnum):
+    """Why there is no token."""
+
+    NO_ANSWER = "no_answer"
+    """The token endpoint gave no whole answer, or redirected."""
+    REFUSED = "refused"
+    """It answered with another status than 200."""
+    NOT_JSON = "not_json"
+    """The answer is no JSON object: a page for people, for example."""
+    TOKEN_TYPE = "token_type"  # noqa: S105 - a kind of fault
+    """The token is not a bearer token."""
+    TOKEN_FORM = "token_form"  # noqa: S105 - a kind of fault
+    """The token is missing, too long, or has characters that no header may have."""
+    LIFETIME = "lifetime"
+    """`expires_in` is no number of seconds above 0."""
+
+
+@fast_dataclass(kw_only=True)
+class TokenFault:
+    """Why there is no token; never quotes one."""
+
+    kind: TokenFaultKind
+    reason: str
+    """For people."""
+    retry_after_s: float | None = None
+    """Wait that the token endpoint asked for."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.reason}"
+
+
+@fast_dataclass(kw_only=True)
+class AccessToken:
+    """A token, and how long it is used. Its text does not show it."""
+
+    value: str = field(repr=False)
+    lifetime_s: float
+    """Seconds from the answer until a new token is requested."""
+
+
+def token_form(
+    grant: Mapping[str, str], *, scope: str | None = None, resource: str | None = None
+) -> dict[str, str]:
+    """Return the fields of a request for a token. `grant`: `grant_type`, and what it needs."""
+    optional = {"scope": scope, "resource": resource}
+    return {**grant, **{name: value for name, value in optional.items() if value is not None}}
+
+
+def form_body(fields: Mapping[str, str]) -> bytes:
+    """Return fields as a form is sent."""
+    return urlencode(fields).encode("ascii")
+
+
+def basic_client(client_id: str, secret: str) -> str:
+    """Return the header value with which a client proves who it is (RFC 6749 2.3.1).
+
+    Each part is form-encoded, with %20 for a space: some servers do not read a plus as one.
+    """
+    return f"Basic {client_pair(client_id, secret)}"
+
+
+def client_pair(client_id: str, secret: str) -> str:
+    """Return name and secret of a client as the scheme Basic spells them."""
+    pair = ":".join(quote(part, safe="") for part in (client_id, secret))
+    return b64encode(pair.encode()).decode()
+
+
+def read_token(status: int, answer: Any, retry_after_s: float | None = None) -> AccessToken | TokenFault:
+    """Return the token of an answer; `answer` is its parsed JSON, or None if it is none."""
+    members = answer if isinstance(answer, dict) else None
+    if status != _OK:
+        reason = f"HTTP {status}{_error_text(members)}"
+        return TokenFault(kind=TokenFaultKind.REFUSED, reason=reason, retry_after_s=retry_after_s)
+    if members is None:
+        return TokenFault(kind=TokenFaultKind.NOT_JSON, reason="the answer is no JSON object")
+    kind, value = members.get("token_type"), members.get("access_token")
+    if not isinstance(kind, str) or kind.lower() != "bearer":
+        return TokenFault(kind=TokenFaultKind.TOKEN_TYPE, reason="token_type is not Bearer")
+    if not is_token(value):
+        expected = f"{MIN_SECRET_CHARS} to {MAX_TOKEN_CHARS} printable ASCII characters without spaces"
+        return TokenFault(kind=TokenFaultKind.TOKEN_FORM, reason=f"access_token does not have {expected}")
+    lifetime_s = _seconds(members.get("expires_in", DEFAULT_LIFETIME_S))
+    if lifetime_s is None:
+        reason = "expires_in is not a number of seconds above 0"
+        return TokenFault(kind=TokenFaultKind.LIFETIME, reason=reason)
+    used_s = lifetime_s - min(MAX_EARLY_S, lifetime_s * EARLY_RATIO)
+    return AccessToken(value=value, lifetime_s=min(MAX_LIFETIME_S, max(MIN_LIFETIME_S, used_s)))
+
+
+def is_token(value: Any) -> TypeGuard[str]:
+    """Return whether a value may be sent as a token."""
+    return (
+        isinstance(value, str)
+        and MIN_SECRET_CHARS <= len(value) <= MAX_TOKEN_CHARS
+        and _TOKEN_CHARACTERS.issuperset(value)
+    )
+
+
+def _seconds(value: Any) -> float | None:
+    """Return a lifetime; some servers write it as a text. None for anything else, and for 0 or less."""
+    if isinstance(value, str) and len(value) <= MAX_LIFETIME_DIGITS and value.isascii() and value.isdigit():
+        value = int(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return min(2 * MAX_LIFETIME_S, value) if is_number and value > 0 else None
+
+
+def _error_text(members: Mapping[str, Any] | None) -> str:
+    """Return the error code of an answer (RFC 6749 5.2) if it is a known one."""
+    error = None if members is None else members.get("error")
+    return f", {error}" if isinstance(error, str) and error in ERROR_CODES else ""

@@ -1,0 +1,140 @@
+"""Access tokens of one OAuth 2 client: requested when needed, kept until shortly before they expire."""
+
+import asyncio
+import contextvars
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from lifesign.domain.base.backoff import Backoff
+from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
+
+MAX_WAIT_SECONDS: Final = 900.0
+"""Maximum wait after failed requests for a token."""
+DROP_SECONDS: Final = 60.0
+"""A token that an agent rejects is replaced at most once in this time."""
+MAX_PAST_TOKENS: Final = 4
+"""Former tokens that are still removed from texts."""
+RETRY_PATIENCE_SECONDS: Final = 1.0
+"""How long a probe waits for a token after the last request for one failed."""
+
+Renew = Callable[[str | None], Awaitable[AccessToken | TokenFault]]
+"""Obtains a token. Takes the token that was rejected, or None; never raises for what a peer does."""
+
+_log = logging.getLogger("lifesign.prober")
+
+
+class TokenSource:
+    """The tokens of one OAuth 2 client in this process. At most one request is under way."""
+
+    def __init__(
+        self,
+        name: str,
+        renew: Renew,
+        on_change: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """`name`: of the credential, for logs. `on_change` is called after each new token."""
+        self._name = name
+        self._renew = renew
+        self._on_change = on_change
+        self._clock = clock
+        self._backoff = Backoff(chance, max_wait_s=MAX_WAIT_SECONDS)
+        self._tokens: list[str] = []
+        """The newest first."""
+        self._rejected: str | None = None
+        self._ends_at_s = 0.0
+        self._retry_at_s = 0.0
+        self._dropped_at_s: float | None = None
+        self._request: asyncio.Task[None] | None = None
+        self.fault: TokenFault | None = None
+        """Why the last request brought no token; None if it did, or there was none."""
+
+    @property
+    def token(self) -> str | None:
+        """The token, if there is one that is still used."""
+        is_used = bool(self._tokens) and self._rejected is None and self._clock() < self._ends_at_s
+        return self._tokens[0] if is_used else None
+
+    @property
+    def left_s(self) -> float:
+        """For how many seconds the token is still used; 0 without one."""
+        return 0.0 if self.token is None else self._ends_at_s - self._clock()
+
+    @property
+    def retry_in_s(self) -> float:
+        """How many seconds the back-off after a failure still lasts."""
+        return max(0.0, self._retry_at_s - self._clock())
+
+    def secrets(self) -> list[str]:
+        """Return what must not be shown, former tokens too."""
+        return list(self._tokens)
+
+    async def prepare(self, seconds: float) -> bool:
+        """Request a token if there is none; return whether there is one, after `seconds` at most."""
+        if self.token is not None:
+            return True
+        if self._request is None:
+            if self._clock() < self._retry_at_s:
+                return False
+            # In a context of its own: it is no request to the target whose probe needs the token.
+            context = contextvars.Context()
+            self._request = asyncio.get_running_loop().create_task(self._request_token(), context=context)
+        patience_s = seconds if self.fault is None else min(seconds, RETRY_PATIENCE_SECONDS)
+        await asyncio.wait([self._request], timeout=max(0.0, patience_s))
+        return self.token is not None
+
+    def drop(self, token: str) -> bool:
+        """Stop using a token that was rejected; return whether it is worth trying with another one."""
+        if self.token is None or self.token != token:
+            # Another probe has had it replaced.
+            return True
+        now_s = self._clock()
+        if self._dropped_at_s is not None and now_s - self._dropped_at_s < DROP_SECONDS:
+            return False
+        self._dropped_at_s = now_s
+        self._rejected = token
+        return True
+
+    async def close(self) -> None:
+        """End a request that is under way."""
+        if self._request is not None:
+            self._request.cancel()
+            await asyncio.wait([self._request])
+
+    async def _request_token(self) -> None:
+        try:
+            found = await self._renew(self._rejected)
+        except Exception as defect:  # noqa: BLE001 - the next request may succeed
+            _log.exception("the request for a token of the credential %s ended in a defect", self._name)
+            reason = f"a defect of the prober: {type(defect).__name__}"
+            found = TokenFault(kind=TokenFaultKind.NO_ANSWER, reason=reason)
+        finally:
+            self._request = None
+        if isinstance(found, AccessToken):
+            self._take(found)
+        else:
+            self._note_fault(found)
+
+    def _take(self, token: AccessToken) -> None:
+        if self.fault is not None:
+            _log.info("the credential %s has a token again", self._name)
+        self._tokens = [token.value, *(each for each in self._tokens if each != token.value)]
+        del self._tokens[1 + MAX_PAST_TOKENS :]
+        self._ends_at_s = self._clock() + token.lifetime_s
+        self._rejected = None
+        self.fault = None
+        self._backoff.over()
+        self._on_change()
+
+    def _note_fault(self, fault: TokenFault) -> None:
+        wait_s = max(self._backoff.wait_s(), fault.retry_after_s or 0.0)
+        self._retry_at_s = self._clock() + min(MAX_WAIT_SECONDS, wait_s)
+        # One agent that rejects a token must not take it from all others.
+        self._rejected = None
+        if self.fault is None:
+            _log.warning("no token for the credential %s: %s", self._name, fault)
+        self.fault = fault

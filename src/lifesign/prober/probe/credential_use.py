@@ -1,0 +1,84 @@
+"""Requests of a probe with a credential: when it is sent, and what a refusal means.
+
+The credential may need an access token that cannot be obtained, or that is rejected.
+"""
+
+from dataclasses import replace
+from typing import Final, Protocol
+
+from yarl import URL
+
+from lifesign.domain.credentials.scope import REJECTED
+from lifesign.domain.observation.results import ResultClass
+from lifesign.http.redirects import is_same_origin
+from lifesign.prober.credentials.store import Credential
+from lifesign.prober.network.fetch import Fetched
+
+UNAUTHORIZED: Final = 401
+"""A server that does not accept a token answers with it; 403 means too few rights (RFC 6750 3.1)."""
+
+
+class Send(Protocol):
+    """Sends a request with a credential or without."""
+
+    async def __call__(self, *, credential: Credential | None = None) -> Fetched | None:
+        """Return the answer; None if nothing can be sent any more."""
+        ...
+
+
+async def send_with_credential(
+    send: Send, _url: URL, credential: Credential, seconds: float
+) -> Fetched | None:
+    """Send a request with a credential; without it if no token is obtained within `seconds`.
+
+    A cached token that is rejected is replaced, and the request sent again, at most once.
+    """
+    tokens = credential.tokens
+    if tokens is None:
+        return await send(credential=credential)
+    token = tokens.token
+    if token is None and not await tokens.prepare(seconds):
+        return _without_token(await send(), credential)
+    fetched = await send(credential=credential)
+    is_rejected = fetched is not None and fetched.status == UNAUTHORIZED and fetched.credential is not None
+    if token is None or not is_rejected or not tokens.drop(token):
+        return fetched
+    if not await tokens.prepare(seconds) or tokens.token == token:
+        return fetched
+    return await send(credential=credential) or fetched
+
+
+async def send_after_refusal(send: Send, url: URL, credential: Credential, seconds: float) -> Fetched | None:
+    """Send a request without a credential, and again with it if it was refused."""
+    fetched = await send()
+    if fetched is None or fetched.status not in REJECTED or not is_same_origin(fetched.url, url):
+        return fetched
+    if credential.tokens is not None and not await credential.tokens.prepare(seconds):
+        return _without_token(fetched, credential)
+    return await send_with_credential(send, url, credential, seconds) or fetched
+
+
+def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) -> tuple[ResultClass, str]:
+    """Return the class and the reason of a layer, with what became of the credential.
+
+    A refusal of a request with a credential is `credentials_rejected`, and one without it, for want of a
+    token, `token_error`.
+    """
+    is_refused = result is ResultClass.GATED and fetched.status in REJECTED
+    note = fetched.token_fault
+    if fetched.credential is not None:
+        if is_refused:
+            text = f"HTTP {fetched.status} although credential {fetched.credential} was sent"
+            return ResultClass.CREDENTIALS_REJECTED, text
+        note = f"with credential {fetched.credential}"
+    elif note is not None and is_refused:
+        return ResultClass.TOKEN_ERROR, f"HTTP {fetched.status}, {note}"
+    return result, reason if note is None else f"{reason}{', ' if reason else ''}{note}"
+
+
+def _without_token(fetched: Fetched | None, credential: Credential) -> Fetched | None:
+    """Return the answer to a request that was sent without its credential, for want of a token."""
+    if fetched is None:
+        return None
+    why = credential.fault or "the token endpoint has not answered yet"
+    return replace(fetched, token_fault=f"no token for credential {credential.name} ({why})")

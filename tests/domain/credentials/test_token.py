@@ -1,0 +1,138 @@
+from base64 import b64decode
+from typing import Any
+from urllib.parse import parse_qs, unquote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifesign.domain.credentials.token import (
+    DEFAULT_LIFETIME_S,
+    MAX_LIFETIME_S,
+    MAX_TOKEN_CHARS,
+    MIN_LIFETIME_S,
+    AccessToken,
+    TokenFault,
+    basic_client,
+    client_pair,
+    form_body,
+    read_token,
+    token_form,
+)
+
+TOKEN = "access-canary-1"
+GRANT = {"grant_type": "client_credentials"}
+
+
+def answer(**members: Any) -> dict[str, Any]:
+    return {"access_token": TOKEN, "token_type": "Bearer", "expires_in": 3600} | members
+
+
+def taken(**members: Any) -> AccessToken:
+    token = read_token(200, answer(**members))
+    assert isinstance(token, AccessToken)
+    return token
+
+
+def fault(value: Any, status: int = 200) -> TokenFault:
+    found = read_token(status, value)
+    assert isinstance(found, TokenFault)
+    return found
+
+
+def test_a_token_is_used_until_shortly_before_its_end() -> None:
+    assert (taken().value, taken().lifetime_s) == (TOKEN, 3540)
+    assert taken(expires_in=100).lifetime_s == 90
+    assert taken(expires_in="100").lifetime_s == 90
+    assert taken(expires_in=10**300).lifetime_s == MAX_LIFETIME_S
+    assert taken(expires_in=1).lifetime_s == MIN_LIFETIME_S
+
+
+def test_without_a_lifetime_a_token_is_used_for_five_minutes() -> None:
+    members = answer()
+    del members["expires_in"]
+    token = read_token(200, members)
+    assert isinstance(token, AccessToken)
+    assert token.lifetime_s == DEFAULT_LIFETIME_S - 30 == 270
+
+
+@pytest.mark.parametrize("kind", ["bearer", "BEARER", "Bearer"])
+def test_the_type_is_read_without_its_case(kind: str) -> None:
+    assert taken(token_type=kind).value == TOKEN
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (None, "not_json"),
+        ([], "not_json"),
+        ("text", "not_json"),
+        (answer(token_type="mac"), "token_type"),
+        (answer(token_type=None), "token_type"),
+        (answer(access_token=None), "token_form"),
+        (answer(access_token="short"), "token_form"),
+        (answer(access_token="two lines\r\nX-Injected: 1"), "token_form"),
+        (answer(access_token="with a space"), "token_form"),
+        (answer(access_token="tökens-in-latin"), "token_form"),
+        (answer(access_token="x" * (MAX_TOKEN_CHARS + 1)), "token_form"),
+        (answer(expires_in=0), "lifetime"),
+        (answer(expires_in=-1), "lifetime"),
+        (answer(expires_in=True), "lifetime"),
+        (answer(expires_in=float("nan")), "lifetime"),
+        (answer(expires_in="soon"), "lifetime"),
+        (answer(expires_in="9" * 5000), "lifetime"),
+        (answer(expires_in=None), "lifetime"),
+    ],
+)
+def test_each_odd_answer_has_its_fault(value: Any, kind: str) -> None:
+    found = fault(value)
+    assert found.kind == kind
+    assert "\n" not in found.reason
+
+
+def test_only_known_error_codes_are_quoted() -> None:
+    assert fault({"error": "invalid_client"}, 401).reason == "HTTP 401, invalid_client"
+    others: list[Any] = ["client-canary-secret", ["invalid_client"], {}, None, ""]
+    for error in others:
+        assert fault({"error": error, "error_description": "client-canary-secret"}, 400).reason == "HTTP 400"
+    assert fault(None, 503).kind == "refused"
+
+
+def test_the_wait_that_a_server_asks_for_is_kept() -> None:
+    found = read_token(429, None, 30.0)
+    assert isinstance(found, TokenFault)
+    assert found.retry_after_s == 30.0
+
+
+def test_no_text_shows_a_token() -> None:
+    assert TOKEN not in repr(taken())
+
+
+def test_absent_fields_are_not_sent() -> None:
+    assert form_body(token_form(GRANT)) == b"grant_type=client_credentials"
+    sent = form_body(token_form(GRANT, scope="a b", resource="https://a.example/x?y=1"))
+    assert parse_qs(sent.decode()) == {
+        "grant_type": ["client_credentials"], "scope": ["a b"], "resource": ["https://a.example/x?y=1"],
+    }  # fmt: skip
+
+
+def test_name_and_secret_of_a_client_are_encoded_as_the_rfc_says() -> None:
+    assert basic_client("s6BhdRkqt3", "gX1fBat3bV") == "Basic czZCaGRSa3F0MzpnWDFmQmF0M2JW"
+
+
+@given(client_id=st.text(min_size=1), secret=st.text(min_size=1))
+def test_any_name_and_secret_can_be_read_back(client_id: str, secret: str) -> None:
+
+    pair = b64decode(client_pair(client_id, secret)).decode("ascii")
+    assert tuple(map(unquote_plus, pair.split(":"))) == (client_id, secret)
+
+
+@given(
+    st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists), st.integers()
+)
+def test_any_json_is_a_token_or_a_fault(value: Any, status: int) -> None:
+    for members in (value, {"error": value}, answer(expires_in=value), answer(access_token=value)):
+        found = read_token(status, members)
+        assert isinstance(found, AccessToken | TokenFault)
+        if isinstance(found, AccessToken):
+            assert MIN_LIFETIME_S <= found.lifetime_s <= MAX_LIFETIME_S

@@ -1,0 +1,153 @@
+"""Probes of a real A2A agent that requires the tokens of a real OAuth 2 provider."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from joserfc.jwk import ECKey, RSAKey
+from tests.support.a2a_agent_13 import make_agent
+from tests.support.oauth_provider import (
+    CLIENT,
+    CLIENT_SECRET,
+    RIGHTS,
+    Provider,
+    RequiresToken,
+    serving_provider,
+)
+from tests.support.probing import Bodies, layer, probing, results
+from tests.support.uvicorn_thread import served
+
+REJECTED, NO_TOKEN = "credentials_rejected", "token_error"
+ANSWERED = {"discovery": "ok", "transport": "ok", "message": "ok"}
+ASK = {"health": False, "message": {"text": "ok"}}
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLIENT_SECRET", CLIENT_SECRET)
+
+
+@contextmanager
+def agent_of(provider: Provider) -> Iterator[tuple[RequiresToken, str]]:
+    """Serve an agent on the A2A SDK whose card is public."""
+    guards: list[RequiresToken] = []
+
+    def make_app(url: str) -> RequiresToken:
+        guards.append(RequiresToken(make_agent(f"{url}/"), provider, lambda path: "well-known" in path))
+        return guards[0]
+
+    with served(make_app) as url:
+        yield guards[0], url
+
+
+def settings(url: str, token_url: str, **members: Any) -> dict[str, Any]:
+    """Return a definition's members with one OAuth 2 client."""
+    client = {"token_url": token_url, "client_id": CLIENT, "client_secret": {"env": "CLIENT_SECRET"}}
+    oauth2 = {name: value for name, value in (client | members).items() if value is not None}
+    return {"ask": ASK, "credentials": [{"name": "acme", "origin": url, "oauth2": oauth2}]}
+
+
+@pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
+async def test_an_agent_is_measured_with_one_token(method: str) -> None:
+    with serving_provider(method) as (provider, token_url), agent_of(provider) as (agent, url):
+        asked = {"auth_method": method, "scope": RIGHTS, "resource": url}
+        async with probing(**settings(url, token_url, **asked)) as probes:
+            assert results(await probes.see(url)) == ANSWERED
+            for _ in range(2):
+                assert results(await probes.see(url))["message"] == "ok"
+    assert len(provider.forms) == 1
+    assert set(agent.tokens) == set(provider.issued)
+    assert provider.forms[0]["scope"] == RIGHTS
+    assert provider.forms[0]["resource"] == url
+
+
+KEYS: dict[str, tuple[Callable[[], Any], Any]] = {
+    "rsa": (lambda: rsa.generate_private_key(65_537, 2048), RSAKey),
+    "p-256": (lambda: ec.generate_private_key(ec.SECP256R1()), ECKey),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+async def test_a_client_proves_who_it_is_by_its_private_key(kind: str, tmp_path: Path) -> None:
+    make_key, reader = KEYS[kind]
+    key = make_key()
+    file = tmp_path / "acme.key"
+    file.touch(mode=0o600)
+    file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public = reader.import_key(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    with serving_provider("private_key_jwt", public) as (provider, token_url), agent_of(provider) as (_, url):
+        given = {"auth_method": "private_key_jwt", "client_secret": None, "private_key": {"file": str(file)}}
+        async with probing(**settings(url, token_url, **given, key_id="key-1")) as probes:
+            assert results(await probes.see(url))["message"] == "ok"
+            # Each assertion is used once.
+            provider.revoke()
+            assert results(await probes.see(url))["message"] == "ok"
+    assert len(provider.forms) == 2
+
+
+async def test_a_revoked_token_is_replaced_once_a_minute() -> None:
+    with serving_provider() as (provider, token_url), agent_of(provider) as (_, url):
+        async with probing(**settings(url, token_url)) as probes:
+            assert results(await probes.see(url))["message"] == "ok"
+            provider.revoke()
+            assert results(await probes.see(url))["message"] == "ok"
+            assert len(provider.forms) == 2
+            provider.revoke()
+            observation = await probes.see(url)
+            assert results(observation)["message"] == REJECTED
+            assert observation.is_liveness_signal
+            assert len(provider.forms) == 2
+
+
+async def test_without_a_token_what_is_behind_the_login_is_unknown() -> None:
+    with serving_provider() as (provider, token_url), agent_of(provider) as (agent, url):
+        provider.is_down = True
+        async with probing(**settings(url, token_url)) as probes:
+            for _ in range(2):
+                observation = await probes.see(url)
+                assert results(observation)["message"] == NO_TOKEN
+                assert "503" in layer(observation.message).reason
+                assert observation.is_liveness_signal
+                assert not observation.is_measured_failure
+            assert agent.tokens == []
+            assert len(provider.forms) == 1
+
+
+async def test_a_wrong_client_secret_is_named_as_the_provider_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CLIENT_SECRET", "another-secret")
+    with serving_provider() as (provider, token_url), agent_of(provider) as (_, url):
+        async with probing(**settings(url, token_url)) as probes:
+            observation = await probes.see(url)
+    assert results(observation)["transport"] == NO_TOKEN
+    assert "invalid_client" in layer(observation.transport).reason
+    assert len(provider.forms) == 1
+
+
+async def test_a_token_that_a_target_sends_back_is_removed() -> None:
+    evidence = Bodies()
+    with serving_provider() as (provider, token_url):
+
+        def echo(_url: str) -> Any:
+            async def app(scope: Any, _receive: Any, send: Any) -> None:
+                if scope["type"] == "http":
+                    sent = dict(scope["headers"]).get(b"authorization", b"")
+                    head = {"type": "http.response.start", "status": 500, "headers": []}
+                    await send(head)
+                    await send({"type": "http.response.body", "body": b"<html>" + sent})
+
+            return app
+
+        with served(echo) as url:
+            asked = settings(url, token_url) | {"targets": [{"url": url, "kind": "mcp"}]}
+            async with probing(evidence, **asked) as probes:
+                report = await probes.report(url)
+    assert provider.issued
+    shown = report.observation.model_dump_json() + report.memory.to_json()
+    shown += "".join(body.decode() for body in evidence.kept.values())
+    assert not any(token in shown for token in provider.issued)

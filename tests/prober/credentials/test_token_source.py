@@ -1,0 +1,182 @@
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
+from lifesign.prober.credentials.token_source import (
+    DROP_SECONDS,
+    MAX_PAST_TOKENS,
+    MAX_WAIT_SECONDS,
+    TokenSource,
+)
+
+PATIENCE_SECONDS = 60.0
+
+
+class Endpoint:
+    """Answers requests for tokens, and keeps which token each of them said was rejected."""
+
+    def __init__(self) -> None:
+        self.asked: list[str | None] = []
+        self.fault: TokenFault | None = None
+        self.defect: Exception | None = None
+        self.held: asyncio.Event | None = None
+
+    async def renew(self, rejected: str | None) -> AccessToken | TokenFault:
+        self.asked.append(rejected)
+        if self.held is not None:
+            await self.held.wait()
+        if self.defect is not None:
+            raise self.defect
+        return self.fault or AccessToken(value=f"token-{len(self.asked)}", lifetime_s=90)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def source(
+    endpoint: Endpoint, clock: Clock | None = None, on_change: Callable[[], None] = lambda: None
+) -> TokenSource:
+    return TokenSource("acme", endpoint.renew, on_change, clock or Clock(), lambda: 1.0)
+
+
+def fault(retry_after_s: float | None = None) -> TokenFault:
+    return TokenFault(kind=TokenFaultKind.REFUSED, reason="HTTP 503", retry_after_s=retry_after_s)
+
+
+async def test_probes_that_need_a_token_at_once_cause_one_request() -> None:
+    endpoint, changes = Endpoint(), []
+    tokens = source(endpoint, on_change=lambda: changes.append(1))
+    assert not tokens.secrets()
+    assert all(await asyncio.gather(*(tokens.prepare(PATIENCE_SECONDS) for _ in range(1000))))
+    assert (tokens.token, len(endpoint.asked), len(changes)) == ("token-1", 1, 1)
+
+
+async def test_a_token_is_renewed_at_its_end() -> None:
+    endpoint, clock = Endpoint(), Clock()
+    tokens = source(endpoint, clock)
+    await tokens.prepare(PATIENCE_SECONDS)
+    clock.now_s = 89.0
+    await tokens.prepare(PATIENCE_SECONDS)
+    assert (tokens.token, tokens.left_s) == ("token-1", 1.0)
+    clock.now_s = 90.0
+    assert (tokens.token, tokens.left_s) == (None, 0.0)
+    await tokens.prepare(PATIENCE_SECONDS)
+    assert (tokens.token, len(endpoint.asked)) == ("token-2", 2)
+
+
+async def test_failed_requests_back_off_to_a_quarter_of_an_hour() -> None:
+    endpoint, clock = Endpoint(), Clock()
+    endpoint.fault = fault()
+    tokens = source(endpoint, clock)
+    waits = []
+    for _ in range(14):
+        assert not await tokens.prepare(PATIENCE_SECONDS)
+        waits.append(tokens.retry_in_s)
+        asked = len(endpoint.asked)
+        clock.now_s += waits[-1] - 0.5
+        assert not await tokens.prepare(PATIENCE_SECONDS)
+        assert len(endpoint.asked) == asked
+        clock.now_s += 0.5
+    assert waits == pytest.approx([1, 2, 4, 8, 16, 32, 64, 128, 256, 512, *[MAX_WAIT_SECONDS] * 4])
+    endpoint.fault = None
+    assert await tokens.prepare(PATIENCE_SECONDS)
+    assert tokens.fault is None
+
+
+async def test_a_longer_wait_that_the_endpoint_asks_for_is_kept_within_bounds() -> None:
+    endpoint, clock = Endpoint(), Clock()
+    tokens = source(endpoint, clock)
+    for asked_s, wait_s in ((30.0, 30.0), (1e9, MAX_WAIT_SECONDS)):
+        endpoint.fault = fault(asked_s)
+        clock.now_s += MAX_WAIT_SECONDS
+        await tokens.prepare(PATIENCE_SECONDS)
+        assert tokens.retry_in_s == wait_s
+
+
+async def test_a_rejected_token_is_replaced_at_most_once_a_minute() -> None:
+    endpoint, clock = Endpoint(), Clock()
+    tokens = source(endpoint, clock)
+    await tokens.prepare(PATIENCE_SECONDS)
+    assert tokens.drop("token-1")
+    assert tokens.left_s == 0
+    # Another probe that was rejected meanwhile waits for the same request.
+    assert tokens.drop("token-1")
+    await tokens.prepare(PATIENCE_SECONDS)
+    assert endpoint.asked == [None, "token-1"]
+    assert tokens.drop("token-1")
+    assert not tokens.drop("token-2")
+    assert tokens.token == "token-2"
+    clock.now_s += DROP_SECONDS
+    assert tokens.drop("token-2")
+
+
+async def test_a_token_that_one_agent_rejects_stays_in_use_if_there_is_no_other() -> None:
+    endpoint = Endpoint()
+    tokens = source(endpoint)
+    await tokens.prepare(PATIENCE_SECONDS)
+    endpoint.fault = fault()
+    assert tokens.drop("token-1")
+    assert await tokens.prepare(PATIENCE_SECONDS)
+    assert tokens.token == "token-1"
+    assert tokens.fault is not None
+
+
+async def test_a_slow_endpoint_delays_a_probe_for_its_patience_only() -> None:
+    endpoint = Endpoint()
+    endpoint.held = asyncio.Event()
+    tokens = source(endpoint)
+    assert not await tokens.prepare(0.0)
+    assert tokens.fault is None
+    endpoint.held.set()
+    # The token comes all the same, for the next probe.
+    assert await tokens.prepare(PATIENCE_SECONDS)
+    assert len(endpoint.asked) == 1
+
+
+async def test_a_defect_is_a_fault_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    endpoint, clock = Endpoint(), Clock()
+    endpoint.defect = KeyError("access-canary")
+    tokens = source(endpoint, clock)
+    assert not await tokens.prepare(PATIENCE_SECONDS)
+    assert tokens.fault is not None
+    assert tokens.fault.reason.endswith("KeyError")
+    endpoint.defect = None
+    clock.now_s += 1
+    assert await tokens.prepare(PATIENCE_SECONDS)
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+
+
+async def test_a_fault_is_logged_once_until_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    endpoint, clock = Endpoint(), Clock()
+    tokens = source(endpoint, clock)
+    for given in (fault(), fault(), None, None, fault()):
+        endpoint.fault = given
+        clock.now_s += MAX_WAIT_SECONDS
+        await tokens.prepare(PATIENCE_SECONDS)
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 2
+
+
+async def test_former_tokens_are_kept_for_their_removal_within_bounds() -> None:
+    endpoint, clock = Endpoint(), Clock()
+    tokens = source(endpoint, clock)
+    for _ in range(20):
+        await tokens.prepare(PATIENCE_SECONDS)
+        clock.now_s += 90
+    assert tokens.secrets() == [f"token-{20 - number}" for number in range(1 + MAX_PAST_TOKENS)]
+
+
+async def test_a_request_that_is_under_way_ends_with_its_source() -> None:
+    endpoint = Endpoint()
+    endpoint.held = asyncio.Event()
+    tokens = source(endpoint)
+    await tokens.prepare(0.0)
+    await tokens.close()
+    await source(Endpoint()).close()
+    assert tokens.token is None

@@ -1,0 +1,127 @@
+"""Token endpoints that misbehave."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.certificates import Authority
+from tests.support.hostile_server import (
+    Reply,
+    answer,
+    as_json,
+    endless_body,
+    endless_headers,
+    redirect,
+    reset,
+    serving,
+    silence,
+)
+from tests.support.probing import PATIENT, SHORT_SECONDS, definition, fetching
+
+from lifesign.domain.credentials.token import AccessToken, TokenFault
+from lifesign.prober.credentials.store import Credential
+from lifesign.prober.definition.credentials import CredentialSettings
+from lifesign.prober.network.token_request import MAX_ANSWER_BYTES, TokenEndpoints
+
+TOKEN_PATH = "/token"
+SECRET = "client-canary-secret"
+TOKEN = {"access_token": "access-canary-1", "token_type": "Bearer"}
+
+
+def credential(url: str, **members: Any) -> Credential:
+    oauth2 = {"token_url": url, "client_id": "lifesign", "client_secret": {"env": "X"}} | members
+    given = {"name": "acme", "origin": "https://acme.example", "oauth2": oauth2}
+    return Credential(CredentialSettings.model_validate(given), SECRET)
+
+
+async def requested(url: str, **settings: Any) -> AccessToken | TokenFault:
+    async with fetching(definition(**settings)) as fetcher:
+        return await TokenEndpoints(fetcher, 60.0).request(credential(url), None)
+
+
+async def fault(reply: Reply, **settings: Any) -> TokenFault:
+    async with serving({TOKEN_PATH: reply}) as server:
+        found = await requested(server.url + TOKEN_PATH, **settings)
+    assert isinstance(found, TokenFault)
+    assert SECRET not in str(found)
+    return found
+
+
+async def test_a_token_is_taken_from_the_answer() -> None:
+    async with serving({TOKEN_PATH: as_json(TOKEN)}) as server:
+        token = await requested(server.url + TOKEN_PATH)
+    assert isinstance(token, AccessToken)
+    assert token.value == TOKEN["access_token"]
+    assert server.asked(TOKEN_PATH)["content-type"] == "application/x-www-form-urlencoded"
+    assert server.asked(TOKEN_PATH)["authorization"].startswith("Basic ")
+
+
+async def test_a_redirect_takes_the_secret_nowhere() -> None:
+    async with serving({TOKEN_PATH: as_json(TOKEN), "/other": as_json(TOKEN)}) as other:
+        for status in (301, 302, 303, 307, 308):
+            found = await fault(redirect(f"{other.url}{TOKEN_PATH}", status))
+            assert (found.kind, found.reason.split(":")[0]) == ("no_answer", "redirect_refused")
+            found = await fault(redirect("/other", status))
+            assert found.kind == "no_answer"
+    assert other.heads == []
+
+
+@pytest.mark.parametrize("reply", [silence, endless_headers, endless_body, reset])
+async def test_what_never_ends_or_breaks_is_given_up(reply: Reply) -> None:
+    found = await fault(reply, timeouts=PATIENT | {"total_seconds": SHORT_SECONDS})
+    assert found.kind == "no_answer"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (json.dumps(TOKEN | {"access_token": "x" * 2**20}).encode(), "no_answer"),
+        (b" " * (MAX_ANSWER_BYTES + 1), "no_answer"),
+        (json.dumps(TOKEN | {"access_token": "x" * 10_000}).encode(), "token_form"),
+        (json.dumps(TOKEN | {"access_token": "two\nlines-of-token"}).encode(), "token_form"),
+        (json.dumps(TOKEN | {"access_token": "tökens-in-latin"}).encode(), "token_form"),
+        (json.dumps(TOKEN | {"token_type": "DPoP"}).encode(), "token_type"),
+        (json.dumps(TOKEN | {"expires_in": "soon"}).encode(), "lifetime"),
+        (b"<!doctype html><title>Sign in</title>", "not_json"),
+        (b"[" * 60_000, "not_json"),
+        (b"", "not_json"),
+        (b"\xff\xfe", "not_json"),
+    ],
+)
+async def test_each_odd_body_has_its_fault(body: bytes, kind: str) -> None:
+    assert (await fault(answer(200, body, Content_Type="application/json"))).kind == kind
+    assert (await fault(answer(200, body, Content_Type="text/html"))).kind == kind
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500, 503])
+async def test_a_refusal_has_its_status_and_its_code(status: int) -> None:
+    body = json.dumps({"error": "invalid_client", "error_description": SECRET}).encode()
+    found = await fault(answer(status, body, Content_Type="application/json", Retry_After="7"))
+    assert (found.kind, found.reason, found.retry_after_s) == ("refused", f"HTTP {status}, invalid_client", 7)
+
+
+async def test_the_secret_goes_to_no_address_that_is_not_allowed() -> None:
+    async with serving({TOKEN_PATH: as_json(TOKEN)}) as server:
+        found = await requested(server.url + TOKEN_PATH, networks={"allow": ["10.0.0.0/8"]})
+    assert isinstance(found, TokenFault)
+    assert found.reason.startswith("blocked_address")
+    assert server.heads == []
+
+
+async def test_the_secret_goes_over_tls_or_to_a_private_network(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    authority.is_trusted(monkeypatch)
+    async with fetching(definition()) as fetcher:
+        monkeypatch.setattr(fetcher, "_networks", ())
+        endpoints = TokenEndpoints(fetcher, 60.0)
+        found = {}
+        for scheme, tls in (("http", None), ("https", authority.serving("127.0.0.1"))):
+            async with serving({TOKEN_PATH: as_json(TOKEN)}, tls) as server:
+                found[scheme] = await endpoints.request(credential(server.url + TOKEN_PATH), None)
+                assert len(server.heads) == (scheme == "https")
+    assert isinstance(found["http"], TokenFault)
+    assert found["http"].reason.startswith("blocked_address")
+    assert isinstance(found["https"], AccessToken)

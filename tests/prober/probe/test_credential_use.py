@@ -1,0 +1,175 @@
+"""Which requests of a probe carry an access token, and what becomes of the probe without one."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from tests.support.agent_check import card, document
+from tests.support.hostile_server import (
+    CARD_PATH,
+    HEALTH_PATH,
+    HostileServer,
+    Reply,
+    answer,
+    as_json,
+    serving,
+)
+from tests.support.probing import Probes, layer, probing, results, said
+from yarl import URL
+
+from lifesign.domain.observation.results import ResultClass
+from lifesign.prober.network.fetch import Request
+from lifesign.prober.probe.credential_use import with_credential_fault
+
+RPC, TOKEN_PATH = "/rpc", "/token"
+REJECTED, NO_TOKEN = "credentials_rejected", "token_error"
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLIENT_SECRET", "client-canary")
+
+
+def settings(server: HostileServer, **members: Any) -> dict[str, Any]:
+    oauth2 = {
+        "token_url": server.url + TOKEN_PATH,
+        "client_id": "lifesign",
+        "client_secret": {"env": "CLIENT_SECRET"},
+    }
+    return {"credentials": [{"name": "acme", "origin": server.url, "oauth2": oauth2}], "ask": {}} | members
+
+
+class Tokens:
+    """A token endpoint that numbers its tokens, and an agent that admits some of them."""
+
+    def __init__(self, admits: Callable[[int], bool]) -> None:
+        self.issued = 0
+        self._admits = admits
+
+    async def issue(self, writer: Any, head: str) -> None:
+        self.issued += 1
+        token = {"access_token": f"access-{self.issued}", "token_type": "Bearer"}
+        await as_json(token)(writer, head)
+
+    def behind(self, reply: Reply, status: int = 401) -> Callable[[Any, str], Awaitable[None]]:
+        async def guarded(writer: Any, head: str) -> None:
+            _, _, token = head.partition("Authorization: Bearer access-")
+            is_admitted = bool(token) and self._admits(int(token.partition("\r")[0]))
+            await (reply if is_admitted else answer(status))(writer, head)
+
+        return guarded
+
+
+async def guarded(server: HostileServer, tokens: Tokens, status: int = 401) -> None:
+    server.replies[TOKEN_PATH] = tokens.issue
+    server.replies[RPC] = tokens.behind(answer(405), status)
+    server.replies[CARD_PATH] = tokens.behind(as_json(card(url=server.url + RPC)))
+    server.replies[HEALTH_PATH] = as_json(document())
+
+
+def asked(server: HostileServer, path: str) -> int:
+    return server.paths.count(path)
+
+
+async def transport(probes: Probes, url: str) -> str:
+    return results(await probes.see(url))["transport"]
+
+
+async def test_a_card_behind_a_login_is_read_with_a_token_after_a_refusal() -> None:
+    tokens = Tokens(lambda _: True)
+    async with serving({}) as server:
+        await guarded(server, tokens)
+        async with probing(**settings(server)) as probes:
+            observation = await probes.see(server.url)
+    assert results(observation) == {"discovery": "ok", "transport": "ok", "readiness": "ok"}
+    assert layer(observation.transport).reason.endswith("with credential acme")
+    assert (tokens.issued, asked(server, CARD_PATH)) == (1, 2)
+    assert "authorization" not in server.asked(HEALTH_PATH)
+
+
+async def test_a_new_token_that_is_rejected_is_not_replaced() -> None:
+    tokens = Tokens(lambda _: False)
+    async with serving({}) as server:
+        await guarded(server, tokens)
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        async with probing(**settings(server)) as probes:
+            assert await transport(probes, server.url) == REJECTED
+            assert (tokens.issued, asked(server, RPC)) == (1, 1)
+
+
+async def test_a_cached_token_that_is_rejected_is_replaced_once() -> None:
+    tokens = Tokens(lambda number: number == tokens.issued >= least[0])
+    least = [1]
+    async with serving({}) as server:
+        await guarded(server, tokens)
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        async with probing(**settings(server)) as probes:
+            assert await transport(probes, server.url) == "ok"
+            least[0] = 2
+            assert await transport(probes, server.url) == "ok"
+            assert (tokens.issued, asked(server, RPC)) == (2, 3)
+            least[0] = 3
+            assert await transport(probes, server.url) == REJECTED
+            assert (tokens.issued, asked(server, RPC)) == (2, 4)
+
+
+async def test_too_few_rights_are_no_reason_for_another_token() -> None:
+    tokens = Tokens(lambda _: is_admitted[0])
+    is_admitted = [True]
+    async with serving({}) as server:
+        await guarded(server, tokens, 403)
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        async with probing(**settings(server)) as probes:
+            assert await transport(probes, server.url) == "ok"
+            is_admitted[0] = False
+            assert await transport(probes, server.url) == REJECTED
+    assert tokens.issued == 1
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_without_a_token_a_refusal_is_a_fault_of_the_credential(status: int) -> None:
+    async with serving({TOKEN_PATH: answer(503), RPC: answer(status)}) as server:
+        server.replies[CARD_PATH] = answer(status)
+        server.replies[HEALTH_PATH] = as_json(document())
+        async with probing(**settings(server)) as probes:
+            observation = await probes.see(server.url)
+    assert results(observation)["discovery"] == NO_TOKEN
+    assert "acme" in layer(observation.discovery).reason
+    assert "503" in layer(observation.discovery).reason
+    assert (asked(server, TOKEN_PATH), asked(server, CARD_PATH)) == (1, 1)
+
+
+async def test_without_a_token_what_is_public_is_measured() -> None:
+    async with serving({TOKEN_PATH: answer(503), RPC: answer(405)}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        server.replies[HEALTH_PATH] = as_json(document())
+        async with probing(**settings(server)) as probes:
+            observation = await probes.see(server.url)
+    assert results(observation) == {"discovery": "ok", "transport": "ok", "readiness": "ok"}
+    assert "acme" in layer(observation.transport).reason
+    assert "acme" not in layer(observation.discovery).reason
+
+
+async def test_a_token_goes_to_its_origin_only() -> None:
+    tokens = Tokens(lambda _: True)
+    async with serving({RPC: answer(401)}) as other, serving({}) as server:
+        await guarded(server, tokens)
+        server.replies[CARD_PATH] = as_json(card(url=other.url + RPC))
+        async with probing(**settings(server)) as probes:
+            assert await transport(probes, server.url) == "gated"
+    assert tokens.issued == 0
+    assert "authorization" not in other.asked(RPC)
+
+
+async def test_an_agent_that_is_down_is_down_with_a_token_or_without() -> None:
+    async with serving({TOKEN_PATH: answer(503), RPC: answer(500)}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        async with probing(**settings(server)) as probes:
+            assert await transport(probes, server.url) == "http_error"
+
+
+def test_other_gates_than_a_refusal_keep_their_class() -> None:
+    request = Request(url=URL("https://acme.example/"), max_bytes=1, deadline_s=0)
+    for status in (402, 407):
+        fetched = said(request, ResultClass.GATED, status=status, token_fault="no token")
+        assert with_credential_fault(fetched, ResultClass.GATED, "x") == (ResultClass.GATED, "x, no token")
