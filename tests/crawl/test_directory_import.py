@@ -196,8 +196,8 @@ async def test_mcp_servers_are_targets_only_if_the_definition_wants_them(
 ) -> None:
     servers = {"servers": [{"server": {"remotes": [{"url": "https://m.example/mcp"}]}}], "metadata": {}}
     (tmp_path / "servers.json").write_text(json.dumps(servers))
-    for wanted, size in ((["a2a"], 0), (["a2a", "mcp"], 1)):
-        definition = defined(tmp_path, directories=[{"file": "servers.json", "kinds": wanted}])
+    for settings, size in (({"kinds": ["a2a"]}, 0), ({"kinds": ["mcp"]}, 1), ({}, 1)):
+        definition = defined(tmp_path, directories=[{"file": "servers.json", **settings}])
         await read(database, definition)
         assert await sizes(database) == {"servers.json": size}
 

@@ -13,7 +13,7 @@ from lifesign.crawl.local_ledger import LocalLedger
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.directories import ImportPage, ImportState
-from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
+from lifesign.domain.net.target import SHARDS, TargetKind, host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.prober.network.clock import Clock
@@ -52,6 +52,20 @@ def report_on(url: str, result: ResultClass, at_s: float) -> ProbeReport:
     )
     memory = ProbeMemory(probed_at_s=at_s, result=result)
     return ProbeReport(subject_id=target_id(url), observation=observation, memory=memory)
+
+
+@pytest.mark.both_databases
+async def test_kind_of_a_listed_target_is_known_to_its_prober(database: Database) -> None:
+    directories = LocalDirectories(LocalRegistry(database, Role.ADMIN))
+    await directories.put_page("dir", "one", 1, ImportPage(urls=URLS[:1], kind=TargetKind.MCP))
+    await directories.put_page("dir", "one", 2, ImportPage(urls=URLS[1:2]))
+    done = await directories.apply("dir", "one", pages=2)
+    while done.is_under_way:
+        done = await directories.apply("dir", "one", pages=2)
+    ledger = LocalLedger(database)
+    claims = (await ledger.claim("worker-1", TTL_S, {})).claims
+    entries = await all_entries(ledger, claims)
+    assert [entries[url].kind for url in URLS[:2]] == [TargetKind.MCP, None]
 
 
 async def all_entries(ledger: LocalLedger, claims: Sequence[ShardClaim]) -> dict[str, TargetEntry]:

@@ -45,7 +45,7 @@ def definition(**settings: Any) -> ProbeDefinition:
 
 
 def entry(
-    url: str, memory: ProbeMemory | None = None, subject_id: str | None = None, *, is_repeat: bool = False
+    url: str, memory: ProbeMemory | None = None, subject_id: str | None = None, **members: Any
 ) -> TargetEntry:
     target = read_target(url)
     assert isinstance(target, str)
@@ -53,7 +53,7 @@ def entry(
         subject_id=subject_id or target_id(target),
         url=target,
         memory=memory or ProbeMemory(),
-        is_repeat=is_repeat,
+        **members,
     )
 
 
@@ -145,8 +145,8 @@ class Probes:
         self.memory = ProbeMemory.from_json(report.memory.to_json())
         return report
 
-    async def see(self, url: str, *, at_s: float | None = None, is_repeat: bool = False) -> Observation:
-        observation = (await self.report(url, at_s=at_s, is_repeat=is_repeat)).observation
+    async def see(self, url: str, *, at_s: float | None = None, **members: Any) -> Observation:
+        observation = (await self.report(url, at_s=at_s, **members)).observation
         # As it reaches a registry.
         assert Observation.model_validate_json(observation.model_dump_json()) == observation
         return observation

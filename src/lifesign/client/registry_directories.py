@@ -13,6 +13,7 @@ from lifesign.domain.models.directories import (
     ImportPage,
     ImportRecord,
 )
+from lifesign.domain.net.target import TargetKind
 
 
 class RegistryDirectories:
@@ -36,17 +37,20 @@ class RegistryDirectories:
         directory: str,
         urls: Iterable[str],
         *,
+        kind: TargetKind | None = None,
         source: str | None = None,
         etag: str | None = None,
         allow_shrink: bool = False,
     ) -> ImportRecord:
         """Replace a directory's list; the record is `applied`, or `suspended` if it shrank too much.
 
+        `kind` is that of all entries; None if it is not known.
+
         Raise Conflict if a later list replaces it meanwhile. An unfinished import has no effect.
         """
         import_id, number = uuid4().hex, 0
         for number, page in enumerate(_pages(urls), 1):
-            body = made(ImportPage, urls=page, source=source, etag=etag, allow_shrink=allow_shrink)
+            body = made(ImportPage, urls=page, kind=kind, source=source, etag=etag, allow_shrink=allow_shrink)
             await self.put_page(directory, import_id, number, body)
         record = await self.apply(directory, import_id, pages=number)
         while record.is_under_way:

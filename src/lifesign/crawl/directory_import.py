@@ -26,6 +26,7 @@ from lifesign.domain.models.directories import (
     ImportState,
 )
 from lifesign.domain.net.peer_text import printable
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.results import MAX_ETAG_CHARS
 from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue, LifesignError
@@ -42,7 +43,7 @@ from lifesign.prober.directories import (
     kinds_of,
     read_directory,
 )
-from lifesign.prober.directories.gathered import Gathered
+from lifesign.prober.directories.gathered import Gathered, target_kind
 from lifesign.prober.directories.page import Listed
 from lifesign.prober.network.exclusion_list import OptOuts, read_opt_outs
 from lifesign.registry.errors import ImportOver
@@ -120,10 +121,10 @@ class DirectoryImporter:
 
     async def import_inline(self) -> ImportOutcome | None:
         """Send the targets in the definition itself; None if there are none."""
-        targets = self._definition.target_urls
+        targets = [(target.url, target.kind) for target in self._definition.targets]
         if not targets:
             return None
-        version = f"{self._prefix} {_digest(targets)}"
+        version = f"{self._prefix} {_digest(f'{url} {kind}' for url, kind in targets)}"
         try:
             done = await self._hand_over(self._inline, targets, version, source=None, allow_shrink=True)
         finally:
@@ -172,14 +173,15 @@ class DirectoryImporter:
         if len(version) > MAX_ETAG_CHARS:
             # Without what the server gave: the next reading costs more, and finds as much.
             version = " ".join(version.split(" ")[:4])
-        urls = [entry.url for entry in read.entries]
+        targets = [(entry.url, target_kind(entry.kind, source.kinds)) for entry in read.entries]
         if not self._definition.has_contact:
-            public = first_public(urls, self._definition.networks_allowed)
+            public = first_public([url for url, _ in targets], self._definition.networks_allowed)
             if public is not None:
                 text = f"{name}: not read: {public} is public, and no contact is configured"
                 return ImportOutcome(directory=name, text=text, has_failed=True)
         place = stored_location(printable(read.url), source, is_shared=self._is_shared)
-        outcome = await self._hand_over(name, urls, version, source=place, allow_shrink=source.allow_shrink)
+        shrink = source.allow_shrink
+        outcome = await self._hand_over(name, targets, version, source=place, allow_shrink=shrink)
         return _with_findings(outcome, read)
 
     def _source(self, source: DirectorySource, others: int) -> ListSource:
@@ -206,21 +208,28 @@ class DirectoryImporter:
         return next((record for record in await self._lists.all() if record.name == name), None)
 
     async def _hand_over(
-        self, name: str, urls: Sequence[str], version: str, *, source: str | None, allow_shrink: bool
+        self,
+        name: str,
+        targets: Sequence[tuple[str, TargetKind | None]],
+        version: str,
+        *,
+        source: str | None,
+        allow_shrink: bool,
     ) -> ImportOutcome:
         """Hand over a list, and wait until it is applied or held."""
         record = await self._record(name)
         applied = None if record is None or record.suspended is not None else record.applied
         if record is not None and applied is not None and applied.etag == version:
             return ImportOutcome(directory=name, text=f"{name}: unchanged, {targets_text(record.size)}")
-        wanted = [url for url in urls if self._opt_outs.entry_for(url) is None]
+        wanted = [target for target in targets if self._opt_outs.entry_for(target[0]) is None]
         import_id = uuid4().hex
-        pages = [wanted[first : first + MAX_PAGE_URLS] for first in range(0, len(wanted), MAX_PAGE_URLS)]
-        pages = pages or [[]]
-        for place, page in enumerate(pages, 1):
-            body = ImportPage(urls=page, source=source, etag=version, allow_shrink=allow_shrink)
+        pages = _pages(wanted)
+        handed_over = 0
+        for place, (kind, page) in enumerate(pages, 1):
+            body = ImportPage(urls=page, kind=kind, source=source, etag=version, allow_shrink=allow_shrink)
             await self._lists.put_page(name, import_id, place, body)
-            self._at(name, "handed over", min(place * MAX_PAGE_URLS, len(wanted)), len(wanted))
+            handed_over += len(page)
+            self._at(name, "handed over", handed_over, len(wanted))
         done = await self._lists.apply(name, import_id, pages=len(pages))
         while done.is_under_way:
             # Removals of targets of the former list are not counted in advance.
@@ -230,7 +239,7 @@ class DirectoryImporter:
             return _suspended_outcome(name, done)
         size = done.size_before + done.added - done.removed
         changes = f", {done.added:,} new, {done.removed:,} left" if done.size_before else ""
-        opted_out = len(urls) - len(wanted)
+        opted_out = len(targets) - len(wanted)
         if opted_out:
             changes += f", {opted_out:,} opted out"
         return ImportOutcome(directory=name, text=f"{name}: {targets_text(size)}{changes}")
@@ -292,6 +301,19 @@ def _opt_out_lines(opt_outs: OptOuts) -> Iterable[str]:
     yield from sorted(opt_outs.hosts)
     yield from (f".{domain}" for domain in sorted(opt_outs.domains))
     yield from (f"{host}{path}" for host in sorted(opt_outs.paths) for path in sorted(opt_outs.paths[host]))
+
+
+def _pages(targets: Iterable[tuple[str, TargetKind | None]]) -> list[tuple[TargetKind | None, list[str]]]:
+    """Return the pages of a list, each with targets of one kind; one at least."""
+    of_kind: dict[TargetKind | None, list[str]] = {}
+    for url, kind in targets:
+        of_kind.setdefault(kind, []).append(url)
+    pages = [
+        (kind, urls[first : first + MAX_PAGE_URLS])
+        for kind, urls in of_kind.items()
+        for first in range(0, len(urls), MAX_PAGE_URLS)
+    ]
+    return pages or [(None, [])]
 
 
 def _digest(lines: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.credentials import places_of
 from lifesign.domain.models.observation_batch import MIN_INTERVAL_SECONDS, ObservationAnswer, ObservationBatch
 from lifesign.domain.models.shards import ShardClaimRequest, ShardGrant
+from lifesign.domain.net.target import TargetKind
 from lifesign.errors import LifesignError
 from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock
 from lifesign.prober.results.ledger import (
@@ -195,4 +196,5 @@ def _entry(row: FeedRow) -> TargetEntry:
         confirmed_at_s=row.confirmed_at_s,
         thresholds_s=row.thresholds_s,
         entered_at_s=row.entered_at_s,
+        kind=None if row.kind is None else TargetKind(row.kind),
     )

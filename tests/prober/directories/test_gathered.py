@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.domain.net.target import read_target
+from lifesign.domain.net.target import TargetKind, read_target
 from lifesign.domain.net.target_address import read_networks
 from lifesign.prober.directories import gathered as module
 from lifesign.prober.directories.gathered import (
@@ -14,6 +14,7 @@ from lifesign.prober.directories.gathered import (
     SkippedEntries,
     TooManyEntries,
     kinds_of,
+    target_kind,
 )
 from lifesign.prober.directories.page import MAX_NAME_CHARS, Entry, Kind, Listed, Skipped
 
@@ -110,12 +111,12 @@ def test_mcp_servers_are_a2a_targets_only_on_request() -> None:
 @pytest.mark.parametrize(
     ("protocols", "wanted"),
     [
-        (["a2a"], {"a2a_card", "unknown"}),
-        (["mcp"], {"mcp"}),
-        (["mcp", "a2a"], {"a2a_card", "unknown", "mcp"}),
+        ([TargetKind.A2A], {"a2a_card", "unknown"}),
+        ([TargetKind.MCP], {"mcp", "unknown"}),
+        ([TargetKind.MCP, TargetKind.A2A], {"a2a_card", "unknown", "mcp"}),
     ],
 )
-def test_protocols_choose_the_kinds_of_targets(protocols: list[str], wanted: set[str]) -> None:
+def test_protocols_choose_the_kinds_of_targets(protocols: list[TargetKind], wanted: set[str]) -> None:
     listed = [Listed(f"https://{n}.example/", None, kind) for n, kind in enumerate((Kind.A2A_CARD, Kind.MCP))]
     found = gather(*listed, "https://c.example/", kinds=kinds_of(protocols))
     assert {entry.kind.value for entry in found.entries} == wanted
@@ -124,7 +125,24 @@ def test_protocols_choose_the_kinds_of_targets(protocols: list[str], wanted: set
 
 def test_agent_is_no_mcp_server() -> None:
     agent = Listed("https://a.example/card.json", "one", Kind.A2A_CARD)
-    assert reasons(gather(agent, kinds=kinds_of(["mcp"]))) == {"not_mcp": 1}
+    assert reasons(gather(agent, kinds=kinds_of([TargetKind.MCP]))) == {"not_mcp": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "expected"),
+    [
+        (Kind.MCP, list(TargetKind), TargetKind.MCP),
+        (Kind.MCP_CARD, [TargetKind.MCP], TargetKind.MCP),
+        (Kind.A2A_ENDPOINT, list(TargetKind), TargetKind.A2A),
+        (Kind.UNKNOWN, list(TargetKind), None),
+        (Kind.UNKNOWN, [TargetKind.A2A], None),
+        (Kind.UNKNOWN, [TargetKind.MCP], TargetKind.MCP),
+    ],
+)
+def test_kind_of_a_target_is_stated_by_its_entry_or_beside_the_list(
+    kind: Kind, wanted: list[TargetKind], expected: TargetKind | None
+) -> None:
+    assert target_kind(kind, wanted) is expected
 
 
 def test_what_a_format_left_out_is_counted_with_its_first_examples() -> None:
@@ -249,6 +267,7 @@ def test_the_digest_is_that_of_the_set() -> None:
     one, other = gather("a.example", "b.example"), gather("https://b.example/", "a.example", "a.example")
     assert one.digest() == other.digest()
     assert one.digest() != gather("a.example").digest()
+    assert gather(Listed("https://a.example/", None, Kind.A2A_CARD)).digest() != gather("a.example").digest()
     assert gather().digest() != one.digest()
     assert len(one.digest()) == 64
 

@@ -13,6 +13,7 @@ from tests.support.servers import REPOSITORY, Server, serving
 from tests.support.uvicorn_thread import served
 
 from lifesign.domain.mcp.conversation import CURRENT_VERSION, Generation
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.probe.mcp_exchange import MAX_ANSWER_BYTES
@@ -219,6 +220,27 @@ async def test_crawled_target_of_unknown_kind_gets_no_post(memory: ProbeMemory) 
         probes.memory = memory
         await probes.see(f"{serving.url}/mcp")
     assert serving.posted == []
+
+
+@pytest.mark.parametrize(
+    ("listed", "defined", "posts"),
+    [
+        (TargetKind.MCP, None, 1),
+        (TargetKind.A2A, None, 0),
+        (None, None, 0),
+        (TargetKind.MCP, "a2a", 0),
+        (TargetKind.A2A, "mcp", 1),
+    ],
+)
+async def test_kind_of_a_crawled_target_is_that_of_the_definition_else_of_the_directory(
+    listed: TargetKind | None, defined: str | None, posts: int
+) -> None:
+    async with agent(stateless, {}) as serving:
+        url = f"{serving.url}/mcp"
+        targets = ["https://agent.example/"] if defined is None else [{"url": url, "kind": defined}]
+        async with probing(targets=targets, ask={"health": False}) as probes:
+            await probes.see(url, kind=listed)
+    assert len(serving.posted) == posts
 
 
 async def test_target_of_kind_a2a_gets_no_post() -> None:

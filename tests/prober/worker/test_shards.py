@@ -1,7 +1,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lifesign.domain.net.target import target_id
+from lifesign.domain.net.target import TargetKind, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason, ResultClass
 from lifesign.domain.schedule.cadence import Cadence
@@ -50,6 +50,13 @@ def test_a_shard_is_worked_on_once_its_targets_were_read_and_until_its_claim_is_
     assert (urls(applied), holdings.targets, holdings.versions()) == ([A, B], 2, {7: 12})
     assert shard.is_owned(299.9)
     assert not shard.is_owned(300.0)
+
+
+def test_a_kind_that_is_stated_later_is_taken_over() -> None:
+    holdings, shard = with_one_shard(entry(A))
+    assert shard.slots[target_id(A)].kind is None
+    holdings.apply(shard, page(replace(entry(A), kind=TargetKind.MCP), version=2))
+    assert shard.slots[target_id(A)].kind is TargetKind.MCP
 
 
 def test_a_renewal_changes_nothing_but_the_deadline() -> None:

@@ -111,6 +111,22 @@ async def test_thresholds_of_a_registered_agent_are_sent_to_its_prober(api: Regi
         assert set(sent.values()) <= {None}
 
 
+@pytest.mark.both_databases
+async def test_kind_that_a_directory_states_is_sent_to_the_prober(api: RegistryApi) -> None:
+    await put(api, "dir", "one", URLS[:2])
+    unknown = await feed(api, SHARD)
+    assert all("kind" not in target for target in unknown["targets"])
+    await put(api, "servers", "two", URLS[1:3], kind="mcp")
+    changes = await feed(api, SHARD, unknown["version"])
+    assert {target["url"]: target["kind"] for target in changes["targets"]} == dict.fromkeys(URLS[1:3], "mcp")
+    # A list without a kind states nothing, and the statement that came last holds.
+    await put(api, "plain", "three", URLS[1:3])
+    await put(api, "agents", "four", URLS[2:3], kind="a2a")
+    whole = await feed(api, SHARD)
+    kinds = {target["url"]: target.get("kind") for target in whole["targets"]}
+    assert kinds == {URLS[0]: None, URLS[1]: "mcp", URLS[2]: "a2a"}
+
+
 async def test_confirmation_of_a_target_is_sent_to_its_prober(api: RegistryApi) -> None:
     await put(api, "dir", "one", URLS[:2])
     confirm = text("UPDATE targets SET confirmed_at_s = 50.0 WHERE url = :url")

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, StrictBool, StringConstraints
 
 from lifesign.domain.health.document import INTEGRAL_FLOAT, Time
 from lifesign.domain.models.base import NAME_PATTERN, Body
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, MAX_URL_CHARS
 
 MAX_PAGE_URLS = 10_000
@@ -47,6 +48,11 @@ class ImportPage(Body):
 
     urls: Annotated[list[Entry], Field(max_length=MAX_PAGE_URLS)]
     """Entries of the directory: URLs or hosts."""
+    kind: Annotated[TargetKind, Field(strict=False)] | None = None
+    """Kind of all entries of this page; absent if the list does not state it.
+
+    A target has the kind that was stated last. Only a target of kind `mcp` is probed as an MCP server.
+    """
     source: Source | None = None
     """Origin of the list, for people; taken from the first page that arrives."""
     etag: Etag | None = None

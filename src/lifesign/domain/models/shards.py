@@ -11,7 +11,7 @@ from lifesign.domain.health.document import INTEGRAL_FLOAT, Time
 from lifesign.domain.models.base import Body
 from lifesign.domain.models.credentials import CredentialPlace, MissingCredential
 from lifesign.domain.models.leases import Token
-from lifesign.domain.net.target import SHARDS
+from lifesign.domain.net.target import SHARDS, TargetKind
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import NetworkClassName
 from lifesign.domain.schedule.shard_share import MAX_TTL_SECONDS
@@ -154,6 +154,8 @@ class ProbeTarget(BaseModel):
     subject_id: str
     """Id of the target: `tgt_...`, or the agent's id if an agent registered itself to be probed."""
     url: str
+    kind: Annotated[TargetKind, Field(strict=False)] | None = None
+    """Kind of the target as a directory states it; absent if none does."""
     memory: ProbeMemory | None = None
     """Memory of the last probe for the next one; absent if it was never probed."""
     recheck_at: Time | None = None

@@ -6,6 +6,7 @@ when it is probed within the interval, so that load is even and survives restart
 """
 
 import re
+from enum import StrEnum
 from functools import lru_cache
 from hashlib import sha256
 from ipaddress import IPv6Address
@@ -39,6 +40,15 @@ _MAX_PLAIN_CHARACTERS: Final = 250
 # The query of a URL may contain a URL.
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _DEFAULT_PORTS: Final[dict[str, str]] = {scheme: str(port) for scheme, port in DEFAULT_PORTS.items()}
+
+
+class TargetKind(StrEnum):
+    """Protocol of a target."""
+
+    A2A = "a2a"
+    """An agent with a card."""
+    MCP = "mcp"
+    """An MCP server; the URL is that of its endpoint."""
 
 
 def read_target(text: str) -> str | AddressRefused:

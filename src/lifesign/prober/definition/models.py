@@ -27,7 +27,7 @@ from lifesign.domain.files.validation_messages import invalid_setting
 from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
 from lifesign.domain.models.census import Deadlines
 from lifesign.domain.net.network_class import PUBLIC_CLASSES
-from lifesign.domain.net.target import host_of, read_target
+from lifesign.domain.net.target import TargetKind, host_of, read_target
 from lifesign.domain.net.target_address import (
     MAX_NETWORKS,
     AddressRefused,
@@ -45,7 +45,6 @@ from lifesign.prober.definition.event_loop_lag import LagPolicy
 from lifesign.prober.definition.layer_settings import DefinitionMapping, LayerSettings
 from lifesign.prober.definition.target_settings import (
     TargetItem,
-    TargetKind,
     TargetSettings,
     merge_targets,
     require_answers,
@@ -120,8 +119,14 @@ class DirectorySource(DefinitionMapping):
     """File with the API key of the directory. The definition itself never contains a key."""
     allow_shrink: Switch = False
     """Whether the directory may lose more than half of its entries at once without confirmation."""
-    kinds: Annotated[tuple[TargetKind, ...], Field(min_length=1, max_length=2)] = (TargetKind.A2A,)
-    """Kinds of entries that become targets: `a2a`, `mcp` or both. Unknown entries count as `a2a`."""
+    kinds: Annotated[tuple[TargetKind, ...], Field(min_length=1, max_length=2)] = (
+        TargetKind.A2A,
+        TargetKind.MCP,
+    )
+    """Kinds of entries that become targets: `a2a`, `mcp` or both.
+
+    An entry whose kind the directory does not state counts as `a2a`, or as `mcp` if only `mcp` is named.
+    """
 
     @model_validator(mode="after")
     def _stand_somewhere(self) -> Self:

@@ -1,13 +1,13 @@
 """Settings of single targets in a probe definition."""
 
 from collections.abc import Iterable
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator
 from pydantic_core import PydanticCustomError
 
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.assertion import MAX_ASSERTIONS, Assertion
 from lifesign.prober.definition.assertion_settings import LAYERS, AssertionSettings
 from lifesign.prober.definition.layer_settings import MAX_PATHS, DefinitionMapping, LayerSettings
@@ -15,15 +15,6 @@ from lifesign.prober.definition.values import Target, take_unique
 
 _KEYS_OF_ASK: Final = MappingProxyType({"tool": "call"})
 """Keys of `ask` that differ from the name of the answer in an assertion."""
-
-
-class TargetKind(StrEnum):
-    """Protocol of a target."""
-
-    A2A = "a2a"
-    """An agent with a card."""
-    MCP = "mcp"
-    """An MCP server; the URL is that of its endpoint."""
 
 
 class TargetSettings(DefinitionMapping):

@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import urljoin
 
 from lifesign.domain.base.finding import Finding
-from lifesign.domain.net.target import is_at_one_word, read_target
+from lifesign.domain.net.target import TargetKind, is_at_one_word, read_target
 from lifesign.domain.net.target_address import (
     MAX_URL_CHARACTERS,
     NO_PORT,
@@ -45,8 +45,11 @@ MAX_TARGETS_BYTES: Final = 256 * 1024 * 1024
 PROBED_KINDS: Final = frozenset({Kind.A2A_CARD, Kind.A2A_ENDPOINT, Kind.UNKNOWN})
 """Kinds that are probed by default."""
 MCP_KINDS: Final = frozenset({Kind.MCP, Kind.MCP_CARD})
-_KINDS: Final[Mapping[str, frozenset[Kind]]] = {"a2a": PROBED_KINDS, "mcp": MCP_KINDS}
-"""By the kinds of targets that a definition names. An entry of unknown kind counts as A2A."""
+_KINDS: Final[Mapping[TargetKind, frozenset[Kind]]] = {
+    TargetKind.A2A: PROBED_KINDS,
+    TargetKind.MCP: MCP_KINDS,
+}
+"""By the kinds of targets that a definition names."""
 
 _CHUNK: Final = 10_000
 # `<YOUR_TOKEN>`, `${HOST}`, `{tenant}` and `{{tenant}}`.
@@ -167,11 +170,13 @@ class Gathered:
         return findings
 
     def digest(self) -> str:
-        """SHA-256 of the targets' URLs, in whatever order they were listed: 64 hexadecimal digits."""
-        urls = sorted(self._found)
+        """SHA-256 of the targets' URLs and kinds, in whatever order they were listed: 64 hex digits."""
+        found = self._found
+        urls = sorted(found)
         digest = sha256()
         for start in range(0, len(urls), _CHUNK):
-            digest.update("".join(f"{url}\n" for url in urls[start : start + _CHUNK]).encode())
+            part = urls[start : start + _CHUNK]
+            digest.update("".join(f"{url} {found[url].kind}\n" for url in part).encode())
         return digest.hexdigest()
 
     def _note_odd_place(self, url: str) -> None:
@@ -186,9 +191,19 @@ class Gathered:
         self._left_out[reason] = _one_more(self._left_out.get(reason, SkippedEntries()), what)
 
 
-def kinds_of(targets: Iterable[str]) -> frozenset[Kind]:
-    """Return the kinds of entries that become targets if a definition wants these kinds of targets."""
-    return frozenset().union(*(_KINDS[kind] for kind in targets))
+def kinds_of(targets: Sequence[TargetKind]) -> frozenset[Kind]:
+    """Return the kinds of entries that become targets if a definition wants these kinds of targets.
+
+    An entry of unknown kind counts as A2A, or as MCP if only MCP servers are wanted.
+    """
+    return frozenset({Kind.UNKNOWN}).union(*(_KINDS[kind] for kind in targets))
+
+
+def target_kind(kind: Kind, wanted: Sequence[TargetKind]) -> TargetKind | None:
+    """Return the kind of the target that an entry becomes, if these are wanted; None if it is not stated."""
+    if kind is Kind.UNKNOWN:
+        return TargetKind.MCP if set(wanted) == {TargetKind.MCP} else None
+    return TargetKind.MCP if kind in MCP_KINDS else TargetKind.A2A
 
 
 def listed_url(text: str, base: str) -> str | None:

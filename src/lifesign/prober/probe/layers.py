@@ -12,7 +12,7 @@ from yarl import URL
 
 from lifesign.client.candidate_urls import place_under
 from lifesign.domain.credentials.scope import Purpose
-from lifesign.domain.net.target import is_target_id
+from lifesign.domain.net.target import TargetKind, is_target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import (
     MAX_REASON_CHARS,
@@ -27,7 +27,7 @@ from lifesign.domain.schedule.cadence import after_probe, wants_card
 from lifesign.prober.credentials.store import CredentialStore
 from lifesign.prober.definition.layer_settings import LayerSettings
 from lifesign.prober.definition.models import ProbeDefinition
-from lifesign.prober.definition.target_settings import TargetKind, paths_of
+from lifesign.prober.definition.target_settings import paths_of
 from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.network.host_limiter import AddressBusy
 from lifesign.prober.probe.assertions import check_assertions, needs_body
@@ -196,14 +196,18 @@ class Prober:
         )
 
     def _is_server(self, visit: ProbeSession) -> bool:
-        """Return whether the definition says that a target is an MCP server, or that was found out.
+        """Return whether the definition or a directory says that it is an MCP server, or that was found out.
 
         What was found out counts only for targets that the definition names: a POST to a crawled URL might do
         something, and another prober may have written the memory.
         """
-        kind = self._kinds.get(visit.entry.url)
+        kind = self._kind_of(visit)
         is_known = visit.entry.memory.mcp_generation is not None and visit.entry.url in self._named
         return kind is TargetKind.MCP or (kind is None and is_known)
+
+    def _kind_of(self, visit: ProbeSession) -> TargetKind | None:
+        """Return the kind that the definition states, else that of a directory; None if unknown."""
+        return self._kinds.get(visit.entry.url) or visit.entry.kind
 
     async def _found_server(
         self, visit: ProbeSession, discovery: LayerResult | None, asked: LayerSettings
@@ -215,7 +219,7 @@ class Prober:
             and discovery.result in {ResultClass.NOT_AN_AGENT, ResultClass.HTTP_ERROR}
             and (discovery.status_code or SERVER_ERROR) < SERVER_ERROR
         )
-        is_unknown = self._kinds.get(visit.entry.url) is None and visit.entry.url in self._named
+        is_unknown = self._kind_of(visit) is None and visit.entry.url in self._named
         if not (is_without_card and is_unknown) or visit.has_found_another:
             return None
         found = await probe_server(visit, asked, may_shake_hands=False)

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.scope import CredentialScope
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
 
@@ -44,6 +45,8 @@ class TargetEntry:
     """Silence after which it is unhealthy, and dead; None: the defaults of probing."""
     entered_at_s: float | None = None
     """When its URL changed, or its agent registered again; None: never."""
+    kind: TargetKind | None = None
+    """As a directory states it; None: unknown."""
     is_repeat: bool = False
     """Whether this is the second request of the witness rule: no message is sent a second time."""
 

@@ -232,4 +232,5 @@ def _entry(target: ProbeTarget) -> TargetEntry:
         confirmed_at_s=None if target.confirmed_at is None else target.confirmed_at.timestamp(),
         thresholds_s=target.thresholds_s,
         entered_at_s=None if target.entered_at is None else target.entered_at.timestamp(),
+        kind=target.kind,
     )

@@ -346,6 +346,7 @@ class Dispatch:
             memory=memory,
             recheck_at_s=slot.recheck_at_s,
             thresholds_s=slot.thresholds_s,
+            kind=slot.kind,
             is_repeat=first is not None,
         )
         try:

@@ -39,6 +39,7 @@ class TargetSlot:
         "given_up",
         "is_backed_off",
         "is_busy",
+        "kind",
         "measured_at_s",
         "memory",
         "recheck_at_s",
@@ -61,6 +62,8 @@ class TargetSlot:
         """When an operator confirmed that it may be down; None: never."""
         self.thresholds_s = entry.thresholds_s
         """Silence after which it is unhealthy, and dead; None: the defaults of probing."""
+        self.kind = entry.kind
+        """As a directory states it; None: unknown."""
         self.memory: str | None = None
         """As JSON; None for nothing."""
         self.due_at_s: float | None = None
@@ -283,6 +286,7 @@ class OwnedShards:
         else:
             slot.recheck_at_s = entry.recheck_at_s
             slot.confirmed_at_s, slot.thresholds_s = entry.confirmed_at_s, entry.thresholds_s
+            slot.kind = entry.kind
             ours = slot.recall()
             if (memory.probed_at_s or 0.0) > (ours.probed_at_s or 0.0):
                 slot.remember(memory)

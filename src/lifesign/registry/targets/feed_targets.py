@@ -92,6 +92,8 @@ def _shown(row: FeedRow, prober_key: str) -> dict[str, Any]:
         shown["recheck_at"] = moment(row.recheck_at_s)
     if row.confirmed_at_s is not None:
         shown["confirmed_at"] = moment(row.confirmed_at_s)
+    if row.kind is not None:
+        shown["kind"] = row.kind
     if row.thresholds_s is not None:
         shown["thresholds_s"] = row.thresholds_s
     if row.entered_at_s is not None:

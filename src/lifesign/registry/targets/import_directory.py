@@ -59,7 +59,7 @@ def put_page(transaction: Transaction, call: Call) -> OperationReply:
         raise ImportOver(found.import_id, found.state)
     read = Counter(map(read_target, body.urls))
     urls = [url for url in read if isinstance(url, str)]
-    if directories.store_page(transaction, found.id, page, urls):
+    if directories.store_page(transaction, found.id, page, urls, body.kind):
         refused = Counter(found.counts.refused)
         for given, number in read.items():
             if isinstance(given, AddressRefused):

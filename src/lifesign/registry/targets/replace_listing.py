@@ -86,9 +86,10 @@ def _add_page(
     transaction: Transaction, directory: StoredDirectory, found: StoredImport, actor: str
 ) -> tuple[StoredImport, list[EventDraft]]:
     page = found.place + 1
-    urls = {target_id(url): url for url in directories.page_urls(transaction, found.id, page)}
+    kept_urls, kind = directories.kept_page(transaction, found.id, page)
+    urls = {target_id(url): url for url in kept_urls}
     version = target_rows.next_version(transaction)
-    target_rows.add(transaction, urls, version)
+    target_rows.add(transaction, urls, version, kind)
     kept, added = directories.list_targets(transaction, directory.id, found.id, [*urls], version)
     leave_out(transaction, urls, version)
     directories.set_size(transaction, directory.id, added)

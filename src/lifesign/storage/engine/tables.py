@@ -307,6 +307,7 @@ targets = Table(
     Column("gone_reason", String(16)),
     Column("confirmed_at_s", Double, comment="when an operator last said that it may be down"),
     Column("counts_as", BigInteger, comment="the target whose card this one leads to; it is counted"),
+    Column("kind", String(8), comment="a2a or mcp, as the last directory says that states it"),
     Index(None, "shard", "version"),
     Index(None, "host", "url", "id"),
     Index("ix_targets_left_shard_version", "left_shard", "version",
@@ -425,6 +426,7 @@ import_pages = Table(
     Column("in_import", RowNumber, ForeignKey("imports.id", ondelete="CASCADE"), primary_key=True),
     Column("page", Integer, primary_key=True, autoincrement=False),
     Column("urls", Text, nullable=False, comment="as target.read_target spells them, as JSON"),
+    Column("kind", String(8), comment="of all its targets, if the directory states it"),
 )
 
 listings = Table(

@@ -257,24 +257,27 @@ def drop_before(transaction: Transaction, directory: int, in_import: int) -> Non
     connection.execute(update(imports).where(*older).values(dropped))
 
 
-def store_page(transaction: Transaction, in_import: int, page: int, urls: Sequence[str]) -> bool:
+def store_page(
+    transaction: Transaction, in_import: int, page: int, urls: Sequence[str], kind: str | None
+) -> bool:
     """Keep a page until it is added; whether it is new. One that has come already stays as it was."""
     known = select(import_pages.c.page).where(
         import_pages.c.in_import == in_import, import_pages.c.page == page
     )
     if transaction.connection.execute(known).first() is not None:
         return False
-    kept = {"in_import": in_import, "page": page, "urls": to_json(urls).decode()}
+    kept = {"in_import": in_import, "page": page, "urls": to_json(urls).decode(), "kind": kind}
     transaction.connection.execute(insert(import_pages).values(kept))
     return True
 
 
-def page_urls(transaction: Transaction, in_import: int, page: int) -> list[str]:
-    """Return the URLs of a page that was kept."""
-    wanted = select(import_pages.c.urls).where(
+def kept_page(transaction: Transaction, in_import: int, page: int) -> tuple[list[str], str | None]:
+    """Return the URLs of a page that was kept, and their kind."""
+    wanted = select(import_pages.c.urls, import_pages.c.kind).where(
         import_pages.c.in_import == in_import, import_pages.c.page == page
     )
-    return list(from_json(transaction.connection.execute(wanted).scalar_one()))
+    urls, kind = transaction.connection.execute(wanted).one()
+    return list(from_json(urls)), kind
 
 
 def last_page(transaction: Transaction, in_import: int) -> int:

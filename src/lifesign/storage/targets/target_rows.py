@@ -92,6 +92,8 @@ class FeedRow:
     """Prober key that reported its last answer or failure; None if it never answered."""
     entered_at_s: float | None = None
     """When its URL changed, or its agent registered again; earlier results do not count."""
+    kind: str | None = None
+    """`a2a` or `mcp`, as a directory states; None if none does."""
 
 
 _NAMES = tuple(member.name for member in fields(StoredTarget))
@@ -102,16 +104,22 @@ _NEXT_VERSION = text("""
     ON CONFLICT (id) DO UPDATE SET version = target_log.version + 1 RETURNING version
 """)
 _ADD_SQLITE = text("""
-    INSERT INTO targets (subject_id, url, host, shard, version, is_registered, added_at_s)
-    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, :version, false, :now_s
+    INSERT INTO targets (subject_id, url, host, shard, version, is_registered, added_at_s, kind)
+    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, :version, false, :now_s, :kind
     FROM json_each(:rows) WHERE true ON CONFLICT (subject_id) DO NOTHING
 """)
 # Others may add the same ones, in the order of their own page: the rows of one page are sorted, by all alike.
 _ADD_POSTGRESQL = text("""
-    INSERT INTO targets (subject_id, url, host, shard, version, is_registered, added_at_s)
-    SELECT given ->> 0, given ->> 1, given ->> 2, CAST(given ->> 3 AS integer), :version, false, :now_s
+    INSERT INTO targets (subject_id, url, host, shard, version, is_registered, added_at_s, kind)
+    SELECT given ->> 0, given ->> 1, given ->> 2, CAST(given ->> 3 AS integer), :version, false, :now_s, :kind
     FROM json_array_elements(CAST(:rows AS json)) AS given ON CONFLICT (subject_id) DO NOTHING
 """)
+_STATE_KIND = """
+    UPDATE targets SET kind = :kind, version = :version
+    WHERE {is_given} AND (kind IS NULL OR kind <> :kind)
+"""
+_STATE_KIND_SQLITE = text(_STATE_KIND.format(is_given="subject_id IN (SELECT value FROM json_each(:given))"))
+_STATE_KIND_POSTGRESQL = text(_STATE_KIND.format(is_given="subject_id = ANY(:given)"))
 # The agent of a target: the one that it is linked to, else the one that has its id.
 _OF_AGENTS = f"""
     CASE WHEN links.target IS NOT NULL OR is_registered THEN agents.unhealthy_after_s END,
@@ -121,7 +129,7 @@ _OF_AGENTS = f"""
         THEN coalesce(observed.evidence_at_s, agents.status_since_s)
     END,
     CASE WHEN agents.status = '{Status.ACTIVE.value}' THEN agents.status_since_s END,
-    liveness.prober_key, targets.entered_at_s
+    liveness.prober_key, targets.entered_at_s, targets.kind
 """
 _WITH_AGENTS = """
     LEFT JOIN probe_results ON probe_results.target = targets.id
@@ -198,16 +206,23 @@ def find_many(transaction: Transaction, numbers: Sequence[int]) -> list[StoredTa
     return [_stored(row) for row in transaction.connection.execute(wanted)]
 
 
-def add(transaction: Transaction, urls: Mapping[str, str], version: int) -> None:
-    """Store targets by their ids, those that are there already excepted; spelt as `read_target` does."""
+def add(transaction: Transaction, urls: Mapping[str, str], version: int, kind: str | None = None) -> None:
+    """Store targets by their ids, those that are there already excepted; spelt as `read_target` does.
+
+    `kind` is that of all of them, also of those that are there already; None states nothing.
+    """
     rows = []
     for subject_id, url in urls.items():
         host = host_of(url)
         rows.append((subject_id, url, host, shard_of(host)))
     rows.sort(key=lambda row: (row[3], row[0]))
     statement = _ADD_POSTGRESQL if transaction.is_postgresql else _ADD_SQLITE
-    values = {"rows": to_json(rows).decode(), "version": version, "now_s": transaction.now_s}
+    values = {"rows": to_json(rows).decode(), "version": version, "now_s": transaction.now_s, "kind": kind}
     transaction.connection.execute(statement, values)
+    if kind is not None:
+        stated = {"kind": kind, "version": version, **given(transaction, [*urls])}
+        changed = _STATE_KIND_POSTGRESQL if transaction.is_postgresql else _STATE_KIND_SQLITE
+        transaction.connection.execute(changed, stated)
 
 
 def enter(transaction: Transaction, agent_id: str, url: str, version: int) -> None:

@@ -404,6 +404,7 @@ def _create_targets() -> None:
         sa.Column(
             "counts_as", sa.BigInteger(), comment="the target whose card this one leads to; it is counted"
         ),
+        sa.Column("kind", sa.String(8), comment="a2a or mcp, as the last directory says that states it"),
         sa.PrimaryKeyConstraint("id", name="pk_targets"),
         sa.UniqueConstraint("subject_id", name="uq_targets_subject_id"),
     )
@@ -726,6 +727,7 @@ def _create_import_pages() -> None:
         sa.Column("in_import", _ROW_NUMBER, nullable=False),
         sa.Column("page", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("urls", sa.Text(), nullable=False, comment="as target.read_target spells them, as JSON"),
+        sa.Column("kind", sa.String(8), comment="of all its targets, if the directory states it"),
         sa.PrimaryKeyConstraint("in_import", "page", name="pk_import_pages"),
         sa.ForeignKeyConstraint(
             ["in_import"], ["imports.id"], name="fk_import_pages_in_import", ondelete="CASCADE"
