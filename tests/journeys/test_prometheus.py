@@ -42,7 +42,7 @@ def promtool(*arguments: str) -> str:
 
 
 def test_the_rules_and_the_configuration_are_understood() -> None:
-    assert "24 rules found" in promtool("check", "rules", "alerts.yml")
+    assert "25 rules found" in promtool("check", "rules", "alerts.yml")
     promtool("check", "config", "--syntax-only", "prometheus.yml")
 
 
@@ -184,11 +184,12 @@ def series_of_tests() -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def test_alerts_are_tested_with_series_that_there_are(prometheus: Server) -> None:
-    # There is neither a certificate nor a task that waits: absent, and both without labels.
+    # There is no certificate, no task that waits, no agent that is down and no credential with a fault.
     absent = {
         "lifesign_registry_certificate_expiry_timestamp_seconds",
         "lifesign_registry_handoff_oldest_timestamp_seconds",
         "lifesign_registry_agent_down_since_timestamp_seconds",
+        "lifesign_registry_credential_fault_since_timestamp_seconds",
     }
     given_by_prometheus = {"__name__", "job", "instance"}
     for name, labels in series_of_tests():

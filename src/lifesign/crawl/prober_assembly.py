@@ -90,7 +90,12 @@ async def open_credentials(
 ) -> AsyncIterator[CredentialStore]:
     """Open the credentials of a definition. `fetcher`: one without credentials, for token endpoints."""
     endpoints = TokenEndpoints(fetcher, definition.timeouts.total_seconds)
-    credentials = CredentialStore(definition.credentials, secrets, request_token=endpoints.request)
+    credentials = CredentialStore(
+        definition.credentials,
+        secrets,
+        request_token=endpoints.request,
+        interval_s=definition.cadence.interval_seconds,
+    )
     try:
         yield credentials
     finally:

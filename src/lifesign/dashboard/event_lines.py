@@ -64,6 +64,8 @@ _MARKS: Final[Mapping[EventType, str]] = MappingProxyType({
     EventType.MONITOR_CONFIRMED: "warn",
     EventType.PROBER_FAILURES_HIGH: "warn",
     EventType.PROBER_FAILURES_NORMAL: "good",
+    EventType.PROBER_CREDENTIAL_FAILED: "warn",
+    EventType.PROBER_CREDENTIAL_FAULT_ENDED: "good",
     EventType.DIRECTORY_SUSPENDED: "warn",
     EventType.WEBHOOK_DISABLED: "bad",
     EventType.EPOCH_RAISED: "warn",

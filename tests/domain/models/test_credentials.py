@@ -3,14 +3,16 @@ from pydantic import ValidationError
 
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.scope import CredentialScope
+from lifesign.domain.credentials.use import CredentialState
 from lifesign.domain.models.credentials import CredentialPlace, missing_of, places_of
 
 SCOPE = CredentialScope(name="acme", origin="https://agents.acme.example", path="/billing")
 
 
 def test_places_and_missing_credentials_keep_what_rules_see() -> None:
-    (place,) = places_of([SCOPE])
-    assert CredentialPlace.model_validate_json(place.model_dump_json()).scope == SCOPE
+    (place,) = places_of([(SCOPE, CredentialState.WORKS)])
+    read = CredentialPlace.model_validate_json(place.model_dump_json())
+    assert (read.scope, read.state) == (SCOPE, CredentialState.WORKS)
     (missing,) = missing_of("key:a/w", [OtherCredential(holder="key:b/w", scope=SCOPE)])
     assert (missing.holder, missing.held_by) == ("key:a/w", "key:b/w")
     assert missing.other == OtherCredential(holder="key:b/w", scope=SCOPE)

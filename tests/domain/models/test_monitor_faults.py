@@ -5,7 +5,7 @@ from typing import Any
 
 from lifesign.domain.models.monitor import MonitorRecord
 from lifesign.domain.models.monitor_faults import (
-    missing_credential_faults,
+    credential_faults,
     silent_class_faults,
     unreached_target_faults,
 )
@@ -57,6 +57,16 @@ def test_a_missing_credential_names_both_probers_the_credential_and_the_place() 
         "holder": "key:a/w", "held_by": "key:b/w", "name": "acme", "origin": "https://acme.example",
         "path": "/billing",
     }  # fmt: skip
-    (fault,) = missing_credential_faults(monitor(missing_credentials=[missing]))
+    (fault,) = credential_faults(monitor(missing_credentials=[missing]))
     for name in ("key:a/w", "key:b/w", "acme", "https://acme.example/billing", "no_credential"):
+        assert name in fault.text
+
+
+def test_a_credential_that_does_not_work_is_named_with_its_key_origin_and_fault() -> None:
+    shown = {
+        "key_id": "key_1", "name": "acme", "origin": "https://acme.example", "path": "/",
+        "fault": "credentials_rejected", "since": SINCE,
+    }  # fmt: skip
+    (fault,) = credential_faults(monitor(credential_faults=[shown]))
+    for name in ("key_1", "acme", "https://acme.example", "credentials_rejected"):
         assert name in fault.text

@@ -329,3 +329,16 @@ def test_a_credential_does_not_show_its_secret() -> None:
     assert TOKEN not in repr(store) + repr(vars(store)["_credentials"])
     assert store.for_url("https://other.example/") is None
     assert not CredentialStore()
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(405, "works"), (401, REJECTED), (403, REJECTED), (500, None), (407, None), (302, None)],
+)
+async def test_answers_say_how_a_credential_stands(status: int, expected: str | None) -> None:
+    async with serving({RPC: answer(status)}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        async with probing(**settings(server.url), ask={"health": False}) as probes:
+            await probes.see(server.url)
+            [(scope, state)] = probes.credentials.states
+    assert (scope.name, state) == ("lab", expected)

@@ -29,6 +29,7 @@ async def test_registry_before_its_first_sweep_is_normal(api: RegistryApi) -> No
         "confirmed_classes": {},
         "unreached_targets": [],
         "missing_credentials": [],
+        "credential_faults": [],
         "excluded_downtime": [],
     }
     await api.sweep()

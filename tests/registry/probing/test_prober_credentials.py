@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from tests.support.databases import WoundClock
 from tests.support.directory_api import SHARDS as PATH
+from tests.support.metrics import Scraped
 from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
@@ -79,3 +80,50 @@ async def test_a_secret_in_a_claim_is_refused(api: RegistryApi) -> None:
     answer = await api.ask("POST", f"{PATH}/claim", body, key=Role.PROBER)
     assert answer.status == 422
     assert b"a-secret-token" not in answer.body
+
+
+@pytest.mark.both_databases
+async def test_one_fault_of_a_credential_makes_one_event_metric_and_warning(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    rejected = ACME | {"state": "credentials_rejected"}
+    await missing(api, "a", ACME | {"state": "works"}, LAB)
+    await api.sweep()
+    assert await api.events(type="prober.credential_failed") == []
+    begin = clock.at_s + 15
+    for _ in range(3):
+        clock.advance(15)
+        await missing(api, "a", rejected, LAB)
+        await missing(api, "b", rejected)
+        await api.sweep()
+    [event] = await api.events(type="prober.credential_failed")
+    payload = {
+        "key_id": "key_prober_", "credential": "acme", "origin": "https://agents.acme.example",
+        "fault": "credentials_rejected",
+    }  # fmt: skip
+    assert event["payload"].items() >= payload.items()
+    faults = (await api.ask("GET", "/api/v1/monitor", key=Role.READER)).json()["credential_faults"]
+    assert [(each["name"], each["fault"]) for each in faults] == [("acme", "credentials_rejected")]
+    assert await scraped_fault(api) == begin
+    clock.advance(15)
+    for worker in "ab":
+        await missing(api, worker, ACME | {"state": "works"})
+    await api.sweep()
+    [event] = await api.events(type="prober.credential_fault_ended")
+    assert event["payload"].items() >= (payload | {"end": "works"}).items()
+    assert (await api.ask("GET", "/api/v1/monitor", key=Role.READER)).json()["credential_faults"] == []
+
+
+async def scraped_fault(api: RegistryApi) -> float | None:
+    scraped = Scraped((await api.ask("GET", "/metrics", key=Role.READER)).body.decode())
+    name = "lifesign_registry_credential_fault_since_timestamp_seconds"
+    return scraped.value(name, key="key_prober_", credential="acme", fault="credentials_rejected")
+
+
+async def test_a_prober_whose_credential_is_rejected_lacks_one(api: RegistryApi) -> None:
+    rejected = ACME | {"state": "credentials_rejected"}
+    await missing(api, "a", ACME | {"state": "works"})
+    assert [each["held_by"] for each in await missing(api, "b", rejected)] == [f"{HOLDER}/a"]
+    # If it works nowhere, the answer counts as `gated` for all of them.
+    await missing(api, "a", rejected)
+    assert await missing(api, "b", rejected) == []

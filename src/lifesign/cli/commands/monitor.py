@@ -156,7 +156,7 @@ def _page(record: "MonitorRecord") -> Iterator[PageLine]:
     faults = (
         *monitor_faults.silent_class_faults(record),
         *monitor_faults.unreached_target_faults(record),
-        *monitor_faults.missing_credential_faults(record),
+        *monitor_faults.credential_faults(record),
     )
     for fault in faults:
         yield PageLine("fault", fault.text, Colour.YELLOW)

@@ -16,8 +16,8 @@ from lifesign.domain.base.clock_skew import offset_text
 from lifesign.domain.lifecycle.mass_exit import MonitorState
 from lifesign.domain.models.monitor import MonitorRecord
 from lifesign.domain.models.monitor_faults import (
+    credential_faults,
     lost_evidence_text,
-    missing_credential_faults,
     silent_class_faults,
     suspension_text,
     unreached_target_faults,
@@ -162,7 +162,7 @@ def of_the_monitor(answer: bytes) -> Iterator[CheckResult]:
     for fault in (
         *silent_class_faults(monitor),
         *unreached_target_faults(monitor),
-        *missing_credential_faults(monitor),
+        *credential_faults(monitor),
     ):
         yield CheckResult("evidence", "warning", fault.text, fault.hint)
 

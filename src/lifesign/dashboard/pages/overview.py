@@ -18,7 +18,7 @@ from lifesign.domain.models.base import moment
 from lifesign.domain.models.monitor import MonitorRecord, TrackRecord
 from lifesign.domain.models.monitor_faults import (
     MonitorFault,
-    missing_credential_faults,
+    credential_faults,
     silent_class_faults,
     unreached_target_faults,
 )
@@ -120,7 +120,7 @@ def warnings(monitor: MonitorRecord, seen: ObservedCounts, clock_limit_s: float)
     faults = (
         *silent_class_faults(monitor),
         *unreached_target_faults(monitor),
-        *missing_credential_faults(monitor),
+        *credential_faults(monitor),
     )
     found += [sentence_of(fault) for fault in faults]
     found += [

@@ -15,6 +15,7 @@ from lifesign.domain.net.target import is_on_origin_of
 
 MAX_CREDENTIALS: Final = 100
 """Credentials of one prober."""
+ORIGIN_PATTERN: Final = r"^https?://[A-Za-z0-9._:\[\]-]{1,270}$"
 MAX_DECODINGS: Final = 3
 """A path that is percent-encoded more often is in no scope: servers may decode it again."""
 REJECTED: Final = frozenset({401, 403})

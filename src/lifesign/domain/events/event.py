@@ -39,6 +39,7 @@ from lifesign.domain.events.lease_payloads import (
     StateWritten,
 )
 from lifesign.domain.events.monitor_payloads import (
+    CredentialFaultChanged,
     LostEvidenceChanged,
     MonitorClockJump,
     MonitorDowntime,
@@ -95,6 +96,8 @@ PAYLOADS: Mapping[EventType, type[Payload]] = MappingProxyType({
     EventType.MONITOR_CONFIRMED:         OutageConfirmed,
     EventType.PROBER_FAILURES_HIGH:      ProberFailures,
     EventType.PROBER_FAILURES_NORMAL:    ProberFailures,
+    EventType.PROBER_CREDENTIAL_FAILED:      CredentialFaultChanged,
+    EventType.PROBER_CREDENTIAL_FAULT_ENDED: CredentialFaultChanged,
     EventType.KEY_CREATED:               KeyChanged,
     EventType.KEY_ROTATED:               KeyChanged,
     EventType.KEY_REVOKED:               KeyChanged,

@@ -1,5 +1,12 @@
 """Payloads of events about the monitoring itself."""
 
+from typing import Annotated
+
+from pydantic import StringConstraints
+
+from lifesign.domain.credentials.credential_watch import FaultEnd
+from lifesign.domain.credentials.scope import ORIGIN_PATTERN
+from lifesign.domain.credentials.use import CredentialState
 from lifesign.domain.events.payload_fields import AgentId, Label, Moment, Number, OwnId, Payload, Seconds
 from lifesign.domain.lifecycle.mass_exit import MonitorChange, MonitorState, Track
 
@@ -49,6 +56,22 @@ class ProberFailures(Payload):
     results: Number
     """Measured ones."""
     failed: Number
+
+
+class CredentialFaultChanged(Payload):
+    """A fault of a prober's credential that began or ended; the event's type says which."""
+
+    key_id: OwnId
+    """Id of the prober's key."""
+    credential: Label
+    """Name of the credential in the definition of the prober."""
+    origin: Annotated[str, StringConstraints(pattern=ORIGIN_PATTERN)]
+    """Origin to which the prober sends the credential."""
+    fault: CredentialState
+    since: Moment
+    """Begin of the fault."""
+    end: FaultEnd | None = None
+    """Reason of the end."""
 
 
 class OutageConfirmed(Payload):

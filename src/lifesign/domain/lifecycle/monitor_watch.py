@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from lifesign.domain.credentials.credential_watch import WatchedCredential
 from lifesign.domain.observation.evidence_age import PROBER_FAULTS, UnknownReason
 
 MIN_RESULTS = 20
@@ -128,6 +129,7 @@ class EvidenceWatchState:
     """Whether it has lasted long enough to be reported."""
     keys: KeysWatched = KeysWatched()
     unreached: tuple[UnreachedTargets, ...] = ()
+    credentials: tuple[WatchedCredential, ...] = ()
 
     @property
     def agents(self) -> int:

@@ -3,10 +3,12 @@
 from collections.abc import Iterable
 from typing import Annotated
 
-from pydantic import BaseModel, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 
 from lifesign.domain.credentials.missing_credentials import OtherCredential
-from lifesign.domain.credentials.scope import CredentialScope
+from lifesign.domain.credentials.scope import ORIGIN_PATTERN, CredentialScope
+from lifesign.domain.credentials.use import CredentialState
+from lifesign.domain.health.document import Time
 from lifesign.domain.models.base import Body
 
 CredentialName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
@@ -17,10 +19,12 @@ class CredentialPlace(Body):
 
     name: CredentialName
     """Its name in the prober's definition."""
-    origin: Annotated[str, StringConstraints(pattern=r"^https?://[!$-.0-;=A-~]{1,300}$")]
+    origin: Annotated[str, StringConstraints(pattern=ORIGIN_PATTERN)]
     """Scheme, host and port."""
     path: Annotated[str, StringConstraints(pattern="^/[!-~]{0,511}$")] = "/"
     """It is sent to this path and below."""
+    state: Annotated[CredentialState, Field(strict=False)] | None = None
+    """How it stands by the answers to the worker's requests; absent: not known."""
 
     @property
     def scope(self) -> CredentialScope:
@@ -47,9 +51,12 @@ class MissingCredential(BaseModel):
         return OtherCredential(holder=self.held_by, scope=scope)
 
 
-def places_of(scopes: Iterable[CredentialScope]) -> list[CredentialPlace]:
-    """Return scopes as a claim names them."""
-    return [CredentialPlace(name=each.name, origin=each.origin, path=each.path) for each in scopes]
+def places_of(credentials: Iterable[tuple[CredentialScope, CredentialState | None]]) -> list[CredentialPlace]:
+    """Return credentials as a claim names them."""
+    return [
+        CredentialPlace(name=scope.name, origin=scope.origin, path=scope.path, state=state)
+        for scope, state in credentials
+    ]
 
 
 def missing_of(holder: str, missing: Iterable[OtherCredential]) -> list[MissingCredential]:
@@ -64,3 +71,16 @@ def missing_of(holder: str, missing: Iterable[OtherCredential]) -> list[MissingC
         )
         for each in missing
     ]
+
+
+class CredentialFaultShown(BaseModel):
+    """A credential of a prober's key that does not work."""
+
+    key_id: str
+    """Id of the prober's key."""
+    name: str
+    """Name of the credential in the definition of the prober."""
+    origin: str
+    path: str
+    fault: CredentialState
+    since: Time

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from lifesign.domain.health.document import Time
 from lifesign.domain.lifecycle.mass_exit import MonitorState, Track
 from lifesign.domain.models.base import AgentId, Body
-from lifesign.domain.models.credentials import MissingCredential
+from lifesign.domain.models.credentials import CredentialFaultShown, MissingCredential
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.results import NetworkClassName
 
@@ -109,6 +109,8 @@ class MonitorRecord(BaseModel):
     """Network classes that some of the registry's probers do not allow in `networks.allow`; at most 100."""
     missing_credentials: list[MissingCredential] = []
     """Credentials that one living prober has and another one lacks; at most 100."""
+    credential_faults: list[CredentialFaultShown] = []
+    """Credentials of probers that do not work; at most 200."""
     excluded_downtime: list[ShownSpan]
     """Latest downtime of the registry, jump of its clock, and ended suspension: silence during them does not
     count.

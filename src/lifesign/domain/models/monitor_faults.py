@@ -1,8 +1,10 @@
 """Faults of the monitoring in words, as `lifesign doctor` and the dashboard's overview show them."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
+from lifesign.domain.credentials.use import CredentialState
 from lifesign.domain.models.monitor import LostEvidence, MonitorRecord, TrackRecord
 from lifesign.domain.observation.evidence_age import REASON_WORDS
 from lifesign.domain.text.counts import plural, pluralize
@@ -63,7 +65,7 @@ def unreached_target_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
         )
 
 
-def missing_credential_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
+def _missing_credential_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
     """Yield which probers lack a credential that another one has."""
     for each in monitor.missing_credentials:
         place = f"{each.origin}{'' if each.path == '/' else each.path}"
@@ -72,3 +74,21 @@ def missing_credential_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
             f"{each.name}: what is behind a login there is not measured (no_credential)",
             "give all probers of this registry the same credentials",
         )
+
+
+_FAULT_TEXTS: Final[Mapping[CredentialState, str]] = MappingProxyType({
+    CredentialState.CREDENTIALS_REJECTED: "is rejected",
+    CredentialState.TOKEN_ERROR: "gets no token",
+})  # fmt: skip
+
+
+def credential_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
+    """Yield which credentials do not work, and differ between probers."""
+    for each in monitor.credential_faults:
+        yield MonitorFault(
+            f"the credential {each.name} of the prober key {each.key_id} for {each.origin} "
+            f"{_FAULT_TEXTS[each.fault]} since {utc_text(each.since, 'seconds')} ({each.fault}): what "
+            "is behind the login there is unknown",
+            "compare the secret with the provider's, and look at its expiry and its rights",
+        )
+    yield from _missing_credential_faults(monitor)

@@ -11,6 +11,7 @@ from lifesign.domain.credentials.missing_credentials import OtherCredential, oth
 from lifesign.domain.credentials.scope import CredentialScope, scope_for
 from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.credentials.token import AccessToken, TokenFault, client_pair
+from lifesign.domain.credentials.use import CredentialState, CredentialUse
 from lifesign.errors import InvalidValue
 from lifesign.prober.credentials.secret_reader import Secrets, file_of, read_secret
 from lifesign.prober.credentials.token_source import TokenSource
@@ -107,10 +108,12 @@ class CredentialStore:
         clock: Callable[[], float] = time.monotonic,
         *,
         request_token: RequestToken | None = None,
+        interval_s: float = 0.0,
     ) -> None:
         """`secrets`: those of all `settings`, as `read_secrets` returns them. `clock`: monotonic seconds.
 
         `request_token`: obtains tokens for those of `settings` that are OAuth 2 clients.
+        `interval_s`: of the crawl; an answer says for three intervals how a credential stands.
         """
         values = {} if secrets is None else secrets.values
         self._credentials = {each.name: Credential(each, values[each.source]) for each in settings}
@@ -132,6 +135,9 @@ class CredentialStore:
             for each, (setting, source) in zip(settings, sources_of(settings), strict=True)
             if source.env is None
         ]
+        self._uses: dict[str | None, CredentialUse] = {
+            scope.name: CredentialUse(clock, interval_s) for scope in self._scopes
+        }
         self._missing: Sequence[OtherCredential] = ()
         self._clock = clock
         self._read_at_s = clock()
@@ -157,9 +163,16 @@ class CredentialStore:
         return None if scope is None else self._credentials[scope.name]
 
     @property
-    def scopes(self) -> Sequence[CredentialScope]:
-        """Names and places of all credentials."""
-        return self._scopes
+    def states(self) -> Sequence[tuple[CredentialScope, CredentialState | None]]:
+        """Names and places of all credentials, and how each one stands."""
+        return [(scope, self._uses[scope.name].state) for scope in self._scopes]
+
+    def note_use(self, url: str, state: CredentialState, name: str | None = None) -> None:
+        """Note how a place took a credential; `name`: None for the one that belongs to the URL."""
+        scope = scope_for(self._scopes, url) if name is None else None
+        use = self._uses.get(name if scope is None else scope.name)
+        if use is not None:
+            use.note(url, state)
 
     def note_missing(self, missing: Sequence[OtherCredential]) -> None:
         """Note the credentials that other probers have, and this one lacks; log each change once."""
@@ -194,6 +207,7 @@ class CredentialStore:
                 _log.warning("the last secret of the credential %s stays in use: %s", name, error)
                 continue
             self._credentials[name].change(secret)
+            self._uses[name].forget()
             self._renew_scrubber()
             _log.info("the secret of the credential %s was read again", name)
 

@@ -9,13 +9,17 @@ from typing import Final, Protocol
 from yarl import URL
 
 from lifesign.domain.credentials.scope import REJECTED
-from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.credentials.use import CredentialState
+from lifesign.domain.observation.results import CREDENTIAL_FAULTS, ResultClass
 from lifesign.http.redirects import is_same_origin
 from lifesign.prober.credentials.store import Credential
 from lifesign.prober.network.fetch import Fetched
 
 UNAUTHORIZED: Final = 401
 """A server that does not accept a token answers with it; 403 means too few rights (RFC 6750 3.1)."""
+
+# The answer of a proxy, or of a limit of requests.
+_SAYS_NOTHING: Final = REJECTED | {407, 429}
 
 
 class Send(Protocol):
@@ -74,6 +78,19 @@ def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) ->
     elif note is not None and is_refused:
         return ResultClass.TOKEN_ERROR, f"HTTP {fetched.status}, {note}"
     return result, reason if note is None else f"{reason}{', ' if reason else ''}{note}"
+
+
+def credential_state(fetched: Fetched, result: ResultClass) -> CredentialState | None:
+    """Return how the credential of a request stands by the answer; None if the answer does not say.
+
+    Redirects and server errors do not. `result`: class of the layer.
+    """
+    if result in CREDENTIAL_FAULTS:
+        return CredentialState(result.value)
+    status = fetched.status
+    if fetched.credential is None or status is None or status in _SAYS_NOTHING:
+        return None
+    return CredentialState.WORKS if status // 100 in {2, 4} else None
 
 
 def _without_token(fetched: Fetched | None, credential: Credential) -> Fetched | None:

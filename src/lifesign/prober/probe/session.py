@@ -17,12 +17,18 @@ from lifesign.client.candidate_urls import CandidateUrl, ParsedAgentUrl, parse_a
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.scope import SENDING, Purpose, Sending
 from lifesign.domain.net.target import is_on_origin_of
-from lifesign.domain.observation.results import MAX_REASON_CHARS, LayerResult, ProbedDocument, ResultClass
+from lifesign.domain.observation.results import (
+    MAX_REASON_CHARS,
+    LayerResult,
+    ProbedDocument,
+    ResultClass,
+)
 from lifesign.prober.credentials.store import Credential, CredentialStore
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetched, Method, Request
 from lifesign.prober.network.host_limiter import AddressBusy
 from lifesign.prober.probe.credential_use import (
+    credential_state,
     send_after_refusal,
     send_with_credential,
     with_credential_fault,
@@ -299,6 +305,8 @@ class ProbeSession:
             evidence=evidence,
         )
         self._layers.append((layer, fetched))
+        if (state := credential_state(fetched, result)) is not None:
+            self._credentials.note_use(str(fetched.url), state, fetched.credential)
         return layer
 
     def changed(self, layer: LayerResult, result: ResultClass, reason: str) -> LayerResult:

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.scope import CredentialScope
+from lifesign.domain.credentials.use import CredentialState
 from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
@@ -135,8 +136,8 @@ class WitnessReport:
     """Network classes in which a witness answered within the last interval; None before that is known."""
     wanted: Mapping[str, int] = field(default_factory=dict)
     """Network classes without canaries in which too few targets answer, and how many more are wanted."""
-    credentials: Sequence[CredentialScope] = ()
-    """Where the worker sends its credentials."""
+    credentials: Sequence[tuple[CredentialScope, CredentialState | None]] = ()
+    """Where the worker sends its credentials, and how each one stands."""
 
 
 NO_WITNESS_REPORT: Final = WitnessReport()

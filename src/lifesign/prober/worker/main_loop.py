@@ -215,7 +215,7 @@ class ProbeWorker:
 
     async def _witness_report(self) -> WitnessReport:
         self._witnesses.has_read_targets = self._has_begun
-        return replace(await self._witnesses.witness_report(), credentials=self._credentials.scopes)
+        return replace(await self._witnesses.witness_report(), credentials=self._credentials.states)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Probe every target at its times until `stop` is set; then report what is finished, and leave."""

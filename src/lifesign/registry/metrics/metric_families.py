@@ -223,6 +223,16 @@ def _of_the_evidence(row: RegistryRow) -> Iterator[Metric]:
         {(("reason", reason.value),): watched.reasons.get(reason, 0) for reason in sorted(PROBER_FAULTS)},
     )
     yield _number("evidence_lost", "1 if that has lasted for evidence_lost_after.", watched.is_reported)
+    yield _gauge(
+        "credential_fault_since_timestamp_seconds",
+        "Time since which a credential of a prober does not work; at most 200 credentials.",
+        {
+            (("key", each.key), ("credential", each.name), ("fault", each.state.value)): each.since_s
+            for each in watched.credentials
+            if each.ended_at_s is None
+        },
+        ("key", "credential", "fault"),
+    )
     yield _number(
         "silent_network_classes",
         "Network classes in mass silence: none of their targets is a witness.",

@@ -278,7 +278,7 @@ def _join(
         interval_s=request.interval_s,
         reached=None if request.reached_classes is None else tuple(request.reached_classes),
         offset_s=offset_s,
-        credentials=tuple(place.scope for place in request.credentials),
+        credentials=tuple((place.scope, place.state) for place in request.credentials),
     )
     probers.store(transaction, prober)
     prober_reports.fold_left(transaction, {each.holder for each in others} | {holder})

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pydantic import TypeAdapter
 
 from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
+from lifesign.domain.credentials.credential_watch import CredentialReport, credentials_after
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.monitor_payloads import LostEvidenceChanged, ProberFailures
@@ -32,6 +33,7 @@ from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.registry.keys.key_leases import end_leases_of, keys_with_leases
 from lifesign.registry.policies import Policies
 from lifesign.registry.probing.hand_out_witnesses import mass_silence_in, mass_silence_json
+from lifesign.registry.probing.prober_credentials import credential_changed, credential_reports
 from lifesign.registry.transitions.status_changes import MONITOR
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.registry_row import RegistryRow
@@ -52,6 +54,8 @@ class EvidenceTally:
     key_sums: Mapping[str, tuple[int, int]]
     """Total of reports about living agents by prober key: answered, failed."""
     unreached: Sequence[UnreachedTargets]
+    credentials: Sequence[CredentialReport]
+    """Credentials as the living workers report them."""
     ended_keys: Sequence[str]
     """Keys that ended, and that still hold leases."""
 
@@ -76,6 +80,7 @@ def count_evidence(transaction: Transaction, policies: Policies) -> EvidenceTall
         classes=classes,
         old_evidence=old,
         unreached=_unreached(transaction) if UnknownReason.NOT_ALLOWED in old else (),
+        credentials=credential_reports(probers.living(transaction, SHARDS)),
         key_sums={
             key.removeprefix(KEY_ACTOR_PREFIX): (sums.answered, sums.failed)
             for key, sums in prober_reports.by_key(transaction).items()
@@ -102,8 +107,10 @@ def note_evidence(transaction: Transaction, counted: EvidenceTally, policies: Po
     if turn is not None:
         event_log.append(transaction, [_turned(turn, before, watched)])
     keys, turns = keys_after(before.keys, counted.key_sums, now_s, policies.evidence_lost_seconds)
-    watched = replace(watched, keys=keys, unreached=tuple(counted.unreached))
+    credentials, changes = credentials_after(before.credentials, counted.credentials, now_s)
+    watched = replace(watched, keys=keys, unreached=tuple(counted.unreached), credentials=credentials)
     event_log.append(transaction, [_key_turned(each) for each in turns])
+    event_log.append(transaction, [credential_changed(each) for each in changes])
     if counted.ended_keys:
         end_leases_of(transaction, counted.ended_keys, MONITOR)
     watched_json = _WATCHED.dump_json(watched).decode()

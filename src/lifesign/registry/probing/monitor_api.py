@@ -38,7 +38,7 @@ from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import NetworkClassNotFound, TargetGone, TargetNotFound
 from lifesign.registry.probing.evidence_watch import watched_in
 from lifesign.registry.probing.hand_out_witnesses import mass_silence_in
-from lifesign.registry.probing.prober_credentials import all_missing
+from lifesign.registry.probing.prober_credentials import all_missing, shown_faults
 from lifesign.registry.transitions.monitor_row import (
     ExcludedTime,
     confirmed_in,
@@ -165,6 +165,7 @@ def _shown(
         confirmed_classes={} if row is None else _moments(confirmed_in(row)),
         lost_evidence=None if row is None else _lost_evidence(watched_in(row)),
         unreached_targets=[] if row is None else [_unreached(each) for each in watched_in(row).unreached],
+        credential_faults=[] if row is None else shown_faults(watched_in(row).credentials),
         missing_credentials=all_missing(probers.living(transaction, SHARDS)),
         excluded_downtime=[
             ShownSpan(begin=moment(span.begin_s), end=moment(span.end_s)) for span in sorted(spans)

@@ -1,14 +1,26 @@
-"""Credentials of living probers: which prober lacks one that another prober has."""
+"""Credentials of living probers: which one does not work, and which prober lacks one that another one has."""
 
 from collections.abc import Sequence
 
+from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
+from lifesign.domain.credentials.credential_watch import (
+    CredentialChange,
+    CredentialReport,
+    WatchedCredential,
+)
 from lifesign.domain.credentials.missing_credentials import (
     MAX_MISSING,
     OtherCredential,
     missing_credentials,
 )
-from lifesign.domain.models.credentials import MissingCredential, missing_of
+from lifesign.domain.credentials.use import FAULTS
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.monitor_payloads import CredentialFaultChanged
+from lifesign.domain.models.base import moment
+from lifesign.domain.models.credentials import CredentialFaultShown, MissingCredential, missing_of
 from lifesign.domain.schedule.shard_eligibility import key_of
+from lifesign.registry.transitions.status_changes import MONITOR
 from lifesign.storage.probing.probers import StoredProber
 
 MAX_SHOWN = 100
@@ -18,13 +30,24 @@ MAX_SHOWN = 100
 def missing_for(
     living: Sequence[StoredProber], holder: str, limit: int = MAX_MISSING
 ) -> list[MissingCredential]:
-    """Return the places for which a prober has no credential, and another living one has."""
+    """Return the places for which a prober has no credential, and another living one has.
+
+    A credential with a fault is as good as none.
+    """
     others: dict[str, list[OtherCredential]] = {}
-    own = [scope for prober in living if prober.holder == holder for scope in prober.credentials]
+    own = [
+        scope
+        for prober in living
+        if prober.holder == holder
+        for scope, state in prober.credentials
+        if state not in FAULTS
+    ]
     for prober in living:
         if prober.holder != holder and prober.credentials:
             others.setdefault(key_of(prober.holder), []).extend(
-                OtherCredential(holder=prober.holder, scope=scope) for scope in prober.credentials
+                OtherCredential(holder=prober.holder, scope=scope)
+                for scope, state in prober.credentials
+                if state not in FAULTS
             )
     return missing_of(holder, missing_credentials(own, others, limit))
 
@@ -36,3 +59,50 @@ def all_missing(living: Sequence[StoredProber]) -> list[MissingCredential]:
         if len(found) < MAX_SHOWN:
             found += missing_for(living, prober.holder, MAX_SHOWN - len(found))
     return found
+
+
+def credential_reports(living: Sequence[StoredProber]) -> list[CredentialReport]:
+    """Return the credentials of living probers, as each worker reports them."""
+    return [
+        CredentialReport(
+            key=key_of(prober.holder).removeprefix(KEY_ACTOR_PREFIX),
+            name=scope.name,
+            origin=scope.origin,
+            path=scope.path,
+            state=state,
+        )
+        for prober in living
+        for scope, state in prober.credentials
+    ]
+
+
+def credential_changed(change: CredentialChange) -> EventDraft:
+    """Return the event about a fault that began or ended."""
+    each = change.credential
+    payload = CredentialFaultChanged(
+        key_id=each.key,
+        credential=each.name,
+        origin=each.origin,
+        fault=each.state,
+        since=moment(each.since_s),
+        end=change.end,
+    )
+    is_new = change.end is None
+    kind = EventType.PROBER_CREDENTIAL_FAILED if is_new else EventType.PROBER_CREDENTIAL_FAULT_ENDED
+    return EventDraft(type=kind, actor=MONITOR, payload=payload)
+
+
+def shown_faults(watched: Sequence[WatchedCredential]) -> list[CredentialFaultShown]:
+    """Return the faults of credentials that last."""
+    return [
+        CredentialFaultShown(
+            key_id=each.key,
+            name=each.name,
+            origin=each.origin,
+            path=each.path,
+            fault=each.state,
+            since=moment(each.since_s),
+        )
+        for each in watched
+        if each.ended_at_s is None
+    ]

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, delete, func, not_, select
 
 from lifesign.domain.credentials.scope import CredentialScope
+from lifesign.domain.credentials.use import CredentialState
 from lifesign.domain.schedule.shard_share import MAX_TTL_SECONDS
 from lifesign.storage.agents.agent_rows import insert_or_replace
 from lifesign.storage.engine.tables import probers
@@ -28,8 +29,8 @@ class StoredProber:
     """Network classes in which a witness answered it; None before it knows."""
     offset_s: float | None = None
     """Its wall clock minus the database's; None if it does not report its time."""
-    credentials: tuple[CredentialScope, ...] = ()
-    """Names and places of its credentials."""
+    credentials: tuple[tuple[CredentialScope, CredentialState | None], ...] = ()
+    """Names and places of its credentials, and how each one stands."""
 
 
 MAX_STEP_S = 60.0
@@ -79,7 +80,7 @@ def store(transaction: Transaction, prober: StoredProber) -> None:
     transaction.connection.execute(delete(probers).where(not_(is_living(transaction.now_s))))
     row: dict[str, Any] = {column.name: getattr(prober, column.name) for column in _COLUMNS}
     row["reached"] = None if prober.reached is None else json.dumps(prober.reached)
-    places = [(scope.name, scope.origin, scope.path) for scope in prober.credentials]
+    places = [(scope.name, scope.origin, scope.path, state) for scope, state in prober.credentials]
     row["credentials"] = json.dumps(places) if places else None
     transaction.connection.execute(insert_or_replace(transaction, probers, "holder"), row)
 
@@ -93,13 +94,17 @@ def _stored(row: Row[Any]) -> StoredProber:
     members: dict[str, Any] = row._asdict()
     if row.reached is not None:
         members["reached"] = tuple(json.loads(row.reached))
-    members["credentials"] = () if row.credentials is None else _scopes(row.credentials)
+    members["credentials"] = () if row.credentials is None else _credentials(row.credentials)
     return StoredProber(**members)
 
 
 # Every claim reads the places of all living workers, and most workers have the same ones.
 @lru_cache(maxsize=MAX_PARSED)
-def _scopes(text: str) -> tuple[CredentialScope, ...]:
+def _credentials(text: str) -> tuple[tuple[CredentialScope, CredentialState | None], ...]:
     return tuple(
-        CredentialScope(name=name, origin=origin, path=path) for name, origin, path in json.loads(text)
+        (
+            CredentialScope(name=name, origin=origin, path=path),
+            None if state is None else CredentialState(state),
+        )
+        for name, origin, path, state in json.loads(text)
     )

@@ -1,0 +1,152 @@
+"""Credential watch: when a fault of a prober's credential is reported, and when its end is.
+
+One event covers all targets and all workers of a prober's key. Times are seconds since the epoch by the
+registry's clock.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.credentials.scope import MAX_CREDENTIALS
+from lifesign.domain.credentials.use import FAULTS, CredentialState
+
+QUIET_SECONDS: Final = 900.0
+"""A fault that returns sooner after its end is reported this long after the end: a state that alternates
+fills no log. A credential that no living worker reports any more is forgotten after the same time."""
+MAX_FAULTS: Final = 200
+"""Watched credentials of all keys."""
+MAX_FAULTS_OF_KEY: Final = MAX_CREDENTIALS
+
+CredentialId = tuple[str, str]
+"""Id of the prober's key, and name of the credential."""
+
+
+class FaultEnd(StrEnum):
+    """Reason why a fault of a credential is over."""
+
+    WORKS = "works"
+    NOT_REPORTED = "not_reported"
+    """No living worker of the key has the credential any more, or knows how it stands."""
+
+
+@fast_dataclass(kw_only=True)
+class CredentialReport:
+    """A credential as one living worker reports it."""
+
+    key: str
+    name: str
+    origin: str
+    path: str
+    state: CredentialState | None
+    """None: the worker does not know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedCredential:
+    """A credential with a fault now, or a short time ago."""
+
+    key: str
+    name: str
+    origin: str
+    path: str
+    state: CredentialState
+    """The fault."""
+    since_s: float
+    seen_at_s: float
+    """Last time at which a worker knew how it stands."""
+    ended_at_s: float | None = None
+    """End of the fault; None: it lasts."""
+
+
+@fast_dataclass(kw_only=True)
+class CredentialChange:
+    """A fault of a credential that began or ended."""
+
+    credential: WatchedCredential
+    end: FaultEnd | None = None
+    """None: it began."""
+
+
+def credentials_after(
+    before: Sequence[WatchedCredential], reports: Iterable[CredentialReport], now_s: float
+) -> tuple[tuple[WatchedCredential, ...], list[CredentialChange]]:
+    """Return the watched credentials after a count, and what to report of them."""
+    states = _states(reports)
+    after: list[WatchedCredential] = []
+    changes: list[CredentialChange] = []
+    for watched in before:
+        kept, change = _next(watched, states.pop((watched.key, watched.name), None), now_s)
+        after += [] if kept is None else [kept]
+        changes += [] if change is None else [change]
+    of_key = Counter(watched.key for watched in after)
+    for (key, _), report in sorted(states.items()):
+        if report.state is None or report.state not in FAULTS:
+            continue
+        if of_key[key] >= MAX_FAULTS_OF_KEY or len(after) >= MAX_FAULTS:
+            continue
+        of_key[key] += 1
+        new = WatchedCredential(
+            key=key,
+            name=report.name,
+            origin=report.origin,
+            path=report.path,
+            state=report.state,
+            since_s=now_s,
+            seen_at_s=now_s,
+        )
+        after.append(new)
+        changes.append(CredentialChange(credential=new))
+    return tuple(after), changes
+
+
+def _next(
+    watched: WatchedCredential, report: CredentialReport | None, now_s: float
+) -> tuple[WatchedCredential | None, CredentialChange | None]:
+    state = None if report is None else report.state
+    if watched.ended_at_s is not None:
+        return _after_end(watched, state, now_s, is_quiet=_is_recent(watched.ended_at_s, now_s))
+    if state is not None and state in FAULTS:
+        return replace(watched, state=state, seen_at_s=now_s), None
+    if state is CredentialState.WORKS or not _is_recent(watched.seen_at_s, now_s):
+        end = FaultEnd.WORKS if state is CredentialState.WORKS else FaultEnd.NOT_REPORTED
+        over = replace(watched, ended_at_s=now_s)
+        return over, CredentialChange(credential=over, end=end)
+    return watched, None
+
+
+def _after_end(
+    watched: WatchedCredential, state: CredentialState | None, now_s: float, *, is_quiet: bool
+) -> tuple[WatchedCredential | None, CredentialChange | None]:
+    if is_quiet:
+        return watched, None
+    if state is None or state not in FAULTS:
+        return None, None
+    again = replace(watched, state=state, since_s=now_s, seen_at_s=now_s, ended_at_s=None)
+    return again, CredentialChange(credential=again)
+
+
+def _is_recent(at_s: float, now_s: float) -> bool:
+    """Return whether a moment is not long ago; one that lies ahead is from before the clock was set back."""
+    return 0 <= now_s - at_s < QUIET_SECONDS
+
+
+def _states(reports: Iterable[CredentialReport]) -> dict[CredentialId, CredentialReport]:
+    """Return one report for each credential: a fault of any worker, else that it works, else unknown."""
+    found: dict[CredentialId, CredentialReport] = {}
+    for report in reports:
+        known = found.get((report.key, report.name))
+        if known is None or _RANKS[known.state] < _RANKS[report.state]:
+            found[report.key, report.name] = report
+    return found
+
+
+_RANKS: Final[Mapping[CredentialState | None, int]] = {
+    None: 0,
+    CredentialState.WORKS: 1,
+    CredentialState.TOKEN_ERROR: 2,
+    CredentialState.CREDENTIALS_REJECTED: 3,
+}

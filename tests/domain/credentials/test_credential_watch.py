@@ -1,0 +1,124 @@
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifesign.domain.credentials.credential_watch import (
+    MAX_FAULTS,
+    MAX_FAULTS_OF_KEY,
+    QUIET_SECONDS,
+    CredentialChange,
+    CredentialReport,
+    WatchedCredential,
+    credentials_after,
+)
+from lifesign.domain.credentials.use import FAULTS, CredentialState
+
+WORKS, REJECTED = CredentialState.WORKS, CredentialState.CREDENTIALS_REJECTED
+TOKEN_ERROR = CredentialState.TOKEN_ERROR
+
+
+def report(state: CredentialState | None, *, key: str = "key_1", name: str = "acme") -> CredentialReport:
+    return CredentialReport(key=key, name=name, origin="https://acme.example", path="/", state=state)
+
+
+class Watch:
+    """Counts one after the other, and what was reported."""
+
+    def __init__(self) -> None:
+        self.watched: tuple[WatchedCredential, ...] = ()
+        self.at_s = 1_000.0
+
+    def count(self, *reports: CredentialReport, after_s: float = 15.0) -> list[str]:
+        """Return what is reported: `failed`, or the end."""
+        self.at_s += after_s
+        self.watched, changes = credentials_after(self.watched, reports, self.at_s)
+        return [_word(change) for change in changes]
+
+
+def _word(change: CredentialChange) -> str:
+    return "failed" if change.end is None else change.end.value
+
+
+def test_one_fault_is_reported_once_and_so_is_its_end() -> None:
+    watch = Watch()
+    assert watch.count(report(WORKS), report(None)) == []
+    # Whichever worker says it, and however many do.
+    assert watch.count(report(WORKS), report(REJECTED), report(TOKEN_ERROR)) == ["failed"]
+    assert watch.watched[0].state is REJECTED
+    assert watch.count(report(TOKEN_ERROR)) == []
+    assert watch.watched[0].state is TOKEN_ERROR
+    assert watch.count(report(WORKS), report(None)) == ["works"]
+    assert watch.count(report(WORKS)) == []
+    assert watch.count(report(WORKS), after_s=QUIET_SECONDS) == []
+    assert watch.watched == ()
+
+
+def test_a_worker_that_has_just_started_ends_no_fault() -> None:
+    watch = Watch()
+    watch.count(report(REJECTED))
+    assert watch.count(report(None)) == []
+    assert watch.count() == []
+    assert watch.count(report(REJECTED)) == []
+
+
+def test_a_credential_that_no_worker_has_any_more_is_over() -> None:
+    watch = Watch()
+    watch.count(report(REJECTED))
+    assert watch.count(after_s=QUIET_SECONDS - 1) == []
+    assert watch.count(after_s=1) == ["not_reported"]
+    assert watch.count(after_s=QUIET_SECONDS) == []
+    assert watch.watched == ()
+
+
+def test_a_fault_that_returns_is_reported_after_a_quiet_time() -> None:
+    watch = Watch()
+    watch.count(report(REJECTED))
+    assert watch.count(report(WORKS)) == ["works"]
+    assert watch.count(report(REJECTED)) == []
+    assert watch.count(report(REJECTED), after_s=QUIET_SECONDS) == ["failed"]
+
+
+def test_a_key_that_alternates_states_fills_no_log() -> None:
+    watch, told = Watch(), []
+    for number in range(1_000):
+        told += watch.count(report(WORKS if number % 2 else REJECTED))
+    # Three counts are 45 s, and a pair of events comes once in the quiet time at most.
+    assert len(told) <= 2 * (1_000 * 15 / QUIET_SECONDS + 1)
+
+
+def test_the_number_of_watched_credentials_is_bounded_for_each_key_and_for_all() -> None:
+    watch = Watch()
+
+    def many(keys: Iterable[int], names: int) -> list[CredentialReport]:
+        return [
+            report(REJECTED, key=f"key_{key}", name=f"name-{name}") for key in keys for name in range(names)
+        ]
+
+    assert len(watch.count(*many([1], 10 * MAX_FAULTS_OF_KEY))) == MAX_FAULTS_OF_KEY
+    assert len(watch.count(*many(range(1, 10), 100))) == MAX_FAULTS - MAX_FAULTS_OF_KEY
+    assert len(watch.watched) == MAX_FAULTS
+    # Names that change with every claim do not make more events.
+    others = [report(REJECTED, name=f"other-{number}") for number in range(100)]
+    assert watch.count(*others) == []
+
+
+def test_a_clock_that_was_set_back_keeps_no_fault_for_ever() -> None:
+    watch = Watch()
+    watch.count(report(REJECTED))
+    assert watch.count(after_s=-500) == ["not_reported"]
+
+
+STATES = st.sampled_from([None, *CredentialState])
+
+
+@given(st.lists(st.lists(STATES, max_size=3), max_size=30), st.floats(1, 2 * QUIET_SECONDS))
+def test_begin_and_end_alternate(counts: list[list[CredentialState | None]], step_s: float) -> None:
+    watch = Watch()
+    told: list[str] = []
+    for states in counts:
+        told += watch.count(*map(report, states), after_s=step_s)
+        lasting = [each for each in watch.watched if each.ended_at_s is None]
+        assert len(lasting) == len(told) % 2
+        assert {each.state for each in lasting} <= FAULTS
+    assert all((word == "failed") is (place % 2 == 0) for place, word in enumerate(told))

@@ -1,0 +1,64 @@
+from lifesign.domain.credentials.use import MAX_PLACES, MIN_KEPT_SECONDS, CredentialState, CredentialUse
+
+WORKS, REJECTED = CredentialState.WORKS, CredentialState.CREDENTIALS_REJECTED
+URL = "https://agents.acme.example/a"
+
+
+class Now:
+    """A clock that is wound by hand."""
+
+    def __init__(self) -> None:
+        self.at_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.at_s
+
+
+def test_a_credential_works_once_each_place_that_refused_it_has_accepted_it() -> None:
+    use = CredentialUse(Now(), 300)
+    use.note(URL, REJECTED)
+    use.note("https://agents.acme.example/b", WORKS)
+    assert use.state is REJECTED
+    use.note(URL, CredentialState.TOKEN_ERROR)
+    assert use.state == "token_error"
+    use.note(URL, WORKS)
+    assert use.state == "works"
+
+
+def test_an_answer_counts_for_three_intervals() -> None:
+    now = Now()
+    use = CredentialUse(now, 1_000)
+    use.note(URL, REJECTED)
+    now.at_s += 2_000
+    use.note("https://agents.acme.example/b", WORKS)
+    now.at_s += 1_001
+    # The place that refused it is not asked any more.
+    assert use.state is WORKS
+    now.at_s += 2_000
+    assert use.state is None
+
+
+def test_a_short_interval_forgets_nothing_at_once() -> None:
+    now = Now()
+    use = CredentialUse(now, 0.5)
+    use.note(URL, REJECTED)
+    now.at_s += MIN_KEPT_SECONDS
+    assert use.state is REJECTED
+
+
+def test_a_new_secret_starts_anew() -> None:
+    use = CredentialUse(Now(), 300)
+    assert use.state is None
+    use.note(URL, REJECTED)
+    use.forget()
+    assert use.state is None
+
+
+def test_the_number_of_places_is_bounded() -> None:
+    use = CredentialUse(Now(), 300)
+    for number in range(MAX_PLACES + 10):
+        use.note(f"https://agents.acme.example/{number}", REJECTED)
+    assert len(use._faults) == MAX_PLACES
+    for number in range(10, MAX_PLACES + 10):
+        use.note(f"https://agents.acme.example/{number}", WORKS)
+    assert use.state is WORKS
