@@ -4,8 +4,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from alembic.config import Config
-from sqlalchemy import Connection
 from tests.support.servers import REPOSITORY
 
 from lifesign.storage.engine import schema
@@ -33,14 +31,7 @@ def use_next_version(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
     migrations = directory / "next-version"
     shutil.copytree(_PACKAGE / _MIGRATIONS, migrations)
     _add_migration(migrations)
-    alembic_config = schema.alembic_config
-
-    def next_config(connection: Connection | None = None) -> Config:
-        config = alembic_config(connection)
-        config.set_main_option("script_location", str(migrations).replace("%", "%%"))
-        return config
-
-    monkeypatch.setattr(schema, "alembic_config", next_config)
+    monkeypatch.setattr(schema, "MIGRATIONS", migrations)
     for name in ("known_revisions", "newest_revision"):
         monkeypatch.setattr(schema, name, getattr(schema, name).__wrapped__)
 

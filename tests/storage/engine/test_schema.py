@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import text
 from tests.support.databases import bare_url, create_tables
 from tests.support.fleet import add_agents
@@ -130,6 +131,17 @@ async def test_empty_database_gets_all_migrations(
     done = await bare.write(schema.upgrade)
     assert (done.before, done.after) == (None, AFTER)
     assert schema.known_revisions() == {BEFORE, AFTER}
+
+
+def test_names_of_the_files_are_the_revisions_that_alembic_reads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for is_next in (False, True):
+        if is_next:
+            use_next_version(monkeypatch, tmp_path)
+        scripts = ScriptDirectory.from_config(schema.alembic_config())
+        assert schema.known_revisions() == {script.revision for script in scripts.walk_revisions()}
+        assert scripts.get_heads() == [schema.newest_revision()]
 
 
 def _done(*statements: str) -> Callable[[Transaction], None]:

@@ -6,18 +6,20 @@ without need, and neither is relied on: a client wakes after `POLL_SECONDS` at t
 
 import asyncio
 import logging
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import text
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.postgresql import PostgresqlDatabase
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import DatabaseInUse
 from lifesign.storage.events.event_log import CHANNEL
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 POLL_SECONDS = 1.0
 """On PostgreSQL, should it be silent or away."""
@@ -58,7 +60,8 @@ def check_unserved(transaction: Transaction) -> None:
 
 def event_news(database: Database) -> EventNews:
     """Return what wakes for this database."""
-    return _Listening(database) if isinstance(database, PostgresqlDatabase) else _Polling()
+    is_postgresql = database.url.get_backend_name() == "postgresql"
+    return _Listening(database.url) if is_postgresql else _Polling()
 
 
 class _Polling:
@@ -72,9 +75,11 @@ class _Polling:
 class _Listening:
     """One connection of its own, beside the pool; connected again whenever it is found broken."""
 
-    def __init__(self, database: PostgresqlDatabase) -> None:
+    def __init__(self, url: URL) -> None:
+        from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415 - brings the ORM
+
         self._engine = create_async_engine(
-            database.url,
+            url,
             poolclass=NullPool,
             connect_args={
                 "timeout": CONNECT_SECONDS,
