@@ -41,6 +41,7 @@ from lifesign.registry.marker.database_identity import (
 from lifesign.registry.marker.marker_file import MarkerFile, state_directory
 from lifesign.registry.settings import RegistrySettings
 from lifesign.serving.connection_limits import BoundedProtocol
+from lifesign.serving.garbage_collection import rarely_collected
 from lifesign.serving.listening_socket import BACKLOG, bound, check_host, url_of
 from lifesign.serving.log_lines import LogFormat, log_config
 from lifesign.serving.process_supervisor import EXIT_FAILED, Supervisor
@@ -231,7 +232,8 @@ def app_of(
     certificate_ends_s: float | None,
 ) -> "ASGIApp":
     """Return the app of one server process; it ends when the process that supervises it has gone."""
-    from lifesign.registry.app import Registry, create_app  # noqa: PLC0415 - the supervisor needs none
+    with rarely_collected():
+        from lifesign.registry.app import Registry, create_app  # noqa: PLC0415 - the supervisor needs none
 
     supervisor = multiprocessing.parent_process()
     if supervisor is not None:

@@ -2,7 +2,7 @@
 
 Nearly everything that a request leaves is freed with its last reference. With the default threshold, hundreds
 of concurrent requests make Python walk through the whole heap again and again, which was a fourth of the cost
-of a heartbeat.
+of a heartbeat. Nor do the imports of a server leave any garbage, and collections took a tenth of their time.
 """
 
 import gc

@@ -2,8 +2,8 @@
 
 The steps are in `migrations/versions`; the newest revision among them is the program's. The name of each file
 begins with its revision, so that Alembic is loaded only where a step has to run: it takes a tenth of the time
-in which a server starts. A table contains the revision of the database. If there are other tables and this one
-is missing, nothing is created.
+in which a server starts. A table contains the revision of the database. If there are other tables and this
+one is missing, nothing is created.
 """
 
 from dataclasses import dataclass
