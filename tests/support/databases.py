@@ -10,17 +10,19 @@ import itertools
 import sqlite3
 import tempfile
 import warnings
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
-from sqlalchemy import event, make_url
+from sqlalchemy import Engine, event, make_url
 
 from lifesign.storage.engine import schema
 from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.postgresql import PostgresqlDatabase
 from lifesign.storage.engine.sqlite import SqliteDatabase
 from lifesign.storage.engine.tables import metadata
 from lifesign.storage.engine.transaction import Clock, Transaction
@@ -32,6 +34,28 @@ DISPENSABLE = ("autovacuum", "fsync", "full_page_writes")
 Vacuum of unused tables, and protection against power failures. A test of either starts its own PostgreSQL.
 """
 _numbers = itertools.count(1)
+
+
+class _CompiledStatements(dict[Any, Any]):
+    """Statements that were compiled by any database of this process.
+
+    SQLAlchemy keeps them for one engine alone, by its dialect. Each test has engines of its own, which would
+    compile the same statements again; what dialects of one class and version make of them is equal.
+    """
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(self._shared(key), default)
+
+    def __setitem__(self, key: Any, compiled: Any) -> None:
+        super().__setitem__(self._shared(key), compiled)
+
+    @staticmethod
+    def _shared(key: Any) -> Any:
+        dialect, *rest = key
+        return (type(dialect), dialect.server_version_info, *rest)
+
+
+_compiled = _CompiledStatements()
 
 
 class WoundClock:
@@ -81,7 +105,7 @@ def _create_tables(transaction: Transaction) -> None:
 def _template(set_up: Callable[[Transaction], object]) -> str:
     name = f"template_{set_up.__name__}"
     postgresql_server().psql(f"CREATE DATABASE {name}")
-    asyncio.run(_after(set_up, _uri(name)))
+    _in_own_loop(_after(set_up, _uri(name)))
     return name
 
 
@@ -89,7 +113,7 @@ def _template(set_up: Callable[[Transaction], object]) -> str:
 def _sqlite_file(set_up: Callable[[Transaction], object]) -> bytes:
     with tempfile.TemporaryDirectory(prefix="ah-sqlite-") as directory:
         file = Path(directory, "template.db")
-        asyncio.run(_after(set_up, f"sqlite:///{file}"))
+        _in_own_loop(_after(set_up, f"sqlite:///{file}"))
         return file.read_bytes()
 
 
@@ -113,17 +137,14 @@ def empty_postgresql() -> str:
 
 def _postgresql_after(set_up: Callable[[Transaction], object]) -> str:
     name = f"test_{next(_numbers)}"
-    template = _in_own_loop(_template, set_up)
-    postgresql_server().psql(f"CREATE DATABASE {name} TEMPLATE {template}")
+    postgresql_server().psql(f"CREATE DATABASE {name} TEMPLATE {_template(set_up)}")
     return _uri(name)
 
 
-def _in_own_loop(made: Any, *arguments: Any) -> Any:
-    """Call what needs an event loop of its own, also while one is running."""
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
-
+def _in_own_loop(work: Coroutine[Any, Any, None]) -> None:
+    """Run what needs an event loop of its own, also while one is running."""
     with ThreadPoolExecutor(1) as executor:
-        return executor.submit(made, *arguments).result()
+        executor.submit(asyncio.run, work).result()
 
 
 async def create_tables(database: Database) -> None:
@@ -158,7 +179,7 @@ def migrated_url(kind: str, directory: Path) -> str:
     if kind == "postgresql":
         return _postgresql_after(schema.upgrade)
     url = empty_url(kind, directory)
-    put_file(Path(url.removeprefix("sqlite:///")), _in_own_loop(_sqlite_file, schema.upgrade))
+    put_file(Path(url.removeprefix("sqlite:///")), _sqlite_file(schema.upgrade))
     return url
 
 
@@ -203,15 +224,23 @@ def _do_not_wait_for_the_disk(connection: sqlite3.Connection, _record: object) -
     connection.execute("PRAGMA synchronous=OFF")
 
 
+def _engines(database: Database) -> list[Engine]:
+    if isinstance(database, SqliteDatabase):
+        return [database._write_engine, database._read_engine]
+    assert isinstance(database, PostgresqlDatabase)
+    return [database._engine.sync_engine]
+
+
 @asynccontextmanager
 async def opened(kind: str, directory: Path, clock: Clock | None = None) -> AsyncIterator[Database]:
     """A new database with all tables, open until the end of the block."""
     url = _spare.pop() if kind == "postgresql" and _spare else empty_url(kind, directory)
     if kind == "sqlite":
-        put_file(Path(url.removeprefix("sqlite:///")), _in_own_loop(_sqlite_file, _create_tables))
+        put_file(Path(url.removeprefix("sqlite:///")), _sqlite_file(_create_tables))
     database = open_database(url, clock=clock)
-    if isinstance(database, SqliteDatabase):
-        for engine in (database._write_engine, database._read_engine):
+    for engine in _engines(database):
+        engine.update_execution_options(compiled_cache=_compiled)
+        if kind == "sqlite":
             event.listen(engine, "connect", _do_not_wait_for_the_disk)
     try:
         yield database
