@@ -717,7 +717,7 @@ def _inconclusive(stage: Stage) -> Counter[InconclusiveReason | None]:
 
 
 @pytest.mark.parametrize("has_canaries", [False, True], ids=["without canaries", "with canaries"])
-@pytest.mark.parametrize("hosts", [1, 3, 12, 100])
+@pytest.mark.parametrize("hosts", [1, 3, 12, pytest.param(100, marks=pytest.mark.long)])
 def test_a_cut_of_all_hosts_is_nobodys_fault(hosts: int, *, has_canaries: bool) -> None:
     @in_virtual_time
     async def cut() -> None:
@@ -761,7 +761,10 @@ def test_a_cut_that_is_taken_over_by_other_probers_is_nobodys_fault(probers: int
 
 @pytest.mark.parametrize(("up_s", "down_s"), [(20, 10), (60, 60), (30, 270), (255, 45)])
 @pytest.mark.parametrize("has_canaries", [False, True], ids=["without canaries", "with canaries"])
-def test_flapping_network_takes_no_agent_down(up_s: float, down_s: float, *, has_canaries: bool) -> None:
+@pytest.mark.parametrize("seconds", [1_800, pytest.param(7_200, marks=pytest.mark.long)])
+def test_flapping_network_takes_no_agent_down(
+    up_s: float, down_s: float, seconds: float, *, has_canaries: bool
+) -> None:
     @in_virtual_time
     async def flap() -> None:
         urls = urls_of(12)
@@ -770,7 +773,7 @@ def test_flapping_network_takes_no_agent_down(up_s: float, down_s: float, *, has
             _with_canaries(stage)
         async with stage.watching():
             await asyncio.sleep(2 * INTERVAL_S)
-            for _ in range(int(7_200 / (up_s + down_s))):
+            for _ in range(int(seconds / (up_s + down_s))):
                 await asyncio.sleep(up_s)
                 stage.world.is_cut = True
                 await asyncio.sleep(down_s)

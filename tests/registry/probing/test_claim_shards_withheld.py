@@ -320,7 +320,7 @@ async def test_a_key_that_lets_its_claims_run_out_is_barred_too(
     await assert_log_is_good(api)
 
 
-@pytest.mark.parametrize("renames", [False, True])
+@pytest.mark.parametrize("renames", [pytest.param(False, marks=pytest.mark.long), True])
 async def test_a_key_that_takes_shards_and_reports_nothing_gets_them_less_and_less(
     api: RegistryApi, clock: WoundClock, workers: Workers, *, renames: bool
 ) -> None:
