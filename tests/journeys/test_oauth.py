@@ -1,7 +1,11 @@
 """Probes of a real A2A agent that requires the tokens of a real OAuth 2 provider."""
 
+import asyncio
+import json
+import os
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from joserfc.jwk import ECKey, RSAKey
 from tests.support.a2a_agent_13 import make_agent
+from tests.support.agent_check import document
+from tests.support.hostile_server import HEALTH_PATH, answer, as_json, serving
 from tests.support.oauth_provider import (
     CLIENT,
     CLIENT_SECRET,
@@ -19,6 +25,7 @@ from tests.support.oauth_provider import (
     serving_provider,
 )
 from tests.support.probing import Bodies, layer, probing, results
+from tests.support.servers import PATIENCE_SECONDS
 from tests.support.uvicorn_thread import served
 
 REJECTED, NO_TOKEN = "credentials_rejected", "token_error"
@@ -151,3 +158,53 @@ async def test_a_token_that_a_target_sends_back_is_removed() -> None:
     shown = report.observation.model_dump_json() + report.memory.to_json()
     shown += "".join(body.decode() for body in evidence.kept.values())
     assert not any(token in shown for token in provider.issued)
+
+
+def files_in(directory: Path) -> list[Path]:
+    return [file for file in directory.rglob("*") if file.is_file()]
+
+
+async def test_worker_processes_share_one_token(tmp_path: Path) -> None:
+    """Hosts are divided among the processes; the credentials of all hosts are those of one client."""
+    with serving_provider() as (provider, token_url):
+
+        async def behind_login(writer: asyncio.StreamWriter, head: str) -> None:
+            _, _, sent = head.partition("Authorization: Bearer ")
+            is_admitted = sent.partition("\r")[0] in provider.valid
+            await (as_json(document()) if is_admitted else answer(401))(writer, head)
+
+        async with AsyncExitStack() as stack:
+            hosts = [f"127.0.0.{number}" for number in range(2, 18)]
+            replies = {HEALTH_PATH: behind_login}
+            servers = [await stack.enter_async_context(serving(replies, host=host)) for host in hosts]
+            secret = "client_secret: {env: CLIENT_SECRET}"
+            client = f"{{token_url: '{token_url}', client_id: {CLIENT}, {secret}}}"
+            credentials = "".join(
+                f"  - {{name: host-{number}, origin: '{server.url}', oauth2: {client}}}\n"
+                for number, server in enumerate(servers)
+            )
+            (tmp_path / "acme.yml").write_text(
+                "name: acme\ncontact: mailto:tests@agent.example\nnetworks: {allow: [127.0.0.0/8]}\n"
+                "ask: {card: false, transport: false}\nopt_out: {robots_txt: false}\n"
+                "results: {jsonl: seen.jsonl}\nlimits: {concurrency: 4}\n"
+                f"targets: [{', '.join(repr(server.url) for server in servers)}]\n"
+                f"credentials:\n{credentials}"
+            )
+            process = await asyncio.create_subprocess_exec(
+                Path(sys.executable).with_name("lifesign"),
+                "crawl", "acme.yml", "--once", "--workers", "4", "--log-format", "json",
+                cwd=tmp_path,
+                env=os.environ | {"CLIENT_SECRET": CLIENT_SECRET},
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )  # fmt: skip
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                written, _ = await process.communicate()
+    assert process.returncode == 0, written
+    seen = [json.loads(line) for line in (tmp_path / "seen.jsonl").read_text().splitlines()]
+    assert [each["readiness"]["result"] for each in seen] == ["ok"] * len(servers)
+    assert len(provider.forms) == 1
+    # No token and no secret is left behind, by any process.
+    left = [written, *map(Path.read_bytes, files_in(tmp_path))]
+    for secret in (*provider.issued, CLIENT_SECRET):
+        assert not any(secret.encode() in data for data in left)

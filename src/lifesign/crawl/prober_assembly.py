@@ -5,8 +5,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from lifesign.crawl.directory_import import opt_outs_of
+from lifesign.crawl.token_pipe import TokenOwner
 from lifesign.prober.credentials.secret_reader import Secrets, read_secrets
-from lifesign.prober.credentials.store import CredentialStore
+from lifesign.prober.credentials.store import CredentialStore, RequestToken
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
@@ -30,13 +31,18 @@ class OpenProber:
 
 @asynccontextmanager
 async def open_prober(
-    definition: ProbeDefinition, *, is_public_allowed: bool = True, secrets: Secrets | None = None
+    definition: ProbeDefinition,
+    *,
+    is_public_allowed: bool = True,
+    secrets: Secrets | None = None,
+    request_token: RequestToken | None = None,
 ) -> AsyncIterator[OpenProber]:
     """Open what a definition asks for; at the end of the block its sockets and files are closed.
 
     `is_public_allowed`: False to contact `networks.allow` only, for want of a contact.
-    `secrets`: those of the definition's credentials; None: they are read here. InvalidValue for a directory
-    of evidence, a resolver, a secret or a list of those who opted out that cannot be.
+    `secrets`: those of the definition's credentials; None: they are read here. `request_token`: obtains
+    tokens from the process that requests them; None: this process does. InvalidValue for a directory of
+    evidence, a resolver, a secret or a list of those who opted out that cannot be.
     """
     secrets = read_secrets(definition.credentials) if secrets is None else secrets
     evidence = EvidenceStore.from_settings(definition.evidence)
@@ -51,7 +57,7 @@ async def open_prober(
                 user_agent=definition.user_agent,
                 resolver=resolver,
             ) as token_fetcher,
-            open_credentials(definition, secrets, token_fetcher) as credentials,
+            open_credentials(definition, secrets, token_fetcher, request_token) as credentials,
             Fetcher(
                 timeouts=definition.timeouts,
                 networks=definition.networks_allowed,
@@ -86,17 +92,45 @@ async def open_prober(
 
 @asynccontextmanager
 async def open_credentials(
-    definition: ProbeDefinition, secrets: Secrets, fetcher: Fetcher
+    definition: ProbeDefinition,
+    secrets: Secrets,
+    fetcher: Fetcher,
+    request_token: RequestToken | None = None,
 ) -> AsyncIterator[CredentialStore]:
-    """Open the credentials of a definition. `fetcher`: one without credentials, for token endpoints."""
+    """Open the credentials of a definition. `fetcher`: one without credentials, for token endpoints.
+
+    `request_token`: obtains tokens from another process; None: this one asks the token endpoints.
+    """
     endpoints = TokenEndpoints(fetcher, definition.timeouts.total_seconds)
     credentials = CredentialStore(
         definition.credentials,
         secrets,
-        request_token=endpoints.request,
+        request_token=request_token or endpoints.request,
+        owns_tokens=request_token is None,
         interval_s=definition.cadence.interval_seconds,
     )
     try:
         yield credentials
     finally:
         await credentials.close()
+
+
+@asynccontextmanager
+async def open_token_owner(definition: ProbeDefinition, secrets: Secrets) -> AsyncIterator[TokenOwner | None]:
+    """Open what requests tokens for several processes; None if no credential needs tokens."""
+    if all(credential.oauth2 is None for credential in definition.credentials):
+        yield None
+        return
+    timeouts = definition.timeouts
+    async with (
+        Resolver(definition.resolver.servers, timeout_s=timeouts.dns_seconds) as resolver,
+        Fetcher(
+            timeouts=timeouts,
+            networks=definition.networks_allowed,
+            is_public_allowed=definition.has_contact,
+            user_agent=definition.user_agent,
+            resolver=resolver,
+        ) as fetcher,
+        open_credentials(definition, secrets, fetcher) as credentials,
+    ):
+        yield TokenOwner(credentials, timeouts.total_seconds)

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from lifesign.client import RegistryClient
 from lifesign.crawl.local_ledger import LocalLedger
 from lifesign.crawl.prober_assembly import open_prober
+from lifesign.crawl.token_pipe import TokenPipe
 from lifesign.crawl.worker_config import (
     EXIT_SHARDS_WITHHELD,
     EXIT_UNFINISHED,
@@ -26,6 +27,7 @@ from lifesign.crawl.worker_config import (
 )
 from lifesign.errors import LifesignError
 from lifesign.prober.credentials.secret_reader import forbid_core_dumps
+from lifesign.prober.credentials.store import RequestToken
 from lifesign.prober.errors import PassDelayed
 from lifesign.prober.results.ledger import Ledger
 from lifesign.prober.results.observation_file import FiledLedger, ResultsFile
@@ -66,16 +68,25 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
 
 
 async def run_worker(
-    config: WorkerConfig, stop: asyncio.Event, report: Callable[[WorkerStatus], None]
+    config: WorkerConfig,
+    stop: asyncio.Event,
+    report: Callable[[WorkerStatus], None],
+    request_token: RequestToken | None = None,
 ) -> bool:
     """Probe until `stop` is set, or a census is through; return whether all is done that was to be done.
 
+    `request_token`: obtains tokens from the process that requests them; None: this process does.
     PassDelayed if a census can store nothing for too long.
     """
     definition = config.definition
     async with (
         open_ledger(config) as ledger,
-        open_prober(definition, is_public_allowed=definition.has_contact, secrets=config.secrets) as opened,
+        open_prober(
+            definition,
+            is_public_allowed=definition.has_contact,
+            secrets=config.secrets,
+            request_token=request_token,
+        ) as opened,
     ):
         worker = ProbeWorker(
             ledger,
@@ -143,9 +154,10 @@ class LogTo(logging.Handler):
             self._tell(self.format(record))
 
 
-def run_worker_process(config: WorkerConfig, pipe: Connection) -> None:
+def run_worker_process(config: WorkerConfig, pipe: Connection, tokens: Connection | None = None) -> None:
     """Run one process of a crawl to its exit; called in a process of its own.
 
+    `tokens`: pipe to the process that requests tokens, if there are credentials that need them.
     It exits with 0 if all is done, with EXIT_UNFINISHED if it was stopped before, with EXIT_SHARDS_WITHHELD
     if it could store no result for too long, and with 1 and a log line if it cannot continue. SIGTERM stops
     it. Ctrl-C, and the end of the terminal, are handled by its parent.
@@ -161,7 +173,7 @@ def run_worker_process(config: WorkerConfig, pipe: Connection) -> None:
 
     with logging_to(LogTo(log, config.log_format)):
         try:
-            is_done = run_loop(_run_until_stopped(config, pipe))
+            is_done = run_loop(_run_until_stopped(config, pipe, tokens))
         except PassDelayed as error:
             with suppress(OSError):
                 pipe.send(WorkerStatus(withheld=(error.why, error.seconds)))
@@ -176,7 +188,7 @@ def run_worker_process(config: WorkerConfig, pipe: Connection) -> None:
     sys.exit(0 if is_done else EXIT_UNFINISHED)
 
 
-async def _run_until_stopped(config: WorkerConfig, pipe: Connection) -> bool:
+async def _run_until_stopped(config: WorkerConfig, pipe: Connection, tokens: Connection | None) -> bool:
     """Probe; stop on SIGTERM, and when the other end of the pipe is closed, however that came."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -188,8 +200,11 @@ async def _run_until_stopped(config: WorkerConfig, pipe: Connection) -> bool:
         with suppress(OSError):
             pipe.send(status)
 
+    token_pipe = None if tokens is None else TokenPipe(tokens)
     try:
-        return await run_worker(config, stop, report)
+        return await run_worker(config, stop, report, None if token_pipe is None else token_pipe.request)
     finally:
+        if token_pipe is not None:
+            token_pipe.close()
         loop.remove_reader(pipe.fileno())
         loop.remove_signal_handler(signal.SIGTERM)

@@ -8,6 +8,7 @@ import asyncio
 import multiprocessing
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
@@ -17,6 +18,7 @@ from typing import Final
 from lifesign.crawl.errors import CrawlStopped
 from lifesign.crawl.process import run_worker, run_worker_process
 from lifesign.crawl.progress import CrawlState
+from lifesign.crawl.token_pipe import TokenOwner
 from lifesign.crawl.worker_config import EXIT_SHARDS_WITHHELD, EXIT_UNFINISHED, WorkerConfig, WorkerStatus
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.results import ResultClass
@@ -158,17 +160,21 @@ async def probe_all(
     stop: asyncio.Event,
     report: Report,
     died: Callable[[str], None],
-    main: Callable[[WorkerConfig, Connection], None] = run_worker_process,
+    main: Callable[..., None] = run_worker_process,
+    *,
+    tokens: TokenOwner | None = None,
 ) -> bool:
     """Probe all shares until `stop` is set or a census is complete; return whether all is done.
 
     A single share is probed in this process, several in one process each. `died` is called for each replaced
-    worker; `main` is the function of each process. Raise CrawlStopped if replacements fail too, PassDelayed
-    if a census can store no result for too long.
+    worker; `main` is the function of each process. `tokens` requests tokens for all processes. Raise
+    CrawlStopped if replacements fail too, PassDelayed if a census can store no result for too long.
     """
     if len(shares) == 1:
         return await run_worker(shares[0], stop, partial(report, shares[0].worker))
-    places = [asyncio.create_task(_ProcessSlot(share, report, died, main).keep(stop)) for share in shares]
+    places = [
+        asyncio.create_task(_ProcessSlot(share, report, died, main, tokens).keep(stop)) for share in shares
+    ]
     try:
         return all(await asyncio.gather(*places))
     finally:
@@ -185,9 +191,11 @@ class _ProcessSlot:
         share: WorkerConfig,
         report: Report,
         died: Callable[[str], None],
-        main: Callable[[WorkerConfig, Connection], None],
+        main: Callable[..., None],
+        tokens: TokenOwner | None,
     ) -> None:
         self._share = share
+        self._tokens = tokens
         self._main = main
         self._tell = partial(report, share.worker)
         self._died = died
@@ -220,16 +228,23 @@ class _ProcessSlot:
     async def _live(self, stop: asyncio.Event) -> int:
         """Run one process to its end, and return its exit code."""
         loop = asyncio.get_running_loop()
-        ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=self._main, args=(self._share, theirs), daemon=True)
+        ours, *theirs = self._context.Pipe()
+        answering: AbstractContextManager[None] = nullcontext()
+        if self._tokens is not None:
+            token_pipe, their_token_pipe = self._context.Pipe()
+            theirs.append(their_token_pipe)
+            answering = self._tokens.answering(token_pipe)
+        process = self._context.Process(target=self._main, args=(self._share, *theirs), daemon=True)
         process.start()
-        theirs.close()
+        for pipe in theirs:
+            pipe.close()
         ended = asyncio.Event()
         loop.add_reader(ours.fileno(), self._receive_status, ours)
         loop.add_reader(process.sentinel, ended.set)
         stopping = asyncio.create_task(_request_end(process, stop, ended))
         try:
-            await ended.wait()
+            with answering:
+                await ended.wait()
         finally:
             stopping.cancel()
             loop.remove_reader(process.sentinel)

@@ -17,6 +17,7 @@ from typing import Final
 
 from lifesign.crawl.backend import CrawlBackend, CrawlPass
 from lifesign.crawl.directory_import import DirectoryImporter, ImportOutcome, opt_outs_of, targets_text
+from lifesign.crawl.prober_assembly import open_token_owner
 from lifesign.crawl.process_pool import WorkerStatuses, probe_all
 from lifesign.crawl.progress import ProgressDisplay, counts_text
 from lifesign.crawl.worker_config import WorkerStatus
@@ -224,7 +225,10 @@ class Crawl:
             for share in self._home.shares(self._definition, processes, since_s)
         ]
         forget_variables(self._definition.credentials)
-        return await probe_all(shares, self._stop, report, statuses.keep_totals)
+        if len(shares) == 1:
+            return await probe_all(shares, self._stop, report, statuses.keep_totals)
+        async with open_token_owner(self._definition, self._secrets) as tokens:
+            return await probe_all(shares, self._stop, report, statuses.keep_totals, tokens=tokens)
 
     async def _show(self, statuses: WorkerStatuses) -> None:
         while True:

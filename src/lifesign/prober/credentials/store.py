@@ -109,10 +109,12 @@ class CredentialStore:
         *,
         request_token: RequestToken | None = None,
         interval_s: float = 0.0,
+        owns_tokens: bool = True,
     ) -> None:
         """`secrets`: those of all `settings`, as `read_secrets` returns them. `clock`: monotonic seconds.
 
-        `request_token`: obtains tokens for those of `settings` that are OAuth 2 clients.
+        `request_token`: obtains tokens for those of `settings` that are OAuth 2 clients. `owns_tokens`:
+        whether it asks token endpoints, and not another process that does.
         `interval_s`: of the crawl; an answer says for three intervals how a credential stands.
         """
         values = {} if secrets is None else secrets.values
@@ -126,7 +128,9 @@ class CredentialStore:
             # Credentials of the same client, scope and resource share their tokens.
             if client not in sources:
                 renew = partial(request_token, credential)
-                sources[client] = TokenSource(credential.name, renew, self._renew_scrubber, clock)
+                sources[client] = TokenSource(
+                    credential.name, renew, self._renew_scrubber, clock, is_owner=owns_tokens
+                )
             credential.tokens = sources[client]
         self._token_sources = list(sources.values())
         self._scopes = [credential.scope for credential in self._credentials.values()]
@@ -161,6 +165,11 @@ class CredentialStore:
         self._reload()
         scope = scope_for(self._scopes, url)
         return None if scope is None else self._credentials[scope.name]
+
+    def named(self, name: str) -> Credential:
+        """Return a credential by its name, with its secret as it is now."""
+        self._reload()
+        return self._credentials[name]
 
     @property
     def states(self) -> Sequence[tuple[CredentialScope, CredentialState | None]]:

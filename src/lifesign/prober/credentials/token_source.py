@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from lifesign.domain.base.backoff import Backoff
+from lifesign.domain.base.backoff import FIRST_WAIT_SECONDS, Backoff
 from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
 
 MAX_WAIT_SECONDS: Final = 900.0
@@ -36,13 +36,20 @@ class TokenSource:
         on_change: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
+        *,
+        is_owner: bool = True,
     ) -> None:
-        """`name`: of the credential, for logs. `on_change` is called after each new token."""
+        """`name`: of the credential, for logs. `on_change` is called after each new token.
+
+        `is_owner`: whether this process asks the token endpoint. False: another process does, and waits and
+        logs for all.
+        """
         self._name = name
         self._renew = renew
         self._on_change = on_change
         self._clock = clock
-        self._backoff = Backoff(chance, max_wait_s=MAX_WAIT_SECONDS)
+        self._is_owner = is_owner
+        self._backoff = Backoff(chance, max_wait_s=MAX_WAIT_SECONDS if is_owner else FIRST_WAIT_SECONDS)
         self._tokens: list[str] = []
         """The newest first."""
         self._rejected: str | None = None
@@ -120,7 +127,7 @@ class TokenSource:
             self._note_fault(found)
 
     def _take(self, token: AccessToken) -> None:
-        if self.fault is not None:
+        if self.fault is not None and self._is_owner:
             _log.info("the credential %s has a token again", self._name)
         self._tokens = [token.value, *(each for each in self._tokens if each != token.value)]
         del self._tokens[1 + MAX_PAST_TOKENS :]
@@ -135,6 +142,6 @@ class TokenSource:
         self._retry_at_s = self._clock() + min(MAX_WAIT_SECONDS, wait_s)
         # One agent that rejects a token must not take it from all others.
         self._rejected = None
-        if self.fault is None:
+        if self.fault is None and self._is_owner:
             _log.warning("no token for the credential %s: %s", self._name, fault)
         self.fault = fault

@@ -1,0 +1,137 @@
+"""Access tokens for the processes of a crawl: one process requests them, the others get them through pipes.
+
+No token is written to a disk, and all processes together cause one request per lifetime of a token.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from typing import Final
+
+from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
+from lifesign.prober.credentials.store import Credential, CredentialStore
+
+GONE: Final = "the process that requests tokens is gone"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenQuery:
+    """Question of a process for a token."""
+
+    number: int
+    credential: str
+    """Name of the credential."""
+    rejected: str | None = field(default=None, repr=False)
+    """The token that an agent rejected, if that is why."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenReply:
+    """Answer to the question with the same number."""
+
+    number: int
+    found: AccessToken | TokenFault
+
+
+class TokenOwner:
+    """Answers the questions of all processes of a crawl, in the process that has the client secrets."""
+
+    def __init__(self, credentials: CredentialStore, seconds: float) -> None:
+        """`seconds`: limit of a request for a token, as the token endpoint is asked."""
+        self._credentials = credentials
+        self._seconds = seconds
+
+    async def token(self, name: str, rejected: str | None) -> AccessToken | TokenFault:
+        """Return the token of a credential for as long as it is still used, or why there is none."""
+        tokens = self._credentials.named(name).tokens
+        if tokens is None:
+            return TokenFault(kind=TokenFaultKind.NO_ANSWER, reason="the credential has no tokens")
+        if rejected is not None:
+            tokens.drop(rejected)
+        await tokens.prepare(self._seconds)
+        if (value := tokens.token) is not None:
+            return AccessToken(value=value, lifetime_s=tokens.left_s)
+        fault = tokens.fault or TokenFault(kind=TokenFaultKind.NO_ANSWER, reason="no answer yet")
+        return replace(fault, retry_after_s=tokens.retry_in_s)
+
+    @contextmanager
+    def answering(self, pipe: Connection) -> Iterator[None]:
+        """Answer the questions that come through a pipe, and close it at the end of the block."""
+        loop = asyncio.get_running_loop()
+        replies: set[asyncio.Task[None]] = set()
+        # Written in a thread: a process that is stopped does not read.
+        writing = asyncio.Lock()
+
+        async def reply(query: TokenQuery) -> None:
+            answer = TokenReply(query.number, await self.token(query.credential, query.rejected))
+            async with writing:
+                try:
+                    await asyncio.to_thread(pipe.send, answer)
+                except OSError:
+                    # The process has ended.
+                    loop.remove_reader(pipe.fileno())
+
+        def receive() -> None:
+            try:
+                while pipe.poll():
+                    task = loop.create_task(reply(pipe.recv()))
+                    replies.add(task)
+                    task.add_done_callback(replies.discard)
+            except (EOFError, OSError):
+                loop.remove_reader(pipe.fileno())
+
+        loop.add_reader(pipe.fileno(), receive)
+        try:
+            yield
+        finally:
+            loop.remove_reader(pipe.fileno())
+            for task in replies:
+                task.cancel()
+            pipe.close()
+
+
+class TokenPipe:
+    """The pipe in a process that asks for tokens."""
+
+    def __init__(self, pipe: Connection) -> None:
+        """Within a running loop."""
+        self._pipe = pipe
+        self._loop = asyncio.get_running_loop()
+        self._asked: dict[int, asyncio.Future[AccessToken | TokenFault]] = {}
+        self._number = 0
+        self._loop.add_reader(pipe.fileno(), self._receive)
+
+    async def request(self, credential: Credential, rejected: str | None) -> AccessToken | TokenFault:
+        """Obtain a token for a credential. `rejected`: the token that an agent rejected, or None."""
+        self._number += 1
+        number = self._number
+        answer: asyncio.Future[AccessToken | TokenFault] = self._loop.create_future()
+        self._asked[number] = answer
+        try:
+            self._pipe.send(TokenQuery(number, credential.name, rejected))
+        except OSError:
+            answer.set_result(TokenFault(kind=TokenFaultKind.NO_ANSWER, reason=GONE))
+        try:
+            return await answer
+        finally:
+            del self._asked[number]
+
+    def close(self) -> None:
+        """Ask for nothing more."""
+        self._loop.remove_reader(self._pipe.fileno())
+        self._pipe.close()
+
+    def _receive(self) -> None:
+        try:
+            while self._pipe.poll():
+                reply: TokenReply = self._pipe.recv()
+                answer = self._asked.get(reply.number)
+                if answer is not None and not answer.done():
+                    answer.set_result(reply.found)
+        except (EOFError, OSError):
+            self._loop.remove_reader(self._pipe.fileno())
+            for answer in self._asked.values():
+                if not answer.done():
+                    answer.set_result(TokenFault(kind=TokenFaultKind.NO_ANSWER, reason=GONE))

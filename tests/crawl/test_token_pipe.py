@@ -1,0 +1,188 @@
+"""Tokens that one process requests for others, over real pipes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from multiprocessing import Pipe
+from typing import Any
+
+import pytest
+
+from lifesign.crawl.token_pipe import TokenOwner, TokenPipe, TokenQuery
+from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
+from lifesign.prober.credentials.secret_reader import Secrets
+from lifesign.prober.credentials.store import Credential, CredentialStore
+from lifesign.prober.credentials.token_source import DROP_SECONDS, TokenSource
+from lifesign.prober.definition.credentials import CredentialSettings
+
+LIFETIME_S = 90.0
+SECONDS = 60.0
+
+
+class Endpoint:
+    """Issues numbered tokens, or a fault."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.fault: TokenFault | None = None
+
+    async def request(self, _credential: Credential, _rejected: str | None) -> AccessToken | TokenFault:
+        self.requests += 1
+        return self.fault or AccessToken(value=f"access-canary-{self.requests}", lifetime_s=LIFETIME_S)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def settings(name: str = "acme", **members: Any) -> CredentialSettings:
+    oauth2 = {"token_url": "https://login.example/", "client_id": "a", "client_secret": {"env": "X"}}
+    given = {"name": name, "origin": f"https://{name}.example", "oauth2": oauth2} | members
+    return CredentialSettings.model_validate(given)
+
+
+def store(
+    request: Callable[..., Any], clock: Clock, *each: CredentialSettings, owns: bool
+) -> CredentialStore:
+    each = each or (settings(),)
+    secrets = Secrets({one.source: "client-canary" for one in each})
+    return CredentialStore(each, secrets, clock, request_token=request, owns_tokens=owns)
+
+
+class Workers:
+    """The owner of the tokens, and the stores of several processes that ask it."""
+
+    def __init__(self, owner: CredentialStore, stores: list[CredentialStore]) -> None:
+        self.owner = owner
+        self.stores = stores
+
+    def sources(self, name: str = "acme") -> list[TokenSource]:
+        found = [each.named(name).tokens for each in self.stores]
+        return [source for source in found if source is not None]
+
+
+@asynccontextmanager
+async def workers(endpoint: Endpoint, clock: Clock, count: int = 4) -> AsyncIterator[Workers]:
+    owner = store(endpoint.request, clock, owns=True)
+    service = TokenOwner(owner, SECONDS)
+    pipes, stores, answering = [], [], []
+    for _ in range(count):
+        ours, theirs = Pipe()
+        answering.append(service.answering(ours))
+        answering[-1].__enter__()
+        pipes.append(TokenPipe(theirs))
+        stores.append(store(pipes[-1].request, clock, owns=False))
+    try:
+        yield Workers(owner, stores)
+    finally:
+        for pipe in pipes:
+            pipe.close()
+        for each in answering:
+            each.__exit__(None, None, None)
+        await owner.close()
+
+
+async def test_all_processes_together_request_a_token_once_in_its_lifetime() -> None:
+    endpoint, clock = Endpoint(), Clock()
+    async with workers(endpoint, clock) as crew:
+        for _ in range(3):
+            for source in crew.sources():
+                # Each process has 10,000 targets.
+                for _ in range(100):
+                    assert await source.prepare(SECONDS)
+            clock.now_s += LIFETIME_S / 3
+        assert endpoint.requests == 1
+        assert await asyncio.gather(*(source.prepare(SECONDS) for source in crew.sources()))
+        assert {source.token for source in crew.sources()} == {"access-canary-2"}
+    assert endpoint.requests == 2
+
+
+async def test_a_process_that_asks_late_gets_what_is_left_of_the_lifetime() -> None:
+    endpoint, clock = Endpoint(), Clock()
+    async with workers(endpoint, clock, 2) as crew:
+        first, second = crew.sources()
+        await first.prepare(SECONDS)
+        clock.now_s += 80
+        await second.prepare(SECONDS)
+        assert (first.token, first.left_s) == (second.token, second.left_s) == ("access-canary-1", 10)
+
+
+async def test_a_rejected_token_is_replaced_once_a_minute_over_all_processes() -> None:
+    endpoint, clock = Endpoint(), Clock()
+    async with workers(endpoint, clock) as crew:
+        sources = crew.sources()
+        for number in (1, 2):
+            for source in sources:
+                await source.prepare(SECONDS)
+            for source in sources:
+                source.drop(f"access-canary-{number}")
+                await source.prepare(SECONDS)
+            # The first round is replaced, the second one comes too early.
+            assert {source.token for source in sources} == {"access-canary-2"}
+        assert endpoint.requests == 2
+        clock.now_s += DROP_SECONDS
+        for source in sources:
+            assert source.drop("access-canary-2")
+            await source.prepare(SECONDS)
+        assert {source.token for source in sources} == {"access-canary-3"}
+
+
+async def test_a_fault_is_waited_out_by_the_owner_alone(caplog: pytest.LogCaptureFixture) -> None:
+    endpoint, clock = Endpoint(), Clock()
+    endpoint.fault = TokenFault(kind=TokenFaultKind.REFUSED, reason="HTTP 503", retry_after_s=600.0)
+    async with workers(endpoint, clock) as crew:
+        for source in crew.sources():
+            assert not await source.prepare(SECONDS)
+            assert source.fault is not None
+            assert (source.fault.kind, source.fault.reason) == ("refused", "HTTP 503")
+            assert source.retry_in_s == 600
+        assert endpoint.requests == 1
+        endpoint.fault = None
+        clock.now_s += 600
+        for source in crew.sources():
+            assert await source.prepare(SECONDS)
+    assert endpoint.requests == 2
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+async def test_credentials_of_the_same_client_share_their_tokens() -> None:
+    endpoint, clock = Endpoint(), Clock()
+    same, other = settings("b"), settings("c", oauth2={**settings().oauth2.model_dump(), "scope": "x"})  # type: ignore[union-attr]
+    both = store(endpoint.request, clock, settings("a"), same, other, owns=True)
+    tokens = [both.named(name).tokens for name in "abc"]
+    assert tokens[0] is tokens[1]
+    assert tokens[0] is not tokens[2]
+
+
+async def test_without_the_owner_there_is_no_token() -> None:
+    ours, theirs = Pipe()
+    pipe = TokenPipe(theirs)
+    credential = Credential(settings(), "client-canary")
+    waiting = asyncio.create_task(pipe.request(credential, None))
+    await asyncio.sleep(0)
+    ours.close()
+    for answer in (await waiting, await pipe.request(credential, None)):
+        assert isinstance(answer, TokenFault)
+        assert answer.kind == "no_answer"
+    pipe.close()
+
+
+async def test_a_process_that_ends_leaves_the_owner_running() -> None:
+    endpoint, clock = Endpoint(), Clock()
+    async with workers(endpoint, clock, 1) as crew:
+        service = TokenOwner(crew.owner, SECONDS)
+        ours, theirs = Pipe()
+        with service.answering(ours):
+            theirs.send(TokenQuery(1, "acme"))
+            theirs.close()
+            (source,) = crew.sources()
+            assert await source.prepare(SECONDS)
+    assert endpoint.requests == 1
+
+
+def test_no_text_shows_a_token() -> None:
+    assert "access-canary" not in repr(TokenQuery(1, "acme", "access-canary-1"))
