@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: .venv/.demo ## three real A2A agents, a registry that decides, a task that outlives its agent, a directory that is crawled (a minute)
+demo: .venv/.demo ## three real A2A agents, a registry that decides, a task that outlives its agent, a directory that is crawled, two MCP servers whose tool fails (a minute)
 	@$(BIN)/python docs/examples/demo.py
 	@echo
 	@$(BIN)/python docs/examples/registry_demo.py
@@ -28,6 +28,8 @@ demo: .venv/.demo ## three real A2A agents, a registry that decides, a task that
 	@$(BIN)/python docs/examples/task_demo.py
 	@echo
 	@$(BIN)/python docs/examples/crawl_demo.py
+	@echo
+	@$(BIN)/python docs/examples/mcp_demo.py
 
 # Both at once. The checks print when they have ended, the tests as they go.
 test: $(INSTALLED) ## the tests and checks
