@@ -25,12 +25,14 @@ from lifesign.client.candidate_urls import (
     is_named_by,
     parse_entered_url,
     place_under,
+    server_health_url,
 )
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES, AgentCard
 from lifesign.domain.a2a.announcement import DEFAULT_HEALTH_PATH
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
+from lifesign.domain.mcp.conversation import ACCEPT, discover_request, is_discovered, read_reply
 from lifesign.domain.observation.decision import Decision, age_seconds, decide, is_stale
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.observation.served_body import classify_card, classify_document, is_absent
@@ -227,6 +229,9 @@ async def _check(get: Get, visit: _HealthCheck) -> HealthCheck:
         given = replace(given, prefix="")
     places = health_places(given, card_url, announced)
     health = await _find_health(get, visit, places)
+    is_other = given.is_card or given.is_health or not given.prefix
+    if health.document is None and card.card is None and not is_other:
+        health = await _find_server_health(get, visit) or health
     return _conclude(visit, card, health, _findings(visit, announced, card, health))
 
 
@@ -266,6 +271,35 @@ async def _find_health(get: Get, visit: _HealthCheck, places: Iterable[Candidate
             return found
     assert first is not None  # noqa: S101 - there is always a place
     return first
+
+
+async def _find_server_health(get: Get, visit: _HealthCheck) -> _HealthAnswer | None:
+    """Return the document of an MCP server whose endpoint is the given address; None if there is none.
+
+    A document in the usual place of servers may be that of another agent there. It counts if it names the
+    address, or if the address answers `server/discover`.
+    """
+    place = CandidateUrl(server_health_url(visit.given.url))
+    ask = Ask(max_bytes=MAX_DOCUMENT_BYTES, deadline_s=visit.deadline_s)
+    found = _assess_document(place, await get(place.url, ask))
+    if found.document is None:
+        return None
+    is_named = found.document.agent_id == str(visit.given.url)
+    return found if is_named or await _is_server(get, visit) else None
+
+
+async def _is_server(get: Get, visit: _HealthCheck) -> bool:
+    request = discover_request()
+    answer = await get(
+        visit.given.url,
+        Ask(
+            max_bytes=MAX_CARD_BYTES,
+            deadline_s=visit.deadline_s,
+            body=request.body,
+            headers={**request.headers, "Accept": ACCEPT},
+        ),
+    )
+    return is_discovered(read_reply(answer.content_type, answer.body, request.request_id))
 
 
 def _with_document_at_root(own: _HealthAnswer) -> _HealthAnswer:

@@ -1,10 +1,11 @@
-"""One GET with its redirects: bounded in bytes, hops and time, and safe for any peer.
+"""One GET with its redirects, or one POST: bounded in bytes, hops and time, and safe for any peer.
 
 Whatever a peer can do wrong is a `ResultClass` with a reason, never an exception.
 """
 
 import asyncio
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import metadata
 from time import perf_counter
@@ -33,6 +34,10 @@ class Ask:
     """When to give up, on the event loop's clock: for all hops and the whole body together."""
     token: str | None = None
     """Sent as Bearer, and never to another origin."""
+    body: bytes | None = None
+    """Body of a POST, which follows no redirect, and whose answer is read at any status; None: a GET."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Besides those that every request has."""
     may_leave_origin: bool = False
     """Whether a redirect may lead to another origin; from http to https of one host it always may."""
 
@@ -48,7 +53,7 @@ def user_agent() -> str:
 
 
 async def bounded_get(sessions: GuardedSessions, url: URL, ask: Ask) -> Answer:
-    """Get `url`, following redirects by hand; never raises for what the peer does."""
+    """Send the request to `url`, following redirects by hand; never raises for what the peer does."""
     started_s = perf_counter()
     followed = 0
     while True:
@@ -71,14 +76,16 @@ async def bounded_get(sessions: GuardedSessions, url: URL, ask: Ask) -> Answer:
 
 async def _ask_once(session: aiohttp.ClientSession, url: URL, ask: Ask) -> tuple[Answer, str | None]:
     """Return the answer to one request, and where it redirects to if it does."""
-    headers = {"Accept": "application/json", "User-Agent": user_agent()}
+    headers = {"Accept": "application/json", "User-Agent": user_agent(), **ask.headers}
     if ask.token is not None:
         headers["Authorization"] = f"Bearer {ask.token}"
     try:
         async with (
             asyncio.timeout_at(ask.deadline_s),
-            session.get(
+            session.request(
+                "GET" if ask.body is None else "POST",
                 url,
+                data=ask.body,
                 headers=headers,
                 allow_redirects=False,
                 raise_for_status=False,
@@ -95,12 +102,13 @@ async def _ask_once(session: aiohttp.ClientSession, url: URL, ask: Ask) -> tuple
             body: bytes | None = b""
             if result is ResultClass.OK and (unread := unread_coding(response)) is not None:
                 result, reason = unread
-            elif result is ResultClass.OK:
+            elif result is ResultClass.OK or ask.body is not None:
                 body = await read_bounded(response, ask.max_bytes, counter_of(response))
                 if body is None:
                     result, reason = too_large(ask.max_bytes)
             answer = Answer(url=url, result=result, reason=reason, body=body or b"", **read_head(response))
-            return answer, response.headers.get("Location") if response.status in REDIRECTS else None
+            is_followed = response.status in REDIRECTS and ask.body is None
+            return answer, response.headers.get("Location") if is_followed else None
     except FAILURES as error:
         result, reason = classify_failure(url, error)
         return Answer(url=url, result=result, reason=reason), None
