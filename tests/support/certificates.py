@@ -25,6 +25,31 @@ class Authority:
         issued.configure_cert(context)
         return context
 
+    def demanding(self, *names: str, version: ssl.TLSVersion | None = None) -> ssl.SSLContext:
+        """Return what a server serves with that admits clients of this authority only."""
+        context = self.serving(*names)
+        self._authority.configure_trust(context)
+        context.verify_mode = ssl.CERT_REQUIRED
+        if version is not None:
+            context.minimum_version = context.maximum_version = version
+        return context
+
+    def client(
+        self,
+        directory: Path,
+        name: str = "client",
+        *,
+        ends_at: datetime | None = None,
+        begins_at: datetime | None = None,
+    ) -> tuple[Path, Path]:
+        """Write a client's certificate and its key; return their files."""
+        issued = self._authority.issue_cert(f"{name}.example", not_before=begins_at, not_after=ends_at)
+        certificate, key = directory / f"{name}.pem", directory / f"{name}.key"
+        certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
+        key.touch(mode=0o600)
+        key.write_bytes(issued.private_key_pem.bytes())
+        return certificate, key
+
     def is_trusted(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let contexts created from now on trust this authority only."""
         monkeypatch.setenv("SSL_CERT_FILE", str(self.file))

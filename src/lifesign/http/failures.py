@@ -25,6 +25,13 @@ UNPACKED: Final = frozenset({"gzip", X_GZIP, "deflate", "br", "zstd"})
 # Exceptions of a GET that the peer or the network cause. ValueError: host names that no resolver accepts
 # (UnicodeError), and headers that are not text.
 FAILURES: Final = (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError, ValueError)
+_WANTS_CERTIFICATE: Final = frozenset({"TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_BAD_CERTIFICATE"})
+"""TLS alerts to a client without a certificate, as OpenSSL names them."""
+_REFUSES_CERTIFICATE: Final = _WANTS_CERTIFICATE | {
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED", "SSLV3_ALERT_CERTIFICATE_REVOKED", "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE", "TLSV1_ALERT_ACCESS_DENIED", "TLSV1_ALERT_UNKNOWN_CA",
+}  # fmt: skip
+"""TLS alerts to a client whose certificate is not accepted. Others may have any cause."""
 # aiohttp has no class of its own for these.
 _NO_STATUS_LINE = "Bad status line"
 _NO_LIBRARY = re.compile(r"^Can not decode content-encoding: \w+ \((\w+)\)")
@@ -97,6 +104,16 @@ def _breach(message: str) -> str:
     what = "it begins with no status line" if is_start else "its header is malformed"
     quoted = _QUOTED_BYTES.search(message)
     return what if quoted is None else f"{what}: {_in_ascii(quoted['bytes'])}"
+
+
+def certificate_alert(error: BaseException, *, has_sent_one: bool) -> str | None:
+    """Return the TLS alert by which a server refuses a client for its certificate; None if it is another."""
+    # The alert of TLS 1.3 comes after the handshake, and aiohttp wraps it.
+    for each in (error, error.__cause__):
+        alert = each.reason if isinstance(each, ssl.SSLError) else None
+        if alert in (_REFUSES_CERTIFICATE if has_sent_one else _WANTS_CERTIFICATE):
+            return f"TLS alert {alert.partition('_ALERT_')[2].lower().replace('_', ' ')}"
+    return None
 
 
 def error_text(error: BaseException) -> str:

@@ -21,6 +21,7 @@ from urllib.request import Request, urlopen
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 import trustme
+from tests.support.certificates import LONG_AGO, Authority
 from tests.support.databases import bare_url, migrated_url
 from tests.support.dns_server import dns_serving
 from tests.support.hostile_server import answer, serving
@@ -549,6 +550,32 @@ def test_credentials_are_reported_by_name(
     assert "chmod 600" in opened
     assert "CREDENTIALS_DIRECTORY" in missing
     assert "canary" not in f"{sound}{opened}{missing}"
+
+
+def test_client_certificates_are_examined(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = Authority(tmp_path)
+    ends_at = datetime(2030, 5, 6, tzinfo=UTC)
+    authority.client(tmp_path, "good", ends_at=ends_at)
+    authority.client(tmp_path, "old", begins_at=LONG_AGO, ends_at=datetime(2021, 1, 1, tzinfo=UTC))
+    pairs = {"good": ("good.pem", "good.key"), "old": ("old.pem", "old.key"), "odd": ("good.pem", "old.key")}
+    (tmp_path / "lab.yml").write_text(
+        "name: a\ncontact: mailto:a@b.example\ntargets: [https://lab.example/]\ncredentials:\n"
+        + "".join(
+            f"- {{name: {name}, origin: 'https://{name}.example', client_certificate: {certificate},"
+            f" client_key: {{file: {key}}}, ca_file: authority.pem}}\n"
+            for name, (certificate, key) in pairs.items()
+        )
+    )
+    found = examine(capsys, "--port", port, "--definition", "lab.yml")
+    assert found.code == 1
+    (sound,) = found.of("credentials", "ok")
+    assert "2030-05-06" in sound
+    expired, mismatch = found.of("credentials", "fault")
+    assert "credentials.old.client_certificate" in expired
+    assert "2021-01-01" in expired
+    assert "credentials.odd.client_key" in mismatch
 
 
 def test_definitions_are_read(tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from tests.support.certificates import Authority
 
 from lifesign.errors import InvalidValue
 from lifesign.prober.credentials.secret_reader import (
@@ -101,6 +102,40 @@ def test_a_missing_file_and_a_pipe_are_refused_at_once(tmp_path: Path) -> None:
     for name in ("none", "pipe", "."):
         with pytest.raises(InvalidValue):
             read(SecretPlace(file=tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "setting"),
+    [
+        ("client.key", 0o644, "client_key"),
+        ("client.pem", 0o666, "client_certificate"),
+        ("authority.pem", 0o602, "ca_file"),
+        ("client.pem", None, "client_certificate"),
+        ("client.key", None, "client_key"),
+        ("authority.pem", None, "ca_file"),
+    ],
+)
+def test_files_of_a_certificate_with_wrong_permissions_are_refused(
+    tmp_path: Path, name: str, mode: int | None, setting: str
+) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.client(tmp_path)
+    given = {
+        "name": "lab",
+        "origin": "https://lab.example",
+        "client_certificate": str(certificate),
+        "client_key": {"file": str(key)},
+        "ca_file": str(authority.file),
+    }
+    settings = CredentialSettings.model_validate(given)
+    assert read_secrets([settings]).tls.keys() == {"lab"}
+    if mode is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).chmod(mode)
+    with pytest.raises(InvalidValue) as caught:
+        read_secrets([settings])
+    assert caught.value.name == f"credentials.lab.{setting}"
 
 
 def test_secrets_are_pickled_for_a_pipe_and_never_shown(tmp_path: Path) -> None:

@@ -287,7 +287,9 @@ def write_secret(file: Path, secret: str) -> None:
 def bearer_of(store: CredentialStore) -> str:
     credential = store.for_url("https://lab.example/x")
     assert credential is not None
-    return credential.header()[1]
+    header = credential.header()
+    assert header is not None
+    return header[1]
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:

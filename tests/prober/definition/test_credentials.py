@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -5,7 +6,7 @@ from pydantic import ValidationError
 from tests.support.definitions import definition_of
 
 from lifesign.domain.credentials.scope import MAX_CREDENTIALS
-from lifesign.prober.definition.credentials import CredentialSettings, sources_of
+from lifesign.prober.definition.credentials import CredentialSettings, SecretPlace, sources_of
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.errors import InvalidDefinition
 
@@ -88,6 +89,47 @@ def test_refusal_of_an_inline_secret_names_its_line_and_never_quotes_it() -> Non
 def test_a_secret_has_one_place() -> None:
     assert refused(bearer={}) == "one_source"
     assert refused(bearer={"env": "A", "file": "b"}) == "one_source"
+
+
+CERTIFICATE = {"client_certificate": "bank.pem", "client_key": {"file": "bank.key"}}
+
+
+def test_a_client_certificate_is_a_method_or_goes_with_one() -> None:
+    alone = {"name": "bank", "origin": "https://bank.example"} | CERTIFICATE
+    assert CredentialSettings.model_validate(alone).method == "client_certificate"
+    assert credential(**CERTIFICATE, bearer={"env": "A"}).method == "bearer"
+    assert list(sources_of([credential(**CERTIFICATE, bearer={"env": "A"})])) == [
+        ("credentials.lab.bearer", SecretPlace(env="A")),
+        ("credentials.lab.client_key", SecretPlace(file=Path("bank.key"))),
+    ]
+    assert [name for name, _ in sources_of([CredentialSettings.model_validate(alone)])] == [
+        "credentials.bank.client_key"
+    ]
+
+
+def test_a_client_certificate_has_a_key_and_tls() -> None:
+    assert refused(client_certificate="bank.pem") == "certificate_pair"
+    assert refused(client_key={"file": "bank.key"}) == "certificate_pair"
+    assert refused(client_certificate="bank.pem", client_key="inline") == "inline_secret"
+    assert refused(origin="http://10.0.0.5:8000", ca_file="ca.pem") == "tls_origin"
+    assert refused(origin="http://10.0.0.5:8000", **CERTIFICATE) == "tls_origin"
+
+
+def test_an_origin_has_one_ca_file() -> None:
+    one = {"name": "a", "origin": "https://a.example", "bearer": {"env": "A"}, "ca_file": "ca.pem"}
+    for two, count in (
+        ({"path": "/b"}, 0),
+        ({"path": "/b", "ca_file": None}, 1),
+        ({"origin": "https://b.example"}, 0),
+    ):
+        other = one | {"name": "b"} | two
+        given = {"name": "x", "targets": ["a.example"], "credentials": [one, other]}
+        if not count:
+            ProbeDefinition.model_validate(given)
+            continue
+        with pytest.raises(ValidationError) as caught:
+            ProbeDefinition.model_validate(given)
+        assert caught.value.errors()[0]["type"] == "one_ca_file"
 
 
 def test_a_credential_has_one_method() -> None:

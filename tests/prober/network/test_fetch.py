@@ -214,9 +214,9 @@ async def test_what_broke_as_we_gave_it_up_was_late() -> None:
     line = HttpConnection(asyncio.get_running_loop())
     line.address = ip_address("127.0.0.1")
     broken = aiohttp.ClientPayloadError("not enough data")
-    assert _failed(URL("http://a.example/"), broken, line).result is ResultClass.HTTP_ERROR
+    assert _failed(URL("http://a.example/"), broken, line, None).result is ResultClass.HTTP_ERROR
     line.is_late = True
-    assert _failed(URL("http://a.example/"), broken, line).result is ResultClass.TIMEOUT
+    assert _failed(URL("http://a.example/"), broken, line, None).result is ResultClass.TIMEOUT
 
 
 # ── what is sent ──

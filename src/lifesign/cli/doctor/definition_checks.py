@@ -61,7 +61,7 @@ def _of_the_credentials(file: Path, definition: "ProbeDefinition") -> Iterator[C
         warnings: list[str] = []
         place = f"{credential.origin}{credential.path}"
         try:
-            read_secrets([credential], warnings.append)
+            secrets = read_secrets([credential], warnings.append)
         except InvalidValue as error:
             yield CheckResult("credentials", "fault", f"{file}: {error}", error.hint or "mend its secret")
             continue
@@ -69,7 +69,10 @@ def _of_the_credentials(file: Path, definition: "ProbeDefinition") -> Iterator[C
             yield CheckResult(
                 "credentials", "warning", f"{file}: {warning}", "make the file readable by its owner only"
             )
-        summary = f"{file}: {credential.name} ({credential.method}, {credential.source}) for {place}"
+        tls = secrets.tls.get(credential.name)
+        certificate = None if tls is None else tls.certificate
+        until = "" if certificate is None else f", certificate until {certificate.expires_at:%Y-%m-%d}"
+        summary = f"{file}: {credential.name} ({credential.method}, {credential.source}{until}) for {place}"
         yield CheckResult("credentials", "ok", summary)
 
 

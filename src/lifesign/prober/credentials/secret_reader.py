@@ -19,7 +19,8 @@ from lifesign.domain.credentials.secret import (
 )
 from lifesign.errors import InvalidValue
 from lifesign.prober.credentials.client_assertion import signing_key_fault
-from lifesign.prober.definition.credentials import CredentialSettings, SecretPlace, sources_of
+from lifesign.prober.credentials.client_tls import MAX_CERTIFICATES_BYTES, ClientTls, client_tls, key_fault
+from lifesign.prober.definition.credentials import KEY_MEMBER, CredentialSettings, SecretPlace, sources_of
 
 SYSTEMD_DIRECTORY = "CREDENTIALS_DIRECTORY"
 """Environment variable with the directory of systemd's credentials."""
@@ -32,6 +33,8 @@ class Secrets:
     """Secrets as they were read, by their places. Sent to worker processes through a pipe."""
 
     values: Mapping[SecretPlace, str] = field(default_factory=dict, repr=False)
+    tls: Mapping[str, ClientTls] = field(default_factory=dict, repr=False)
+    """Client certificates and authorities, by the names of their credentials."""
 
     @property
     def scrubber(self) -> Scrubber:
@@ -50,9 +53,36 @@ def read_secrets(
         return Secrets()
     forbid_core_dumps()
     warn = complain or _log.warning
-    return Secrets(
-        {source: read_secret(source, setting, warn) for setting, source in sources_of(credentials)}
-    )
+    values = {source: read_secret(source, setting, warn) for setting, source in sources_of(credentials)}
+    tls = {
+        credential.name: read_tls(
+            credential, None if credential.client_key is None else values[credential.client_key], warn
+        )
+        for credential in credentials
+        if has_tls(credential)
+    }
+    return Secrets(values, tls)
+
+
+def has_tls(credential: CredentialSettings) -> bool:
+    """Return whether a credential has a client certificate, or authorities of its own."""
+    return credential.client_certificate is not None or credential.ca_file is not None
+
+
+def read_tls(credential: CredentialSettings, key: str | None, complain: Callable[[str], None]) -> ClientTls:
+    """Read certificate and authorities of a credential; `key` is that of its certificate.
+
+    InvalidValue for a file that is not accepted, and for a certificate that is not valid now.
+    """
+    setting = f"credentials.{credential.name}"
+    texts = {
+        member: None if file is None else _read_file(file, f"{setting}.{member}", complain, is_secret=False)
+        for member, file in (
+            ("client_certificate", credential.client_certificate),
+            ("ca_file", credential.ca_file),
+        )
+    }
+    return client_tls(setting, authorities=texts["ca_file"], chain=texts["client_certificate"], key=key)
 
 
 def read_secret(source: SecretPlace, setting: str, complain: Callable[[str], None]) -> str:
@@ -64,7 +94,9 @@ def read_secret(source: SecretPlace, setting: str, complain: Callable[[str], Non
     else:
         text = _read_file(file_of(source, setting), setting, complain)
     text = text.strip()
-    if setting.endswith(".private_key"):
+    if setting.endswith(f".{KEY_MEMBER}"):
+        fault = key_fault(text)
+    elif setting.endswith(".private_key"):
         fault = signing_key_fault(text)
     else:
         fault = secret_fault(text)
@@ -86,6 +118,15 @@ def file_of(source: SecretPlace, setting: str) -> Path:
     return Path(directory, source.systemd or "")
 
 
+def file_stamp(file: Path) -> tuple[int, int, int] | None:
+    """Return what changes when a file is replaced or written; None if the file is missing."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
 def forget_variables(credentials: Sequence[CredentialSettings]) -> None:
     """Remove the variables with secrets from the environment, before a child process inherits them."""
     for _, source in sources_of(credentials):
@@ -98,7 +139,8 @@ def forbid_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _read_file(file: Path, setting: str, complain: Callable[[str], None]) -> str:
+def _read_file(file: Path, setting: str, complain: Callable[[str], None], *, is_secret: bool = True) -> str:
+    """Return the text of a file. One that is no secret may be read by all; only its owner may change it."""
     try:
         # A pipe without a writer would block.
         opened = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -106,10 +148,16 @@ def _read_file(file: Path, setting: str, complain: Callable[[str], None]) -> str
             mode = os.fstat(reader.fileno()).st_mode
             if not stat.S_ISREG(mode):
                 raise InvalidValue(setting, str(file), "a regular file")
-            content = reader.read(MAX_SECRET_CHARS + 3)
+            content = reader.read(1 + (MAX_SECRET_CHARS + 2 if is_secret else MAX_CERTIFICATES_BYTES))
     except OSError as error:
         raise InvalidValue(setting, str(file), f"a readable file ({error.strerror})") from None
-    if not _is_trusted(file):
+    if not is_secret:
+        if len(content) > MAX_CERTIFICATES_BYTES:
+            raise InvalidValue(setting, str(file), f"a file of at most {MAX_CERTIFICATES_BYTES} bytes")
+        if mode & stat.S_IWOTH and not _is_trusted(file):
+            expected = f"a file that others cannot change (mode {stat.S_IMODE(mode):04o})"
+            raise InvalidValue(setting, str(file), expected, hint=f"chmod o-w {quote(str(file))}")
+    elif not _is_trusted(file):
         shown = f"mode {stat.S_IMODE(mode):04o}"
         advice = f"chmod 600 {quote(str(file))}"
         if is_too_open(mode):

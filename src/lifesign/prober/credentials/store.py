@@ -7,15 +7,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
+from yarl import URL
+
 from lifesign.domain.credentials.missing_credentials import OtherCredential, other_for
 from lifesign.domain.credentials.scope import CredentialScope, scope_for
 from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.credentials.token import AccessToken, TokenFault, client_pair
 from lifesign.domain.credentials.use import CredentialState, CredentialUse
 from lifesign.errors import InvalidValue
-from lifesign.prober.credentials.secret_reader import Secrets, file_of, read_secret
+from lifesign.prober.credentials.client_tls import ClientTls
+from lifesign.prober.credentials.secret_reader import Secrets, file_of, file_stamp, read_secret
+from lifesign.prober.credentials.tls_files import TlsFiles
 from lifesign.prober.credentials.token_source import TokenSource
 from lifesign.prober.definition.credentials import (
+    CERTIFICATE_METHOD,
+    KEY_MEMBER,
     CredentialSettings,
     OAuthClient,
     SecretPlace,
@@ -35,6 +41,8 @@ class Credential:
 
     def __init__(self, settings: CredentialSettings, secret: str) -> None:
         self.scope: CredentialScope = settings.scope
+        self.has_certificate = settings.client_certificate is not None
+        """Whether its connections have a client certificate."""
         self.tokens: TokenSource | None = None
         """Its access tokens, if it is an OAuth 2 client."""
         self._settings = settings
@@ -67,8 +75,8 @@ class Credential:
         """Use another secret from now on."""
         self._secrets = [secret, *self._secrets][: 1 + MAX_PAST_SECRETS]
 
-    def header(self) -> tuple[str, str]:
-        """Return the header with the secret, as name and value."""
+    def header(self) -> tuple[str, str] | None:
+        """Return the header with the secret, as name and value; None for a client certificate alone."""
         settings, secret = self._settings, self._secrets[0]
         if settings.header is not None:
             return settings.header.name, secret
@@ -77,6 +85,8 @@ class Credential:
         if self.tokens is not None:
             # Without a token the request is not sent with this credential.
             return "Authorization", f"Bearer {self.tokens.token or self.tokens.secrets()[0]}"
+        if settings.method == CERTIFICATE_METHOD:
+            return None
         return "Authorization", f"Bearer {secret}"
 
     def secrets(self) -> list[str]:
@@ -84,6 +94,9 @@ class Credential:
         basic, oauth2 = self._settings.basic, self._settings.oauth2
         if oauth2 is not None:
             return [*self._client_secrets(oauth2), *([] if self.tokens is None else self.tokens.secrets())]
+        if self._settings.method == CERTIFICATE_METHOD:
+            # A private key is sent nowhere.
+            return []
         pairs = [] if basic is None else [_basic(basic.username, secret) for secret in self._secrets]
         return [*self._secrets, *pairs]
 
@@ -117,7 +130,9 @@ class CredentialStore:
         whether it asks token endpoints, and not another process that does.
         `interval_s`: of the crawl; an answer says for three intervals how a credential stands.
         """
-        values = {} if secrets is None else secrets.values
+        secrets = secrets or Secrets()
+        values = secrets.values
+        self._tls_files = TlsFiles(settings, secrets.tls)
         self._credentials = {each.name: Credential(each, values[each.source]) for each in settings}
         sources: dict[OAuthClient, TokenSource] = {}
         for credential in self._credentials.values():
@@ -136,8 +151,9 @@ class CredentialStore:
         self._scopes = [credential.scope for credential in self._credentials.values()]
         self._sources = [
             (each.name, setting, source)
-            for each, (setting, source) in zip(settings, sources_of(settings), strict=True)
-            if source.env is None
+            for each in settings
+            for setting, source in sources_of([each])
+            if source.env is None and not setting.endswith(f".{KEY_MEMBER}")
         ]
         self._uses: dict[str | None, CredentialUse] = {
             scope.name: CredentialUse(clock, interval_s) for scope in self._scopes
@@ -170,6 +186,17 @@ class CredentialStore:
         """Return a credential by its name, with its secret as it is now."""
         self._reload()
         return self._credentials[name]
+
+    def tls_for(self, url: URL, credential: Credential | None) -> ClientTls | None:
+        """Return the TLS of a request to a URL, with its credential; None for the usual one."""
+        if not self._tls_files:
+            return None
+        tls = None if credential is None else self._tls_files.of(credential.name)
+        return tls or self._tls_files.of_origin(str(url.origin()))
+
+    def has_certificate_for(self, url: URL) -> bool:
+        """Return whether a client certificate may be needed at the origin of a URL."""
+        return bool(self._tls_files) and self._tls_files.has_certificate_for(str(url.origin()))
 
     @property
     def states(self) -> Sequence[tuple[CredentialScope, CredentialState | None]]:
@@ -205,6 +232,7 @@ class CredentialStore:
         if now_s - self._read_at_s < RELOAD_SECONDS:
             return
         self._read_at_s = now_s
+        self._tls_files.reload()
         for name, setting, source in self._sources:
             stamp = _stamp(source, setting)
             if stamp == self._stamps[name]:
@@ -231,9 +259,8 @@ def _basic(username: str, password: str) -> str:
 
 
 def _stamp(source: SecretPlace, setting: str) -> tuple[int, int, int] | None:
-    """Return what changes when a file is replaced or written; None if the file is missing."""
+    """Return what changes with the file of a secret; None if the file is missing."""
     try:
-        found = file_of(source, setting).stat()
-    except (OSError, InvalidValue):
+        return file_stamp(file_of(source, setting))
+    except InvalidValue:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

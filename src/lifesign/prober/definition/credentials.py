@@ -5,6 +5,7 @@ The definition itself never contains a secret.
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -40,6 +41,9 @@ TRANSPORT_HEADERS: Final = frozenset({
     "upgrade", "user-agent",
 })  # fmt: skip
 """Headers that the prober sets, or that change how a request is read."""
+CERTIFICATE_METHOD: Final = "client_certificate"
+"""Method of a credential that is a client certificate alone."""
+KEY_MEMBER: Final = "client_key"
 _METHODS: Final = ("bearer", "basic", "header", "oauth2")
 
 
@@ -188,7 +192,7 @@ def _take_scope_path(value: str) -> str:
 
 
 class CredentialSettings(DefinitionMapping):
-    """A credential: exactly one of bearer, basic, header and oauth2."""
+    """A credential: one of bearer, basic, header and oauth2, or a client certificate, or both."""
 
     name: Name
     """Name in results and logs."""
@@ -204,12 +208,29 @@ class CredentialSettings(DefinitionMapping):
     """A header with a secret value."""
     oauth2: OAuthClient | None = None
     """Access tokens of an OAuth 2 provider, sent as bearer tokens."""
+    client_certificate: FileName | None = None
+    """File with a client certificate in PEM, and those between it and its authority (mTLS)."""
+    client_key: Secret | None = None
+    """Place of the private key of client_certificate: PEM, without a passphrase."""
+    ca_file: FileName | None = None
+    """File with the authorities that may issue this origin's certificate, in PEM; null: the system's."""
 
     @model_validator(mode="after")
     def _have_one_method(self) -> Self:
-        if sum(getattr(self, method) is not None for method in _METHODS) != 1:
+        methods = sum(getattr(self, method) is not None for method in _METHODS)
+        if methods > 1 or (not methods and self.client_certificate is None):
             raise PydanticCustomError(
-                "one_method", "expected exactly one of bearer, basic, header and oauth2"
+                "one_method",
+                "expected exactly one of bearer, basic, header and oauth2, or client_certificate, or both",
+            )
+        if (self.client_certificate is None) != (self.client_key is None):
+            raise PydanticCustomError(
+                "certificate_pair", "expected client_certificate and client_key together"
+            )
+        is_plain = self.origin.startswith("http:")
+        if is_plain and not (self.client_certificate is None and self.ca_file is None):
+            raise PydanticCustomError(
+                "tls_origin", "expected an origin of https with client_certificate or ca_file"
             )
         return self
 
@@ -220,8 +241,9 @@ class CredentialSettings(DefinitionMapping):
 
     @property
     def method(self) -> str:
-        """Name of the method: bearer, basic, header or oauth2."""
-        return next(method for method in _METHODS if getattr(self, method) is not None)
+        """Name of the method: bearer, basic, header or oauth2; client_certificate if there is no other."""
+        given = (method for method in _METHODS if getattr(self, method) is not None)
+        return next(given, CERTIFICATE_METHOD)
 
     @property
     def source(self) -> SecretPlace:
@@ -232,8 +254,10 @@ class CredentialSettings(DefinitionMapping):
             return self.basic.password
         if self.oauth2 is not None:
             return self.oauth2.proof[1]
-        assert self.header is not None  # noqa: S101 - one of the four is given
-        return self.header.value
+        if self.header is not None:
+            return self.header.value
+        assert self.client_key is not None  # noqa: S101 - one of the five is given
+        return self.client_key
 
 
 def _take_distinct(values: tuple[CredentialSettings, ...]) -> tuple[CredentialSettings, ...]:
@@ -246,6 +270,12 @@ def _take_distinct(values: tuple[CredentialSettings, ...]) -> tuple[CredentialSe
             raise PydanticCustomError(
                 "same_credential", "expected credentials that differ in {what}", {"what": what}
             )
+    authorities: dict[str, Path | None] = {}
+    for credential in values:
+        if authorities.setdefault(credential.origin, credential.ca_file) != credential.ca_file:
+            raise PydanticCustomError(
+                "one_ca_file", "expected the same ca_file in all credentials of one origin"
+            )
     return values
 
 
@@ -257,5 +287,9 @@ Credentials = Annotated[
 def sources_of(credentials: Sequence[CredentialSettings]) -> Iterator[tuple[str, SecretPlace]]:
     """Yield the setting and the place of each secret."""
     for credential in credentials:
-        member = "" if credential.oauth2 is None else f".{credential.oauth2.proof[0]}"
-        yield f"credentials.{credential.name}.{credential.method}{member}", credential.source
+        setting = f"credentials.{credential.name}"
+        if credential.method != CERTIFICATE_METHOD:
+            member = "" if credential.oauth2 is None else f".{credential.oauth2.proof[0]}"
+            yield f"{setting}.{credential.method}{member}", credential.source
+        if credential.client_key is not None:
+            yield f"{setting}.{KEY_MEMBER}", credential.client_key

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import zip_longest
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -20,7 +20,8 @@ from lifesign.domain.net.target_address import Address, TargetUrl
 from lifesign.domain.observation.results import Phases, ResultClass
 from lifesign.http.address_guard import AddressGuard
 from lifesign.http.answer import in_ms
-from lifesign.http.failures import error_text
+from lifesign.http.failures import certificate_alert, error_text
+from lifesign.prober.credentials.client_tls import ClientTls
 from lifesign.prober.network.connection import HttpConnection
 from lifesign.prober.network.host_limiter import admit
 from lifesign.prober.network.resolver import NoAddress, Resolver
@@ -46,8 +47,6 @@ _CERTIFICATE_IS_EXPIRED: Final = 10
 """X509_V_ERR_CERT_HAS_EXPIRED"""
 _WRONG_DATES: Final = frozenset({9, _CERTIFICATE_IS_EXPIRED})
 """With X509_V_ERR_CERT_NOT_YET_VALID: only the date of a certificate is wrong."""
-_IGNORE_TIMES: Final = 0x20_0000
-"""X509_V_FLAG_NO_CHECK_TIME"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +71,8 @@ class Unreached:
     """Whether this machine or its network is at fault, as far as that is known."""
     is_date_fault: bool = False
     """Whether only the date of a certificate is wrong, by this machine's calendar."""
+    is_certificate_refused: bool = False
+    """Whether the server demands a client certificate, or refuses ours."""
 
 
 class VettedConnector:
@@ -83,11 +84,15 @@ class VettedConnector:
         self._resolver = resolver
         self._timeouts = timeouts
         self.guard = guard
+        self._public_tls = ClientTls()
 
-    async def open(self, target: TargetUrl, deadline_s: float) -> HttpConnection | Unreached:
+    async def open(
+        self, target: TargetUrl, deadline_s: float, tls: ClientTls | None = None
+    ) -> HttpConnection | Unreached:
         """Connect, until `deadline_s` on the loop's clock; return a failure instead of raising it.
 
-        AddressBusy passes through to the code that schedules the probes.
+        `tls`: that of a credential; None for the usual one. AddressBusy passes through to the code that
+        schedules the probes.
         """
         dns_ms = None
         found: Sequence[Address] | NoAddress | None = None
@@ -105,7 +110,7 @@ class VettedConnector:
             return Unreached(result=ResultClass.BLOCKED_ADDRESS, reason=reason, phases=Phases(dns_ms=dns_ms))
         opened = await self._connect(target, _in_turn(vetted), dns_ms, deadline_s)
         if isinstance(opened, HttpConnection) and target.scheme == "https":
-            return await self._encrypt(target, opened, deadline_s)
+            return await self._encrypt(target, opened, deadline_s, tls or self._public_tls)
         return opened
 
     async def _connect(
@@ -138,19 +143,22 @@ class VettedConnector:
         return replace(failed, tried=tuple(addresses))
 
     async def _encrypt(
-        self, target: TargetUrl, line: HttpConnection, deadline_s: float
+        self, target: TargetUrl, line: HttpConnection, deadline_s: float, tls: ClientTls
     ) -> HttpConnection | Unreached:
         began_s = perf_counter()
         last_at_s = min(deadline_s, self._loop.time() + self._timeouts.tls_seconds)
         try:
             async with asyncio.timeout_at(last_at_s):
-                certificate = await self._start_tls(target, line, self._tls)
+                certificate = await self._start_tls(target, line, tls.context)
         except (OSError, TimeoutError, ValueError) as error:
             line.abort()
             phases = Phases(
                 dns_ms=line.dns_ms, connect_ms=line.connect_ms, tls_ms=in_ms(perf_counter() - began_s)
             )
-            expired_at = await self._expired_at(target, line.address, error, deadline_s)
+            alert = certificate_alert(error, has_sent_one=tls.certificate is not None)
+            if alert is not None:
+                return _refused(line.address, alert, phases)
+            expired_at = await self._expired_at(target, line.address, error, deadline_s, tls)
             return _unencrypted(target, line.address, error, phases, expired_at)
         except BaseException:
             line.abort()
@@ -177,7 +185,7 @@ class VettedConnector:
         return None if ends is None else _read_certificate_time(ends)
 
     async def _expired_at(
-        self, target: TargetUrl, address: Address, error: BaseException, deadline_s: float
+        self, target: TargetUrl, address: Address, error: BaseException, deadline_s: float, tls: ClientTls
     ) -> datetime | None:
         """Return when a certificate ended that was refused for its age; it is asked for once more.
 
@@ -189,7 +197,7 @@ class VettedConnector:
         try:
             async with asyncio.timeout_at(min(deadline_s, self._loop.time() + self._timeouts.tls_seconds)):
                 _, line = await self._loop.create_connection(self._new_line, str(address), target.port)
-                ends_at = await self._start_tls(target, line, self._tls_at_any_time)
+                ends_at = await self._start_tls(target, line, tls.context_at_any_time)
         except (OSError, TimeoutError, ValueError):
             return None
         finally:
@@ -200,18 +208,6 @@ class VettedConnector:
 
     def _new_line(self) -> HttpConnection:
         return HttpConnection(self._loop)
-
-    @cached_property
-    def _tls(self) -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        context.set_alpn_protocols(["http/1.1"])
-        return context
-
-    @cached_property
-    def _tls_at_any_time(self) -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        context.verify_flags |= ssl.VerifyFlags(_IGNORE_TIMES)
-        return context
 
 
 @lru_cache(maxsize=MAX_CERTIFICATE_TIMES)
@@ -259,6 +255,12 @@ def _unconnected(target: TargetUrl, address: Address, error: OSError, phases: Ph
         found = ResultClass.REFUSED, f"no connection to {place}: {error_text(error)}"
     return Unreached(
         result=found[0], reason=found[1], address=address, phases=phases, is_local_fault=is_local
+    )
+
+
+def _refused(address: Address, alert: str, phases: Phases) -> Unreached:
+    return Unreached(
+        result=ResultClass.GATED, reason=alert, address=address, phases=phases, is_certificate_refused=True
     )
 
 

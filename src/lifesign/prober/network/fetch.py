@@ -27,7 +27,7 @@ from lifesign.errors import InvalidValue
 from lifesign.http.address_guard import AddressGuard
 from lifesign.http.answer import Answer, classify_status, in_ms, read_head, unread_coding
 from lifesign.http.bounded_body import read_beginning, read_bounded
-from lifesign.http.failures import FAILURES, classify_failure, too_large
+from lifesign.http.failures import FAILURES, certificate_alert, classify_failure, too_large
 from lifesign.http.redirects import REDIRECTS, next_hop
 from lifesign.prober.credentials.store import Credential, CredentialStore
 from lifesign.prober.network.connection import HttpConnection
@@ -131,6 +131,8 @@ class Fetched(Answer):
     """Name of the credential that the last request carried."""
     token_fault: str | None = None
     """Why a request was sent without its credential: there was no token."""
+    is_certificate_refused: bool = False
+    """Whether the server demands a client certificate, or refuses that of `credential`, by a TLS alert."""
     mcp_session: str = ""
     """`Mcp-Session-Id`, as sent; empty without one."""
 
@@ -251,8 +253,8 @@ class Fetcher:
         if isinstance(target, Fetched):
             return target, None
         # A POST is not sent twice: what became of it on a connection that breaks would not be known.
-        credential = hop.request.credential
         # Connections are not shared between credentials.
+        credential = _covering(hop)
         owner = "" if credential is None else credential.name
         place = (target.scheme, target.host, target.port, owner)
         line = self._lines.waiting_at(place) if hop.request.method == "GET" else None
@@ -260,7 +262,7 @@ class Fetcher:
             if line is not None:
                 with contextlib.suppress(*_BROKE_WHILE_IDLE):
                     return await self._exchange(hop, line)
-            opened = await self._open(hop, target)
+            opened = await self._open(hop, target, credential)
             if isinstance(opened, Fetched):
                 return opened, None
             line = opened
@@ -270,13 +272,16 @@ class Fetcher:
             # The caller's fault, though it is a ValueError too.
             raise
         except FAILURES as error:
-            return _failed(hop.url, error, line), None
+            return _failed(hop.url, error, line, credential), None
 
-    async def _open(self, hop: _Hop, target: TargetUrl) -> HttpConnection | Fetched:
+    async def _open(
+        self, hop: _Hop, target: TargetUrl, credential: Credential | None
+    ) -> HttpConnection | Fetched:
         """Return a new connection, or why there is none."""
-        opened = await self.connector.open(target, hop.deadline_s)
+        tls = self._credentials.tls_for(hop.url, credential)
+        opened = await self.connector.open(target, hop.deadline_s, tls)
         if isinstance(opened, Unreached):
-            return _unreached(hop.url, opened)
+            return _unreached(hop.url, opened, credential)
         self._lines.add(opened)
         if hop.request.has_secret and not self._keeps_secrets(hop.url, opened.address):
             self._lines.cut(opened)
@@ -352,8 +357,8 @@ class Fetcher:
 
     def _credential_for(self, hop: _Hop, address: Address) -> Credential | None:
         """Return the credential that goes to this place, over TLS or to an allowed private network."""
-        credential = hop.request.credential
-        if credential is None or not credential.scope.covers(str(hop.url)):
+        credential = _covering(hop)
+        if credential is None:
             return None
         return credential if self._keeps_secrets(hop.url, address) else None
 
@@ -366,8 +371,8 @@ class Fetcher:
         """Return a request as it is sent; InvalidValue for headers that are none."""
         url, request = hop.url, hop.request
         fields = _accept_header(request.accept) + _header(request.headers, "headers")
-        if credential is not None:
-            fields += _header(dict([credential.header()]), f"credentials.{credential.name}")
+        if credential is not None and (header := credential.header()) is not None:
+            fields += _header(dict([header]), f"credentials.{credential.name}")
         # A value that came from a peer, or from stored memory, may be an invalid header.
         if etag := _short(request.etag, MAX_ETAG_CHARS):
             fields += f"If-None-Match: {etag}\r\n"
@@ -378,6 +383,12 @@ class Fetcher:
         place = f"{request.method} {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
         head = f"{place}{self._common_header}{fields}\r\n"
         return head.encode("ascii") + (request.body or b"")
+
+
+def _covering(hop: _Hop) -> Credential | None:
+    """Return the credential of a request if it is for the place that is asked now."""
+    credential = hop.request.credential
+    return credential if credential is not None and credential.scope.covers(str(hop.url)) else None
 
 
 def _header(fields: Mapping[str, str], setting: str) -> str:
@@ -432,7 +443,8 @@ def _phases(line: HttpConnection, ended_s: float) -> Phases:
     )
 
 
-def _unreached(url: URL, why: Unreached) -> Fetched:
+def _unreached(url: URL, why: Unreached, credential: Credential | None) -> Fetched:
+    is_ours = why.is_certificate_refused and credential is not None
     return Fetched(
         url=url,
         result=why.result,
@@ -440,7 +452,9 @@ def _unreached(url: URL, why: Unreached) -> Fetched:
         phases=why.phases,
         address=why.address,
         certificate_expires_at=why.certificate_expires_at,
-        is_reached=False,
+        credential=credential.name if is_ours and credential is not None else None,
+        is_certificate_refused=why.is_certificate_refused,
+        is_reached=why.is_certificate_refused,
         is_resolver_fault=why.is_resolver_fault,
         is_network_fault=why.is_resolver_fault or why.is_given_up or why.is_local_fault,
         is_date_fault=why.is_date_fault,
@@ -448,13 +462,18 @@ def _unreached(url: URL, why: Unreached) -> Fetched:
     )
 
 
-def _failed(url: URL, error: BaseException, line: HttpConnection | None) -> Fetched:
+def _failed(
+    url: URL, error: BaseException, line: HttpConnection | None, credential: Credential | None
+) -> Fetched:
     """Return the failure after a connection was established."""
     if line is None:
         result, reason = classify_failure(url, error)
         return Fetched(url=url, result=result, reason=reason)
     # A connection that the prober itself cancelled did not break.
     result, reason = classify_failure(url, TimeoutError() if line.is_late else error)
+    alert = certificate_alert(error, has_sent_one=credential is not None and credential.has_certificate)
+    if alert is not None:
+        result, reason = ResultClass.GATED, alert
     is_first = line.asked == 1
     return Fetched(
         url=url,
@@ -467,4 +486,6 @@ def _failed(url: URL, error: BaseException, line: HttpConnection | None) -> Fetc
         ),
         address=line.address,
         certificate_expires_at=line.certificate_expires_at,
+        credential=credential.name if alert is not None and credential is not None else None,
+        is_certificate_refused=alert is not None,
     )

@@ -20,6 +20,12 @@ UNAUTHORIZED: Final = 401
 
 # The answer of a proxy, or of a limit of requests.
 _SAYS_NOTHING: Final = REJECTED | {407, 429}
+BAD_REQUEST: Final = 400
+"""Answer of nginx to a client without a certificate."""
+_WITHOUT_CERTIFICATE: Final = frozenset({
+    ResultClass.GATED, ResultClass.TLS_FAILURE, ResultClass.HTTP_ERROR,
+})  # fmt: skip
+"""What comes of a request without the certificate that the server wants."""
 
 
 class Send(Protocol):
@@ -55,7 +61,7 @@ async def send_with_credential(
 async def send_after_refusal(send: Send, url: URL, credential: Credential, seconds: float) -> Fetched | None:
     """Send a request without a credential, and again with it if it was refused."""
     fetched = await send()
-    if fetched is None or fetched.status not in REJECTED or not is_same_origin(fetched.url, url):
+    if fetched is None or not _is_refusal(fetched, credential) or not is_same_origin(fetched.url, url):
         return fetched
     if credential.tokens is not None and not await credential.tokens.prepare(seconds):
         return _without_token(fetched, credential)
@@ -68,11 +74,14 @@ def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) ->
     A refusal of a request with a credential is `credentials_rejected`, and one without it, for want of a
     token, `token_error`.
     """
-    is_refused = result is ResultClass.GATED and fetched.status in REJECTED
+    is_refused = result is ResultClass.GATED and (
+        fetched.status in REJECTED or fetched.is_certificate_refused
+    )
     note = fetched.token_fault
     if fetched.credential is not None:
         if is_refused:
-            text = f"HTTP {fetched.status} although credential {fetched.credential} was sent"
+            answer = fetched.reason if fetched.status is None else f"HTTP {fetched.status}"
+            text = f"{answer} although credential {fetched.credential} was sent"
             return ResultClass.CREDENTIALS_REJECTED, text
         note = f"with credential {fetched.credential}"
     elif note is not None and is_refused:
@@ -91,6 +100,18 @@ def credential_state(fetched: Fetched, result: ResultClass) -> CredentialState |
     if fetched.credential is None or status is None or status in _SAYS_NOTHING:
         return None
     return CredentialState.WORKS if status // 100 in {2, 4} else None
+
+
+def _is_refusal(fetched: Fetched, credential: Credential) -> bool:
+    """Return whether an answer to a request without its credential asks for one.
+
+    A server that wants a client certificate fails the handshake, closes the connection, or answers 400.
+    """
+    if not credential.has_certificate:
+        return fetched.status in REJECTED
+    if fetched.status is not None:
+        return fetched.status in REJECTED or fetched.status == BAD_REQUEST
+    return fetched.result in _WITHOUT_CERTIFICATE
 
 
 def _without_token(fetched: Fetched | None, credential: Credential) -> Fetched | None:

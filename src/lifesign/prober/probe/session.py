@@ -277,7 +277,10 @@ class ProbeSession:
             return None
         self.requests += 1
         self.exchanges.append(Exchange(fetched, sent_at_s))
-        self._take_note(fetched, is_aside=is_aside)
+        # The host may want the client certificate, which this request did not have.
+        may_want_one = credential is None and self._credentials.has_certificate_for(fetched.url)
+        if fetched.result is not ResultClass.TLS_FAILURE or not may_want_one:
+            self._take_note(fetched, is_aside=is_aside)
         return fetched
 
     def layer(

@@ -1,0 +1,141 @@
+"""TLS of a prober's connections: the trusted authorities, and the client certificate of a credential.
+
+Each credential has contexts of its own, so that no TLS session of one is resumed with another.
+"""
+
+import os
+import ssl
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Final
+
+from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.errors import InvalidValue
+
+MAX_CERTIFICATES_BYTES: Final = 1024 * 1024
+"""Maximum size of a file with certificates; all public authorities have a quarter of it."""
+
+_IGNORE_TIMES: Final = 0x20_0000
+"""X509_V_FLAG_NO_CHECK_TIME"""
+
+
+@fast_dataclass(kw_only=True)
+class ClientCertificate:
+    """A client's certificate with its key, in PEM. Its text shows neither."""
+
+    chain: str = field(repr=False)
+    """The certificate, and those between it and its authority."""
+    key: str = field(repr=False)
+    expires_at: datetime
+
+
+@dataclass(frozen=True)
+class ClientTls:
+    """TLS of connections to one origin, or to all that need nothing of their own."""
+
+    authorities: str | None = field(default=None, repr=False)
+    """Certificates of the trusted authorities, in PEM; None: those of the system."""
+    certificate: ClientCertificate | None = None
+
+    @cached_property
+    def context(self) -> ssl.SSLContext:
+        """Context of all requests. ssl.SSLError for authorities or a certificate that OpenSSL refuses."""
+        context = ssl.create_default_context(cadata=self.authorities)
+        context.set_alpn_protocols(["http/1.1"])
+        if self.certificate is not None:
+            _load(context, self.certificate)
+        return context
+
+    @property
+    def without_certificate(self) -> "ClientTls":
+        """The same authorities, and no client certificate."""
+        return ClientTls(self.authorities)
+
+    def __reduce__(self) -> tuple[type["ClientTls"], tuple[str | None, ClientCertificate | None]]:
+        """Leave contexts out: no other process can take them."""
+        return ClientTls, (self.authorities, self.certificate)
+
+    @cached_property
+    def context_at_any_time(self) -> ssl.SSLContext:
+        """Context that accepts expired certificates; nothing is sent over it, the client's own neither."""
+        context = ssl.create_default_context(cadata=self.authorities)
+        context.verify_flags |= ssl.VerifyFlags(_IGNORE_TIMES)
+        return context
+
+
+def client_tls(
+    setting: str, *, authorities: str | None, chain: str | None, key: str | None, now: datetime | None = None
+) -> ClientTls:
+    """Return the TLS of a credential. InvalidValue, which never quotes a key, for what cannot be used.
+
+    `setting`: the name of the credential. `chain` and `key`: its client certificate; None without one.
+    """
+    certificate = None
+    if chain is not None and key is not None:
+        certificate = _read_certificate(setting, chain, key, now or datetime.now(UTC))
+    tls = ClientTls(authorities, certificate)
+    try:
+        if authorities is not None:
+            # Without a certificate in it, OpenSSL would take the system's.
+            ssl.create_default_context(cadata=authorities if authorities.strip() else "-")
+    except (ssl.SSLError, ValueError) as error:
+        raise InvalidValue(f"{setting}.ca_file", None, "certificates of authorities in PEM") from error
+    try:
+        _ = tls.context
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or "it cannot be loaded"
+        expected = f"a certificate that OpenSSL accepts ({reason})"
+        raise InvalidValue(f"{setting}.client_certificate", None, expected) from None
+    return tls
+
+
+def key_fault(text: str) -> str | None:
+    """Return what a private key must be that this text is not; None if the text is accepted."""
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - takes 50 ms
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
+
+    try:
+        load_pem_private_key(text.encode(), None)
+    except TypeError:
+        return "a private key without a passphrase"
+    except (ValueError, UnsupportedAlgorithm):
+        return "a private key in PEM"
+    return None
+
+
+def _read_certificate(setting: str, chain: str, key: str, now: datetime) -> ClientCertificate:
+    """Return a certificate that belongs to the key and is valid now."""
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
+    from cryptography.x509 import load_pem_x509_certificates  # noqa: PLC0415 - takes 50 ms
+
+    name = f"{setting}.client_certificate"
+    try:
+        certificate = load_pem_x509_certificates(chain.encode())[0]
+    except ValueError:
+        raise InvalidValue(name, None, "a certificate in PEM") from None
+    if (fault := key_fault(key)) is not None:
+        raise InvalidValue(f"{setting}.client_key", None, fault)
+    if load_pem_private_key(key.encode(), None).public_key() != certificate.public_key():
+        raise InvalidValue(f"{setting}.client_key", None, "the private key of client_certificate")
+    begins_at, ends_at = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if ends_at <= now:
+        raise InvalidValue(name, None, f"a certificate that has not expired (it expired {_shown(ends_at)})")
+    if begins_at > now:
+        raise InvalidValue(name, None, f"a certificate that is valid now (it begins {_shown(begins_at)})")
+    return ClientCertificate(chain=chain, key=key, expires_at=ends_at)
+
+
+def _load(context: ssl.SSLContext, certificate: ClientCertificate) -> None:
+    """Load a certificate and its key, which are in memory; OpenSSL's interface in Python takes files only."""
+    if not hasattr(os, "memfd_create"):
+        raise ValueError("client certificates need Linux")
+    with os.fdopen(os.memfd_create("client_certificate", os.MFD_CLOEXEC), "wb") as file:
+        file.write(f"{certificate.key}\n{certificate.chain}\n".encode())
+        file.flush()
+        # An encrypted key would ask for its passphrase at the terminal.
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password="")
+
+
+def _shown(when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,89 @@
+"""Client certificates and authorities of a prober's credentials; files that changed are read again."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lifesign.errors import InvalidValue
+from lifesign.prober.credentials.secret_reader import file_of, file_stamp, has_tls, read_secret, read_tls
+from lifesign.prober.definition.credentials import KEY_MEMBER, CredentialSettings
+
+if TYPE_CHECKING:
+    from lifesign.prober.credentials.client_tls import ClientTls
+
+_log = logging.getLogger("lifesign.prober")
+
+_Stamps = tuple[tuple[int, int, int] | None, ...]
+
+
+class TlsFiles:
+    """TLS of each credential, and of each origin for requests that carry none."""
+
+    def __init__(self, settings: Sequence[CredentialSettings], tls: Mapping[str, "ClientTls"]) -> None:
+        """`tls`: what `read_secrets` returned for those of `settings` that have TLS of their own."""
+        self._settings = [each for each in settings if has_tls(each)]
+        self._tls = {each.name: tls[each.name] for each in self._settings}
+        self._by_origin: dict[str, ClientTls] = {}
+        self._stamps = {each.name: _stamps_of(each) for each in self._settings}
+        self._renew_origins()
+
+    def __bool__(self) -> bool:
+        return bool(self._settings)
+
+    def of(self, name: str) -> "ClientTls | None":
+        """Return the TLS of a credential; None if it has nothing of its own."""
+        return self._tls.get(name)
+
+    def of_origin(self, origin: str) -> "ClientTls | None":
+        """Return the TLS of requests without a credential: the authorities alone, never a certificate."""
+        return self._by_origin.get(origin)
+
+    def has_certificate_for(self, origin: str) -> bool:
+        """Return whether a credential of an origin has a client certificate."""
+        return any(each.origin == origin and each.client_certificate is not None for each in self._settings)
+
+    def reload(self) -> None:
+        """Read again what changed; what cannot be used leaves the last certificates in use."""
+        for each in self._settings:
+            stamps = _stamps_of(each)
+            if stamps == self._stamps[each.name]:
+                continue
+            self._stamps[each.name] = stamps
+            try:
+                tls = read_tls(each, self._key_of(each), _log.warning)
+            except InvalidValue as error:
+                _log.warning("the last certificate of the credential %s stays in use: %s", each.name, error)
+                continue
+            self._tls[each.name] = tls
+            self._renew_origins()
+            _log.info("the certificate of the credential %s was read again", each.name)
+
+    def _key_of(self, credential: CredentialSettings) -> str | None:
+        source = credential.client_key
+        if source is None:
+            return None
+        certificate = self._tls[credential.name].certificate
+        if source.env is not None and certificate is not None:
+            # The variable has left the environment.
+            return certificate.key
+        return read_secret(source, f"credentials.{credential.name}.{KEY_MEMBER}", _log.warning)
+
+    def _renew_origins(self) -> None:
+        self._by_origin = {
+            each.origin: self._tls[each.name].without_certificate
+            for each in self._settings
+            if each.ca_file is not None
+        }
+
+
+def _stamps_of(credential: CredentialSettings) -> _Stamps:
+    """Return what changes with the files of a credential's TLS."""
+    files: list[Path | None] = [credential.client_certificate, credential.ca_file]
+    source = credential.client_key
+    if source is not None and source.env is None:
+        try:
+            files.append(file_of(source, credential.name))
+        except InvalidValue:
+            files.append(None)
+    return tuple(None if file is None else file_stamp(file) for file in files)

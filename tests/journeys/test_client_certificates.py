@@ -1,0 +1,194 @@
+"""Agents that admit only clients with a certificate: real TLS servers, and the prober's own classes."""
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.agent_check import card, document
+from tests.support.alerting_server import alerting
+from tests.support.both_loops import on_both_loops
+from tests.support.certificates import Authority
+from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, HostileServer, answer, as_json, kept, serving
+from tests.support.probing import definition, fetching, layer, probing, results
+from yarl import URL
+
+from lifesign.domain.observation.results import ResultClass
+from lifesign.prober.credentials.secret_reader import read_secrets
+from lifesign.prober.credentials.store import CredentialStore
+from lifesign.prober.network.fetch import Fetched, Request
+
+RPC = "/rpc"
+TLS_12, TLS_13 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def bank(authority: Authority, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Return a credential for an origin; `issuer` issues its certificate."""
+
+    def make(
+        origin: str, name: str = "bank", *, issuer: Authority = authority, **more: Any
+    ) -> dict[str, Any]:
+        certificate, key = issuer.client(tmp_path, name)
+        return {
+            "name": name,
+            "origin": origin,
+            "client_certificate": str(certificate),
+            "client_key": {"file": str(key)},
+            "ca_file": str(authority.file),
+        } | more
+
+    return make
+
+
+def agent_of(server: HostileServer) -> None:
+    server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+    server.replies[HEALTH_PATH] = as_json(document())
+    server.replies[RPC] = answer(405)
+
+
+async def fetched(url: str, credentials: list[dict[str, Any]], *, with_credential: bool = True) -> Fetched:
+    """Request a URL once."""
+    wanted = definition(credentials=credentials)
+    store = CredentialStore(wanted.credentials, read_secrets(wanted.credentials))
+    async with fetching(wanted, store) as fetcher:
+        return await fetcher.fetch(
+            Request(
+                url=URL(url),
+                max_bytes=1000,
+                deadline_s=float("inf"),
+                credential=store.for_url(url) if with_credential else None,
+            )
+        )
+
+
+@pytest.mark.parametrize("version", [TLS_12, TLS_13])
+async def test_an_agent_behind_mutual_tls_is_measured(
+    authority: Authority, bank: Callable[..., dict[str, Any]], version: ssl.TLSVersion
+) -> None:
+    async with serving({}, authority.demanding("127.0.0.1", version=version)) as server:
+        agent_of(server)
+        async with probing(credentials=[bank(server.url)], opt_out={"robots_txt": True}) as probes:
+            observation = await probes.see(server.url)
+    assert results(observation) == {"discovery": "ok", "transport": "ok", "readiness": "ok"}
+    assert layer(observation.discovery).reason.endswith("with credential bank")
+    assert observation.certificate_expires_at is not None
+
+
+async def test_an_own_authority_is_trusted_without_a_certificate_too(
+    authority: Authority, bank: Callable[..., dict[str, Any]]
+) -> None:
+    async with serving({}, authority.serving("127.0.0.1")) as server:
+        agent_of(server)
+        async with probing(credentials=[bank(server.url)]) as probes:
+            observation = await probes.see(server.url)
+        assert results(observation) == {"discovery": "ok", "transport": "ok", "readiness": "ok"}
+        # The public document was read as the public reads it.
+        assert "bank" not in layer(observation.discovery).reason
+        foreign = bank("https://127.0.0.9")
+        assert (await fetched(server.url, [foreign])).result is ResultClass.TLS_FAILURE
+
+
+@on_both_loops
+@pytest.mark.parametrize("version", [TLS_12, TLS_13])
+async def test_a_refused_certificate_is_a_fault_of_the_credential(
+    authority: Authority, bank: Callable[..., dict[str, Any]], tmp_path: Path, version: ssl.TLSVersion
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other")
+    with alerting(authority.demanding("127.0.0.1", version=version)) as server:
+        refused = await fetched(server.url, [bank(server.url, issuer=other)])
+        admitted = await fetched(server.url, [bank(server.url)])
+    assert (refused.result, refused.status, refused.credential) == (ResultClass.GATED, None, "bank")
+    assert refused.is_certificate_refused
+    assert refused.is_reached
+    assert (admitted.status, admitted.credential) == (405, "bank")
+    assert server.clients == ["bank.example"]
+
+
+async def test_a_refused_certificate_rejects_the_credential(
+    authority: Authority, bank: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other")
+    with alerting(authority.demanding("127.0.0.1", version=TLS_12)) as server:
+        async with probing(credentials=[bank(server.url, issuer=other)]) as probes:
+            observation = await probes.see(server.url)
+    assert results(observation)["discovery"] == "credentials_rejected"
+    assert layer(observation.discovery).status_code is None
+    assert observation.result is ResultClass.GATED
+
+
+@on_both_loops
+async def test_a_server_that_demands_a_certificate_is_gated_without_one(
+    authority: Authority, bank: Callable[..., dict[str, Any]]
+) -> None:
+    with alerting(authority.demanding("127.0.0.1", version=TLS_13)) as server:
+        found = await fetched(server.url, [bank(server.url)], with_credential=False)
+    assert (found.result, found.credential, found.is_certificate_refused) == (ResultClass.GATED, None, True)
+
+
+async def test_connections_and_sessions_are_not_shared(
+    authority: Authority, bank: Callable[..., dict[str, Any]]
+) -> None:
+    context = authority.serving("127.0.0.1")
+    context.load_verify_locations(authority.file)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    with alerting(context) as server:
+        wanted = definition(
+            credentials=[
+                bank(server.url, "one", path="/one"),
+                bank(server.url, "two", path="/two"),
+            ]
+        )
+        store = CredentialStore(wanted.credentials, read_secrets(wanted.credentials))
+        async with fetching(wanted, store) as fetcher:
+            for path in ("/one", "/two", "/", "/one"):
+                url = server.url + path
+                await fetcher.fetch(
+                    Request(url=URL(url), max_bytes=0, deadline_s=float("inf"), credential=store.for_url(url))
+                )
+    assert server.clients == ["one.example", "two.example", "", "one.example"]
+    assert server.resumed == [False] * 4
+
+
+async def test_a_kept_connection_serves_its_own_credential_only(
+    authority: Authority, bank: Callable[..., dict[str, Any]]
+) -> None:
+    async with serving(
+        dict.fromkeys(("/one", "/two", "/"), kept()), authority.serving("127.0.0.1"), keeps_alive=True
+    ) as server:
+        wanted = definition(
+            credentials=[
+                bank(server.url, "one", path="/one"),
+                bank(server.url, "two", path="/two"),
+            ]
+        )
+        store = CredentialStore(wanted.credentials, read_secrets(wanted.credentials))
+        async with fetching(wanted, store) as fetcher:
+            one = store.for_url(f"{server.url}/one")
+            # The credential of /one does not reach the other two places.
+            for path in ("/one", "/one", "/", "/two"):
+                found = await fetcher.fetch(
+                    Request(
+                        url=URL(server.url + path), max_bytes=100, deadline_s=float("inf"), credential=one
+                    )
+                )
+                assert found.credential == ("one" if path == "/one" else None)
+        assert server.connections == 2
+
+
+async def test_a_certificate_and_a_token_go_together(
+    authority: Authority, bank: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BANK_TOKEN", "canary-1f2e3d4c")
+    with alerting(authority.demanding("127.0.0.1")) as server:
+        await fetched(server.url, [bank(server.url, bearer={"env": "BANK_TOKEN"})])
+    assert server.clients == ["bank.example"]
+    assert "\r\nAuthorization: Bearer canary-1f2e3d4c\r\n" in server.heads[0]

@@ -1,0 +1,93 @@
+import logging
+from pathlib import Path
+
+import pytest
+from tests.support.certificates import Authority
+from yarl import URL
+
+from lifesign.prober.credentials.secret_reader import forget_variables, read_secrets
+from lifesign.prober.credentials.store import RELOAD_SECONDS, CredentialStore
+from lifesign.prober.credentials.tls_files import TlsFiles
+from lifesign.prober.definition.credentials import CredentialSettings
+
+ORIGIN = "https://bank.example"
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def settings(authority: Authority, directory: Path, **members: object) -> CredentialSettings:
+    certificate, key = authority.client(directory)
+    given = {
+        "name": "bank",
+        "origin": ORIGIN,
+        "client_certificate": str(certificate),
+        "client_key": {"file": str(key)},
+        "ca_file": str(authority.file),
+    }
+    return CredentialSettings.model_validate(given | members)
+
+
+def files_of(each: CredentialSettings) -> TlsFiles:
+    return TlsFiles([each], read_secrets([each]).tls)
+
+
+def test_only_requests_with_the_credential_have_its_certificate(authority: Authority, tmp_path: Path) -> None:
+    files = files_of(settings(authority, tmp_path))
+    with_it, without = files.of("bank"), files.of_origin(ORIGIN)
+    assert with_it is not None
+    assert without is not None
+    assert with_it.certificate is not None
+    assert without.certificate is None
+    assert without.authorities == with_it.authorities
+    assert files.of("other") is files.of_origin("https://other.example") is None
+    assert files.has_certificate_for(ORIGIN)
+    assert not files.has_certificate_for("https://other.example")
+    assert not TlsFiles([], {})
+
+
+def test_a_renewed_certificate_is_used_within_seconds(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    now = [0.0]
+    each = settings(authority, tmp_path)
+    store = CredentialStore([each], read_secrets([each]), lambda: now[0])
+    url = URL(f"{ORIGIN}/")
+
+    def in_use() -> object:
+        now[0] += RELOAD_SECONDS
+        return store.tls_for(url, store.for_url(str(url)))
+
+    first = in_use()
+    assert in_use() is first
+    authority.client(tmp_path)
+    second = in_use()
+    assert second is not first
+    # Between the two files of a renewal, the last pair stays in use.
+    certificate, _ = authority.client(tmp_path, "next")
+    certificate.rename(tmp_path / "client.pem")
+    assert in_use() is second
+    assert caplog.records[-1].levelno == logging.WARNING
+    (tmp_path / "next.key").rename(tmp_path / "client.key")
+    assert in_use() is not second
+    assert "PRIVATE" not in caplog.text
+
+
+def test_a_key_from_a_variable_outlives_it(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, key = authority.client(tmp_path)
+    monkeypatch.setenv("BANK_KEY", key.read_text())
+    each = settings(authority, tmp_path, client_key={"env": "BANK_KEY"})
+    monkeypatch.setenv("BANK_KEY", key.read_text())
+    files = files_of(each)
+    forget_variables([each])
+    first = files.of("bank")
+    (tmp_path / "client.pem").touch()
+    files.reload()
+    second = files.of("bank")
+    assert first is not second
+    assert first == second
