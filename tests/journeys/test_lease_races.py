@@ -89,6 +89,7 @@ async def _race(url: str, races: int) -> None:
     await _check_log(url)
 
 
+@pytest.mark.both_databases
 async def test_a_race_of_several_processes_has_one_winner(database_kind: str, tmp_path: Path) -> None:
     await _race(empty_url(database_kind, tmp_path), races=100)
 

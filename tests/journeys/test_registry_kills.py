@@ -46,6 +46,7 @@ def _kill_over_and_over(url: str, directory: Path, kills: int) -> None:
 
 
 @pytest.mark.fault
+@pytest.mark.both_databases
 def test_a_server_that_is_killed_has_lost_nothing_that_it_acknowledged(
     database_kind: str, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.databases import KINDS, bare_url
+from tests.support.databases import bare_url
 from tests.support.raw_http import exchange
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, until
 
@@ -197,9 +197,10 @@ def test_without_a_terminal_no_key_is_printed_and_the_command_creates_one(
     assert server.end() == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_two_workers_serve_and_the_death_of_one_is_survived(start: Start, tmp_path: Path, kind: str) -> None:
-    url = bare_url(kind, tmp_path)
+def test_two_workers_serve_and_the_death_of_one_is_survived(
+    start: Start, tmp_path: Path, database_kind: str
+) -> None:
+    url = bare_url(database_kind, tmp_path)
     admin = new_key(tmp_path, database=url)
     server = start("--workers", "2", database=url)
     before = until("both serve", lambda: found if len(found := server.workers) == 2 else None)
@@ -233,7 +234,9 @@ def test_several_processes_are_replaced_when_their_terminal_is_closed_and_none_d
     assert "and is replaced" not in server.log.read_text(), "nobody died of it"
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "signal_number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT]
+)
 def test_a_signal_to_the_whole_group_ends_all_without_a_complaint(start: Start, signal_number: int) -> None:
     """As Ctrl-C and systemd send it."""
     server = start("--workers", "2")
@@ -341,8 +344,15 @@ def test_incomplete_requests_are_closed_and_delay_no_other(start: Start) -> None
             assert caller.recv(1) == b""
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize(
+    ("workers", "signal_number"),
+    [
+        ("1", signal.SIGINT),
+        ("2", signal.SIGTERM),
+        pytest.param("1", signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param("2", signal.SIGINT, marks=pytest.mark.long),
+    ],
+)
 def test_a_stream_ends_with_the_server(start: Start, signal_number: int, workers: str) -> None:
     server = start("--workers", workers, on_terminal=True)
     key = server.admin_key

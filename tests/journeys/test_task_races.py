@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import pytest
 from tests.support.databases import create_tables, empty_url
 from tests.support.registry_api import RegistryApi
 from tests.support.task_api import create, task
@@ -40,6 +41,7 @@ async def _opened(url: str) -> RegistryApi:
     return api
 
 
+@pytest.mark.both_databases
 async def test_case_1_each_task_is_worked_at_by_one_of_several_processes(
     database_kind: str, tmp_path: Path
 ) -> None:

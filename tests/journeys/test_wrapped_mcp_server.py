@@ -28,7 +28,13 @@ HEADERS: Final = {"accept": "application/json, text/event-stream"}
 SESSION: Final = "mcp-session-id"
 
 each_form = pytest.mark.parametrize(
-    "form", ["json:stateless", "json:stateful", "sse:stateless", "sse:stateful"]
+    "form",
+    [
+        "json:stateless",
+        "sse:stateful",
+        pytest.param("json:stateful", marks=pytest.mark.long),
+        pytest.param("sse:stateless", marks=pytest.mark.long),
+    ],
 )
 
 

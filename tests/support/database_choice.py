@@ -2,8 +2,8 @@
 
 A test that asks for `database_kind`, mostly by way of `api` or `database`, exists once for each kind. Plain
 `pytest` and `make test` run it on SQLite, and on PostgreSQL too where the SQL itself is the subject: in
-`tests/storage`, in journeys, and where the test is marked `both_databases`. `make test-postgres` runs all of
-them on PostgreSQL.
+`tests/storage`, and where the test is marked `both_databases`. `make test-postgres` runs all of them on
+PostgreSQL.
 """
 
 from pathlib import Path
@@ -12,8 +12,7 @@ from typing import Final
 import pytest
 from tests.support.databases import KINDS
 
-_TESTS: Final = Path(__file__).parents[1]
-_SQL_TESTS: Final = tuple(f"{_TESTS / folder}/" for folder in ("storage", "journeys"))
+_SQL_TESTS: Final = f"{Path(__file__).parents[1] / 'storage'}/"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
