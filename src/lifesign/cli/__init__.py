@@ -12,6 +12,7 @@ from lifesign.cli.output.broken_pipe import discard_remaining_output
 from lifesign.cli.output.complaint import complain
 from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.domain.base.project import install_hint
+from lifesign.serving.garbage_collection import rarely_collected
 
 _EXTRAS = {
     "aiohttp": "client", "typer": "client", "yarl": "client",
@@ -50,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reconfigure = getattr(stream, "reconfigure", None)
             if reconfigure is not None:
                 reconfigure(errors="replace")
-        exit_code = run(arguments)
+        # Most of what a command costs are imports, which leave no garbage.
+        with rarely_collected():
+            exit_code = run(arguments)
         sys.stdout.flush()
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]

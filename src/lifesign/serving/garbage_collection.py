@@ -1,8 +1,8 @@
-"""Frequency of Python's garbage collection in a server.
+"""Frequency of Python's garbage collection in a server, and in a command.
 
 Nearly everything that a request leaves is freed with its last reference. With the default threshold, hundreds
 of concurrent requests make Python walk through the whole heap again and again, which was a fourth of the cost
-of a heartbeat. Nor do the imports of a server leave any garbage, and collections took a tenth of their time.
+of a heartbeat. Nor do imports leave any garbage, and collections took a tenth of their time or more.
 """
 
 import gc
