@@ -5,18 +5,26 @@ Real processes. The secret is looked for in everything that they leave behind.
 
 import asyncio
 import gzip
+import json
 import os
+import re
 import sys
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from textwrap import wrap
 from urllib.parse import quote
 
 import pytest
 from tests.support.agent_check import card, document
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, Reply, answer, as_json, serving
+from tests.support.registry_server import KEYS, registry_server
 from tests.support.servers import PATIENCE_SECONDS
+
+from lifesign.cli.doctor.http import fetch
+from lifesign.client.environment_variables import KEY_VARIABLE
+from lifesign.domain.access.permissions import Role
 
 TOKEN, FILED = "canary-4e21~of+the/variable", "canary-77aa~of+the/file"
 ENCODINGS: dict[str, Callable[[str], str]] = {
@@ -27,6 +35,15 @@ ENCODINGS: dict[str, Callable[[str], str]] = {
     "base64url": lambda text: urlsafe_b64encode(text.encode()).decode(),
     "hex": lambda text: text.encode().hex(),
     "url": lambda text: quote(text, safe=""),
+    "url_twice": lambda text: quote(quote(text, safe=""), safe=""),
+    "json": lambda text: "".join(f"\\u{ord(each):04x}" if each in "cf~/" else each for each in text),
+    "json_slashes": lambda text: json.dumps(text)[1:-1].replace("/", "\\/").replace("-", "\\x2d"),
+    "mixed": lambda text: "".join(
+        (each, f"%{ord(each):02x}", f"\\u{ord(each):04x}")[place % 3] for place, each in enumerate(text)
+    ),
+    "base64_lines": lambda text: "\n".join(wrap(b64encode(b"x" + text.encode()).decode(), 8)),
+    "base64_escaped": lambda text: b64encode(text.encode()).decode().replace("/", "\\/").replace("+", "%2b"),
+    "hex_lines": lambda text: text.encode().hex("\n", 4).upper(),
 }
 RPC = "/rpc"
 
@@ -53,8 +70,20 @@ def forms(secret: str) -> list[bytes]:
 
 
 def leaks(data: bytes) -> bool:
-    lowered = data.lower()
-    return any(form in data or form.lower() in lowered for secret in (TOKEN, FILED) for form in forms(secret))
+    """Return whether any form of a secret is in some bytes, also once their escapes are decoded."""
+    for _ in range(3):
+        lowered = data.lower()
+        if any(
+            form in data or form.lower() in lowered for secret in (TOKEN, FILED) for form in forms(secret)
+        ):
+            return True
+        data = unescaped(data)
+    return False
+
+
+def unescaped(data: bytes) -> bytes:
+    data = re.sub(rb"(?:%|\\u00|\\x)([0-9A-Fa-f]{2})", lambda found: bytes.fromhex(found[1].decode()), data)
+    return re.sub(rb"\\[nrt]|[\\\s]", b"", data)
 
 
 def children(pid: int) -> list[int]:
@@ -74,8 +103,15 @@ def files_in(directory: Path) -> list[Path]:
     return [file for file in directory.rglob("*") if file.is_file() and file.name != "lab.token"]
 
 
-async def test_no_secret_is_left_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("database", ["lab.db", "registry.db"])
+async def test_no_secret_is_left_behind(database: str, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
+        options: list[str] = []
+        url = ""
+        if database == "registry.db":
+            registry = stack.enter_context(registry_server(tmp_path))
+            url = registry.url
+            options = ["--registry", url]
         seen = {secret: asyncio.Event() for secret in (TOKEN, FILED)}
         urls, credentials = [], []
         number = 1
@@ -103,8 +139,9 @@ async def test_no_secret_is_left_behind(tmp_path: Path) -> None:
         process = await asyncio.create_subprocess_exec(
             Path(sys.executable).with_name("lifesign"),
             "crawl", "lab.yml", "--once", "--workers", "2", "--report", "report", "--log-format", "json",
+            *options,
             cwd=tmp_path,
-            env=os.environ | {"LAB_TOKEN": TOKEN},
+            env=os.environ | {"LAB_TOKEN": TOKEN, KEY_VARIABLE: KEYS[Role.PROBER]},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
@@ -118,6 +155,11 @@ async def test_no_secret_is_left_behind(tmp_path: Path) -> None:
             environments = [about(pid, "environ") for pid in workers]
             limits = [about(pid, "limits").decode() for pid in (process.pid, *workers)]
             written = b"".join(await output)
+        if options:
+            for path in ("/metrics", "/api/v1/events?limit=1000", "/api/v1/targets", "/api/v1/monitor"):
+                shown = await asyncio.to_thread(fetch, url + path, KEYS[Role.ADMIN], 10_000_000)
+                assert shown is not None
+                assert (shown[0], leaks(shown[2])) == (200, False), path
     assert process.returncode == 0, written
     assert len(workers) >= 2
     assert not any(map(leaks, [*arguments, *environments, written]))
@@ -125,7 +167,7 @@ async def test_no_secret_is_left_behind(tmp_path: Path) -> None:
     # Processes that only keep track of resources have no secret.
     assert cores.count(["0", "0"]) >= 3
     left = files_in(tmp_path)
-    assert {"lab.db", "seen.jsonl"} <= {file.name for file in left}
+    assert {database, "seen.jsonl"} <= {file.name for file in left}
     assert any("evidence" in file.parts for file in left)
     for file in left:
         data = file.read_bytes()

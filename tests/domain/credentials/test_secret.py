@@ -18,6 +18,8 @@ from lifesign.domain.credentials.secret import (
 SECRETS = st.text(
     alphabet=st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=8, max_size=60
 ).filter(lambda secret: secret.strip() == secret)
+LEAST = 8
+"""What replaces a secret is not longer than the secret."""
 AROUND = st.binary(max_size=20)
 
 
@@ -46,6 +48,12 @@ def test_mode_of_a_file_decides_whether_it_is_accepted(mode: int, expected: str)
     assert found == expected
 
 
+def shared(one: bytes, other: bytes) -> int:
+    """Return with how many equal bytes two texts begin."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
 @given(SECRETS, AROUND, AROUND, st.integers(0, 2))
 def test_no_encoding_of_a_secret_remains(secret: str, before: bytes, after: bytes, offset: int) -> None:
     raw = secret.encode()
@@ -68,10 +76,11 @@ def test_no_encoding_of_a_secret_remains(secret: str, before: bytes, after: byte
     for encode in (b64encode, urlsafe_b64encode):
         form = encode(shifted)
         cleaned = scrubber.clean(form)
-        assert REMOVED.encode() in cleaned
-        # What is left decodes to less than the secret.
-        assert len(form) - len(cleaned.replace(REMOVED.encode(), b"")) >= len(raw) * 8 // 6 - 1
-    assert REMOVED.encode() in scrubber.clean(before + raw)
+        assert REMOVED.encode()[:LEAST] in cleaned
+        # The characters that the secret alone decides are gone; one or two may be equal by chance.
+        kept = shared(form, cleaned) + shared(form[::-1], cleaned[::-1])
+        assert len(form) - kept >= len(raw) * 8 // 6 - 4
+    assert REMOVED.encode()[:LEAST] in scrubber.clean(before + raw)
 
 
 def test_clean_bytes_are_the_same_object() -> None:
@@ -84,7 +93,7 @@ def test_clean_bytes_are_the_same_object() -> None:
 
 def test_longer_secret_is_removed_as_a_whole() -> None:
     scrubber = Scrubber(["password", "password-and-more"])
-    assert scrubber.clean_text("x password-and-more y password") == f"x {REMOVED} y {REMOVED}"
+    assert scrubber.clean_text("x password-and-more y password") == f"x {REMOVED} y {REMOVED[:LEAST]}"
 
 
 def test_half_a_character_passes() -> None:

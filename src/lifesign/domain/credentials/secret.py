@@ -4,8 +4,9 @@ import re
 import stat
 from base64 import b64encode
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Final
+
+from lifesign.domain.credentials.disguise import MAX_LEVELS, find_disguised, needles_of
 
 MIN_SECRET_CHARS: Final = 8
 """A shorter secret could not be removed from texts without removing ordinary words."""
@@ -14,7 +15,6 @@ REMOVED: Final = "REMOVED-SECRET"
 """Stands in the place of a secret; allowed in a URL."""
 TRUSTED_DIRECTORIES: Final = ("/run/secrets", "/var/run/secrets")
 """Docker and Kubernetes mount secrets here, and set the modes of the files."""
-MAX_SCRUBBERS: Final = 1024
 
 _PRINTABLE: Final = re.compile(r"[ -~]*")
 _TOO_OPEN: Final = stat.S_IWGRP | stat.S_IWOTH | stat.S_IROTH
@@ -44,32 +44,36 @@ def is_open_to_group(mode: int) -> bool:
 class Scrubber:
     """Removes secrets from what is stored, logged or shown.
 
-    It finds a secret as it is, also in a JSON string, in base64 and base64url at each of the three
-    alignments, in hexadecimal, and with any of its characters escaped as in a URL or in JSON.
+    It finds a secret as it is, in base64 and base64url at each of the three alignments, and in hexadecimal;
+    each of them also wrapped into lines, and with any characters escaped as in a URL or in JSON, up to three
+    times. What replaces a secret is never longer.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = sorted({secret.encode() for secret in secrets}, key=len, reverse=True)
-        self._literals = [form for secret in self._secrets for form in _literal_forms(secret)]
-        self._hex = [secret.hex().encode() for secret in self._secrets]
+        forms = [form for secret in self._secrets for form in (secret, *_base64_forms(secret))]
+        self._literals = list(dict.fromkeys(forms))
+        self._digits = [secret.hex().encode() for secret in self._secrets]
+        spaced = [secret.replace(b" ", b"+") for secret in self._secrets if b" " in secret]
+        self._needles = needles_of([*self._literals, *spaced])
 
     def __bool__(self) -> bool:
         return bool(self._secrets)
 
     def clean(self, data: bytes) -> bytes:
         """Return the bytes without the secrets; the same object if there is none in them."""
+        if not self._secrets:
+            return data
         for form in self._literals:
             if form in data:
-                data = data.replace(form, REMOVED.encode())
-        if self._hex:
-            lowered = data.lower()
-            for secret, digits in zip(self._secrets, self._hex, strict=True):
-                if digits in lowered:
-                    data = re.sub(re.escape(digits), REMOVED.encode(), data, flags=re.IGNORECASE)
-                    lowered = data.lower()
-                if b"%" in data or b"\\u00" in data:
-                    data = _escaped_pattern(secret).sub(REMOVED.encode(), data)
-        return data
+                data = data.replace(form, _replacement(len(form)))
+        for _ in range(MAX_LEVELS):
+            spans = find_disguised(data, self._needles, self._digits)
+            if not spans:
+                return data
+            data = _without(data, spans)
+        # What remains may fit together anew.
+        return data if not find_disguised(data, self._needles, self._digits) else REMOVED.encode()
 
     def clean_text(self, text: str) -> str:
         """Return the text without the secrets."""
@@ -80,11 +84,18 @@ class Scrubber:
         return text if cleaned is data else cleaned.decode("utf-8", "surrogatepass")
 
 
-def _literal_forms(secret: bytes) -> Iterable[bytes]:
-    """Return the forms of a secret that are always spelled the same, without repetition."""
-    escaped = secret.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
-    forms = (secret, escaped, escaped.replace(b"/", b"\\/"), *_base64_forms(secret))
-    return dict.fromkeys(forms)
+def _replacement(length: int) -> bytes:
+    return REMOVED.encode()[:length]
+
+
+def _without(data: bytes, spans: Iterable[tuple[int, int]]) -> bytes:
+    """Return bytes with some spans replaced."""
+    parts: list[bytes] = []
+    at = 0
+    for begin, end in spans:
+        parts += [data[at:begin], _replacement(end - begin)]
+        at = end
+    return b"".join([*parts, data[at:]])
 
 
 def _base64_forms(secret: bytes) -> Iterable[bytes]:
@@ -95,20 +106,3 @@ def _base64_forms(secret: bytes) -> Iterable[bytes]:
         form = b64encode(bytes(offset) + secret)[first:last]
         yield form
         yield form.replace(b"+", b"-").replace(b"/", b"_")
-
-
-@lru_cache(maxsize=MAX_SCRUBBERS)
-def _escaped_pattern(secret: bytes) -> re.Pattern[bytes]:
-    """Return what finds a secret of which any characters are escaped, as in a URL or in a JSON string.
-
-    In a URL, a space may be a plus.
-    """
-    parts = []
-    for byte in secret:
-        plus = rb"|\+" if byte == ord(" ") else b""
-        digits = b"".join(
-            b"[%c%c]" % (digit, digit ^ 0x20) if chr(digit).isalpha() else b"%c" % digit
-            for digit in b"%02x" % byte
-        )
-        parts.append(b"(?:" + re.escape(bytes([byte])) + rb"|(?:%|\\u00)" + digits + plus + b")")
-    return re.compile(b"".join(parts))

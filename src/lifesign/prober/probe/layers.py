@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from pydantic import ValidationError
 from yarl import URL
 
 from lifesign.client.candidate_urls import place_under
@@ -23,6 +24,7 @@ from lifesign.domain.observation.results import (
     deciding,
     reason_of_inconclusive,
 )
+from lifesign.domain.observation.results import not_measured as without_observation
 from lifesign.domain.schedule.cadence import after_probe, wants_card
 from lifesign.prober.credentials.store import CredentialStore
 from lifesign.prober.definition.layer_settings import LayerSettings
@@ -320,7 +322,19 @@ def _scrubbed(observation: Observation, visit: ProbeSession) -> Observation:
     """Return an observation without the secrets that the target may have sent back."""
     text = observation.model_dump_json()
     cleaned = visit.without_secrets(text)
-    return observation if cleaned == text else Observation.model_validate_json(cleaned)
+    if cleaned == text:
+        return observation
+    try:
+        return Observation.model_validate_json(cleaned)
+    except ValidationError:
+        # The parts of a secret were spread over the members of the observation.
+        return without_observation(
+            observation.observed_at,
+            InconclusiveReason.PROBER_FAULT,
+            "the answers contain a secret of ours, and were dropped",
+            agent_id=observation.agent_id,
+            target_url=observation.target_url,
+        )
 
 
 async def _ask_paths(visit: ProbeSession, paths: Iterable[str]) -> Mapping[str, LayerResult] | None:
