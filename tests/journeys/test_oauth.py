@@ -208,3 +208,57 @@ async def test_worker_processes_share_one_token(tmp_path: Path) -> None:
     left = [written, *map(Path.read_bytes, files_in(tmp_path))]
     for secret in (*provider.issued, CLIENT_SECRET):
         assert not any(secret.encode() in data for data in left)
+
+
+def refreshed(url: str, token_url: str, file: Path, **members: Any) -> dict[str, Any]:
+    """Return a definition's members with a public client that has a refresh token."""
+    public = {"auth_method": "none", "client_secret": None}
+    return settings(url, token_url, **public, grant="refresh_token", token_file=str(file), **members)
+
+
+def stored_token(directory: Path, token: str) -> Path:
+    file = directory / "acme.refresh"
+    file.touch(mode=0o600)
+    file.write_text(token)
+    return file
+
+
+@pytest.mark.parametrize("method", ["none", "client_secret_basic"])
+async def test_a_refresh_token_is_replaced_in_its_file_with_each_use(method: str, tmp_path: Path) -> None:
+    with serving_provider(method) as (provider, token_url), agent_of(provider) as (_, url):
+        provider.refresh_tokens.append("refresh-canary-first")
+        file = stored_token(tmp_path, "refresh-canary-first\n")
+        given = {"grant": "refresh_token", "token_file": str(file), "auth_method": method}
+        secret = None if method == "none" else {"env": "CLIENT_SECRET"}
+        # The second prober goes on with what the first one has left.
+        for number in (1, 2):
+            async with probing(**settings(url, token_url, **given, client_secret=secret)) as probes:
+                assert results(await probes.see(url))["message"] == "ok"
+            assert len(provider.forms) == number
+            assert file.read_text().strip() == provider.refresh_tokens[-1]
+            assert file.stat().st_mode & 0o777 == 0o600
+    assert [form["grant_type"] for form in provider.forms] == ["refresh_token"] * 2
+    assert len(set(provider.refresh_tokens)) == 3
+
+
+async def test_two_probers_do_not_use_one_refresh_token(tmp_path: Path) -> None:
+    with serving_provider("none") as (provider, token_url), agent_of(provider) as (_, url):
+        provider.refresh_tokens.append("refresh-canary-first")
+        asked = refreshed(url, token_url, stored_token(tmp_path, "refresh-canary-first"))
+        async with probing(**asked) as first, probing(**asked) as second:
+            assert results(await first.see(url))["message"] == "ok"
+            observation = await second.see(url)
+            assert results(observation)["message"] == NO_TOKEN
+            assert "token_file" in layer(observation.message).reason
+    assert len(provider.forms) == 1
+
+
+async def test_a_revoked_refresh_token_is_a_fault_of_the_credential(tmp_path: Path) -> None:
+    with serving_provider("none") as (provider, token_url), agent_of(provider) as (_, url):
+        file = stored_token(tmp_path, "refresh-canary-revoked")
+        async with probing(**refreshed(url, token_url, file)) as probes:
+            observation = await probes.see(url)
+            assert results(observation)["message"] == NO_TOKEN
+            assert "invalid_grant" in layer(observation.message).reason
+            assert "refresh-canary" not in observation.model_dump_json()
+    assert file.read_text() == "refresh-canary-revoked"

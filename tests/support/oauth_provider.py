@@ -4,10 +4,10 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
-from authlib.oauth2.rfc6749 import AuthorizationServer, ClientMixin, OAuth2Request
-from authlib.oauth2.rfc6749.grants import ClientCredentialsGrant
+from authlib.oauth2.rfc6749 import AuthorizationServer, ClientMixin, OAuth2Request, TokenMixin
+from authlib.oauth2.rfc6749.grants import ClientCredentialsGrant, RefreshTokenGrant
 from authlib.oauth2.rfc6749.requests import BasicOAuth2Payload
 from authlib.oauth2.rfc6750 import BearerTokenGenerator
 from authlib.oauth2.rfc7523 import JWTBearerClientAssertion
@@ -22,7 +22,7 @@ CLIENT = "lifesign"
 CLIENT_SECRET = "client-canary~+of/ours %"
 TOKEN_PATH = "/oauth2/token"
 RIGHTS = "agents.read"
-METHODS = ["client_secret_basic", "client_secret_post", "private_key_jwt"]
+METHODS = ["client_secret_basic", "client_secret_post", "private_key_jwt", "none"]
 
 
 class Client(ClientMixin):
@@ -71,9 +71,12 @@ class Provider(AuthorizationServer):
         """Tokens that agents accept, and when they end by the clock of this machine."""
         self.is_down = False
         self.register_token_generator(
-            "default", BearerTokenGenerator(self._new_token, expires_generator=self._lifetime_of)
+            "default", BearerTokenGenerator(self._new_token, self._new_refresh_token, self._lifetime_of)
         )
         self.register_grant(_ClientCredentials)
+        self.register_grant(_RefreshToken)
+        self.refresh_tokens: list[str] = []
+        """All refresh tokens; only the last one is valid."""
 
     def query_client(self, client_id: str) -> Any:
         return self.client if client_id == CLIENT else None
@@ -103,6 +106,10 @@ class Provider(AuthorizationServer):
     def revoke(self) -> None:
         self.valid.clear()
 
+    def _new_refresh_token(self, **_members: Any) -> str:
+        self.refresh_tokens.append(f"refresh-canary-{secrets.token_urlsafe(24)}")
+        return self.refresh_tokens[-1]
+
     def _new_token(self, **_members: Any) -> str:
         return f"access-canary-{secrets.token_urlsafe(24)}"
 
@@ -124,6 +131,46 @@ class _FormRequest(OAuth2Request):
 
 class _ClientCredentials(ClientCredentialsGrant):
     TOKEN_ENDPOINT_AUTH_METHODS = METHODS
+
+
+class _RefreshToken(RefreshTokenGrant):
+    """Replaces the refresh token with each use, as providers do."""
+
+    TOKEN_ENDPOINT_AUTH_METHODS = METHODS
+    INCLUDE_NEW_REFRESH_TOKEN = True
+
+    def authenticate_refresh_token(self, refresh_token: str) -> Any:
+        provider = cast("Provider", self.server)
+        known = provider.refresh_tokens
+        return _Consent(provider.client) if known and refresh_token == known[-1] else None
+
+    def authenticate_user(self, refresh_token: Any) -> Any:
+        return "user"
+
+    def revoke_old_credential(self, refresh_token: Any) -> None:
+        """Only the last one is valid."""
+
+
+class _Consent(TokenMixin):
+    """What a refresh token stands for."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def check_client(self, client: Any) -> bool:
+        return client is self._client
+
+    def get_scope(self) -> str:
+        return RIGHTS
+
+    def get_expires_in(self) -> int:
+        return 3600
+
+    def is_expired(self) -> bool:
+        return False
+
+    def is_revoked(self) -> bool:
+        return False
 
 
 class _SignedAssertion(JWTBearerClientAssertion):

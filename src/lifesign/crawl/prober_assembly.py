@@ -113,6 +113,7 @@ async def open_credentials(
         yield credentials
     finally:
         await credentials.close()
+        await endpoints.close()
 
 
 @asynccontextmanager

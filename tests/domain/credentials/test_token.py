@@ -17,6 +17,7 @@ from lifesign.domain.credentials.token import (
     client_pair,
     form_body,
     read_token,
+    rotated_token,
     token_form,
 )
 
@@ -136,3 +137,10 @@ def test_any_json_is_a_token_or_a_fault(value: Any, status: int) -> None:
         assert isinstance(found, AccessToken | TokenFault)
         if isinstance(found, AccessToken):
             assert MIN_LIFETIME_S <= found.lifetime_s <= MAX_LIFETIME_S
+
+
+def test_a_refresh_token_is_replaced_by_a_usable_other_one() -> None:
+    former = "refresh-canary-1"
+    assert rotated_token({"refresh_token": "refresh-canary-2"}, former) == "refresh-canary-2"
+    others: list[Any] = [None, [], {}, {"refresh_token": former}, {"refresh_token": "a b c d e f"}]
+    assert [rotated_token(each, former) for each in others] == [None] * len(others)

@@ -186,3 +186,20 @@ def test_a_private_key_has_several_lines(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue) as caught:
         read_secret(written(tmp_path, f"{SECRET}\n{SECRET}"), setting, warnings.append)
     assert SECRET not in str(caught.value)
+
+
+def test_a_refresh_token_is_read_at_start(tmp_path: Path) -> None:
+    secret = tmp_path / "lab.secret"
+    secret.touch(mode=0o600)
+    secret.write_text(SECRET)
+    oauth2 = {
+        "token_url": "https://login.lab.example/", "client_id": "a", "grant": "refresh_token",
+        "client_secret": {"file": str(secret)}, "token_file": str(tmp_path / "lab.token"),
+    }  # fmt: skip
+    given = {"name": "lab", "origin": "https://lab.example", "oauth2": oauth2}
+    with pytest.raises(InvalidValue) as caught:
+        read_secrets([CredentialSettings.model_validate(given)])
+    assert caught.value.name == "credentials.lab.oauth2.token_file"
+    written(tmp_path)
+    # The token changes with each use: it is no secret of the definition.
+    assert list(read_secrets([CredentialSettings.model_validate(given)]).values.values()) == [SECRET]

@@ -201,7 +201,12 @@ def test_an_oauth_client_has_its_secret_in_one_place() -> None:
         ({"private_key": {"file": "lab.key"}}, "client_proof"),
         ({"auth_method": "private_key_jwt"}, "client_proof"),
         ({"key_id": "a"}, "key_id"),
-        ({"auth_method": "none"}, "enum"),
+        ({"token_file": "lab.refresh"}, "token_file"),
+        ({"grant": "refresh_token"}, "token_file"),
+        ({"auth_method": "none"}, "client_proof"),
+        ({"auth_method": "none", "client_secret": None}, "token_file"),
+        ({"grant": "password"}, "enum"),
+        ({"auth_method": "tls_client_auth"}, "enum"),
         ({"client_secret": "sk-inline-secret"}, "inline_secret"),
         ({"private_key": "-----BEGIN PRIVATE KEY-----"}, "inline_secret"),
         ({"token_url": "login.lab.example"}, "oauth_url"),
@@ -219,3 +224,9 @@ def test_an_oauth_client_has_its_secret_in_one_place() -> None:
 )
 def test_what_is_no_oauth_client_is_refused(members: dict[str, Any], kind: str) -> None:
     assert refused(oauth2=CLIENT | members) == kind
+
+
+def test_a_public_client_has_its_refresh_token_as_its_secret() -> None:
+    public = {"auth_method": "none", "client_secret": None, "grant": "refresh_token", "token_file": "r"}
+    settings = {setting: str(place) for setting, place in sources_of([credential(oauth2=CLIENT | public)])}
+    assert settings == {"credentials.lab.oauth2.token_file": "file r"}

@@ -47,6 +47,8 @@ class TokenFaultKind(StrEnum):
     """The token is missing, too long, or has characters that no header may have."""
     LIFETIME = "lifetime"
     """`expires_in` is no number of seconds above 0."""
+    TOKEN_FILE = "token_file"  # noqa: S105 - a kind of fault
+    """The file with the refresh token cannot be read, or another process uses it."""
 
 
 @fast_dataclass(kw_only=True)
@@ -119,6 +121,12 @@ def read_token(status: int, answer: Any, retry_after_s: float | None = None) -> 
         return TokenFault(kind=TokenFaultKind.LIFETIME, reason=reason)
     used_s = lifetime_s - min(MAX_EARLY_S, lifetime_s * EARLY_RATIO)
     return AccessToken(value=value, lifetime_s=min(MAX_LIFETIME_S, max(MIN_LIFETIME_S, used_s)))
+
+
+def rotated_token(answer: Any, former: str) -> str | None:
+    """Return the refresh token that replaces a former one; None if the answer has no other one."""
+    value = answer.get("refresh_token") if isinstance(answer, dict) else None
+    return value if is_token(value) and value != former else None
 
 
 def is_token(value: Any) -> TypeGuard[str]:

@@ -53,6 +53,11 @@ def read_secrets(
         return Secrets()
     forbid_core_dumps()
     warn = complain or _log.warning
+    for credential in credentials:
+        if credential.oauth2 is not None and credential.oauth2.token_file is not None:
+            # Read again before each use: it changes with each use.
+            place = SecretPlace(file=credential.oauth2.token_file)
+            read_secret(place, f"credentials.{credential.name}.oauth2.token_file", warn)
     values = {source: read_secret(source, setting, warn) for setting, source in sources_of(credentials)}
     tls = {
         credential.name: read_tls(

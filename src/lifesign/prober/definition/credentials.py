@@ -109,6 +109,15 @@ class SecretHeader(DefinitionMapping):
         return self
 
 
+class Grant(StrEnum):
+    """By what a client gets access tokens."""
+
+    CLIENT_CREDENTIALS = "client_credentials"
+    """By its own rights (RFC 6749 4.4)."""
+    REFRESH_TOKEN = "refresh_token"  # noqa: S105 - a grant
+    """By a refresh token, which a person's consent gave it (RFC 6749 6)."""
+
+
 class AuthMethod(StrEnum):
     """How an OAuth 2 client proves who it is."""
 
@@ -118,6 +127,8 @@ class AuthMethod(StrEnum):
     """The secret in the body."""
     PRIVATE_KEY_JWT = "private_key_jwt"
     """A signed assertion (RFC 7523); the private key never leaves the prober."""
+    NONE = "none"
+    """A public client, which has no secret; only with the grant `refresh_token`."""
 
 
 def _take_oauth_url(value: str) -> str:
@@ -132,14 +143,18 @@ OAuthUrl = Annotated[str, Field(max_length=MAX_OAUTH_URL_CHARS), AfterValidator(
 
 
 class OAuthClient(DefinitionMapping):
-    """An OAuth 2 client with the grant `client_credentials` (RFC 6749 4.4)."""
+    """An OAuth 2 client (RFC 6749)."""
 
     token_url: OAuthUrl
     """The token endpoint. Secret or key of the client are used there and nowhere else."""
     client_id: Annotated[str, Field(pattern=CLIENT_PATTERN)]
     """Name of the client."""
     auth_method: AuthMethod = AuthMethod.CLIENT_SECRET_BASIC
-    """How the client proves who it is: client_secret_basic, client_secret_post or private_key_jwt."""
+    """How the client proves who it is: client_secret_basic, client_secret_post, private_key_jwt or none."""
+    grant: Grant = Grant.CLIENT_CREDENTIALS
+    """By what the client gets tokens: client_credentials or refresh_token."""
+    token_file: FileName | None = None
+    """File with the refresh token. The prober writes the tokens that replace it."""
     client_secret: Secret | None = None
     """Place of the client's secret."""
     private_key: Secret | None = None
@@ -154,10 +169,19 @@ class OAuthClient(DefinitionMapping):
     @model_validator(mode="after")
     def _have_the_secret_of_the_method(self) -> Self:
         is_signed = self.auth_method is AuthMethod.PRIVATE_KEY_JWT
-        if (self.private_key is not None) != is_signed or (self.client_secret is not None) == is_signed:
+        is_public = self.auth_method is AuthMethod.NONE
+        has_secret = self.client_secret is not None
+        if (self.private_key is not None) != is_signed or has_secret != (not is_signed and not is_public):
             raise PydanticCustomError(
                 "client_proof",
-                "expected private_key alone with auth_method private_key_jwt, client_secret alone otherwise",
+                "expected private_key alone with auth_method private_key_jwt, neither private_key nor "
+                "client_secret with none, and client_secret alone otherwise",
+            )
+        is_refreshed = self.grant is Grant.REFRESH_TOKEN
+        if (self.token_file is not None) != is_refreshed or (is_public and not is_refreshed):
+            raise PydanticCustomError(
+                "token_file",
+                "expected token_file with the grant refresh_token only; auth_method none needs this grant",
             )
         if self.key_id is not None and not is_signed:
             raise PydanticCustomError("key_id", "expected key_id with auth_method private_key_jwt only")
@@ -165,11 +189,12 @@ class OAuthClient(DefinitionMapping):
 
     @property
     def proof(self) -> tuple[str, SecretPlace]:
-        """Name and place of the secret or the private key."""
+        """Name and place of the secret or the private key; of a public client, of its refresh token."""
         if self.client_secret is not None:
             return "client_secret", self.client_secret
-        assert self.private_key is not None  # noqa: S101 - one of the two is given
-        return "private_key", self.private_key
+        if self.private_key is not None:
+            return "private_key", self.private_key
+        return "token_file", SecretPlace(file=self.token_file)
 
 
 def _take_origin(value: str) -> str:

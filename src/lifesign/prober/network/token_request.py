@@ -6,10 +6,12 @@ A client secret goes to the URL of the definition and nowhere else: no redirect 
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from yarl import URL
 
+from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.credentials.token import (
     JWT_BEARER,
     AccessToken,
@@ -18,11 +20,13 @@ from lifesign.domain.credentials.token import (
     basic_client,
     form_body,
     read_token,
+    rotated_token,
     token_form,
 )
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http.redirects import REDIRECTS
 from lifesign.prober.credentials.client_assertion import client_assertion
+from lifesign.prober.credentials.refresh_token_file import RefreshTokenFile
 from lifesign.prober.credentials.store import Credential
 from lifesign.prober.definition.credentials import AuthMethod, OAuthClient
 from lifesign.prober.network.fetch import Fetched, Fetcher, Request
@@ -43,16 +47,52 @@ class TokenEndpoints:
         """`fetcher`: one without credentials, which would remove a token from an answer. `seconds`: limit."""
         self._fetcher = fetcher
         self._seconds = seconds
+        self._files: dict[Path, RefreshTokenFile] = {}
+        self._exchanges: set[asyncio.Task[AccessToken | TokenFault]] = set()
 
     async def request(self, credential: Credential, _rejected: str | None) -> AccessToken | TokenFault:
         """Request a token for a credential that is an OAuth 2 client, once."""
         client = credential.oauth2
         assert client is not None  # noqa: S101 - the store asks for tokens of clients only
-        grant = {"grant_type": "client_credentials"}
+        if client.token_file is None:
+            fetched = await self._ask(client, credential.secret, {"grant_type": "client_credentials"})
+            return _read(fetched, credential)
+        # A prober that ends must not lose the token that replaces the one that it has just used.
+        exchange = asyncio.create_task(self._refresh(credential, client, client.token_file))
+        self._exchanges.add(exchange)
+        exchange.add_done_callback(self._exchanges.discard)
+        return await asyncio.shield(exchange)
+
+    async def close(self) -> None:
+        """Wait for the exchanges of refresh tokens that are under way, and give up their files."""
+        if self._exchanges:
+            await asyncio.wait(self._exchanges)
+        for file in self._files.values():
+            file.close()
+
+    async def _refresh(
+        self, credential: Credential, client: OAuthClient, path: Path
+    ) -> AccessToken | TokenFault:
+        """Use the refresh token in a file, and store the one that replaces it."""
+        file = self._files.setdefault(path, RefreshTokenFile(path))
+        # Two clients may have the same file: a token is used once.
+        async with file.turn:
+            former = file.read()
+            if isinstance(former, TokenFault):
+                return former
+            grant = {"grant_type": "refresh_token", "refresh_token": former}
+            fetched = await self._ask(client, credential.secret, grant)
+            found = _read(fetched, credential, former)
+            new = rotated_token(_answer(fetched), former) if isinstance(found, AccessToken) else None
+            if new is not None:
+                await asyncio.to_thread(file.replace, new)
+            return found
+
+    async def _ask(self, client: OAuthClient, secret: str, grant: Mapping[str, str]) -> Fetched:
         fields = token_form(grant, scope=client.scope, resource=client.resource)
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
-        fields, headers = _authenticated(client, credential.secret, fields, headers)
-        fetched = await self._fetcher.fetch(
+        fields, headers = _authenticated(client, secret, fields, headers)
+        return await self._fetcher.fetch(
             Request(
                 url=URL(client.token_url, encoded=True),
                 method="POST",
@@ -64,7 +104,6 @@ class TokenEndpoints:
                 has_secret=True,
             )
         )
-        return _read(fetched)
 
 
 def _authenticated(
@@ -76,21 +115,29 @@ def _authenticated(
     fields = fields | {"client_id": client.client_id}
     if client.auth_method is AuthMethod.CLIENT_SECRET_POST:
         return fields | {"client_secret": secret}, dict(headers)
+    if client.auth_method is AuthMethod.NONE:
+        return fields, dict(headers)
     assertion = client_assertion(client.client_id, client.token_url, secret, key_id=client.key_id)
     proof = {"client_assertion_type": JWT_BEARER, "client_assertion": assertion}
     return fields | proof, dict(headers)
 
 
-def _read(fetched: Fetched) -> AccessToken | TokenFault:
+def _read(fetched: Fetched, credential: Credential, *secrets: str) -> AccessToken | TokenFault:
     is_redirect = fetched.status in REDIRECTS
     if fetched.status is None or fetched.result not in _ANSWERED or is_redirect:
         reason = f"{fetched.result}{f': {fetched.reason}' if fetched.reason else ''}"
+        # It may quote the peer, to which these were sent.
+        reason = Scrubber([*credential.secrets(), *secrets]).clean_text(reason)
         return TokenFault(kind=TokenFaultKind.NO_ANSWER, reason=reason)
+    return read_token(fetched.status, _answer(fetched), fetched.retry_after_seconds)
+
+
+def _answer(fetched: Fetched) -> Any:
+    """Return the JSON of an answer; None if it is none."""
     try:
-        answer = json.loads(fetched.body)
+        return json.loads(fetched.body)
     except (ValueError, RecursionError):
-        answer = None
-    return read_token(fetched.status, answer, fetched.retry_after_seconds)
+        return None
 
 
 async def _no_redirect(_url: URL) -> str:

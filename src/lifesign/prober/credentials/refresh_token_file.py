@@ -1,0 +1,87 @@
+"""Files with refresh tokens: read before each use, and written when a provider replaces the token.
+
+Only the process that holds a file's lock uses its token. Two processes with one token would lose it: many
+providers revoke all tokens if a former refresh token is used again.
+"""
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from lifesign.domain.credentials.secret import secret_fault
+from lifesign.domain.credentials.token import TokenFault, TokenFaultKind
+from lifesign.errors import InvalidValue
+from lifesign.filesystem.file_lock import open_lock_file, try_lock
+from lifesign.filesystem.private_file import write_private
+from lifesign.prober.credentials.secret_reader import read_secret
+from lifesign.prober.definition.credentials import SecretPlace
+
+LOCK_SUFFIX: Final = ".lock"
+"""Suffix of the lock file beside the file."""
+
+_log = logging.getLogger("lifesign.prober")
+
+
+class RefreshTokenFile:
+    """The file with the refresh token of one OAuth 2 client."""
+
+    def __init__(self, file: Path) -> None:
+        """A symbolic link counts as the file that it leads to."""
+        self.turn = asyncio.Lock()
+        """Held while a token is used and replaced."""
+        self._file = file.resolve()
+        self._lock_fd: int | None = None
+        self._unwritten: str | None = None
+        """A token that replaced the one in the file, and could not be written."""
+
+    def read(self) -> str | TokenFault:
+        """Lock the file until `close`, and return the token to use now."""
+        try:
+            if not self._has_locked():
+                return _fault(f"another process uses {self._file}")
+            if self._unwritten is not None:
+                self._write(self._unwritten)
+            if self._unwritten is not None:
+                return self._unwritten
+            return read_secret(SecretPlace(file=self._file), str(self._file), _log.warning)
+        except OSError as error:
+            return _fault(f"{self._file} cannot be locked ({error.strerror})")
+        except InvalidValue as error:
+            return _fault(str(error))
+
+    def replace(self, token: str) -> None:
+        """Write a new token over the former one, as a whole; one that cannot be written stays in memory."""
+        if secret_fault(token) is not None:
+            _log.error("the new refresh token for %s is not one that can be stored", self._file)
+            return
+        self._write(token)
+
+    def close(self) -> None:
+        """Give up the lock."""
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+    def _write(self, token: str) -> None:
+        try:
+            write_private(self._file, token)
+        except OSError as error:
+            self._unwritten = token
+            _log.error("the new refresh token cannot be written to %s: %s", self._file, error.strerror)
+        else:
+            self._unwritten = None
+
+    def _has_locked(self) -> bool:
+        if self._lock_fd is None:
+            fd = open_lock_file(self._file.with_name(self._file.name + LOCK_SUFFIX))
+            if not try_lock(fd):
+                os.close(fd)
+                return False
+            self._lock_fd = fd
+        return True
+
+
+def _fault(reason: str) -> TokenFault:
+    return TokenFault(kind=TokenFaultKind.TOKEN_FILE, reason=reason)

@@ -1,0 +1,99 @@
+from pathlib import Path
+
+import pytest
+
+from lifesign.domain.credentials.token import TokenFault
+from lifesign.prober.credentials.refresh_token_file import LOCK_SUFFIX, RefreshTokenFile
+
+FIRST, SECOND, THIRD = "refresh-canary-1", "refresh-canary-2", "refresh-canary-3"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "acme.refresh"
+    path.touch(mode=0o600)
+    path.write_text(f"{FIRST}\n")
+    return path
+
+
+def test_a_token_is_replaced_as_a_whole(file: Path) -> None:
+    tokens = RefreshTokenFile(file)
+    assert tokens.read() == FIRST
+    tokens.replace(SECOND)
+    assert (tokens.read(), file.read_text()) == (SECOND, f"{SECOND}\n")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert {path.name for path in file.parent.iterdir()} == {file.name, file.name + LOCK_SUFFIX}
+    tokens.close()
+
+
+def test_a_new_login_is_read_at_the_next_use(file: Path) -> None:
+    tokens = RefreshTokenFile(file)
+    assert tokens.read() == FIRST
+    file.write_text(THIRD)
+    assert tokens.read() == THIRD
+    tokens.close()
+
+
+def test_one_process_uses_a_file_until_it_ends(file: Path) -> None:
+    first, second = RefreshTokenFile(file), RefreshTokenFile(file)
+    assert first.read() == FIRST
+    fault = second.read()
+    assert isinstance(fault, TokenFault)
+    assert fault.kind == "token_file"
+    first.close()
+    assert second.read() == FIRST
+    second.close()
+
+
+def test_a_link_is_followed_and_stays(file: Path) -> None:
+    link = file.with_name("link")
+    link.symlink_to(file)
+    tokens = RefreshTokenFile(link)
+    tokens.replace(SECOND)
+    assert link.is_symlink()
+    assert tokens.read() == SECOND
+    # The lock is that of the file.
+    assert isinstance(RefreshTokenFile(file).read(), TokenFault)
+    tokens.close()
+
+
+def test_a_token_that_cannot_be_written_stays_in_use_and_is_written_later(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(_path: Path, _line: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    tokens = RefreshTokenFile(file)
+    with monkeypatch.context() as disk:
+        disk.setattr("lifesign.prober.credentials.refresh_token_file.write_private", full)
+        tokens.replace(SECOND)
+        assert tokens.read() == SECOND
+        assert file.read_text() == f"{FIRST}\n"
+    assert tokens.read() == SECOND
+    assert file.read_text() == f"{SECOND}\n"
+    assert SECOND not in caplog.text
+    tokens.close()
+
+
+@pytest.mark.parametrize("spoil", ["missing", "open", "lines", "no_directory"])
+def test_a_file_that_cannot_be_used_is_a_fault(file: Path, spoil: str) -> None:
+    if spoil == "missing":
+        file.unlink()
+    elif spoil == "open":
+        file.chmod(0o644)
+    elif spoil == "lines":
+        file.write_text("two\nlines-of-token")
+    else:
+        file = file.parent / "none" / "acme.refresh"
+    tokens = RefreshTokenFile(file)
+    fault = tokens.read()
+    assert isinstance(fault, TokenFault)
+    assert fault.kind == "token_file"
+    assert "lines-of-token" not in fault.reason
+    tokens.close()
+
+
+def test_what_is_no_secret_is_not_stored(file: Path) -> None:
+    tokens = RefreshTokenFile(file)
+    tokens.replace("two\nlines-of-token")
+    assert file.read_text() == f"{FIRST}\n"
