@@ -363,6 +363,32 @@ async def test_who_takes_nothing_holds_up_no_server_that_ends(
 
 
 @on_both_loops
+async def test_first_request_that_is_under_way_when_the_server_ends_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_limits, "FIRST_SECONDS", 2.0 * PATIENCE_SECONDS)
+    async with served() as server:
+        caller = await server.connect()
+        await server.until_waiting(0)
+        server.connection.shutdown()
+        caller.writer.write(REQUEST)
+        answer = await caller.end()
+    assert (answer.status, answer.body) == (200, b"well")
+
+
+@on_both_loops
+async def test_new_connection_that_brings_no_request_delays_no_server_that_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_limits, "FIRST_SECONDS", 0.1)
+    async with served() as server:
+        caller = await server.connect()
+        await server.until_waiting(0)
+        server.connection.shutdown()
+        assert await caller.end() == answer_in(b"")
+
+
+@on_both_loops
 async def test_endless_head_over_tls_gets_a_timeout_answer(tmp_path: Path) -> None:
     async with served(Authority(tmp_path)) as server:
         caller = await server.connect(b"GET / HTTP/1.1\r\n")

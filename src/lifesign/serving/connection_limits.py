@@ -39,6 +39,8 @@ TAKE_SECONDS = 30.0
 """How long a caller may take nothing of what is written to it."""
 END_SECONDS = 2.0
 """The same once the server is asked to end: well within the grace that it gives to what is under way."""
+FIRST_SECONDS = 0.5
+"""How long a new connection may take for its first request although the server is asked to end."""
 LINGER_SECONDS = 2.0
 """How long is read, for nothing, from a caller that was refused: closed at once, it might miss the answer."""
 MAX_CONNECTIONS = 50_000
@@ -86,6 +88,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """Unsent bytes at the last check: the client has read none of them since `_stands_since_s`."""
         self._stands_since_s = 0.0
         self._take_s = TAKE_SECONDS
+        self._has_asked = False
+        """Whether the head of a request was whole."""
+        self._is_ending = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, unless there are too many."""
@@ -107,6 +112,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._close()
             return
         super().data_received(data)
+        if self._is_ending and self._is_answering:
+            self.cycle.keep_alive = False
         self._hand_on_body()
         if self._is_in_head:
             self._head_bytes += len(data)
@@ -148,7 +155,7 @@ class BoundedProtocol(HttpToolsProtocol):
             # httptools ends the request here: its body would be read as empty.
             self._refuse(400, "upgrade_with_body", "a request with an Upgrade header cannot have a body")
             return
-        self._is_in_head = False
+        self._is_in_head, self._has_asked = False, True
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -175,10 +182,20 @@ class BoundedProtocol(HttpToolsProtocol):
         """Log nothing: a server may ignore `Upgrade` (RFC 9110 7.8); uvicorn advises to install a library."""
 
     def shutdown(self) -> None:
-        """Begin to end, with the server; who waits for news is let go before it waits for them."""
+        """Begin to end, with the server; who waits for news is let go before it waits for them.
+
+        The first request of a new connection may be on its way: closed at once, its caller would get a reset
+        instead of an answer while the processes are replaced.
+        """
         if stops := self.app_state.get(STOPS):
             stops.set()
         self._take_s = END_SECONDS
+        self._is_ending = True
+        if not self._has_asked and self._waits_since_s is not None:
+            rest_s = self._waits_since_s + FIRST_SECONDS - self.loop.time()
+            if rest_s > 0:
+                self.loop.call_later(rest_s, super().shutdown)
+                return
         super().shutdown()
 
     def check(self, now_s: float) -> None:
