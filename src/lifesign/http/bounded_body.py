@@ -1,6 +1,7 @@
 """Reading a body up to a limit, from aiohttp's session or from a connection of the prober."""
 
 import zlib
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import aiohttp
@@ -71,6 +72,23 @@ async def read_beginning(response: Received, max_bytes: int, counter: ByteCounte
         return body, is_part
     unpacked, is_part_of_gzip = _gunzip(body, max_bytes)
     return unpacked, is_part or is_part_of_gzip
+
+
+async def read_until(
+    response: Received, max_bytes: int, counter: ByteCounter, is_enough: Callable[[bytes], bool]
+) -> tuple[bytes | None, bool]:
+    """Return a body up to the piece at which `is_enough` says so, and whether that is a part.
+
+    None as soon as it turns out larger than `max_bytes`. One of FAILURES if it breaks off before.
+    """
+    body = bytearray()
+    while piece := await read_piece(response, counter):
+        body += piece
+        if len(body) > max_bytes:
+            return None, True
+        if is_enough(piece):
+            return bytes(body), True
+    return bytes(body), False
 
 
 async def _read_beginning(response: Received, max_bytes: int, counter: ByteCounter) -> tuple[bytes, bool]:

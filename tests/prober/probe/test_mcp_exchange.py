@@ -1,9 +1,16 @@
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.prober.probe.test_mcp_server import probed, rpc, stateless
+import pytest
+from tests.prober.probe.test_mcp_server import handshaking, probed, rpc, stateless
 from tests.support.message_server import Got, Says
-from tests.support.probing import layer
+from tests.support.probing import SHORT_SECONDS, layer, see
 
+from lifesign.domain.mcp.conversation import MAX_EVENTS
 from lifesign.prober.probe.mcp_exchange import MAX_ANSWER_BYTES
 
 ASK: dict[str, Any] = {"health": False, "tools": True}
@@ -32,3 +39,125 @@ async def test_answer_with_the_identifier_of_an_earlier_request_is_none() -> Non
 async def test_answer_above_the_limit_is_not_read() -> None:
     observation, _ = await probed(lambda _: Says(b" " * (MAX_ANSWER_BYTES + 1)), ask=ASK)
     assert layer(observation.discovery).result == "too_large"
+
+
+def in_stream(*messages: Any, end: bytes = b"") -> bytes:
+    return b"".join(b"data: " + json.dumps(message).encode() + b"\n\n" for message in messages) + end
+
+
+def streamed(body: bytes, headers: str = "") -> Says:
+    return Says(body, content_type="text/event-stream", headers=headers)
+
+
+NOTIFICATION: dict[str, Any] = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}}
+
+
+def other_answers(number: int) -> list[dict[str, Any]]:
+    return [{"jsonrpc": "2.0", "id": 1_000 + each, "result": {}} for each in range(number)]
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ([NOTIFICATION] * 999, "ok"),
+        ([NOTIFICATION] * MAX_EVENTS, "not_an_agent"),
+        ([other_answers(10_000)], "ok"),
+        ([[NOTIFICATION] * 10_000], "ok"),
+        ([{"jsonrpc": "2.0", "id": "1", "result": {}}, {"jsonrpc": "2.0", "id": 1.0, "result": {}}], "ok"),
+    ],
+)
+async def test_answer_behind_other_messages(before: list[Any], expected: str) -> None:
+    def answers(got: Got) -> Says:
+        return streamed(in_stream(*before, stateless(got).body))
+
+    observation, serving = await probed(answers, ask={"health": False})
+    assert layer(observation.discovery).result == expected
+    assert len(serving.got) <= 2
+
+
+async def test_batch_of_ten_thousand_answers_without_ours_is_none() -> None:
+    observation, _ = await probed(lambda _: Says(other_answers(10_000)), ask={"health": False})
+    assert layer(observation.discovery).result == "not_an_agent"
+
+
+@pytest.mark.parametrize(
+    "version", ["", "2025-06-18\r\nx: y", "9" * 400, 20250618, ["2025-06-18"], {"a": 1}, None]
+)
+async def test_server_with_an_unusable_version_is_none(version: object) -> None:
+    def answers(got: Got) -> Says:
+        if got.json["method"] != "initialize":
+            return Says(status=404)
+        return rpc(got, result={"protocolVersion": version, "capabilities": {}})
+
+    observation, serving = await probed(answers, ask={"health": False})
+    assert layer(observation.discovery).has_failed
+    assert len(serving.got) <= 3
+
+
+async def test_session_id_that_changes_is_not_followed() -> None:
+    changes = iter(range(100))
+
+    def answers(got: Got) -> Says:
+        if got.method != "POST" or got.json["method"] == "server/discover":
+            return Says(status=404)
+        says = handshaking(got)
+        return Says(says.body, status=says.status, headers=f"Mcp-Session-Id: s-{next(changes)}\r\n")
+
+    observation, serving = await probed(answers, ask={"health": False})
+    assert observation.result == "ok"
+    assert {got.headers["mcp-session-id"] for got in serving.got[2:]} == {"s-0"}
+
+
+@asynccontextmanager
+async def endless(first: bytes, then: bytes = b"") -> AsyncIterator[str]:
+    """Answer each POST with an event stream that never ends; `then` is repeated."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError), contextlib.closing(writer):
+            await reader.readuntil(b"\r\n\r\n")
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+            writer.write(head + first)
+            while then:
+                writer.write(then)
+                await writer.drain()
+            await writer.drain()
+            await asyncio.Event().wait()
+
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.ensure_future(serve(reader, writer)))
+
+    server = await asyncio.start_server(begin, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+DISCOVERED = {"jsonrpc": "2.0", "id": 1, "result": {"supportedVersions": ["2026-07-28"], "capabilities": {}}}
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "expected"),
+    [
+        (in_stream(NOTIFICATION, DISCOVERED), b"", "ok"),
+        (in_stream(DISCOVERED), in_stream(NOTIFICATION) * 1_000, "ok"),
+        (in_stream(NOTIFICATION), b"", "timeout"),
+        (b"", in_stream(NOTIFICATION) * 1_000, "too_large"),
+        (b"", b"data: " + b"x" * 100_000, "too_large"),
+    ],
+)
+async def test_stream_without_an_end_is_read_up_to_the_answer(
+    first: bytes, then: bytes, expected: str
+) -> None:
+    async with endless(first, then) as url:
+        observation = await see(
+            url,
+            targets=[{"url": url, "kind": "mcp"}],
+            ask={"health": False},
+            timeouts={"first_byte_seconds": SHORT_SECONDS, "total_seconds": 2 * SHORT_SECONDS},
+        )
+    assert layer(observation.discovery).result == expected

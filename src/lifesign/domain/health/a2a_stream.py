@@ -320,10 +320,13 @@ def read_event_stream(body: bytes) -> StreamEnd:
 
 
 def event_data(body: bytes) -> Iterator[bytes]:
-    """Yield the data of every whole event of a stream that has data."""
-    for _, data in _events(body.removeprefix(_BYTE_ORDER_MARK).splitlines()):
-        if data:
-            yield data
+    """Return the data of every whole event of a stream that has data."""
+    return (data for _, data in named_events(body) if data)
+
+
+def named_events(body: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Return name and data of every whole event of a stream that has data."""
+    return _events(body.removeprefix(_BYTE_ORDER_MARK).splitlines())
 
 
 def has_shape(shape: Shape, piece: bytes) -> bool:

@@ -29,6 +29,7 @@ MAX_EVENTS: Final = 1_000
 """Maximum of events that are read before the answer: a server may send notifications first."""
 MAX_VERSION_CHARS: Final = 32
 MAX_NAME_CHARS: Final = 64
+NO_ID: Final = 0
 FIRST_ID: Final = 1
 """Identifier of the first request of a session; each further one has the next number."""
 MAX_CODE: Final = 10**9
@@ -47,6 +48,8 @@ class Generation(StrEnum):
     """Requests without a session, since 2026-07-28."""
     HANDSHAKE = "handshake"
     """`initialize` first, 2025-03-26 to 2025-11-25."""
+    EVENT_STREAM = "event_stream"
+    """The same over HTTP with SSE, 2024-11-05: answers arrive in the event stream of a GET."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,13 @@ class McpRequest:
 
     body: bytes
     headers: Mapping[str, str]
-    request_id: int = FIRST_ID
-    """Identifier of the answer; a notification has none, and no answer."""
+    request_id: int = NO_ID
+    """Identifier of the answer; NO_ID for a notification, which has none."""
+
+    @property
+    def is_notification(self) -> bool:
+        """Whether no answer follows."""
+        return self.request_id == NO_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +188,11 @@ def may_be_older(status: int, body: bytes, reply: McpReply) -> bool:
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return bool(body)
     return status < HTTPStatus.MULTIPLE_CHOICES or status in _OLDER_STATUSES
+
+
+def may_stream_answers(status: int, reply: McpReply) -> bool:
+    """Return whether an answer to `initialize` may come from a server that answers in an event stream."""
+    return status in _OLDER_STATUSES and not reply.is_answer
 
 
 def server_name(reply: McpReply) -> str:

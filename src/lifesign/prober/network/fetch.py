@@ -21,13 +21,15 @@ from yarl import URL
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.secret import Scrubber
+from lifesign.domain.mcp.conversation import EVENT_STREAM
 from lifesign.domain.net.target_address import Address, AddressRefused, Network, TargetUrl, is_in, vet_address
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, Phases, ResultClass
 from lifesign.errors import InvalidValue
 from lifesign.http.address_guard import AddressGuard
 from lifesign.http.answer import Answer, classify_status, in_ms, read_head, unread_coding
-from lifesign.http.bounded_body import read_beginning, read_bounded
+from lifesign.http.bounded_body import read_beginning, read_bounded, read_until
 from lifesign.http.failures import FAILURES, certificate_alert, classify_failure, too_large
+from lifesign.http.headers import media_type
 from lifesign.http.redirects import REDIRECTS, next_hop
 from lifesign.prober.credentials.store import Credential, CredentialStore
 from lifesign.prober.network.connection import HttpConnection
@@ -82,6 +84,8 @@ class Request:
     """Whether the body is not needed: it is not read."""
     is_part_enough: bool = False
     """Whether the beginning of a body is enough: its first `max_bytes`, or the bytes before it broke off."""
+    is_enough: Callable[[bytes], bool] | None = None
+    """Called with each piece of an event stream: whether nothing more need be read; None: all is read."""
     deadline_s: float
     """Deadline on the event loop's clock; `total_seconds` from now if that is sooner."""
     may_leave_origin: bool = False
@@ -327,7 +331,11 @@ class Fetcher:
             elif result is ResultClass.OK and request.is_part_enough:
                 body, is_part = await read_beginning(reply, request.max_bytes, reply.counter)
             elif (result is ResultClass.OK or is_wanted) and not request.is_head_enough:
-                body = await read_bounded(reply, request.max_bytes, reply.counter)
+                if request.is_enough is not None and media_type(reply.headers) == EVENT_STREAM:
+                    is_enough = request.is_enough
+                    body, is_part = await read_until(reply, request.max_bytes, reply.counter, is_enough)
+                else:
+                    body = await read_bounded(reply, request.max_bytes, reply.counter)
                 if body is None:
                     result, reason = too_large(request.max_bytes)
         except BaseException:

@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 from typing import Final
 
+from yarl import URL
+
 from lifesign.domain.credentials.scope import Purpose
 from lifesign.domain.mcp.conversation import ACCEPT, FIRST_ID, McpReply, McpRequest, read_reply
+from lifesign.domain.mcp.event_reader import ReplyReader
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import ProbeSession
 
@@ -40,15 +43,19 @@ class McpExchange:
         purpose: Purpose = Purpose.INTERFACE,
     ) -> McpAnswer | None:
         """Send a request and return its answer; None if nothing could be sent."""
-        fetched = await self._visit.ask(
-            self._visit.given.url,
+        fetched = await self._post(self._visit.given.url, request, max_bytes, purpose)
+        if fetched is None:
+            return None
+        return McpAnswer(fetched, read_reply(fetched.content_type, fetched.body, request.request_id))
+
+    async def _post(self, url: URL, request: McpRequest, max_bytes: int, purpose: Purpose) -> Fetched | None:
+        return await self._visit.ask(
+            url,
             method="POST",
             body=request.body,
             headers=request.headers,
             accept=ACCEPT,
             max_bytes=max_bytes,
+            is_enough=ReplyReader(request.request_id).feed,
             purpose=purpose,
         )
-        if fetched is None:
-            return None
-        return McpAnswer(fetched, read_reply(fetched.content_type, fetched.body, request.request_id))

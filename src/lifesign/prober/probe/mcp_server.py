@@ -10,6 +10,7 @@ from lifesign.client.candidate_urls import CandidateUrl, server_health_url
 from lifesign.domain.credentials.scope import Purpose
 from lifesign.domain.mcp.conversation import (
     CURRENT_VERSION,
+    EVENT_STREAM,
     Generation,
     McpReply,
     McpSession,
@@ -19,6 +20,7 @@ from lifesign.domain.mcp.conversation import (
     initialized_version,
     is_discovered,
     may_be_older,
+    may_stream_answers,
     offered_version,
     ping_request,
     server_name,
@@ -28,6 +30,7 @@ from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.prober.definition.layer_settings import LayerSettings
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.mcp_exchange import McpAnswer, McpExchange
+from lifesign.prober.probe.mcp_stream import OTHER_ORIGIN, open_stream
 from lifesign.prober.probe.mcp_tools import NO_TOOLS, ToolLayers, ask_tools
 from lifesign.prober.probe.session import ProbeSession, not_measured
 
@@ -57,13 +60,18 @@ async def probe_server(
     Without `may_shake_hands` one `server/discover` is sent, to find out whether it is an MCP server.
     """
     exchange = McpExchange(visit)
-    if may_shake_hands and _needs_handshake(visit):
+    known = _known_generation(visit) if may_shake_hands else None
+    layers = None
+    if known is Generation.EVENT_STREAM:
+        layers = await _follow_stream(visit, asked, is_known=True)
+    elif known is Generation.HANDSHAKE:
         layers = await _shake_hands(visit, exchange, asked)
-        if layers is None or layers.transport is not None:
-            return layers
+    if layers is not None and layers.transport is not None:
+        return layers
     found = await _discover(exchange)
     if found is None:
-        return None
+        # The earlier failure is the reason that nothing else could be sent.
+        return layers
     answer, version = found
     if is_discovered(answer.reply):
         _remember(visit, Generation.STATELESS)
@@ -71,8 +79,8 @@ async def probe_server(
         return _answered(visit, answer, version, tools)
     fetched = answer.fetched
     is_older = fetched.result in _READ and may_be_older(fetched.status or 0, fetched.body, answer.reply)
-    if may_shake_hands and is_older and not _needs_handshake(visit):
-        return await _shake_hands(visit, exchange, asked)
+    if may_shake_hands and is_older and known is not Generation.HANDSHAKE:
+        return await _shake_hands(visit, exchange, asked, may_stream=known is None)
     return _failed(visit, fetched, answer.reply)
 
 
@@ -91,15 +99,61 @@ async def _discover(exchange: McpExchange) -> tuple[McpAnswer, str] | None:
 
 
 async def _shake_hands(
-    visit: ProbeSession, exchange: McpExchange, asked: LayerSettings
+    visit: ProbeSession, exchange: McpExchange, asked: LayerSettings, *, may_stream: bool = False
 ) -> ServerLayers | None:
     answer = await exchange.send(initialize_request(request_id=exchange.next_id()))
     if answer is None:
         return None
     version = initialized_version(answer.reply)
     if version is None:
-        return _failed(visit, answer.fetched, answer.reply)
+        is_streamed = may_stream and may_stream_answers(answer.fetched.status or 0, answer.reply)
+        layers = await _follow_stream(visit, asked) if is_streamed else None
+        # Without an event stream, the answer to the handshake says more.
+        return layers or _failed(visit, answer.fetched, answer.reply)
     session = McpSession(Generation.HANDSHAKE, version, usable_session(answer.fetched.mcp_session))
+    return await _converse(visit, exchange, session, answer, asked)
+
+
+async def _follow_stream(
+    visit: ProbeSession, asked: LayerSettings, *, is_known: bool = False
+) -> ServerLayers | None:
+    """Shake hands over HTTP with SSE; None if there is no event stream.
+
+    `is_known`: the server had one before, so that a failure of the request is one of the server.
+    """
+    async with open_stream(visit) as (exchange, stream):
+        if not exchange.has_endpoint:
+            fetched = await stream
+            if is_known and fetched is not None and fetched.result not in _READ:
+                return ServerLayers(visit.layer(fetched), None)
+            return _without_endpoint(visit, fetched, is_misled=exchange.is_misled)
+        answer = await exchange.send(initialize_request(request_id=exchange.next_id()))
+        if answer is None:
+            return None
+        version = initialized_version(answer.reply)
+        if version is None:
+            return _failed(visit, answer.fetched, answer.reply)
+        session = McpSession(Generation.EVENT_STREAM, version)
+        return await _converse(visit, exchange, session, answer, asked)
+
+
+def _without_endpoint(
+    visit: ProbeSession, fetched: Fetched | None, *, is_misled: bool
+) -> ServerLayers | None:
+    if fetched is None or fetched.content_type != EVENT_STREAM:
+        return None
+    if is_misled:
+        return ServerLayers(visit.layer(fetched, ResultClass.INVALID_DOCUMENT, OTHER_ORIGIN), None)
+    if fetched.result is ResultClass.OK:
+        reason = "the event stream names no endpoint"
+        return ServerLayers(visit.layer(fetched, ResultClass.NOT_AN_AGENT, reason), None)
+    return ServerLayers(visit.layer(fetched), None)
+
+
+async def _converse(
+    visit: ProbeSession, exchange: McpExchange, session: McpSession, answer: McpAnswer, asked: LayerSettings
+) -> ServerLayers:
+    """Finish a handshake, ask for the tools, and end the session."""
     await exchange.send(initialized_notification(session))
     pinged = await exchange.send(ping_request(session, request_id=exchange.next_id()))
     tools = await ask_tools(visit, exchange, session, asked)
@@ -113,19 +167,20 @@ async def _shake_hands(
             is_head_enough=True,
             purpose=Purpose.INTERFACE,
         )
-    _remember(visit, Generation.HANDSHAKE)
+    _remember(visit, session.generation)
     note = "" if pinged is None or pinged.reply.is_answer else ", but the session does not answer a ping"
-    return _answered(visit, answer, version, tools, note)
+    return _answered(visit, answer, session.version, tools, note)
 
 
-def _needs_handshake(visit: ProbeSession) -> bool:
+def _known_generation(visit: ProbeSession) -> Generation | None:
+    """Return how the server was spoken to within the last day; None if that is unknown or older."""
     at_s = visit.entry.memory.mcp_generation_at_s
     is_recent = at_s is not None and 0 <= visit.at_s - at_s < RETRY_DISCOVERY_SECONDS
-    return is_recent and visit.entry.memory.mcp_generation == Generation.HANDSHAKE
+    return visit.entry.memory.mcp_generation if is_recent else None
 
 
 def _remember(visit: ProbeSession, generation: Generation) -> None:
-    if visit.entry.memory.mcp_generation != generation or not _needs_handshake(visit):
+    if generation is Generation.STATELESS or _known_generation(visit) != generation:
         visit.learned |= {"mcp_generation": generation, "mcp_generation_at_s": visit.at_s}
 
 

@@ -5,7 +5,7 @@ requested again, and the whole probe ends at one deadline.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -195,12 +195,14 @@ class ProbeSession:
         is_head_enough: bool = False,
         is_part_enough: bool = False,
         is_aside: bool = False,
+        is_enough: Callable[[bytes], bool] | None = None,
         purpose: Purpose = Purpose.OTHER,
     ) -> Fetched | None:
         """Send one request, unless robots.txt keeps us out; None if it cannot be sent any more.
 
-        `is_aside`: a silence there says nothing of the host's other places. `purpose` decides whether the
-        request carries a credential. A refused card or document is requested again with its credential.
+        `is_aside`: a silence there says nothing of the host's other places. `is_enough`: see `Request`.
+        `purpose` decides whether the request carries a credential. A refused card or document is requested
+        again with its credential.
         """
         send = partial(
             self._ask,
@@ -215,6 +217,7 @@ class ProbeSession:
             is_head_enough=is_head_enough,
             is_part_enough=is_part_enough,
             is_aside=is_aside,
+            is_enough=is_enough,
         )
         sending = SENDING[purpose]
         credential = None if sending is Sending.NEVER else self._credentials.for_url(str(url))
@@ -237,6 +240,7 @@ class ProbeSession:
         is_head_enough: bool,
         is_part_enough: bool,
         is_aside: bool,
+        is_enough: Callable[[bytes], bool] | None,
         credential: Credential | None = None,
     ) -> Fetched | None:
         """Send one request as it is."""
@@ -265,6 +269,7 @@ class ProbeSession:
                     is_head_enough=is_head_enough,
                     is_part_enough=is_part_enough,
                     accept=accept,
+                    is_enough=is_enough,
                     credential=credential,
                     kept_out=self._kept_out,
                 )

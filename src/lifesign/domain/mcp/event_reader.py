@@ -1,0 +1,51 @@
+"""Events of a stream that is still arriving."""
+
+from typing import Final
+
+from lifesign.domain.health.a2a_stream import named_events
+from lifesign.domain.mcp.conversation import EVENT_STREAM, MAX_EVENTS, read_reply
+
+_ENDS: Final = (b"\n\n", b"\r\r", b"\r\n\r\n")
+_LONGEST_END: Final = 4
+
+
+class EventReader:
+    """Cuts a stream into whole events. The caller bounds its bytes."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._rest = bytearray()
+        self._events = 0
+
+    def feed(self, piece: bytes) -> list[tuple[str, bytes]]:
+        """Return the events that a piece completes: name and data. None comes after MAX_EVENTS."""
+        whole = self.take(piece)
+        found = [(name.decode(errors="replace"), data) for name, data in named_events(whole)] if whole else []
+        found = found[: MAX_EVENTS - self._events]
+        self._events += len(found)
+        return found
+
+    def take(self, piece: bytes) -> bytes:
+        """Return the bytes of all events that a piece completes."""
+        rest = self._rest
+        rest += piece
+        # Earlier bytes were searched already: the whole takes linear time.
+        start = max(0, len(rest) - len(piece) - _LONGEST_END)
+        cut = max((at + len(end) for end in _ENDS if (at := rest.rfind(end, start)) >= 0), default=0)
+        whole = bytes(rest[:cut])
+        del rest[:cut]
+        return whole
+
+
+class ReplyReader:
+    """Finds the answer to one request in a stream."""
+
+    def __init__(self, request_id: int) -> None:
+        """`request_id`: see `McpRequest`."""
+        self._request_id = request_id
+        self._reader = EventReader()
+
+    def feed(self, piece: bytes) -> bool:
+        """Return whether the answer has come, so that nothing more need be read."""
+        whole = self._reader.take(piece)
+        return bool(whole) and read_reply(EVENT_STREAM, whole, self._request_id).is_answer

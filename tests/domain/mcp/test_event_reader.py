@@ -1,0 +1,47 @@
+import json
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.properties import examples
+
+from lifesign.domain.mcp.conversation import MAX_EVENTS
+from lifesign.domain.mcp.event_reader import EventReader, ReplyReader
+
+STREAM = b"event: endpoint\ndata: /messages\n\ndata: a\r\n\r\ndata: b\n\n: comment\n\ndata: rest"
+EVENTS = [("endpoint", b"/messages"), ("", b"a"), ("", b"b")]
+
+
+@settings(max_examples=examples(50))
+@given(st.lists(st.integers(1, len(STREAM) - 1)))
+def test_events_do_not_depend_on_how_the_stream_is_cut(cuts: list[int]) -> None:
+    reader, found, at = EventReader(), [], 0
+    for cut in [*sorted(cuts), len(STREAM)]:
+        found += reader.feed(STREAM[at:cut])
+        at = cut
+    assert found == EVENTS
+
+
+def test_number_of_events_is_bounded() -> None:
+    reader = EventReader()
+    assert len(reader.feed(b"data: x\n\n" * (MAX_EVENTS + 5))) == MAX_EVENTS
+    assert reader.feed(b"data: x\n\n") == []
+
+
+def test_answer_among_other_messages_is_noticed() -> None:
+    reader = ReplyReader(7)
+    assert not reader.feed(b'data: {"jsonrpc": "2.0", "method": "notifications/message"}\n\n')
+    assert not reader.feed(b'data: {"jsonrpc": "2.0", "id": 6, "result": {}}\n\n')
+    body = json.dumps({"jsonrpc": "2.0", "id": 7, "result": {}}).encode()
+    assert not reader.feed(b"data: " + body)
+    assert reader.feed(b"\n\n")
+
+
+@pytest.mark.parametrize("piece", [b"x", b"\n", b"data: y\n"])
+def test_long_stream_in_small_pieces_takes_linear_time(piece: bytes) -> None:
+    reader = ReplyReader(1)
+    began_s = time.process_time()
+    for _ in range(100_000):
+        reader.feed(piece)
+    assert time.process_time() - began_s < 5

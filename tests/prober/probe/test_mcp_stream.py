@@ -1,0 +1,220 @@
+"""MCP servers of 2024-11-05, on real sockets."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from mcp.server.mcpserver import MCPServer
+from mcp.types import ToolAnnotations
+from tests.prober.probe.test_mcp_server import DAY_S
+from tests.support.probing import SHORT_SECONDS, layer, probing, results
+from tests.support.uvicorn_thread import served
+
+from lifesign.domain.mcp.conversation import Generation
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import Observation, ResultClass
+from lifesign.prober.probe.mcp_server import RETRY_DISCOVERY_SECONDS
+from lifesign.prober.probe.mcp_stream import MAX_STREAM_BYTES
+
+ASK: dict[str, Any] = {"health": False, "tools": True}
+Answer = Callable[[dict[str, Any]], dict[str, Any] | None]
+
+
+@dataclass
+class StreamServer:
+    """Opens an event stream for a GET of /sse, and answers POSTs of /messages in it."""
+
+    answer: Answer
+    endpoint: str
+    first: bytes = b""
+    port: int = 0
+    asked: list[str] = field(default_factory=list)
+    _streams: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/sse"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError), contextlib.closing(writer):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            method, path, _ = head.split(" ", 2)
+            if method == "GET" and path == "/sse":
+                self.asked.append("GET")
+                await self._stream(writer)
+                return
+            length = int(head.lower().partition("content-length: ")[2].partition("\r\n")[0] or 0)
+            message = json.loads(await reader.readexactly(length)) if length else {}
+            if path != "/messages":
+                self.asked.append(f"{path} {message.get('method')}")
+                writer.write(b"HTTP/1.1 405 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                return
+            self.asked.append(message["method"])
+            writer.write(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            await writer.drain()
+            if (said := self.answer(message)) is not None:
+                self._streams[-1].write(b"event: message\ndata: " + json.dumps(said).encode() + b"\n\n")
+
+    async def _stream(self, writer: asyncio.StreamWriter) -> None:
+        self._streams.append(writer)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        writer.write(self.first)
+        if self.endpoint:
+            writer.write(f"event: endpoint\ndata: {self.endpoint}\n\n".encode())
+        await writer.drain()
+        # The client ends it.
+        await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def streaming(
+    answer: Answer, endpoint: str = "/messages", first: bytes = b""
+) -> AsyncIterator[StreamServer]:
+    serving = StreamServer(answer, endpoint, first)
+    tasks: set[asyncio.Task[None]] = set()
+
+    def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.ensure_future(serving.serve(reader, writer)))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    serving.port = server.sockets[0].getsockname()[1]
+    try:
+        yield serving
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.wait_closed()
+
+
+def old(message: dict[str, Any]) -> dict[str, Any] | None:
+    """A server of 2024-11-05."""
+    results: dict[str, dict[str, Any]] = {
+        "initialize": {"protocolVersion": "2024-11-05", "capabilities": {}, "serverInfo": {"name": "old"}},
+        "ping": {},
+        "tools/list": {"tools": [{"name": "a"}]},
+    }
+    if message["method"] not in results:
+        return None
+    return {"jsonrpc": "2.0", "id": message["id"], "result": results[message["method"]]}
+
+
+async def seen(serving: StreamServer, **settings: Any) -> Observation:
+    target = {"url": serving.url, "kind": "mcp", "ask": ASK}
+    async with probing(targets=[target], **settings) as probes:
+        return await probes.see(serving.url)
+
+
+CONVERSATION = ["GET", "initialize", "notifications/initialized", "ping", "tools/list"]
+
+
+async def test_server_that_answers_in_an_event_stream_is_measured_within_the_bound_of_requests() -> None:
+    async with streaming(old) as serving:
+        observation = await seen(serving)
+    assert serving.asked == ["/sse server/discover", "/sse initialize", *CONVERSATION]
+    assert len(serving.asked) <= 9
+    assert results(observation) == {"discovery": "ok", "transport": "ok"}
+    assert layer(observation.discovery).reason == "MCP 2024-11-05: old"
+    assert layer(observation.tools).reason == "1 tool"
+
+
+async def test_event_stream_is_remembered_for_a_day_and_found_out_again_when_it_fails() -> None:
+    async with streaming(old) as serving:
+        target = {"url": serving.url, "kind": "mcp", "ask": ASK}
+        async with probing(targets=[target]) as probes:
+            await probes.see(serving.url, at_s=DAY_S)
+            assert probes.memory.mcp_generation is Generation.EVENT_STREAM
+            serving.asked.clear()
+            report = await probes.report(serving.url, at_s=DAY_S + 60)
+            assert serving.asked == CONVERSATION
+            assert report.requests == len(CONVERSATION)
+            serving.asked.clear()
+            await probes.see(serving.url, at_s=DAY_S + 60 + RETRY_DISCOVERY_SECONDS)
+            assert serving.asked[0] == "/sse server/discover"
+            serving.asked.clear()
+            serving.endpoint = "https://other.example/messages"
+            failed = await probes.see(serving.url, at_s=DAY_S + 120 + RETRY_DISCOVERY_SECONDS)
+    assert serving.asked[:2] == ["GET", "/sse server/discover"]
+    assert failed.is_measured_failure
+
+
+@pytest.mark.parametrize("generation", list(Generation))
+async def test_remembered_server_that_is_gone_has_failed(generation: Generation) -> None:
+    async with streaming(old) as serving:
+        url = serving.url
+    async with probing(targets=[{"url": url, "kind": "mcp", "ask": ASK}]) as probes:
+        probes.memory = ProbeMemory(mcp_generation=generation, mcp_generation_at_s=DAY_S)
+        observation = await probes.see(url, at_s=DAY_S + 60)
+    assert results(observation) == {"discovery": "refused"}
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "https://other.example/messages",
+        "http://127.0.0.1:1/messages",
+        "//other.example/messages",
+        "http://user:secret@127.0.0.1/messages",
+        "ftp://127.0.0.1/",
+        "x" * 5_000,
+    ],
+)
+async def test_endpoint_on_another_origin_gets_no_request(endpoint: str) -> None:
+    async with streaming(old, endpoint) as serving:
+        observation = await seen(serving)
+    assert "initialize" not in serving.asked
+    assert results(observation) == {"discovery": "invalid_document"}
+
+
+async def test_stream_without_an_endpoint_is_given_up() -> None:
+    async with streaming(old, "") as serving:
+        observation = await seen(serving, timeouts={"first_byte_seconds": 1, "total_seconds": SHORT_SECONDS})
+    assert observation.is_measured_failure
+
+
+async def test_stream_without_an_end_is_bounded() -> None:
+    async with streaming(old, "", first=b"data: x\n\n" * (MAX_STREAM_BYTES // 9 + 1)) as serving:
+        observation = await seen(serving)
+    assert results(observation) == {"discovery": "too_large"}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        lambda _: None,
+        lambda message: {"jsonrpc": "2.0", "id": str(message.get("id")), "result": {}},
+        lambda message: [{"jsonrpc": "2.0", "id": message.get("id", 0) + 1, "result": {}}] * 10_000,
+    ],
+)
+async def test_stream_without_an_answer_times_out(said: Answer) -> None:
+    async with streaming(said) as serving:
+        observation = await seen(serving, timeouts={"first_byte_seconds": 1, "total_seconds": SHORT_SECONDS})
+    assert results(observation) == {"discovery": "timeout"}
+
+
+async def test_server_on_the_python_sdk_over_http_with_sse() -> None:
+    called: list[str] = []
+    server = MCPServer("tools")
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
+    def search(q: str) -> str:
+        called.append(q)
+        return f"result for {q}"
+
+    with served(lambda _: server.sse_app()) as origin:
+        url = f"{origin}/sse"
+        ask = ASK | {"call": {"tool": "search", "arguments": {"q": "x"}}}
+        check = {"of": "tool", "text_contains": "result for x"}
+        target = {"url": url, "kind": "mcp", "ask": ask, "assertions": [check]}
+        async with probing(targets=[target]) as probes:
+            observation = await probes.see(url)
+            assert probes.memory.mcp_generation is Generation.EVENT_STREAM
+    assert called == ["x"]
+    assert layer(observation.message).result is ResultClass.OK
+    assert [each.result for each in observation.assertions or ()] == ["ok"]
