@@ -111,7 +111,7 @@ def _param_headers(tool: Mapping[str, Any], arguments: Mapping[str, Any]) -> Map
     names: set[str] = set()
     for token, value in _mirrored(tool.get("inputSchema"), arguments, MAX_SCHEMA_DEPTH):
         if len(names) == MAX_PARAM_HEADERS or token.lower() in names:
-            # Two arguments in one header are an error of the schema: servers cannot distinguish the arguments.
+            # Two arguments in one header are an error of the schema.
             return MappingProxyType({})
         names.add(token.lower())
         headers[f"Mcp-Param-{token}"] = _header_value(value)
