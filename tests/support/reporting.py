@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tests.support.registry_server import KEYS
 
@@ -19,6 +20,7 @@ async def report(
     client: RegistryClient,
     *observations: Observation,
     memories: Sequence[ProbeMemory | None] | None = None,
+    interfaces: Sequence[dict[str, Any] | None] | None = None,
     tokens: Mapping[int, int] | None = None,
     ages_s: Sequence[float] | None = None,
 ) -> ObservationAnswer:
@@ -29,6 +31,7 @@ async def report(
     answer = await client.shards.report(
         observations,
         memories=memories,
+        interfaces=interfaces,
         tokens=tokens or {},
         ages_s=ages_s or [0.0] * len(observations),
         numbers=[next(_numbers) for _ in observations],
@@ -43,12 +46,13 @@ def reported(
     url: str,
     *observations: Observation,
     memories: Sequence[ProbeMemory | None] | None = None,
+    interfaces: Sequence[dict[str, Any] | None] | None = None,
     key: str = KEYS[Role.PROBER],
 ) -> ObservationAnswer:
     """Do the same, with a prober's key, where nothing runs in an event loop."""
 
     async def ask() -> ObservationAnswer:
         async with RegistryClient(url, key=key) as client:
-            return await report(client, *observations, memories=memories)
+            return await report(client, *observations, memories=memories, interfaces=interfaces)
 
     return asyncio.run(ask())

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from lifesign.client.registry_connection import (
     Question,
@@ -157,6 +158,7 @@ class RegistryShards:
         numbers: Sequence[int],
         interval_s: float,
         memories: Sequence[ProbeMemory | None] | None = None,
+        interfaces: Sequence[dict[str, Any] | None] | None = None,
     ) -> ObservationAnswer:
         """Report what was seen, and what the next probe of each has to remember, in the same order.
 
@@ -168,6 +170,7 @@ class RegistryShards:
             ObservationBatch,
             observations=list(observations),
             memories=None if memories is None else list(memories),
+            interfaces=None if interfaces is None else list(interfaces),
             tokens=dict(tokens),
             ages_s=_listed(ages_s),
             numbers=list(numbers),

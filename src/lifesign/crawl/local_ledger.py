@@ -28,7 +28,7 @@ from lifesign.prober.results.ledger import (
     TargetPage,
     WitnessReport,
 )
-from lifesign.prober.results.registry_ledger import ages_s, news_of
+from lifesign.prober.results.registry_ledger import ages_s, interfaces_of, news_of
 from lifesign.registry.api.operations import TransactionFunction
 from lifesign.registry.probing.accept_observations import accept_observations
 from lifesign.registry.probing.claim_shards import LeavingWorker, claim_shards, leave_shards
@@ -128,6 +128,7 @@ class LocalLedger:
         body = ObservationBatch.model_construct(
             observations=[report.observation for report in reports],
             memories=[report.memory for report in reports],
+            interfaces=interfaces_of(batches),
             shard=None,
             fencing_token=None,
             tokens={batch.claim.shard: batch.claim.fencing_token for batch in batches},

@@ -113,6 +113,8 @@ def from_schema(schema: dict[str, Any]) -> st.SearchStrategy[Any]:  # noqa: C901
             return st.just(value)
         case {"format": "date-time"}:
             return TIMES
+        case {"type": "boolean"}:
+            return st.booleans()
         case {"type": "integer", "minimum": low, "maximum": high}:
             return st.integers(low, high)
         case {"type": "number", "minimum": low, "maximum": high}:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from tests.support.registry_server import KEYS, RegistryServer, registry_server
 from lifesign.client import RegistryClient
 from lifesign.client.registry_errors import RegistryRefusal, Unprocessable
 from lifesign.domain.access.permissions import Role
+from lifesign.domain.interface.published import InterfaceKind, bounded_interface
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.agents import HeartbeatConfig
 from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.prober.results import registry_ledger
 from lifesign.prober.results.ledger import Ledger, LedgerRefused, LedgerUnreachable, ProbeReport, ShardClaim
 from lifesign.prober.results.registry_ledger import RegistryLedger
 from lifesign.storage.engine.transaction import Transaction
@@ -169,6 +172,27 @@ async def test_more_than_the_registry_takes_at_once_goes_in_parts(
     assert (await ledger.report(batches, 300.0)).lost == set()
     entries = [*(await ledger.targets(SHARD, None)).entries, *(await ledger.targets(THERE, None)).entries]
     assert [entry.memory.failures_in_row for entry in entries] == [7] * 5
+
+
+async def test_interfaces_go_with_their_results_in_parts_that_the_registry_takes(
+    ledger: RegistryLedger, client: RegistryClient, registry: RegistryServer
+) -> None:
+    await client.directories.put("dir", URLS)
+    held = await claims(ledger)
+    large = {f"s{number}": {"description": "d" * 250} for number in range(100)}
+    interfaces = [bounded_interface(InterfaceKind.AGENT_CARD, {"name": url, "skills": large}) for url in URLS]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry_ledger, "MAX_INTERFACES_BYTES", 2 * len(interfaces[0].text))
+        batch = batch_of(held[SHARD], [reported(url) for url in URLS])
+        await ledger.report([replace(batch, interfaces=interfaces)], 300.0)
+    kept: set[str] = set()
+    await asyncio.to_thread(
+        registry.write,
+        lambda transaction: kept.update(
+            transaction.connection.scalars(text("SELECT body FROM interface_versions"))
+        ),
+    )
+    assert kept == {interface.text for interface in interfaces}
 
 
 async def test_unreachable_registry_is_an_unreachable_ledger() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
+from lifesign.domain.interface.published import Interface, InterfaceKind, bounded_interface
 from lifesign.domain.net.network_class import PUBLIC_CLASSES, PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE
 from lifesign.domain.net.target import target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
@@ -17,6 +18,7 @@ from lifesign.prober.definition.event_loop_lag import SelfCheck
 from lifesign.prober.results.ledger import Answered, Contact, ProbeReport, ShardClaim, TargetEntry
 from lifesign.prober.worker.intake import MAX_ROUNDS, FinishedProbe, Intake
 from lifesign.prober.worker.outbox import Outbox, Result
+from lifesign.prober.worker.pending_interfaces import PendingInterfaces
 from lifesign.prober.worker.progress import Tally
 from lifesign.prober.worker.schedule import WatchPlan
 from lifesign.prober.worker.shards import Shard, TargetSlot
@@ -35,6 +37,7 @@ class _Reporter:
 
     def __init__(self) -> None:
         self.outbox = Outbox()
+        self.interfaces = PendingInterfaces()
 
     def add(self, result: Result, *, is_urgent: bool = False) -> None:
         del is_urgent
@@ -144,6 +147,31 @@ async def test_a_failure_is_held_until_its_target_fails_once_more() -> None:
     assert [one.result for one in desk.results] == [ResultClass.REFUSED]
     assert (desk.slot.is_busy, desk.failures.asked_again) == (False, 0)
     assert desk.slot.recall().failures_in_row == 1
+
+
+@in_virtual_time
+async def test_an_interface_survives_the_wait_for_a_witness() -> None:
+    desk = Desk()
+    interface = bounded_interface(InterfaceKind.AGENT_CARD, {"name": "a"})
+    desk.intake.take(with_interface(desk.probed(discovery="timeout"), interface))
+    desk.intake.note_unwitnessed(desk.failures.give_up(PUBLIC_IPV4, desk.loop.time()), "no witness answered")
+    assert desk.reporter.interfaces.of(desk.slot) is interface
+
+
+@in_virtual_time
+async def test_an_interface_without_room_is_read_again_at_the_next_probe() -> None:
+    desk = Desk()
+    desk.reporter.interfaces = PendingInterfaces(max_bytes=0)
+    interface = bounded_interface(InterfaceKind.AGENT_CARD, {"name": "a"})
+    desk.intake.take(with_interface(desk.probed(discovery="ok"), interface))
+    memory = desk.slot.recall()
+    assert (memory.interface_digest, memory.card_digest, memory.card_etag) == (None, None, None)
+
+
+def with_interface(probed: FinishedProbe, interface: Interface) -> FinishedProbe:
+    learned = {"interface_digest": interface.digest, "card_digest": "0" * 64, "card_etag": '"t"'}
+    memory = probed.report.memory.model_copy(update=learned)
+    return replace(probed, report=replace(probed.report, memory=memory, interface=interface))
 
 
 @in_virtual_time

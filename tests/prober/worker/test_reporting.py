@@ -10,6 +10,7 @@ import pytest
 from tests.support.memory_ledger import MemoryLedger
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
+from lifesign.domain.interface.published import Interface, InterfaceKind, bounded_interface
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.prober.definition.models import FLUSH_SECONDS
@@ -76,6 +77,25 @@ class Desk:
         self.lost += numbers
         for number in numbers:
             self.holdings.lose(number)
+
+
+@in_virtual_time
+async def test_an_interface_goes_with_the_next_result_that_is_taken() -> None:
+    desk = Desk()
+    (slot,) = await desk.hold("https://agent.example/")
+    sent: list[list[Interface | None]] = []
+    desk.ledger.on_report = lambda batch: sent.append(list(batch.interfaces))
+    interface = bounded_interface(InterfaceKind.AGENT_CARD, {"name": "a"})
+    desk.reporter.interfaces.add(slot, interface)
+    desk.ledger.is_unreachable = True
+    desk.add(slot)
+    with pytest.raises(LedgerUnreachable):
+        await desk.reporter.flush()
+    desk.ledger.is_unreachable = False
+    await desk.reporter.flush()
+    desk.add(slot)
+    await desk.reporter.flush()
+    assert sent == [[interface], []]
 
 
 def urls_of(count: int) -> list[str]:

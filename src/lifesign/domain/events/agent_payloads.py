@@ -2,11 +2,12 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 
 from lifesign.domain.events.payload_fields import (
     MAX_CHANGED_MEMBERS,
     MAX_EXPLANATION_CHARACTERS,
+    PRINTABLE_PATTERN,
     AgentId,
     Moment,
     Number,
@@ -18,6 +19,7 @@ from lifesign.domain.events.payload_fields import (
     Word,
 )
 from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.interface.comparison import MAX_POINTER_CHARS, ChangeKind
 from lifesign.domain.lifecycle.status_table import Reason, Status
 from lifesign.domain.lifecycle.target_claim import Proof, UnlinkReason
 from lifesign.domain.models.agents import MAX_TASKS
@@ -149,6 +151,36 @@ class AgentLinkConflict(Payload):
     agent_id: AgentId
     target_id: AgentId
     proof: Proof
+
+
+class InterfaceChanged(BaseModel):
+    """One change of a published interface."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
+    )
+
+    pointer: Annotated[str, StringConstraints(max_length=MAX_POINTER_CHARS, pattern=PRINTABLE_PATTERN)]
+    """JSON pointer into the normalised interface, such as `/skills/translate`."""
+    change: ChangeKind
+    breaking: StrictBool
+    """Whether it breaks callers."""
+
+
+class TargetInterfaceChanged(Payload):
+    """The published interface of an agent has changed; at most one event per target and day."""
+
+    agent_id: AgentId
+    target_id: AgentId
+    previous_version: Positive
+    """Version that the changes are relative to."""
+    version: Positive
+    """Newest version."""
+    breaking: StrictBool
+    """Whether any change breaks callers, including omitted ones."""
+    changes: Annotated[list[InterfaceChanged], Field(min_length=1, max_length=MAX_CHANGED_MEMBERS)]
+    omitted: Number
+    """Number of further changes that are not in the list."""
 
 
 class AgentErased(Payload):

@@ -26,6 +26,7 @@ from lifesign.domain.events.agent_payloads import (
     DriftWarning,
     MaintenanceChanged,
     OverrideChanged,
+    TargetInterfaceChanged,
     TasksMismatch,
 )
 from lifesign.domain.events.event_type import EventType
@@ -74,6 +75,7 @@ PAYLOADS: Mapping[EventType, type[Payload]] = MappingProxyType({
     EventType.AGENT_UNLINKED:            AgentUnlinked,
     EventType.AGENT_LINK_CONFLICT:       AgentLinkConflict,
     EventType.AGENT_ERASED:              AgentErased,
+    EventType.TARGET_INTERFACE_CHANGED:  TargetInterfaceChanged,
     EventType.COORDINATOR_LOST:          CoordinatorLost,
     EventType.LEASE_ACQUIRED:            LeaseAcquired,
     EventType.LEASE_RELEASED:            LeaseEnded,

@@ -25,6 +25,8 @@ class EventType(StrEnum):
     AGENT_LINK_CONFLICT = "agent.link_conflict"
     """Several agents have proven a claim for one target; it is linked to none."""
     AGENT_ERASED = "agent.erased"
+    TARGET_INTERFACE_CHANGED = "target.interface_changed"
+    """What an agent publishes for its callers has changed: its card, or the tools of its server."""
     COORDINATOR_LOST = "coordinator.lost"
     """A coordinator is dead: failover begins (RFC-0016 10.2)."""
     LEASE_ACQUIRED = "lease.acquired"

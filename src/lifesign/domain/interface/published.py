@@ -5,7 +5,7 @@ its SHA-256, so that a change of it is still noticed.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -62,6 +62,22 @@ def interface_of(form: Form) -> Interface:
     """Return the interface of a bounded form."""
     text = canonical(form)
     return Interface(form, text, sha256(text.encode()).hexdigest())
+
+
+def interface_with(interface: Interface, changed: Callable[[str], str]) -> Interface:
+    """Return an interface with each of its texts as `changed` returns it."""
+    form = _with_texts(interface.form, changed)
+    return interface if form == interface.form else interface_of(form)
+
+
+def _with_texts(value: Any, changed: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return changed(value)
+    if isinstance(value, list):
+        return [_with_texts(item, changed) for item in value]
+    if isinstance(value, dict):
+        return {changed(key): _with_texts(item, changed) for key, item in value.items()}
+    return value
 
 
 def bounded_interface(kind: InterfaceKind, groups: Mapping[str, Any]) -> Interface:

@@ -49,6 +49,12 @@ def is_unstable(changes_in_row: int) -> bool:
     return changes_in_row >= UNSTABLE_READINGS
 
 
+def oldest_kept(state: VersionState) -> int:
+    """Return the oldest version that is kept; `baseline` is kept beside it."""
+    oldest = state.newest - MAX_VERSIONS + 1
+    return oldest + 1 if state.baseline < oldest else oldest
+
+
 def first_state() -> VersionState:
     """Return the state of a target whose interface was read for the first time."""
     return VersionState(newest=1, baseline=1)

@@ -6,12 +6,13 @@ another prober owns by now do not count; all others do.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from lifesign.domain.health.document import INTEGRAL_FLOAT, Time
+from lifesign.domain.interface.published import take_interface
 from lifesign.domain.models.base import Body
 from lifesign.domain.models.leases import Token
 from lifesign.domain.models.shards import ShardName
@@ -31,6 +32,8 @@ MAX_AGE_SECONDS = 86_400.0
 MAX_NUMBER = 2**53
 
 
+PublishedInterface = Annotated[dict[str, Any], AfterValidator(take_interface)]
+"""Normalised form of what an agent card or an MCP server offers its callers."""
 Age = Annotated[float, Field(ge=0, le=MAX_AGE_SECONDS, allow_inf_nan=False)]
 Number = Annotated[int, Field(ge=1, le=MAX_NUMBER, strict=True)]
 
@@ -42,6 +45,8 @@ class ObservationBatch(Body):
     """Observations in the order in which they were made."""
     memories: Annotated[list[ProbeMemory | None], Field(max_length=MAX_OBSERVATIONS)] | None = None
     """Memory of each target for its next probe, in the same order; null: unchanged."""
+    interfaces: Annotated[list[PublishedInterface | None], Field(max_length=MAX_OBSERVATIONS)] | None = None
+    """Published interfaces that were newly read, in the same order; null: unchanged."""
     shard: Annotated[int, Field(ge=0, le=MAX_SHARD, strict=True), INTEGRAL_FLOAT] | None = None
     """Shard of the results, with the token of the prober's lease on it.
 
@@ -72,7 +77,7 @@ class ObservationBatch(Body):
             raise PydanticCustomError("shard_and_token", "shard and fencing_token go together")
         if (self.shard is None) == (self.tokens is None):
             raise PydanticCustomError("shard_or_tokens", "expected shard and fencing_token, or tokens")
-        for name in ("memories", "ages_s", "numbers"):
+        for name in ("memories", "interfaces", "ages_s", "numbers"):
             given = getattr(self, name)
             if given is not None and len(given) != len(self.observations):
                 raise PydanticCustomError(name, "expected as many {name} as observations", {"name": name})

@@ -90,6 +90,10 @@ class ProbeMemory(BaseModel):
     card_etag: Annotated[str, Field(max_length=MAX_ETAG_CHARS)] | None = None
     card_digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
     """SHA-256 of its bytes."""
+    interface_digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """Digest of the published interface that was read last (`interface/published`)."""
+    interface_changes: Annotated[int, Field(ge=0, le=MAX_IN_ROW)] = 0
+    """Readings in a row that each found another published interface than the one before."""
     interface_url: _Url = None
     """The card's first interface that we can ask."""
     interface_binding: Annotated[str, Field(max_length=64)] | None = None

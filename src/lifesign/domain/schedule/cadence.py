@@ -253,6 +253,11 @@ def without_result(before: ProbeMemory, after: ProbeMemory) -> ProbeMemory:
     return after.model_copy(update={name: getattr(before, name) for name in _OF_A_RESULT})
 
 
+def without_card(memory: ProbeMemory) -> ProbeMemory:
+    """Return a memory with which the next reading of the card is as good as the first one."""
+    return memory.model_copy(update={"card_etag": None, "card_digest": None, "interface_digest": None})
+
+
 def without_failures(memory: ProbeMemory) -> ProbeMemory:
     """Return a memory without facts that delay the next probe: its agent registered again."""
     return memory.model_copy(

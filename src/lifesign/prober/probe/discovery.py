@@ -29,6 +29,7 @@ from lifesign.domain.observation.served_body import classify_card, is_absent
 from lifesign.http.redirects import joined, parsed
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.assertions import needs_body
+from lifesign.prober.probe.interface_reading import note_card, note_same_interface
 from lifesign.prober.probe.session import ProbeSession
 
 MAX_WORD_CHARS: Final = 64
@@ -37,7 +38,7 @@ MAX_TENANT_CHARS: Final = 128
 
 _OF_A_CARD: Final = (
     "card_url", "card_redirect", "card_etag", "card_digest", "interface_url", "health_url", "link_registry",
-    "link_agent_id",
+    "link_agent_id", "interface_digest",
 )  # fmt: skip
 """Facts that are forgotten if the card turns out to be another agent's."""
 # RFC 9110 8.8.3, without the octets of no alphabet: it is sent back as it came.
@@ -97,6 +98,7 @@ def _classify(visit: ProbeSession, url: URL, fetched: Fetched, etag: str | None)
     if fetched.is_unchanged:
         visit.card_etag, visit.card_place = etag, fetched.url
         visit.learned["card_read_at_s"] = visit.at_s
+        note_same_interface(visit)
         evidence = visit.recall("card_digest") if visit.keeps_evidence else None
         return visit.layer(fetched, ResultClass.OK, "", evidence)
     if fetched.result is not ResultClass.OK:
@@ -107,6 +109,7 @@ def _classify(visit: ProbeSession, url: URL, fetched: Fetched, etag: str | None)
     if not may_be_anothers and _is_as_it_was(visit, place, fetched, digest):
         visit.card_place = fetched.url
         _remember_reading(visit, place, fetched, digest)
+        note_same_interface(visit)
         return visit.layer(fetched, evidence=visit.keep(fetched.body))
     served = classify_card(fetched.body, is_json=fetched.is_json)
     if served.card is None:
@@ -122,6 +125,7 @@ def _classify(visit: ProbeSession, url: URL, fetched: Fetched, etag: str | None)
     visit.learned |= _interface_memory(served.card)
     visit.learned |= _claimed_agent(served.card)
     visit.learned["health_url"] = _first_health_url(visit)
+    note_card(visit, fetched.body, digest)
     return visit.layer(fetched, reason=_oddities(served.card), evidence=visit.keep(fetched.body))
 
 

@@ -115,6 +115,7 @@ class Prober:
         except Exception as defect:  # noqa: BLE001 - a defect in one probe must not end the others
             _log.exception("the probe of %s ended in a defect", entry.subject_id)
             visit.learned.clear()
+            visit.interface = None
             visit.checks = ()
             observation = self._observation(visit, discovery=_internal(defect))
         return ProbeReport(
@@ -123,6 +124,7 @@ class Prober:
             memory=self._memory(visit, observation),
             requests=visit.requests,
             contact=self._contacts.read(visit, observation),
+            interface=visit.interface,
         )
 
     def _memory(self, visit: ProbeSession, observation: Observation) -> ProbeMemory:

@@ -39,6 +39,7 @@ from lifesign.prober.results.ledger import TargetEntry
 from lifesign.prober.witness.target_contact import Exchange
 
 if TYPE_CHECKING:
+    from lifesign.domain.interface.published import Interface
     from lifesign.domain.observation.assertion import Assertion
 
 REQUESTS_IN_TIME: Final = 3
@@ -77,6 +78,9 @@ class KeepsEvidence(Protocol):
 
 class ProbeSession:
     """One probe while it lasts, and what it found out."""
+
+    interface: "Interface | None" = None
+    """Published interface, if it is not the one that was read before."""
 
     def __init__(
         self,

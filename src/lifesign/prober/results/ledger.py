@@ -12,6 +12,7 @@ from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.scope import CredentialScope
 from lifesign.domain.credentials.use import CredentialState
+from lifesign.domain.interface.published import Interface
 from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
@@ -105,6 +106,8 @@ class ProbeReport:
     """Number of requests: its host is left alone for so much longer. Not reported."""
     contact: Contact = NO_CONTACT
     """Not reported."""
+    interface: Interface | None = None
+    """Published interface, if this probe read another one than the one before."""
 
     @property
     def result(self) -> ResultClass:
@@ -124,6 +127,8 @@ class ShardBatch:
     """Numbers of the results, counted from 1 under this claim."""
     made_at_s: Sequence[float]
     """Times of the results, by `Clock.boot_s`."""
+    interfaces: Sequence[Interface | None] = ()
+    """Newly read interfaces of the targets, one place for each report; empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

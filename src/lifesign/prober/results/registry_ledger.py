@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from lifesign.client.registry import RegistryClient
 from lifesign.client.registry_errors import RegistryError, RegistryRefusal, is_final
+from lifesign.domain.interface.published import Form
 from lifesign.domain.models.observation_batch import (
     MAX_AGE_SECONDS,
     MAX_OBSERVATIONS,
@@ -41,6 +42,8 @@ T = TypeVar("T")
 
 # Asked otherwise it might be taken: the batch is at fault, not the way to the registry.
 _OUR_FAULT: Final = frozenset({400, 413, 415, 422})
+MAX_INTERFACES_BYTES: Final = 2_097_152
+"""Interfaces in one call, as JSON: a quarter of what the registry takes."""
 _NEVER_PROBED: Final = ProbeMemory()
 
 _log = logging.getLogger("lifesign.prober")
@@ -129,11 +132,13 @@ class RegistryLedger:
         news = NO_NEWS
         for some in _portions(batches):
             reports = [report for batch in some for report in batch.reports]
+            interfaces = interfaces_of(some)
             tokens = {batch.claim.shard: batch.claim.fencing_token for batch in some}
             answer = await _query(
                 self._client.shards.report(
                     [report.observation for report in reports],
                     memories=[report.memory for report in reports],
+                    interfaces=interfaces,
                     tokens=tokens,
                     ages_s=partial(ages_s, some, self._clock),
                     numbers=[number for batch in some for number in batch.numbers],
@@ -184,6 +189,17 @@ def ages_s(batches: Sequence[ShardBatch], clock: Clock) -> list[float]:
     return [min(max(0.0, now_s - at_s), MAX_AGE_SECONDS) for at_s in made_at_s]
 
 
+def interfaces_of(batches: Sequence[ShardBatch]) -> list[Form | None] | None:
+    """Return the newly read interfaces of all results, one place for each; None if there is none."""
+    if not any(batch.interfaces for batch in batches):
+        return None
+    return [
+        None if interface is None else interface.form
+        for batch in batches
+        for interface in batch.interfaces or [None] * len(batch.reports)
+    ]
+
+
 def news_of(
     silent_classes: Collection[str],
     confirmed_classes: Mapping[str, datetime],
@@ -200,26 +216,34 @@ def news_of(
 def _portions(batches: Sequence[ShardBatch]) -> Iterator[list[ShardBatch]]:
     """Cut batches into what the registry takes at once; one shard's results stay in their order."""
     some: list[ShardBatch] = []
-    room = MAX_OBSERVATIONS
+    count = size = 0
     for batch in batches:
         first = 0
-        while first < len(batch.reports):
-            until = first + room
-            some.append(
-                replace(
-                    batch,
-                    reports=batch.reports[first:until],
-                    numbers=batch.numbers[first:until],
-                    made_at_s=batch.made_at_s[first:until],
-                )
-            )
-            room -= len(some[-1].reports)
-            first = until
-            if room == 0:
+        for place in range(len(batch.reports)):
+            interface = batch.interfaces[place] if batch.interfaces else None
+            added = 0 if interface is None else len(interface.text)
+            if count == MAX_OBSERVATIONS or size + added > MAX_INTERFACES_BYTES:
+                if place > first:
+                    some.append(_part(batch, first, place))
                 yield some
-                some, room = [], MAX_OBSERVATIONS
+                some, count, size, first = [], 0, 0, place
+            count += 1
+            size += added
+        some.append(_part(batch, first, len(batch.reports)))
     if some:
         yield some
+
+
+def _part(batch: ShardBatch, first: int, until: int) -> ShardBatch:
+    if first == 0 and until == len(batch.reports):
+        return batch
+    return replace(
+        batch,
+        reports=batch.reports[first:until],
+        numbers=batch.numbers[first:until],
+        made_at_s=batch.made_at_s[first:until],
+        interfaces=batch.interfaces[first:until],
+    )
 
 
 def _entry(target: ProbeTarget) -> TargetEntry:

@@ -15,7 +15,13 @@ from lifesign.domain.observation.witness_rule import (
     is_second_request_in_time,
     ruling,
 )
-from lifesign.domain.schedule.cadence import Cadence, last_alive_s, with_backoff_restarted, without_result
+from lifesign.domain.schedule.cadence import (
+    Cadence,
+    last_alive_s,
+    with_backoff_restarted,
+    without_card,
+    without_result,
+)
 from lifesign.prober.definition.event_loop_lag import SelfCheck
 from lifesign.prober.network.clock import Clock
 from lifesign.prober.results.ledger import ProbeReport
@@ -101,6 +107,7 @@ class Intake:
             self._tally.note(probed.report.result, probed.ended_s)
             return
         self._note_contact(probed)
+        probed = self._with_interface_waiting(probed)
         report = self._discount_local_faults(probed)
         if report is not probed.report:
             probed = replace(probed, report=report)
@@ -148,6 +155,14 @@ class Intake:
         """Forget a failure that has a witness, without a second request: another worker has its target."""
         self._failures.asked_again -= 1
         failure.slot.is_busy = False
+
+    def _with_interface_waiting(self, probed: FinishedProbe) -> FinishedProbe:
+        """Let a newly read interface wait for a delivery; without room it is read again the next time."""
+        interface = probed.report.interface
+        if interface is None or self._reporter.interfaces.add(probed.slot, interface):
+            return probed
+        memory = without_card(probed.report.memory)
+        return replace(probed, report=replace(probed.report, memory=memory, interface=None))
 
     def _note_contact(self, probed: FinishedProbe) -> None:
         """Let an answer be a witness for others, and a failure none any more."""

@@ -22,6 +22,7 @@ from lifesign.prober.results.ledger import (
     outage_text,
 )
 from lifesign.prober.worker.outbox import Outbox, Result
+from lifesign.prober.worker.pending_interfaces import PendingInterfaces
 from lifesign.prober.worker.shards import Shard
 
 MAX_BATCH: Final = 500
@@ -54,6 +55,8 @@ class Reporter:
         """Number of results in the current call."""
         self.outage: Outage | None = None
         """Present if the ledger did not accept the last call."""
+        self.interfaces = PendingInterfaces()
+        """Interfaces that are delivered with the next result of their targets."""
         self._ledger = ledger
         self._outbox = outbox
         self._clock = clock
@@ -150,18 +153,23 @@ class Reporter:
         by_shard: dict[int, list[Result]] = {}
         for result in results:
             by_shard.setdefault(result.slot.shard.number, []).append(result)
+        interfaces = {id(result): found for result in results if (found := self.interfaces.of(result.slot))}
         batches = [
             ShardBatch(
                 claim=shard_claim,
                 reports=[result.report for result in of_shard],
                 numbers=[result.number for result in of_shard],
                 made_at_s=[result.made_at_s for result in of_shard],
+                interfaces=[interfaces.get(id(result)) for result in of_shard] if interfaces else (),
             )
             for of_shard in by_shard.values()
             if (shard_claim := of_shard[0].slot.shard.claim) is not None
         ]
         taken = await self._ledger.report(batches, self._interval_s)
         lost = set(taken.lost)
+        for result in results if interfaces else ():
+            if (interface := interfaces.get(id(result))) is not None and result.slot.shard.number not in lost:
+                self.interfaces.delivered(result.slot, interface)
         if self.outage is not None:
             _log.warning("the ledger takes results again")
         self.outage = None

@@ -1,8 +1,9 @@
-"""Background work on old data: unfinished imports and expired history.
+"""Background work on old data: unfinished imports, delayed events and expired history.
 
-An import whose client was killed is continued, as is one that an operator confirmed. Old probe sums, changes,
-finished imports, retired targets, histories of former agents and finished tasks are deleted. All of it runs
-in transactions of bounded size, in any number of server processes.
+An import whose client was killed is continued, as is one that an operator confirmed. Events of changed
+interfaces that had to wait for a day are made. Old probe sums, changes, interfaces, finished imports, retired
+targets, histories of former agents and finished tasks are deleted. All of it runs in transactions of bounded
+size, in any number of server processes.
 """
 
 import asyncio
@@ -10,17 +11,19 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from lifesign.domain.interface.version_rule import KEEP_VERSIONS_DAYS
 from lifesign.domain.lifecycle.agent_history import DAYS_KEPT
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.directories import ImportState
 from lifesign.domain.schedule.opt_out_proof import TOKEN_TTL_SECONDS
 from lifesign.domain.tasks.task_states import FINISHED
+from lifesign.registry.targets.interface_changes import make_due_events
 from lifesign.registry.targets.replace_listing import finish_one
 from lifesign.storage.agents import histories
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
-from lifesign.storage.probing import result_history
+from lifesign.storage.probing import interface_versions, result_history
 from lifesign.storage.targets import directories, opt_outs, target_rows
 from lifesign.storage.tasks import finished_tasks
 
@@ -81,6 +84,7 @@ class HistoryPruner:
     async def tidy_up(self) -> None:
         """Finish abandoned imports, and prune if the last time is long ago. Raise StoreUnavailable."""
         await finish_imports(self._database)
+        await make_due_events(self._database)
         now_s = await self._database.read(lambda transaction: transaction.now_s)
         # Also when the clock was set back.
         if self._pruned_at_s is None or not 0 <= now_s - self._pruned_at_s < PRUNE_SECONDS:
@@ -103,6 +107,7 @@ async def prune_history(database: Database, keep_tasks_days: float = KEEP_TASKS_
     await _repeated(database, partial(_forget_tasks, keep_days=keep_tasks_days))
     await _repeated(database, _forget_sums)
     await _repeated(database, _forget_changes)
+    await _repeated(database, _forget_interfaces)
     await _repeated(database, _forget_left)
     await _repeated(database, _forget_numbers)
     await database.write(_forget_unfinished)
@@ -132,6 +137,11 @@ def _forget_sums(transaction: Transaction) -> bool:
 def _forget_changes(transaction: Transaction) -> bool:
     before_s = transaction.now_s - KEEP_CHANGES_DAYS * DAY_SECONDS
     return result_history.forget_changes(transaction, before_s, CHUNK)
+
+
+def _forget_interfaces(transaction: Transaction) -> bool:
+    before_s = transaction.now_s - KEEP_VERSIONS_DAYS * DAY_SECONDS
+    return interface_versions.forget(transaction, before_s, CHUNK)
 
 
 def _forget_left(transaction: Transaction) -> bool:

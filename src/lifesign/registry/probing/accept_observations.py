@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.base.clock_skew import not_before
 from lifesign.domain.events.event import EventDraft
+from lifesign.domain.interface.published import Form
 from lifesign.domain.lifecycle.agent_history import OpenSlot, ended_slot
 from lifesign.domain.lifecycle.observed_facts import Observed, fold, with_document_age
 from lifesign.domain.lifecycle.status_table import Status
@@ -41,6 +42,7 @@ from lifesign.registry.api.call import checked
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.probing.claim_shards import prober_key, writer_name
 from lifesign.registry.probing.hand_out_witnesses import news_for_probers
+from lifesign.registry.targets.interface_changes import ReadInterface, note_interfaces
 from lifesign.registry.targets.link_decisions import note_cards
 from lifesign.registry.targets.target_results import Results
 from lifesign.registry.transitions import lease_events
@@ -94,6 +96,8 @@ class _Taken:
     holder: str
     """Holder of its shard."""
     memory: ProbeMemory | None
+    interface: Form | None
+    """Newly read interface."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,8 @@ def accept_observations(transaction: Transaction, call: Call) -> OperationReply 
             order = shards.tokens[_shard_of(subject)], batch.numbers[place]
             if results.take(subject, observation, memory, receipt, order):
                 holder = _holder_of(subject, shards)
-                taken.append(_Taken(subject_id, observation, receipt, holder, memory))
+                interface = batch.interfaces[place] if batch.interfaces else None
+                taken.append(_Taken(subject_id, observation, receipt, holder, memory, interface))
             else:
                 outcome = ReportOutcome.IGNORED
         outcomes.append(outcome)
@@ -147,12 +152,13 @@ def accept_observations(transaction: Transaction, call: Call) -> OperationReply 
     cards = _cards(named, memories, outcomes)
     # Before any event is appended: link decisions lock claims first, then the log.
     note_cards(transaction, _card_claims(taken, known))
+    changed = note_interfaces(transaction, _read_interfaces(taken, known)) if batch.interfaces else []
     _note_doubles(transaction, taken, known)
     _find_agents(transaction, taken, known, cards)
     folded = iter(_fold_in(transaction, taken, known, verdict_context_in(row)))
     decided = [next(folded) if outcome is None else outcome for outcome in outcomes]
     _follow_cards(transaction, known, cards)
-    event_log.append(transaction, shards.drafts)
+    event_log.append(transaction, [*shards.drafts, *changed])
     for holder, sums in reported.items():
         prober_reports.add(transaction, holder, transaction.now_s, sums)
     results.store_sums(transaction)
@@ -321,6 +327,26 @@ def _card_claims(taken: Iterable[_Taken], known: _LockedSubjects) -> list[CardFo
         elif memory is not None or discovery.result is ResultClass.NOT_AN_AGENT:
             said[target] = CardFound(target, each.receipt.at_s, None, None)
     return list(said.values())
+
+
+def _read_interfaces(taken: Iterable[_Taken], known: _LockedSubjects) -> list[ReadInterface]:
+    """Return the interfaces that were newly read; a target that becomes an agent now is none yet."""
+    found = []
+    for each in taken:
+        target, agent = known.subjects[each.subject_id].target, known.agents.get(each.subject_id)
+        if target is not None and each.interface is not None:
+            is_there = agent is not None and agent.status != Status.DEREGISTERED
+            found.append(
+                ReadInterface(
+                    target=target,
+                    target_id=each.subject_id,
+                    agent_id=agent.agent_id if agent is not None and is_there else None,
+                    form=each.interface,
+                    changes_in_row=0 if each.memory is None else each.memory.interface_changes,
+                    at_s=each.receipt.at_s,
+                )
+            )
+    return found
 
 
 def _note_doubles(transaction: Transaction, taken: Iterable[_Taken], known: _LockedSubjects) -> None:

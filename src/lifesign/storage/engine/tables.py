@@ -439,6 +439,31 @@ listings = Table(
     sqlite_with_rowid=False,
 )
 
+interface_versions = Table(
+    "interface_versions",
+    metadata,
+    Column("target", RowNumber, ForeignKey("targets.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False, comment="counted from 1"),
+    Column("seen_at_s", Double, nullable=False, comment="when a probe read it"),
+    Column("until_s", Double, comment="when the next version took its place; null: it is the newest"),
+    Column("digest", String(64), nullable=False, comment="SHA-256 of the body"),
+    Column("body", Text, nullable=False, comment="published.Interface as canonical JSON"),
+    Index("ix_interface_versions_until_s", "until_s", sqlite_where=text("until_s IS NOT NULL"),
+          postgresql_where=text("until_s IS NOT NULL")),
+)  # fmt: skip
+
+interface_states = Table(
+    "interface_states",
+    metadata,
+    Column("target", RowNumber, ForeignKey("targets.id", ondelete="CASCADE"), primary_key=True),
+    Column("newest", Integer, nullable=False, comment="number of the newest version"),
+    Column("baseline", Integer, nullable=False, comment="version that the next event is compared with"),
+    Column("notified_at_s", Double, comment="when the last event was made"),
+    Column("due_at_s", Double, comment="when the next event is due; null: nothing has changed since"),
+    Index("ix_interface_states_due_at_s", "due_at_s", sqlite_where=text("due_at_s IS NOT NULL"),
+          postgresql_where=text("due_at_s IS NOT NULL")),
+)  # fmt: skip
+
 result_changes = Table(
     "result_changes",
     metadata,

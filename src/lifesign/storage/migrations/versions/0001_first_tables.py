@@ -44,6 +44,8 @@ def upgrade() -> None:
     _create_liveness()
     _create_observed()
     _create_probe_results()
+    _create_interface_versions()
+    _create_interface_states()
     _create_result_changes()
     _create_target_claims()
     _create_tasks()
@@ -631,6 +633,57 @@ def _create_probe_results() -> None:
         postgresql_with={"fillfactor": 70},
     )
     op.create_index("ix_probe_results_result_target", "probe_results", ["result", "target"])
+
+
+def _create_interface_versions() -> None:
+    op.create_table(
+        "interface_versions",
+        sa.Column("target", _ROW_NUMBER, nullable=False),
+        sa.Column("number", sa.Integer(), autoincrement=False, nullable=False, comment="counted from 1"),
+        sa.Column("seen_at_s", sa.Double(), nullable=False, comment="when a probe read it"),
+        sa.Column(
+            "until_s", sa.Double(), comment="when the next version took its place; null: it is the newest"
+        ),
+        sa.Column("digest", sa.String(64), nullable=False, comment="SHA-256 of the body"),
+        sa.Column("body", sa.Text(), nullable=False, comment="published.Interface as canonical JSON"),
+        sa.PrimaryKeyConstraint("target", "number", name="pk_interface_versions"),
+        sa.ForeignKeyConstraint(
+            ["target"], ["targets.id"], name="fk_interface_versions_target", ondelete="CASCADE"
+        ),
+    )
+    op.create_index(
+        "ix_interface_versions_until_s",
+        "interface_versions",
+        ["until_s"],
+        sqlite_where=sa.text("until_s IS NOT NULL"),
+        postgresql_where=sa.text("until_s IS NOT NULL"),
+    )
+
+
+def _create_interface_states() -> None:
+    op.create_table(
+        "interface_states",
+        sa.Column("target", _ROW_NUMBER, nullable=False),
+        sa.Column("newest", sa.Integer(), nullable=False, comment="number of the newest version"),
+        sa.Column(
+            "baseline", sa.Integer(), nullable=False, comment="version that the next event is compared with"
+        ),
+        sa.Column("notified_at_s", sa.Double(), comment="when the last event was made"),
+        sa.Column(
+            "due_at_s", sa.Double(), comment="when the next event is due; null: nothing has changed since"
+        ),
+        sa.PrimaryKeyConstraint("target", name="pk_interface_states"),
+        sa.ForeignKeyConstraint(
+            ["target"], ["targets.id"], name="fk_interface_states_target", ondelete="CASCADE"
+        ),
+    )
+    op.create_index(
+        "ix_interface_states_due_at_s",
+        "interface_states",
+        ["due_at_s"],
+        sqlite_where=sa.text("due_at_s IS NOT NULL"),
+        postgresql_where=sa.text("due_at_s IS NOT NULL"),
+    )
 
 
 def _create_result_changes() -> None:

@@ -1,0 +1,40 @@
+"""Reading of the published interface in a probe: whether it is another one than before.
+
+A card that is the same byte for byte is not read again, so that an unchanged card costs nothing.
+"""
+
+from lifesign.domain.interface.card_interface import read_card_interface
+from lifesign.domain.interface.published import Interface, interface_with
+from lifesign.domain.observation.probe_memory import MAX_IN_ROW
+from lifesign.prober.probe.session import ProbeSession
+
+
+def note_same_interface(visit: ProbeSession) -> None:
+    """Note that what was read is unchanged."""
+    if visit.entry.memory.interface_changes:
+        visit.learned["interface_changes"] = 0
+
+
+def note_card(visit: ProbeSession, body: bytes, digest: str) -> None:
+    """Note the interface of a card that was read; `digest` is that of its bytes."""
+    memory = visit.entry.memory
+    if memory.interface_digest is not None and digest == memory.card_digest:
+        note_same_interface(visit)
+        return
+    interface = read_card_interface(body)
+    if interface is not None:
+        note_interface(visit, interface)
+
+
+def note_interface(visit: ProbeSession, interface: Interface) -> None:
+    """Note an interface that was read; it is reported if it is another one than before."""
+    memory = visit.entry.memory
+    # Parsing may have put together a secret that was escaped in the body.
+    interface = interface_with(interface, visit.without_secrets)
+    if interface.digest == memory.interface_digest:
+        note_same_interface(visit)
+        return
+    visit.interface = interface
+    visit.learned["interface_digest"] = interface.digest
+    if memory.interface_digest is not None:
+        visit.learned["interface_changes"] = min(memory.interface_changes + 1, MAX_IN_ROW)

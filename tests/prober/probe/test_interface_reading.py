@@ -1,0 +1,72 @@
+"""Reading of published interfaces in probes, with cards from a real server."""
+
+import json
+from typing import Any
+
+import pytest
+from tests.support.agent_check import card
+from tests.support.hostile_server import CARD_PATH, answer, as_json, serving
+from tests.support.probing import Probes, probing
+
+from lifesign.domain.interface.card_interface import card_interface
+from lifesign.domain.interface.published import Interface
+
+CARD_ONLY: dict[str, Any] = {"ask": {"card": True, "transport": False, "health": False}}
+
+
+async def read(probes: Probes, url: str) -> tuple[Interface | None, int]:
+    """Probe; return the interface that is reported, and how many readings in a row found another one."""
+    report = await probes.report(url)
+    return report.interface, probes.memory.interface_changes
+
+
+async def test_a_card_is_reported_when_it_is_new_and_when_it_changes() -> None:
+    async with serving({CARD_PATH: as_json(card())}) as server, probing(**CARD_ONLY) as probes:
+        interface, changes = await read(probes, server.url)
+        assert interface is not None
+        assert interface.digest == card_interface(card()).digest == probes.memory.interface_digest
+        assert changes == 0
+        assert await read(probes, server.url) == (None, 0)
+        server.replies[CARD_PATH] = as_json(card(name="Another"))
+        interface, changes = await read(probes, server.url)
+        assert interface is not None
+        assert (interface.form["name"], changes) == ("Another", 1)
+        assert await read(probes, server.url) == (None, 0)
+
+
+async def test_another_signature_or_order_is_no_change() -> None:
+    async with serving({CARD_PATH: as_json(card())}) as server, probing(**CARD_ONLY) as probes:
+        await probes.see(server.url)
+        digest = probes.memory.card_digest
+        server.replies[CARD_PATH] = as_json(dict(reversed(card(signatures=[{"protected": "x"}]).items())))
+        assert await read(probes, server.url) == (None, 0)
+        assert probes.memory.card_digest != digest
+
+
+async def test_a_card_that_is_unchanged_by_its_tag_ends_a_row_of_changes() -> None:
+    async with serving({}) as server, probing(**CARD_ONLY) as probes:
+        for number in range(3):
+            server.replies[CARD_PATH] = as_json(card(name=f"N{number}"), ETag='"t"')
+            _, changes = await read(probes, server.url)
+            assert changes == number
+        server.replies[CARD_PATH] = answer(304, ETag='"t"')
+        assert await read(probes, server.url) == (None, 0)
+
+
+async def test_what_is_no_card_is_no_interface() -> None:
+    async with serving({CARD_PATH: as_json({"a": 1})}) as server, probing(**CARD_ONLY) as probes:
+        assert await read(probes, server.url) == (None, 0)
+    assert probes.memory.interface_digest is None
+
+
+async def test_a_secret_in_the_card_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "canary-0123456789"
+    monkeypatch.setenv("DRIFT_TOKEN", secret)
+    escaped = json.dumps(card(name=f"echo {secret}")).replace("canary", "c\\u0061nary").encode()
+    async with serving({CARD_PATH: answer(200, escaped, Content_Type="application/json")}) as server:
+        credentials = [{"name": "lab", "origin": server.url, "bearer": {"env": "DRIFT_TOKEN"}}]
+        async with probing(**CARD_ONLY, credentials=credentials) as probes:
+            interface, _ = await read(probes, server.url)
+    assert interface is not None
+    assert secret not in json.dumps(interface.form, ensure_ascii=False)
+    assert interface.digest == probes.memory.interface_digest

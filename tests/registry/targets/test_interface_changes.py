@@ -1,0 +1,216 @@
+"""Versions of published interfaces, and the events about their changes."""
+
+import logging
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from tests.registry.events.test_verify_events import report as log_report
+from tests.support.databases import WoundClock
+from tests.support.directory_api import put
+from tests.support.registry_api import RegistryApi
+
+from lifesign.domain.interface.card_interface import card_interface
+from lifesign.domain.interface.published import Interface
+from lifesign.domain.interface.version_rule import EVENT_SECONDS, MAX_VERSIONS, UNSTABLE_READINGS
+from lifesign.domain.models.base import moment
+from lifesign.domain.net.target import target_id
+from lifesign.registry.backup.prune_history import DAY_SECONDS, HistoryPruner
+from lifesign.storage.engine.transaction import Transaction
+
+pytestmark = pytest.mark.both_databases
+
+URL = "https://agent.example/"
+TARGET = target_id(URL)
+SKILLS = [{"id": name, "name": name} for name in ("add", "sub")]
+
+
+def card(**members: Any) -> Interface:
+    return card_interface({"name": "Adder", "url": f"{URL}a2a", "skills": SKILLS, **members})
+
+
+@pytest.fixture(autouse=True)
+async def listed(api: RegistryApi) -> None:
+    await put(api, "dir", "one", [URL])
+
+
+async def read(
+    api: RegistryApi, clock: WoundClock, interface: Interface | None, in_row: int = 0, result: str = "ok"
+) -> None:
+    """Report a probe that read an interface; None: it found the one of before."""
+    clock.advance(1)
+    seen = {"target_url": URL, "observed_at": moment(clock.at_s).isoformat(), "discovery": {"result": result}}
+    memory: dict[str, Any] = {"card_url": URL, "interface_changes": in_row}
+    forms: dict[str, Any] = {} if interface is None else {"interfaces": [interface.form]}
+    answer = await api.report(seen, memories=[memory], **forms)
+    assert answer.status == 200, answer.body
+
+
+async def events(api: RegistryApi) -> list[dict[str, Any]]:
+    found = await api.events()
+    return [event["payload"] for event in found if event["type"] == "target.interface_changed"]
+
+
+async def rows(api: RegistryApi, query: str) -> list[tuple[Any, ...]]:
+    def find(transaction: Transaction) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in transaction.connection.execute(text(query))]
+
+    return await api.database.read(find)
+
+
+async def versions(api: RegistryApi) -> list[tuple[int, str]]:
+    return [(number, digest) for number, digest in await rows(
+        api, "SELECT number, digest FROM interface_versions ORDER BY number"
+    )]  # fmt: skip
+
+
+async def test_a_removed_skill_is_one_breaking_event(api: RegistryApi, clock: WoundClock) -> None:
+    first, second = card(), card(skills=SKILLS[:1])
+    await read(api, clock, first)
+    assert await events(api) == []
+    await read(api, clock, second, 1)
+    assert await events(api) == [
+        {
+            "agent_id": TARGET,
+            "target_id": TARGET,
+            "previous_version": 1,
+            "version": 2,
+            "breaking": True,
+            "changes": [{"pointer": "/skills/sub", "change": "removed", "breaking": True}],
+            "omitted": 0,
+        }
+    ]
+    assert await versions(api) == [(1, first.digest), (2, second.digest)]
+    # The newest version alone is current.
+    assert await rows(api, "SELECT number FROM interface_versions WHERE until_s IS NULL") == [(2,)]
+
+
+async def test_the_same_interface_reported_again_is_no_version(api: RegistryApi, clock: WoundClock) -> None:
+    await read(api, clock, card())
+    await read(api, clock, card())
+    await read(api, clock, None)
+    assert [number for number, _ in await versions(api)] == [1]
+    assert await events(api) == []
+
+
+async def test_changes_within_a_day_are_one_event_a_day_later(api: RegistryApi, clock: WoundClock) -> None:
+    pruner = HistoryPruner(api.database)
+    await read(api, clock, card())
+    for in_row, name in enumerate(("B", "C"), start=1):
+        await read(api, clock, card(name=name), in_row)
+    await read(api, clock, card(name="D", skills=[]), 1)
+    await pruner.tidy_up()
+    assert [event["version"] for event in await events(api)] == [2]
+    clock.advance(EVENT_SECONDS)
+    await pruner.tidy_up()
+    await pruner.tidy_up()
+    found = await events(api)
+    assert [(event["previous_version"], event["version"]) for event in found] == [(1, 2), (2, 4)]
+    assert {change["pointer"] for change in found[1]["changes"]} == {"/name", "/skills/add", "/skills/sub"}
+
+
+async def test_a_change_that_is_taken_back_within_a_day_makes_no_event(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await read(api, clock, card())
+    await read(api, clock, card(name="B"), 1)
+    await read(api, clock, card(name="C"), 1)
+    await read(api, clock, card(name="B"), 1)
+    clock.advance(EVENT_SECONDS)
+    await HistoryPruner(api.database).tidy_up()
+    assert len(await events(api)) == 1
+    assert await rows(api, "SELECT baseline, due_at_s FROM interface_states") == [(4, None)]
+
+
+async def test_an_interface_that_differs_at_each_reading_is_logged_once_and_kept_bounded(
+    api: RegistryApi, clock: WoundClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    pruner = HistoryPruner(api.database)
+    await read(api, clock, card())
+    with caplog.at_level(logging.WARNING, "lifesign.registry"):
+        for number in range(1, 41):
+            clock.advance(EVENT_SECONDS)
+            await read(api, clock, card(name=f"N{number}"), number)
+            await pruner.tidy_up()
+    assert len([record for record in caplog.records if TARGET in record.getMessage()]) == 1
+    assert len(await events(api)) == UNSTABLE_READINGS - 1
+    assert (await versions(api))[-1] == (UNSTABLE_READINGS + 1, card(name="N40").digest)
+    # As soon as a reading finds what the one before found, the last change is an event.
+    await read(api, clock, None)
+    clock.advance(2 * EVENT_SECONDS)
+    await pruner.tidy_up()
+    assert [event["version"] for event in await events(api)] == [2, 3, 4]
+
+
+async def test_at_most_twenty_versions_with_the_one_of_the_last_event(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await read(api, clock, card())
+    for number in range(1, 31):
+        await read(api, clock, card(name=f"N{number}"), 1)
+    kept = [number for number, _ in await versions(api)]
+    assert len(kept) == MAX_VERSIONS
+    assert kept == [2, *range(13, 32)]
+    assert len(await events(api)) == 1
+
+
+async def test_replaced_versions_go_after_ninety_days_and_the_newest_stays(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await read(api, clock, card())
+    clock.advance(200 * DAY_SECONDS)
+    await read(api, clock, card(name="B"), 1)
+    await HistoryPruner(api.database).tidy_up()
+    # It was the newest one until now.
+    assert [number for number, _ in await versions(api)] == [1, 2]
+    clock.advance(91 * DAY_SECONDS)
+    await HistoryPruner(api.database).tidy_up()
+    assert [number for number, _ in await versions(api)] == [2]
+
+
+async def test_a_target_that_never_showed_life_has_versions_and_no_events(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    # Its card could be read only in part: nothing here shows an agent.
+    await read(api, clock, card(), result="timeout")
+    await read(api, clock, card(name="B"), 1, result="timeout")
+    assert [number for number, _ in await versions(api)] == [1, 2]
+    assert await events(api) == []
+    assert await rows(api, "SELECT baseline, due_at_s FROM interface_states") == [(2, None)]
+
+
+async def test_more_changes_than_an_event_names_are_counted(api: RegistryApi, clock: WoundClock) -> None:
+    await read(api, clock, card(skills=[{"id": f"s{number:03}"} for number in range(150)]))
+    await read(api, clock, card(skills=[]), 1)
+    (event,) = await events(api)
+    assert (len(event["changes"]), event["omitted"], event["breaking"]) == (32, 118, True)
+
+
+async def test_hostile_names_do_not_break_the_log(api: RegistryApi, clock: WoundClock) -> None:
+    await read(api, clock, card())
+    form = {"kind": "agent_card", "skills": {"\u0000\u2028\u202e" * 90 + "/~": {"name": "x"}}, "tools": [1]}
+    clock.advance(1)
+    seen = {"target_url": URL, "observed_at": moment(clock.at_s).isoformat(), "discovery": {"result": "ok"}}
+    assert (await api.report(seen, interfaces=[form])).status == 200
+    (event,) = await events(api)
+    assert event["breaking"]
+    assert (await log_report(api)).is_good
+
+
+@pytest.mark.parametrize(
+    "interfaces",
+    [[], [{"kind": "other"}], [{"kind": "agent_card", "name": "x" * 40_000}], ["text"]],
+)
+async def test_what_is_no_interface_is_refused(
+    api: RegistryApi, clock: WoundClock, interfaces: list[Any]
+) -> None:
+    seen = {"target_url": URL, "observed_at": moment(clock.at_s).isoformat(), "discovery": {"result": "ok"}}
+    assert (await api.report(seen, interfaces=interfaces)).status in {400, 422}
+    assert await versions(api) == []
+
+
+async def test_versions_go_with_their_target(api: RegistryApi, clock: WoundClock) -> None:
+    await read(api, clock, card())
+    assert (await api.ask("DELETE", f"/api/v1/agents/{TARGET}/record")).status == 200
+    assert await rows(api, "SELECT number FROM interface_versions") == []
+    assert await rows(api, "SELECT target FROM interface_states") == []
