@@ -16,7 +16,7 @@ from lifesign.cli.commands.database import database
 from lifesign.cli.commands.directories import directories
 from lifesign.cli.commands.erase import erase
 from lifesign.cli.commands.events import events
-from lifesign.cli.commands.history import history
+from lifesign.cli.commands.history import compare, history, versions
 from lifesign.cli.commands.keys import keys
 from lifesign.cli.commands.link import link
 from lifesign.cli.commands.maintenance import maintenance
@@ -133,6 +133,8 @@ _application.command(context_settings=_CONTEXT)(recheck)
 _application.add_typer(targets, context_settings=_CONTEXT)
 _application.add_typer(directories, context_settings=_CONTEXT)
 agents.command()(history)
+agents.command()(versions)
+agents.command()(compare)
 agents.command()(maintenance)
 agents.command()(link)
 agents.command()(erase)

@@ -5,6 +5,7 @@ from typing import Literal, Protocol, TypedDict, Unpack
 
 from lifesign.client.registry_connection import Question, RegistryConnection, path_of, query_of, texts
 from lifesign.client.registry_errors import InvalidAnswer
+from lifesign.domain.models.interface_versions import InterfaceComparison, InterfaceVersions
 from lifesign.domain.models.targets import RecheckRecord, TargetList, TargetRecord, TargetSummary
 from lifesign.domain.observation.results import ResultClass
 
@@ -88,6 +89,25 @@ class RegistryTargets:
         """Return one target; NotFound if nothing of this id was ever probed."""
         question = Question(method="GET", path=path_of("targets", target_id), may_repeat=True)
         return await self._connection.ask_for(TargetRecord, question)
+
+    async def interface_versions(self, target_id: str) -> InterfaceVersions:
+        """Return the kept versions of a target's published interface, the newest first; NotFound."""
+        path = path_of("targets", target_id, "interface-versions")
+        return await self._connection.ask_for(
+            InterfaceVersions, Question(method="GET", path=path, may_repeat=True)
+        )
+
+    async def compare_interfaces(
+        self, target_id: str, *, previous_version: int | None = None, version: int | None = None
+    ) -> InterfaceComparison:
+        """Compare two versions of a target's published interface, as usual the newest two; NotFound."""
+        question = Question(
+            method="GET",
+            path=path_of("targets", target_id, "interface-versions", "comparison"),
+            query=query_of(previous_version=previous_version, version=version),
+            may_repeat=True,
+        )
+        return await self._connection.ask_for(InterfaceComparison, question)
 
     async def recheck(self, target_id: str) -> RecheckRecord:
         """Request a probe of a target now.

@@ -20,6 +20,8 @@ from lifesign.registry.views.key_names import keys_in, names_of_keys
 from lifesign.registry.views.target_names import places_in
 from lifesign.storage.engine.transaction import Transaction
 
+MAX_POINTERS: Final = 3
+"""Changes of an interface that a line names."""
 NOTABLE: Final = tuple(
     kind
     for kind in EventType
@@ -220,6 +222,10 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
     EventType.AGENT_COMMAND_HONOURED: lambda said: f"follows the command: {said['command']}",
     EventType.AGENT_COMMAND_EXPIRED: lambda said: f"did not get the command {said['command']} in time",
     EventType.AGENT_ERASED: lambda said: f"erased, with the payloads of {pluralize(said['events'], 'event')}",
+    EventType.TARGET_INTERFACE_CHANGED: lambda said: (
+        f"{'breaking changes' if said['breaking'] else 'changes'} of its interface: "
+        f"{', '.join(change['pointer'] for change in said['changes'][:MAX_POINTERS])}"
+    ),
     EventType.COORDINATOR_LOST: lambda said: f"a coordinator is dead ({as_words(said['reason'])})",
     EventType.LEASE_ACQUIRED: lambda said: f"granted to {said['holder']}, token {said['fencing_token']}",
     EventType.LEASE_RELEASED: lambda said: f"released by {said['holder']} ({as_words(said['reason'])})",

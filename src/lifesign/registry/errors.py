@@ -307,6 +307,15 @@ class TargetNotFound(LifesignError):
         self.target_id = target_id[:128]
 
 
+class InterfaceVersionNotFound(LifesignError):
+    """No version of this number is kept of the target's published interface."""
+
+    def __init__(self, target_id: str, version: int) -> None:
+        super().__init__(f"no version {version} of the interface of {target_id!r} is kept")
+        self.target_id = target_id
+        self.version = version
+
+
 class TargetGone(LifesignError):
     """It is no target any more; `reason` says why."""
 

@@ -19,6 +19,7 @@ from lifesign.registry.leases import find_leases, write_state
 from lifesign.registry.probing import accept_observations, claim_shards, monitor_api, show_census
 from lifesign.registry.targets import (
     claim_target,
+    compare_interfaces,
     feed_targets,
     import_directory,
     list_targets,
@@ -64,6 +65,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *claim_shards.OPERATIONS,
     *feed_targets.OPERATIONS,
     *list_targets.OPERATIONS,
+    *compare_interfaces.OPERATIONS,
     *recheck_target.OPERATIONS,
     *show_census.OPERATIONS,
     *opt_out_origins.OPERATIONS,

@@ -7,7 +7,10 @@ from tests.support.dashboard_sample import KEYS
 from tests.support.dashboard_visitor import Page
 
 from lifesign.domain.access.permissions import Role
+from lifesign.domain.interface.card_interface import card_interface
+from lifesign.registry.targets.interface_changes import ReadInterface, note_interfaces
 from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.targets import target_rows
 
 AGENT = "/agents/translator"
 
@@ -85,6 +88,26 @@ def test_observations_from_before_a_new_registration_are_shown(acted: Sample) ->
     text = visitor.get(AGENT).text
     assert "Last probe answers" in text
     assert "none since it registered; the last one before was at" in text
+
+
+def test_versions_of_the_interface_are_listed_with_what_breaks_callers(acted: Sample) -> None:
+    visitor = acted.visitor(Role.READER)
+    assert 'data-part="interface"' not in visitor.get(AGENT).html
+
+    def publish(transaction: Transaction) -> None:
+        (target,) = target_rows.of_agent(transaction, "translator")
+        for row, name in enumerate(("<b>old</b>", "new")):
+            form = card_interface({"name": "T", "skills": [{"id": name}]}).form
+            read = ReadInterface(target, "translator", None, form, row, transaction.now_s)
+            note_interfaces(transaction, [read])
+
+    acted.server.write(publish)
+    html = visitor.get(AGENT).html
+    (table,) = re.findall(r'data-part="interface">.*?<tbody>(.*?)</tbody>', html, re.DOTALL)
+    assert re.findall(r"<th scope=\"row\">([^<]*)</th>", table) == [
+        "/skills/&lt;b&gt;old&lt;~1b&gt;", "/skills/new",
+    ]  # fmt: skip
+    assert table.count("note-failing") == 1
 
 
 def test_what_a_hostile_agent_says_is_text(sample: Sample) -> None:

@@ -1,8 +1,9 @@
-"""Command that shows an agent's history."""
+"""Commands that show an agent's history, and the versions of its published interface."""
 
 import sys
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,15 +16,21 @@ from lifesign.domain.net.peer_text import printable
 
 if TYPE_CHECKING:
     from lifesign.domain.models.history import AgentHistory, SlotShown, SpreadShown
+    from lifesign.domain.models.interface_versions import (
+        InterfaceComparison,
+        InterfaceVersions,
+        ListedVersion,
+    )
 
+_Agent = Annotated[
+    str,
+    typer.Argument(metavar="AGENT_ID|URL", help="Id of the agent, or the URL under which it is probed."),
+]
 _HEADS = ("ALIVE", "FAILED", "UNKNOWN", "ANSWER ms", "RATIO", "ERRORS", "P50 ms", "P99 ms")
 
 
 def history(
-    agent: Annotated[
-        str,
-        typer.Argument(metavar="AGENT_ID|URL", help="Id of the agent, or the URL under which it is probed."),
-    ],
+    agent: _Agent,
     *,
     by_day: Annotated[
         bool,
@@ -106,3 +113,112 @@ def _ms(milliseconds: float) -> str:
 def _pair(mean: str, worst: str) -> str:
     """Return both; the mean alone where they are the same."""
     return mean if mean == worst else f"{mean} / {worst}"
+
+
+def versions(
+    agent: _Agent,
+    *,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """List the versions of an agent's published interface, the newest first.
+
+    CHANGES counts the differences from the version before. BREAKING says whether any of them breaks callers.
+
+    \b
+    Examples:
+      lifesign agents versions billing-1
+      lifesign agents versions https://agent.example --json | jq '.versions[] | select(.breaking)'
+
+    \b
+    Keys of --json:
+      versions      version, seen_at, until, digest, changes, breaking
+      is_unstable   whether each of the latest readings found another interface
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    found: InterfaceVersions = ask(
+        lambda client: with_agent_id(client.targets.interface_versions, client.targets, agent),
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    if as_json:
+        write_json(sys.stdout, found.model_dump(mode="json", exclude_none=True))
+        return
+    if not found.versions:
+        sys.stdout.write("no probe has read its interface\n")
+        return
+    write_table(
+        sys.stdout,
+        ("VERSION", "SEEN (UTC)", "CHANGES", "BREAKING", "DIGEST"),
+        map(_version_row, found.versions),
+    )
+    if found.is_unstable:
+        sys.stdout.write("unstable: each of the latest readings found another interface\n")
+
+
+def _version_row(version: "ListedVersion") -> tuple[str, ...]:
+    return (
+        str(version.version),
+        f"{version.seen_at:%Y-%m-%d %H:%M}",
+        "-" if version.changes is None else str(version.changes),
+        "-" if version.breaking is None else ("yes" if version.breaking else "no"),
+        version.digest[:16],
+    )
+
+
+def compare(
+    agent: _Agent,
+    *,
+    previous: Annotated[
+        int | None,
+        typer.Option(
+            "--previous", metavar="NUMBER", min=1, help="Older version; without it, the one before --version."
+        ),
+    ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option("--version", metavar="NUMBER", min=1, help="Newer version; without it, the newest."),
+    ] = None,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """Compare two versions of an agent's published interface.
+
+    \b
+    Examples:
+      lifesign agents compare billing-1
+      lifesign agents compare billing-1 --previous 2 --version 5
+      lifesign agents compare billing-1 --json | jq '.changes[] | select(.breaking)'
+
+    \b
+    Keys of --json:
+      changes    pointer, change (added, changed or removed), breaking
+      breaking   whether any change breaks callers   omitted   number of further changes
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    found: InterfaceComparison = ask(
+        lambda client: with_agent_id(
+            partial(client.targets.compare_interfaces, previous_version=previous, version=version),
+            client.targets,
+            agent,
+        ),
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    if as_json:
+        write_json(sys.stdout, found.model_dump(mode="json", exclude_none=True))
+        return
+    if not found.changes:
+        sys.stdout.write(f"versions {found.previous_version} and {found.version} do not differ\n")
+        return
+    write_table(
+        sys.stdout,
+        ("CHANGE", "BREAKING", "POINTER"),
+        ((each.change, "yes" if each.breaking else "no", each.pointer) for each in found.changes),
+    )
+    if found.omitted:
+        sys.stdout.write(f"and {found.omitted} more\n")

@@ -32,6 +32,7 @@ from lifesign.storage.events import event_log
 if TYPE_CHECKING:
     from lifesign.domain.models.agents import AgentRecord
     from lifesign.domain.models.history import AgentHistory
+    from lifesign.domain.models.interface_versions import InterfaceVersions
 
 EVENTS_SHOWN = 25
 CHANGES_READ = 200
@@ -83,6 +84,7 @@ def show_agent(context: RequestContext, request: Request) -> Mapping[str, Any]:
         "number_names": charts.NUMBERS,
         "notes": numbers.notes,
         "recent": "" if agent.observed is None else agent.observed.recent_interactions,
+        "interface": _interface(context, agent_id),
         "events": lines_of(transaction, event_log.latest(transaction, limit=EVENTS_SHOWN, agent_id=agent_id)),
         "leases": context.ask("GET", "/api/v1/leases", query={"holder": agent_id, "limit": LEASES_SHOWN}),
         "tasks": context.ask("GET", "/api/v1/tasks", query={"holder": agent_id, "limit": TASKS_SHOWN}),
@@ -161,6 +163,21 @@ def take_back(context: RequestContext, request: Request, _form: Mapping[str, str
     agent_id = request.path_params["agent_id"]
     context.ask("DELETE", f"{_AGENT}/override", agent_id=agent_id)
     return "undeclared"
+
+
+def _interface(context: RequestContext, agent_id: str) -> Mapping[str, Any] | None:
+    """Return the versions of its published interface, and what changed last; None if none was read."""
+    versions = "/api/v1/targets/{target_id}/interface-versions"
+    try:
+        found: InterfaceVersions = context.ask("GET", versions, target_id=agent_id)
+    except TargetNotFound:
+        return None
+    if not found.versions:
+        return None
+    last = None
+    if len(found.versions) > 1:
+        last = context.ask("GET", f"{versions}/comparison", target_id=agent_id, query={})
+    return {"is_unstable": found.is_unstable, "versions": found.versions, "last": last}
 
 
 def _target(context: RequestContext, agent_id: str) -> TargetRecord | None:

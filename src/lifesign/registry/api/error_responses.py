@@ -33,6 +33,7 @@ STATUS_AND_CODE: Mapping[type[LifesignError], tuple[int, str]] = MappingProxyTyp
     errors.KeyNotFound:       (404, "key_not_found"),
     errors.PoolNotFound:      (404, "pool_not_found"),
     errors.TargetNotFound:    (404, "target_not_found"),
+    errors.InterfaceVersionNotFound: (404, "interface_version_not_found"),
     errors.NetworkClassNotFound: (404, "network_class_not_found"),
     errors.DirectoryNotFound: (404, "directory_not_found"),
     errors.ImportNotFound:    (404, "import_not_found"),
