@@ -12,6 +12,7 @@ from lifesign.cli.commands.backup import backup, restore
 from lifesign.cli.commands.census import census
 from lifesign.cli.commands.check import check
 from lifesign.cli.commands.crawl import crawl
+from lifesign.cli.commands.credentials import credentials
 from lifesign.cli.commands.database import database
 from lifesign.cli.commands.directories import directories
 from lifesign.cli.commands.erase import erase
@@ -149,6 +150,7 @@ _application.command(context_settings=_CONTEXT)(serve)
 _application.command(context_settings=_CONTEXT)(migrate)
 _application.command(context_settings=_CONTEXT)(doctor)
 _application.command(context_settings=_CONTEXT)(completion)
+_application.add_typer(credentials, context_settings=_CONTEXT)
 _application.add_typer(keys, context_settings=_CONTEXT)
 _application.add_typer(database, context_settings=_CONTEXT)
 _application.command(context_settings=_CONTEXT)(backup)

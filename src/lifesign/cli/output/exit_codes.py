@@ -81,6 +81,12 @@ COMMANDS: Final[Mapping[str, _Row]] = MappingProxyType({
     "probe": _row(
         "all targets are alive", "at least one target is not alive", "no target is down, some are unknown"
     ),
+    "credentials test": _row(
+        "the credential works, or is not needed",
+        "the credential has a fault",
+        "the answer of the server does not say whether the credential works",
+        "wrong usage, or the definition is wrong",
+    ),
     "crawl": _row(
         "done, or ended by a signal if it runs without an end",
         _NOT_CRAWLED,

@@ -89,6 +89,7 @@ def credential_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
             f"the credential {each.name} of the prober key {each.key_id} for {each.origin} "
             f"{_FAULT_TEXTS[each.fault]} since {utc_text(each.since, 'seconds')} ({each.fault}): what "
             "is behind the login there is unknown",
-            "compare the secret with the provider's, and look at its expiry and its rights",
+            "look at the expiry and the rights of the secret, and run: "
+            f"lifesign credentials test {each.name} --definition PROBE.yml",
         )
     yield from _missing_credential_faults(monitor)

@@ -1,0 +1,146 @@
+"""Trial of one credential: the same request without it and with it, as steps that an operator reads.
+
+A step names what was found and never contains a secret. Steps after one that failed are absent.
+"""
+
+import asyncio
+from enum import StrEnum
+from typing import Final
+
+from yarl import URL
+
+from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.credentials.scope import REJECTED
+from lifesign.domain.credentials.use import CredentialState
+from lifesign.domain.observation.results import ResultClass
+from lifesign.prober.credentials.store import Credential, CredentialStore
+from lifesign.prober.network.fetch import Fetched, Request
+from lifesign.prober.probe.credential_use import credential_state, with_credential_fault
+from lifesign.prober.probe.session import Fetches
+
+_NOT_ALLOWED: Final = frozenset({ResultClass.BLOCKED_ADDRESS, ResultClass.NOT_MEASURED})
+
+
+class StepResult(StrEnum):
+    """What a step came to."""
+
+    OK = "ok"
+    FAULT = "fault"
+    UNKNOWN = "unknown"
+    """It says nothing about the credential."""
+
+
+class TrialVerdict(StrEnum):
+    """What a trial came to."""
+
+    WORKS = "works"
+    NOT_NEEDED = "not_needed"
+    """The server accepts the same request without the credential."""
+    FAULT = "fault"
+    """The credential was rejected, gets no token or may not be sent there."""
+    UNKNOWN = "unknown"
+    """The server does not answer, or not in a way that says whether it accepted the credential."""
+
+
+@fast_dataclass()
+class TrialStep:
+    """One step and its result."""
+
+    name: str
+    result: StepResult
+    text: str
+    """What was found, for people."""
+
+
+@fast_dataclass(kw_only=True)
+class Trial:
+    """All steps that were done, and the verdict."""
+
+    verdict: TrialVerdict
+    steps: list[TrialStep]
+
+
+async def try_credential(fetcher: Fetches, credentials: CredentialStore, url: URL, seconds: float) -> Trial:
+    """Request a URL without its credential and with it; `seconds`: limit of one request."""
+    credential = credentials.for_url(str(url))
+    if credential is None:
+        elsewhere = TrialStep("place", StepResult.FAULT, f"the credential is not sent to {url}")
+        return Trial(verdict=TrialVerdict.FAULT, steps=[elsewhere])
+    steps = [TrialStep("place", StepResult.OK, f"{url} is a place of the credential")]
+    without = await _ask(fetcher, url, seconds)
+    if (step := await _token_step(credential, seconds)) is not None:
+        steps.append(step)
+        if step.result is not StepResult.OK:
+            return Trial(verdict=TrialVerdict.FAULT, steps=steps)
+    with_it = await _ask(fetcher, url, seconds, credential)
+    steps += _connection_steps(url, with_it)
+    if steps[-1].result is StepResult.OK:
+        steps.append(TrialStep("request_without", StepResult.OK, _answer_text(without)))
+        steps.append(_request_step(with_it))
+    return Trial(verdict=_verdict(steps[-1], without), steps=steps)
+
+
+async def _ask(fetcher: Fetches, url: URL, seconds: float, credential: Credential | None = None) -> Fetched:
+    deadline_s = asyncio.get_running_loop().time() + seconds
+    request = Request(
+        url=url,
+        max_bytes=0,
+        is_head_enough=True,
+        accept="*/*",
+        deadline_s=deadline_s,
+        credential=credential,
+    )
+    return await fetcher.fetch(request)
+
+
+async def _token_step(credential: Credential, seconds: float) -> TrialStep | None:
+    """Request an access token, if the credential needs one."""
+    if credential.tokens is None:
+        return None
+    if await credential.tokens.prepare(seconds):
+        return TrialStep("token", StepResult.OK, "the token endpoint issued an access token")
+    why = credential.fault or "the token endpoint has not answered in time"
+    return TrialStep("token", StepResult.FAULT, str(why))
+
+
+def _connection_steps(url: URL, fetched: Fetched) -> list[TrialStep]:
+    """Return whether the address is allowed, and whether the connection is encrypted."""
+    if fetched.result in _NOT_ALLOWED and fetched.status is None:
+        return [TrialStep("address", StepResult.FAULT, fetched.reason)]
+    if fetched.result is ResultClass.TLS_FAILURE:
+        return [TrialStep("tls", StepResult.FAULT, fetched.reason)]
+    if fetched.status is None and fetched.result is not ResultClass.GATED:
+        text = f"{fetched.result}{': ' if fetched.reason else ''}{fetched.reason}"
+        return [TrialStep("address", StepResult.UNKNOWN, text)]
+    steps = [TrialStep("address", StepResult.OK, f"{fetched.address or url.host} may be contacted")]
+    if url.scheme != "https":
+        text = "plain HTTP: the credential is sent only to a private network of networks.allow"
+        return [*steps, TrialStep("tls", StepResult.OK, text)]
+    ends = fetched.certificate_expires_at
+    text = "the certificate is trusted" + ("" if ends is None else f" and ends on {ends:%Y-%m-%d}")
+    return [*steps, TrialStep("tls", StepResult.OK, text)]
+
+
+def _request_step(fetched: Fetched) -> TrialStep:
+    """Return how the server took the request with the credential."""
+    if fetched.credential is None:
+        text = "the credential was not sent: it needs TLS, or a private network of networks.allow"
+        return TrialStep("request_with", StepResult.FAULT, text)
+    result, _ = with_credential_fault(fetched, fetched.result, "")
+    state = credential_state(fetched, result)
+    outcome = {CredentialState.WORKS: StepResult.OK, None: StepResult.UNKNOWN}.get(state, StepResult.FAULT)
+    return TrialStep("request_with", outcome, _answer_text(fetched))
+
+
+def _answer_text(fetched: Fetched) -> str:
+    status = "no HTTP answer" if fetched.status is None else f"HTTP {fetched.status}"
+    return f"{status} ({fetched.reason})" if fetched.reason else status
+
+
+def _verdict(last: TrialStep, without: Fetched) -> TrialVerdict:
+    if last.result is StepResult.FAULT:
+        return TrialVerdict.FAULT
+    if last.result is StepResult.UNKNOWN:
+        return TrialVerdict.UNKNOWN
+    is_refused = without.status is None or without.status in REJECTED or without.result is ResultClass.GATED
+    return TrialVerdict.WORKS if is_refused else TrialVerdict.NOT_NEEDED

@@ -1,0 +1,148 @@
+"""The command that tests one credential."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.hostile_server import Reply, answer, redirect, serving
+from tests.support.servers import free_port
+
+from lifesign.cli import main
+from lifesign.cli.commands.credentials import EXIT_CODES
+from lifesign.prober.probe.credential_trial import TrialVerdict
+
+TOKEN = "canary-5e8d21aa"
+FORM = "  - {{name: lab, origin: '{url}', bearer: {{env: LAB_TOKEN}}}}\n"
+
+
+def behind_login(token: str = TOKEN, status: int = 200) -> Reply:
+    """Answer 401 without the token, and send back what came."""
+
+    async def reply(writer: asyncio.StreamWriter, head: str) -> None:
+        is_admitted = f"Bearer {token}" in head
+        await answer(status if is_admitted else 401, X_Echo=TOKEN)(writer, head)
+
+    return reply
+
+
+@asynccontextmanager
+async def trying(
+    directory: Path, reply: Reply, *options: str, form: str = FORM, name: str = "lab"
+) -> AsyncIterator[int]:
+    """Run the command against a server, and return its exit code."""
+    async with serving({"/": reply}) as server:
+        yield await run(directory, server.url, *options, form=form, name=name)
+
+
+async def run(directory: Path, url: str, *options: str, form: str = FORM, name: str = "lab") -> int:
+    file = directory / "lab.yml"
+    file.write_text(
+        "name: lab\ncontact: mailto:tests@agent.example\ntargets: [https://lab.example]\n"
+        "networks: {allow: [127.0.0.0/8]}\ntimeouts: {total_seconds: 5}\ncredentials:\n"
+        f"{form.format(url=url)}"
+    )
+    arguments = ["credentials", "test", name, "--definition", str(file), *options]
+    return await asyncio.to_thread(main, arguments)
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_TOKEN", TOKEN)
+
+
+def shown(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Return what was printed as JSON, without the secret."""
+    printed = capsys.readouterr()
+    assert "canary" not in printed.out + printed.err
+    document: dict[str, Any] = json.loads(printed.out)
+    return document
+
+
+@pytest.mark.parametrize(
+    ("reply", "verdict", "last"),
+    [
+        (behind_login(), "works", "ok"),
+        (behind_login(status=405), "works", "ok"),
+        (answer(200), "not_needed", "ok"),
+        (behind_login("another-token"), "fault", "fault"),
+        (answer(403), "fault", "fault"),
+        (behind_login(status=500), "unknown", "unknown"),
+        (redirect("https://elsewhere.example/"), "unknown", "unknown"),
+    ],
+)
+async def test_answers_decide(
+    reply: Reply, verdict: str, last: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with trying(tmp_path, reply, "--json") as code:
+        assert code == EXIT_CODES[verdict]
+    document = shown(capsys)
+    assert (document["credential"], document["method"], document["verdict"]) == ("lab", "bearer", verdict)
+    assert [step["name"] for step in document["steps"]] == [
+        "definition", "secret", "place", "address", "tls", "request_without", "request_with",
+    ]  # fmt: skip
+    results = [step["result"] for step in document["steps"]]
+    assert (set(results[:-1]), results[-1]) == ({"ok"}, last)
+
+
+async def test_a_page_has_one_line_for_each_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with trying(tmp_path, behind_login()) as code:
+        assert code == 0
+    printed = capsys.readouterr().out
+    assert "canary" not in printed
+    lines = printed.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "definition", "secret", "place", "address", "tls", "request_without", "request_with", "works",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "step"),
+    [
+        (lambda: ("--url", "https://elsewhere.example/"), "place"),
+        (lambda: (), "address"),
+    ],
+    ids=["another place", "no server"],
+)
+async def test_the_step_that_fails_is_the_last(
+    change: Callable[[], tuple[str, ...]], step: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = await run(tmp_path, f"http://127.0.0.1:{free_port()}", "--json", *change())
+    document = shown(capsys)
+    assert document["steps"][-1]["name"] == step
+    assert code == EXIT_CODES[document["verdict"]] != 0
+
+
+async def test_a_missing_secret_is_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("LAB_TOKEN")
+    async with trying(tmp_path, answer(200), "--json") as code:
+        assert code == 1
+    last = shown(capsys)["steps"][-1]
+    assert (last["name"], last["result"]) == ("secret", "fault")
+    assert "LAB_TOKEN" in last["text"]
+
+
+async def test_an_address_that_is_not_allowed_gets_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run(tmp_path, "http://10.0.0.1", "--json") == 1
+    last = shown(capsys)["steps"][-1]
+    assert (last["name"], last["result"]) == ("address", "fault")
+
+
+@pytest.mark.parametrize(("name", "options"), [("other", ()), ("lab", ("--url", "/rpc"))])
+async def test_wrong_usage_is_refused(
+    name: str, options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with trying(tmp_path, answer(200), *options, name=name) as code:
+        assert code == 3
+    assert "lab" in capsys.readouterr().err or options
+
+
+def test_each_verdict_has_an_exit_code() -> None:
+    assert EXIT_CODES.keys() == {verdict.value for verdict in TrialVerdict}
