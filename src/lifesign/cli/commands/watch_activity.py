@@ -91,7 +91,7 @@ def watch_opencode(
     from lifesign.activity.heartbeat_sink import RegistryHeartbeatSink  # noqa: PLC0415
     from lifesign.activity.opencode import PASSWORD_VARIABLE, USER_VARIABLE, OpencodeServer  # noqa: PLC0415
     from lifesign.activity.watcher import Watcher  # noqa: PLC0415
-    from lifesign.cli.commands.watched_agents import read_watched  # noqa: PLC0415
+    from lifesign.cli.options.watched_agents import read_watched  # noqa: PLC0415
 
     watched = read_watched(sessions or (), key_files or ())
     server = OpencodeServer(
