@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from lifesign.cli.commands import watched_agents
+from lifesign.cli.options import watched_agents
 from lifesign.cli.options.watched_agents import read_watched
 from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.errors import InvalidValue

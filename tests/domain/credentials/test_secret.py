@@ -93,7 +93,7 @@ def test_clean_bytes_are_the_same_object() -> None:
 
 def test_longer_secret_is_removed_as_a_whole() -> None:
     scrubber = Scrubber(["password", "password-and-more"])
-    assert scrubber.clean_text("x password-and-more y password") == f"x {REMOVED} y {REMOVED[:LEAST]}"
+    assert scrubber.clean_text("password-and-more password") == f"{REMOVED} {REMOVED[:LEAST]}"
 
 
 def test_half_a_character_passes() -> None:

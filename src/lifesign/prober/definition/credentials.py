@@ -109,7 +109,7 @@ class SecretHeader(DefinitionMapping):
         return self
 
 
-class Grant(StrEnum):
+class OAuthGrant(StrEnum):
     """By what a client gets access tokens."""
 
     CLIENT_CREDENTIALS = "client_credentials"
@@ -151,7 +151,7 @@ class OAuthClient(DefinitionMapping):
     """Name of the client."""
     auth_method: AuthMethod = AuthMethod.CLIENT_SECRET_BASIC
     """How the client proves who it is: client_secret_basic, client_secret_post, private_key_jwt or none."""
-    grant: Grant = Grant.CLIENT_CREDENTIALS
+    grant: OAuthGrant = OAuthGrant.CLIENT_CREDENTIALS
     """By what the client gets tokens: client_credentials or refresh_token."""
     token_file: FileName | None = None
     """File with the refresh token. The prober writes the tokens that replace it."""
@@ -177,7 +177,7 @@ class OAuthClient(DefinitionMapping):
                 "expected private_key alone with auth_method private_key_jwt, neither private_key nor "
                 "client_secret with none, and client_secret alone otherwise",
             )
-        is_refreshed = self.grant is Grant.REFRESH_TOKEN
+        is_refreshed = self.grant is OAuthGrant.REFRESH_TOKEN
         if (self.token_file is not None) != is_refreshed or (is_public and not is_refreshed):
             raise PydanticCustomError(
                 "token_file",
