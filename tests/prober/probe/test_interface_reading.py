@@ -4,8 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from tests.prober.probe.test_mcp_server import rpc
+from tests.prober.probe.test_mcp_tools import serving_tools
 from tests.support.agent_check import card
 from tests.support.hostile_server import CARD_PATH, answer, as_json, serving
+from tests.support.message_server import agent
 from tests.support.probing import Probes, probing
 
 from lifesign.domain.interface.card_interface import card_interface
@@ -70,3 +73,33 @@ async def test_a_secret_in_the_card_is_not_reported(monkeypatch: pytest.MonkeyPa
     assert interface is not None
     assert secret not in json.dumps(interface.form, ensure_ascii=False)
     assert interface.digest == probes.memory.interface_digest
+
+
+TOOLS_ONLY: dict[str, Any] = {"health": False, "tools": True}
+
+
+async def test_tools_of_a_server_are_reported_when_they_change() -> None:
+    tools: list[dict[str, Any]] = [{"name": "search", "description": "Finds."}, {"name": "add"}]
+    listed = serving_tools(lambda got: rpc(got, result={"tools": tools}))
+    async with agent(listed, {}) as server:
+        url = f"{server.url}/mcp"
+        async with probing(targets=[{"url": url, "kind": "mcp", "ask": TOOLS_ONLY}]) as probes:
+            interface, _ = await read(probes, url)
+            assert interface is not None
+            assert interface.form["tools"]["search"] == {"description": "Finds."}
+            assert await read(probes, url) == (None, 0)
+            tools.reverse()
+            assert await read(probes, url) == (None, 0)
+            tools.pop()
+            interface, changes = await read(probes, url)
+            assert interface is not None
+            assert (interface.form["tools"].keys(), changes) == ({"add"}, 1)
+            assert await read(probes, url) == (None, 0)
+
+
+async def test_tools_that_are_not_listed_to_the_end_are_no_interface() -> None:
+    listed = serving_tools(lambda got: rpc(got, result={"tools": [{"name": "a"}], "nextCursor": "again"}))
+    async with agent(listed, {}) as server:
+        url = f"{server.url}/mcp"
+        async with probing(targets=[{"url": url, "kind": "mcp", "ask": TOOLS_ONLY}]) as probes:
+            assert await read(probes, url) == (None, 0)

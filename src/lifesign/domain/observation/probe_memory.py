@@ -89,7 +89,7 @@ class ProbeMemory(BaseModel):
     """Destination of a redirect from there; None without one."""
     card_etag: Annotated[str, Field(max_length=MAX_ETAG_CHARS)] | None = None
     card_digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
-    """SHA-256 of its bytes."""
+    """SHA-256 of its bytes; of an MCP server, which has no card, that of its tools as JSON."""
     interface_digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
     """Digest of the published interface that was read last (`interface/published`)."""
     interface_changes: Annotated[int, Field(ge=0, le=MAX_IN_ROW)] = 0

@@ -1,10 +1,16 @@
 """Reading of the published interface in a probe: whether it is another one than before.
 
-A card that is the same byte for byte is not read again, so that an unchanged card costs nothing.
+A card that is the same byte for byte is not read again, nor are tools with the same JSON: what is unchanged
+costs a digest at most.
 """
 
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
 from lifesign.domain.interface.card_interface import read_card_interface
-from lifesign.domain.interface.published import Interface, interface_with
+from lifesign.domain.interface.published import Interface, canonical, interface_with
+from lifesign.domain.interface.tool_interface import tool_interface
 from lifesign.domain.observation.probe_memory import MAX_IN_ROW
 from lifesign.prober.probe.session import ProbeSession
 
@@ -24,6 +30,21 @@ def note_card(visit: ProbeSession, body: bytes, digest: str) -> None:
     interface = read_card_interface(body)
     if interface is not None:
         note_interface(visit, interface)
+
+
+def note_tools(visit: ProbeSession, tools: Sequence[Mapping[str, Any]]) -> None:
+    """Note the interface of an MCP server whose list of tools was read to its end."""
+    memory = visit.entry.memory
+    try:
+        digest = sha256(canonical(tools).encode()).hexdigest()
+    except RecursionError:
+        # What cannot be written is normalised each time.
+        digest = None
+    if digest is not None and memory.interface_digest is not None and digest == memory.card_digest:
+        note_same_interface(visit)
+        return
+    visit.learned["card_digest"] = digest
+    note_interface(visit, tool_interface(tools))
 
 
 def note_interface(visit: ProbeSession, interface: Interface) -> None:

@@ -24,6 +24,7 @@ from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.domain.observation.tool_answer import classify_tool_answer
 from lifesign.domain.text.counts import pluralize
 from lifesign.prober.definition.layer_settings import CallSettings, LayerSettings
+from lifesign.prober.probe.interface_reading import note_tools
 from lifesign.prober.probe.mcp_exchange import McpAnswer, McpExchange
 from lifesign.prober.probe.session import ProbeSession, not_measured
 
@@ -57,6 +58,8 @@ async def ask_tools(
     if not asked.tools or visit.entry.is_repeat:
         return NO_TOOLS
     found = await _list_tools(visit, exchange, session)
+    if found.is_whole:
+        note_tools(visit, found.tools)
     called = None if asked.call is None else await _call(visit, exchange, session, asked.call, found)
     return ToolLayers(found.layer, called)
 
