@@ -2,7 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.domain.credentials.scope import SENDING, CredentialScope, Purpose, Sending, scope_for
+from lifesign.domain.credentials.scope import (
+    SENDING,
+    CredentialScope,
+    Purpose,
+    ScopeIndex,
+    Sending,
+    scope_for,
+)
 
 BILLING = CredentialScope(name="billing", origin="https://agents.acme.example", path="/billing")
 WHOLE = CredentialScope(name="whole", origin="https://agents.acme.example")
@@ -77,3 +84,24 @@ def test_covered_path_begins_with_the_scope_whatever_follows(rest: str) -> None:
     if BILLING.covers(url):
         assert rest.startswith("billing")
         assert ".." not in rest.partition("?")[0].partition("#")[0].split("/")
+
+
+HOSTS = ["agents.acme.example", "AGENTS.acme.example", "other.example", "127.0.0.1", "[::1]"]
+ORIGINS = st.builds(
+    "{}://{}{}".format,
+    st.sampled_from(["https", "http"]),
+    st.sampled_from(HOSTS),
+    st.sampled_from(["", ":443", ":80"]),
+)
+PLACES = st.sampled_from(["", "/", "/billing", "/billing/x", "/billing/..;/x", "/other?a=1"])
+
+
+@given(st.lists(st.tuples(ORIGINS, st.sampled_from(["/", "/billing"])), max_size=8), ORIGINS, PLACES)
+def test_the_index_finds_what_a_search_through_all_scopes_finds(
+    places: list[tuple[str, str]], origin: str, place: str
+) -> None:
+    scopes = [
+        CredentialScope(name=f"n{number}", origin=origin, path=path)
+        for number, (origin, path) in enumerate(places)
+    ]
+    assert ScopeIndex(scopes).find(origin + place) == scope_for(scopes, origin + place)

@@ -142,5 +142,5 @@ def test_any_json_is_a_token_or_a_fault(value: Any, status: int) -> None:
 def test_a_refresh_token_is_replaced_by_a_usable_other_one() -> None:
     former = "refresh-canary-1"
     assert rotated_token({"refresh_token": "refresh-canary-2"}, former) == "refresh-canary-2"
-    others: list[Any] = [None, [], {}, {"refresh_token": former}, {"refresh_token": "a b c d e f"}]
+    others: list[Any] = [None, [], {}, {"refresh_token": former}, {"refresh_token": "with-a space"}]
     assert [rotated_token(each, former) for each in others] == [None] * len(others)

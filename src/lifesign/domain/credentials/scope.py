@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.net.target import is_on_origin_of
@@ -91,6 +91,20 @@ def scope_for(scopes: Iterable[CredentialScope], url: str) -> CredentialScope | 
     """Return the scope with the longest path that covers a URL; None if none does."""
     covering = [scope for scope in scopes if scope.covers(url)]
     return max(covering, key=lambda scope: len(scope.place[1]), default=None)
+
+
+class ScopeIndex:
+    """Scopes by their hosts: a definition has up to 100, and each probe asks for several URLs."""
+
+    def __init__(self, scopes: Iterable[CredentialScope]) -> None:
+        self._by_host: dict[str | None, list[CredentialScope]] = {}
+        for scope in scopes:
+            self._by_host.setdefault(urlsplit(scope.origin).hostname, []).append(scope)
+
+    def find(self, url: str) -> CredentialScope | None:
+        """Return what `scope_for` returns for all scopes."""
+        scopes = self._by_host.get(urlsplit(url).hostname)
+        return None if scopes is None else scope_for(scopes, url)
 
 
 def _plain_path(url: str) -> str | None:

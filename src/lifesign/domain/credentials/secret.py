@@ -56,13 +56,15 @@ class Scrubber:
         self._digits = [secret.hex().encode() for secret in self._secrets]
         spaced = [secret.replace(b" ", b"+") for secret in self._secrets if b" " in secret]
         self._needles = needles_of([*self._literals, *spaced])
+        self._min_bytes = min(map(len, (*self._literals, *self._needles, *self._digits)), default=0)
 
     def __bool__(self) -> bool:
         return bool(self._secrets)
 
     def clean(self, data: bytes) -> bytes:
         """Return the bytes without the secrets; the same object if there is none in them."""
-        if not self._secrets:
+        # What is decoded is never longer than what came.
+        if len(data) < self._min_bytes or not self._secrets:
             return data
         for form in self._literals:
             if form in data:

@@ -10,7 +10,7 @@ from typing import Final
 from yarl import URL
 
 from lifesign.domain.credentials.missing_credentials import OtherCredential, other_for
-from lifesign.domain.credentials.scope import CredentialScope, scope_for
+from lifesign.domain.credentials.scope import CredentialScope, ScopeIndex
 from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.credentials.token import AccessToken, TokenFault, client_pair
 from lifesign.domain.credentials.use import CredentialState, CredentialUse
@@ -149,6 +149,7 @@ class CredentialStore:
             credential.tokens = sources[client]
         self._token_sources = list(sources.values())
         self._scopes = [credential.scope for credential in self._credentials.values()]
+        self._index = ScopeIndex(self._scopes)
         self._sources = [
             (each.name, setting, source)
             for each in settings
@@ -179,7 +180,7 @@ class CredentialStore:
         if not self._credentials:
             return None
         self._reload()
-        scope = scope_for(self._scopes, url)
+        scope = self._index.find(url)
         return None if scope is None else self._credentials[scope.name]
 
     def named(self, name: str) -> Credential:
@@ -205,7 +206,7 @@ class CredentialStore:
 
     def note_use(self, url: str, state: CredentialState, name: str | None = None) -> None:
         """Note how a place took a credential; `name`: None for the one that belongs to the URL."""
-        scope = scope_for(self._scopes, url) if name is None else None
+        scope = self._index.find(url) if name is None else None
         use = self._uses.get(name if scope is None else scope.name)
         if use is not None:
             use.note(url, state)

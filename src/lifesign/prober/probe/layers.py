@@ -133,7 +133,8 @@ class Prober:
         if entry.thresholds_s is not None:
             cadence = cadence.with_thresholds(*entry.thresholds_s)
         learned = visit.learned
-        if self._credentials:
+        texts = "\n".join(fact for fact in learned.values() if isinstance(fact, str))
+        if self._credentials and visit.without_secrets(texts) != texts:
             # Parsing may have put together a secret that was escaped in the body.
             learned = {
                 name: visit.without_secrets(fact) if isinstance(fact, str) else fact
