@@ -43,6 +43,27 @@ async def census(*arguments: str) -> int:
     return await asyncio.to_thread(main, ["census", *arguments])
 
 
+async def test_a_list_is_probed_with_the_credentials_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LAB_TOKEN", "canary-3a4b5c6d")
+    async with serving({"/rpc": answer(403)}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=f"{server.url}/rpc"))
+        (tmp_path / "agents.txt").write_text(f"{server.url}\n")
+        (tmp_path / "lab.yml").write_text(
+            f"credentials: [{{name: lab, origin: '{server.url}', bearer: {{env: LAB_TOKEN}}}}]\n"
+        )
+        ended = await census("agents.txt", *ALLOW, "--credential", "lab.yml", "--json")
+        assert server.asked("/rpc")["authorization"] == "Bearer canary-3a4b5c6d"
+    shown = capsys.readouterr()
+    assert ended == 0
+    assert json.loads(shown.out)["groups"]["alive"] == 1
+    assert shown.err.count("credential lab") == 1
+    assert "canary" not in shown.out + shown.err
+    # Nothing is probed: the option has no meaning.
+    assert await census("agents.db", "--credential", "lab.yml") == 3
+
+
 async def test_a_list_is_counted_with_one_command_and_the_second_time_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -430,6 +430,23 @@ def test_wrong_usage_is_one_line(
     assert complaint.count("\n") == 1
 
 
+def test_credentials_of_a_file_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "probes.yml").write_text(
+        "name: a\ncontact: mailto:me@agent.example\ntargets: [a.example]\n"
+        "credentials: [{name: own, origin: 'https://a.example', bearer: {env: NOT_SET}}]\n"
+    )
+    (tmp_path / "lab.yml").write_text(
+        "credentials: [{name: lab, origin: 'https://a.example', bearer: {env: LAB_TOKEN}}]\n"
+    )
+    arguments = ["crawl", "probes.yml", "--check", "--credential", "lab.yml"]
+    assert main(arguments) == 3
+    assert "credentials.lab.bearer" in capsys.readouterr().err
+    monkeypatch.setenv("LAB_TOKEN", "canary-7e8f9a0b")
+    assert main(arguments) == 0
+
+
 @pytest.mark.parametrize("options", [("--check",), ("--once",), ()])
 def test_crawl_of_public_addresses_requires_contact(
     options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -15,6 +15,7 @@ from lifesign.cli.commands.crawl import (
     run_crawl,
 )
 from lifesign.cli.commands.probe import Timeout
+from lifesign.cli.options.credential_file import CredentialFile, with_credentials
 from lifesign.cli.options.duration import format_duration
 from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.option_names import options
@@ -89,6 +90,7 @@ def census(
         ),
     ] = None,
     timeout_seconds: Timeout = None,
+    credential: CredentialFile = None,
     workers: Workers = 1,
     database: Annotated[
         str | None,
@@ -124,6 +126,7 @@ def census(
       lifesign census urls.txt --contact mailto:you@example.org
       lifesign census https://directory.example/agents.json --contact mailto:you@example.org
       lifesign census agents.txt --allow-network 10.0.0.0/8 --timeout 5s --output report
+      lifesign census agents.txt --credential credentials.yml --contact mailto:you@example.org
       lifesign census probes/census.yml --workers 2 --format html > census.html
       lifesign census census.db --json | jq .alive_ratio
       LIFESIGN_KEY=ahk_... lifesign census --registry https://registry.example
@@ -146,10 +149,7 @@ def census(
     if known is not None and registry is not None:
         raise InvalidValue("--registry", registry, "no such option, since a database is named")
     if source is None or known is not None:
-        if timeout_seconds is not None:
-            raise InvalidValue(
-                "--timeout", format_duration(timeout_seconds), "no such option, since nothing is probed"
-            )
+        _refuse_probe_options(timeout_seconds, credential)
         # A list or a definition is counted on its own, unless a registry is named with it.
         place = known or _registry(
             registry or os.environ.get(URL_VARIABLE), key_file, allow_plain_http=allow_plain_http
@@ -158,6 +158,7 @@ def census(
         return 0
     code = ExitCode.SUCCESS
     definition = _definition(source, contact, allow_network or [], timeout_seconds)
+    definition = with_credentials(definition, credential)
     place = place_of(definition, database, registry, key_file, allow_plain_http=allow_plain_http)
     if not no_crawl:
         is_definition = source.endswith((".yml", ".yaml"))
@@ -172,6 +173,15 @@ def census(
     with ignore_broken_pipe():
         _write(taken, place, form, output, as_json=as_json)
     return code
+
+
+def _refuse_probe_options(timeout_seconds: float | None, credential: Path | None) -> None:
+    """Refuse options that have no meaning without a probe. InvalidValue."""
+    expected = "no such option, since nothing is probed"
+    if timeout_seconds is not None:
+        raise InvalidValue("--timeout", format_duration(timeout_seconds), expected)
+    if credential is not None:
+        raise InvalidValue("--credential", str(credential), expected)
 
 
 def _registry(url: str | None, key_file: Path | None, *, allow_plain_http: bool) -> "RegistryAddress":

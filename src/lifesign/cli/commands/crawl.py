@@ -8,6 +8,7 @@ import typer
 
 from lifesign.cli.options.config_file import show_config as print_config
 from lifesign.cli.options.config_file import take_prober_config
+from lifesign.cli.options.credential_file import CredentialFile, with_credentials
 from lifesign.cli.options.option_names import options
 from lifesign.cli.options.registry_access import PlainHttp, read_key
 from lifesign.cli.output.exit_codes import ExitCode
@@ -112,6 +113,7 @@ def crawl(
         typer.Option("--once/--watch", help="Probe every target once and exit. Without it: continuously."),
     ] = False,
     workers: Workers = 1,
+    credential: CredentialFile = None,
     database: CrawlDatabase = None,
     report: Annotated[
         Path | None,
@@ -168,7 +170,7 @@ def crawl(
         return print_config(context, "prober", {})
     from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415 - takes 200 ms
 
-    read = read_definition_file(definition)
+    read = with_credentials(read_definition_file(definition), credential)
     place = place_of(read, database, registry, key_file, allow_plain_http=allow_plain_http)
     if metrics is not None:
         from lifesign.crawl.metrics_server import place_in  # noqa: PLC0415 - see above

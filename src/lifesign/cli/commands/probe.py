@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lifesign.cli.options.credential_file import CredentialFile, with_credentials
 from lifesign.cli.options.duration import duration_option
 from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.option_names import options
@@ -78,14 +79,7 @@ def probe(
         Path | None,
         typer.Option("--definition", metavar="FILE", help="Probe definition for all other settings."),
     ] = None,
-    credential: Annotated[
-        Path | None,
-        typer.Option(
-            "--credential",
-            metavar="FILE",
-            help="YAML file with the key credentials, used instead of the definition's credentials.",
-        ),
-    ] = None,
+    credential: CredentialFile = None,
 ) -> int:
     """Look at agents once: card, interface and health document, each with how it ended and how long it took.
 
@@ -119,11 +113,7 @@ def probe(
     if len(urls) > MAX_URLS:
         raise InvalidValue("URL...", len(urls), f"at most {MAX_URLS}; lifesign census FILE accepts more")
     asked = _definition(urls, definition, timeout_seconds, message, allow_network or (), kind=kind)
-    if credential is not None:
-        from lifesign.prober.definition.file import read_credential_file  # noqa: PLC0415 - takes 200 ms
-
-        asked = asked.model_copy(update={"credentials": read_credential_file(credential)})
-    reports = asyncio.run(_probe_all(asked))
+    reports = asyncio.run(_probe_all(with_credentials(asked, credential)))
     with ignore_broken_pipe():
         if as_json:
             from lifesign.cli.output.table import write_json  # noqa: PLC0415

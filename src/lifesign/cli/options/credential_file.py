@@ -1,0 +1,30 @@
+"""The option `--credential`, which every command has that probes."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from lifesign.prober.definition.models import ProbeDefinition
+
+CredentialFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--credential",
+        metavar="FILE",
+        help="YAML file with the key credentials, used instead of the definition's credentials.",
+    ),
+]
+
+
+def with_credentials(definition: "ProbeDefinition", file: Path | None) -> "ProbeDefinition":
+    """Return a definition with the credentials of a file; unchanged without one.
+
+    InvalidDefinition or InvalidValue for a file that cannot be used.
+    """
+    if file is None:
+        return definition
+    from lifesign.prober.definition.file import read_credential_file  # noqa: PLC0415 - takes 200 ms
+
+    return definition.model_copy(update={"credentials": read_credential_file(file)})

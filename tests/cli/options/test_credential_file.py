@@ -1,0 +1,30 @@
+from pathlib import Path
+
+import pytest
+from tests.support.probing import definition
+
+from lifesign.cli.options.credential_file import with_credentials
+from lifesign.domain.errors import InvalidFile
+from lifesign.errors import InvalidValue
+
+LAB = {"name": "lab", "origin": "https://lab.example", "bearer": {"env": "LAB_TOKEN"}}
+
+
+def test_credentials_of_a_file_replace_those_of_the_definition(tmp_path: Path) -> None:
+    file = tmp_path / "credentials.yml"
+    file.write_text("credentials: [{name: box, origin: 'https://box.example', bearer: {file: box.token}}]\n")
+    given = definition(credentials=[LAB])
+    (credential,) = with_credentials(given, file).credentials
+    assert credential.name == "box"
+    # Names of files lead from the directory of the file.
+    assert credential.source.file == tmp_path / "box.token"
+    assert with_credentials(given, None) is given
+
+
+def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue):
+        with_credentials(definition(), tmp_path / "none")
+    file = tmp_path / "credentials.yml"
+    file.write_text("credentials: []\n")
+    with pytest.raises(InvalidFile):
+        with_credentials(definition(), file)
