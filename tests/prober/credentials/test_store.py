@@ -2,6 +2,7 @@
 
 import base64
 import json
+import logging
 from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.support.probing import Bodies, definition, fetching, layer, probing, 
 from yarl import URL
 
 from lifesign.domain.credentials.secret import REMOVED
+from lifesign.domain.credentials.use import CredentialState
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.credentials.secret_reader import Secrets, read_secrets
 from lifesign.prober.credentials.store import RELOAD_SECONDS, Credential, CredentialStore
@@ -320,6 +322,27 @@ def test_a_file_that_cannot_be_read_any_more_leaves_the_last_secret_in_use(
     now[0] += RELOAD_SECONDS
     bearer_of(store)
     assert len(caplog.records) == 2
+
+
+def test_a_rejected_credential_is_logged_once_not_for_each_target(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    given = {"name": "lab", "origin": "https://lab.example", "bearer": {"env": "LAB_TOKEN"}}
+    each = CredentialSettings.model_validate(given)
+    store = CredentialStore([each], Secrets({each.source: TOKEN}))
+    urls = [f"https://lab.example/{number}" for number in range(3)]
+    for url in urls * 2:
+        store.note_use(url, CredentialState.CREDENTIALS_REJECTED, "lab")
+    # It works once every place that refused it has accepted it.
+    for url in urls:
+        store.note_use(url, CredentialState.WORKS)
+    store.note_use(urls[0], CredentialState.TOKEN_ERROR, "lab")
+    store.note_use(urls[0], CredentialState.CREDENTIALS_REJECTED, "lab")
+    levels = [record.levelno for record in caplog.records]
+    assert levels == [logging.WARNING, logging.INFO, logging.WARNING]
+    assert all("credential lab" in record.getMessage() for record in caplog.records)
+    assert TOKEN not in caplog.text
 
 
 def test_a_credential_does_not_show_its_secret() -> None:

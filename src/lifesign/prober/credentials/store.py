@@ -160,6 +160,8 @@ class CredentialStore:
             scope.name: CredentialUse(clock, interval_s) for scope in self._scopes
         }
         self._missing: Sequence[OtherCredential] = ()
+        self._rejected: set[str] = set()
+        """Names of the credentials of which the log says that they are rejected."""
         self._clock = clock
         self._read_at_s = clock()
         self._stamps = {name: _stamp(source, setting) for name, setting, source in self._sources}
@@ -210,6 +212,21 @@ class CredentialStore:
         use = self._uses.get(name if scope is None else scope.name)
         if use is not None:
             use.note(url, state)
+            self._log_change(scope or self._credentials[name or ""].scope, use.state)
+
+    def _log_change(self, scope: CredentialScope, state: CredentialState | None) -> None:
+        """Log once that a credential is rejected, and once that it works again.
+
+        `TokenSource` does so for tokens.
+        """
+        is_rejected = state is CredentialState.CREDENTIALS_REJECTED
+        was_rejected = scope.name in self._rejected
+        if is_rejected and not was_rejected:
+            self._rejected.add(scope.name)
+            _log.warning("credential %s is rejected: %s%s refuses it", scope.name, scope.origin, scope.path)
+        elif was_rejected and state is CredentialState.WORKS:
+            self._rejected.remove(scope.name)
+            _log.info("credential %s works again", scope.name)
 
     def note_missing(self, missing: Sequence[OtherCredential]) -> None:
         """Note the credentials that other probers have, and this one lacks; log each change once."""
