@@ -30,22 +30,22 @@ class AlertingServer:
 
     def answer(self, connection: socket.socket, tls: ssl.SSLContext) -> None:
         """Answer one request, and wait for the client to end: closing at once would discard the alert."""
-        with contextlib.suppress(OSError), connection:
-            connection.settimeout(60)
+        connection.settimeout(60)
+        line = tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        with contextlib.suppress(OSError), line:
             try:
-                with tls.wrap_socket(connection, server_side=True) as line:
-                    head = b""
-                    while b"\r\n\r\n" not in head and (more := line.recv(4096)):
-                        head += more
-                    self.heads.append(head.decode("latin-1"))
-                    names = (line.getpeercert() or {}).get("subjectAltName", ())
-                    self.clients.append(" ".join(str(name[1]) for name in names))
-                    self.resumed.append(line.session_reused)
-                    line.sendall(OK)
-                    return
+                line.do_handshake()
+                head = b""
+                while b"\r\n\r\n" not in head and (more := line.recv(4096)):
+                    head += more
+                self.heads.append(head.decode("latin-1"))
+                names = (line.getpeercert() or {}).get("subjectAltName", ())
+                self.clients.append(" ".join(str(name[1]) for name in names))
+                self.resumed.append(line.session_reused)
+                line.sendall(OK)
             except ssl.SSLError:
-                connection.shutdown(socket.SHUT_WR)
-                while connection.recv(4096):
+                line.shutdown(socket.SHUT_WR)
+                while line.recv(4096):
                     pass
 
 
