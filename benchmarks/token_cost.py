@@ -71,7 +71,7 @@ def response(path: str, host: str) -> bytes:
             "skills": skills,
             "capabilities": {}, "defaultInputModes": [], "defaultOutputModes": [], "description": "An agent",
         }  # fmt: skip
-    elif path.endswith("agent-health"):
+    elif path.endswith("/.well-known/agent-health"):
         status, body = 200, {
             "agent_id": host, "schema_version": "0.1.0", "timestamp": datetime.now(UTC).isoformat(),
             "health": {"status": "healthy"},

@@ -152,7 +152,7 @@ async def follow(
         await check(directory, EXPECTED)
         for kind in agents:
             record = await client.agents.get(target_id(f"{urls[kind]}/"))
-            say(f"{kind} is {record.status} by its first sign of life, and calls itself {record.health}")
+            say(f"{kind} is {record.status} by its first liveness signal, and calls itself {record.health}")
 
         agents["well"].kill()
         agents["well"].wait()

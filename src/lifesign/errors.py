@@ -9,7 +9,7 @@ class LifesignError(Exception):
 
 
 class NoAnswer(LifesignError):
-    """A server or a database cannot be reached, or cannot be read as what it should be."""
+    """A server or a database cannot be reached or read."""
 
 
 class InvalidValue(LifesignError, ValueError):

@@ -102,7 +102,7 @@ async def test_the_password_goes_along_with_all_that_is_asked() -> None:
         (answer(404), NotOpencode, "HTTP 404: expected 200"),
         (redirect("/elsewhere"), NotOpencode, "HTTP 302: expected 200"),
         (as_json({}), NotOpencode, "expected text/event-stream, got 'application/json'"),
-        (answer(200, b"<html>", Content_Type="text/html"), NotOpencode, "got 'text/html': is there"),
+        (answer(200, b"<html>", Content_Type="text/html"), NotOpencode, "got 'text/html': check"),
         (answer(503), OpencodeUnreachable, "HTTP 503"),
         (answer(429), OpencodeUnreachable, "HTTP 429"),
         (reset, OpencodeUnreachable, "the connection broke"),

@@ -283,7 +283,7 @@ def test_refused_agent_is_reported_once_and_skipped_for_its_interval(interval_s:
             assert 240 / (gap_s + 2) - 1 <= len(times) <= 240 / gap_s + 1
             refused, unread = seen.texts(WatchEventKind.REFUSED)
             assert refused.partition(": ")[2].startswith("HTTP 410: register again; ")
-            assert refused.endswith(f" every {gap_s:g} s")
+            assert refused.endswith(f" in {gap_s:g} s")
             assert unread.endswith(": HTTP 410: register again")
             heart.ending.clear()
             await asyncio.sleep(gap_s)
@@ -411,7 +411,7 @@ async def test_command_of_the_registry_is_reported_once() -> None:
         await seen.until(WatchEventKind.HEARTBEAT, times=3)
         (command,) = seen.texts(WatchEventKind.COMMAND)
         assert " drain (cmd_1)" in command
-        assert seen.texts(WatchEventKind.HEARTBEAT)[0].endswith("; the registry calls it draining")
+        assert seen.texts(WatchEventKind.HEARTBEAT)[0].endswith("; its status in the registry is draining")
         heart.ending["a"] = HeartbeatAccepted("active")
         await seen.until(WatchEventKind.HEARTBEAT, times=4)
         heart.ending["a"] = HeartbeatAccepted("active", ("drain (cmd_1)",))

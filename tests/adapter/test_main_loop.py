@@ -91,7 +91,7 @@ async def test_the_whole_time_is_the_agents_before_its_grace_begins(world: World
     async with world.adapting(*shell(code), drain_s=60.0, grace_s=60.0) as adapter:
         await adapter.until("started")
         adapter.adapter.drain("enough")
-        assert (await adapter.until("leaving")).text.endswith("60 s to end, and 60 s once it is asked to")
+        assert (await adapter.until("leaving")).text.endswith("60 s to end, and 60 s after the signal")
         await adapter.adapter._loop.send_heartbeat()
         go.touch()
         assert (await adapter.outcome()).is_done
@@ -102,7 +102,7 @@ async def test_of_the_time_that_the_registry_gives_the_grace_is_a_part(world: Wo
     async with world.adapting(*shell("exec sleep 1000"), grace_s=10.0) as adapter:
         await adapter.until("started")
         adapter.adapter.on_drain_requested("a new version", 60.0)
-        assert (await adapter.until("leaving")).text.endswith("50 s to end, and 10 s once it is asked to")
+        assert (await adapter.until("leaving")).text.endswith("50 s to end, and 10 s after the signal")
 
 
 @pytest.mark.parametrize("is_told_by_heartbeat", [True, False])

@@ -308,8 +308,8 @@ async def test_who_cannot_look_whether_anything_goes_on_does_not_give_the_run_ba
         os.kill(watching, signal.SIGKILL)
         told = await adapter.until("stopping")
         assert told.text.startswith(
-            "it is not given back, since it is not known whether anything of it goes on: "
-            "[Errno 24] Too many open files: '/proc'; its lease runs out in "
+            "the task is not released, since processes of it may still run: "
+            "[Errno 24] Too many open files: '/proc'; its lease expires in "
         )
         # No other agent gets it while the lease lasts, and the lease is lost to us.
         assert (await world.now()).status == "assigned"
@@ -420,7 +420,7 @@ async def test_process_that_cannot_be_killed_is_reported(
     monkeypatch.setattr(AgentProcess, "end", end)
     async with world.adapting("true") as adapter:
         await adapter.outcome()
-        assert "goes on" in dict(adapter.said())["stopping"]
+        assert "still run" in dict(adapter.said())["stopping"]
 
 
 async def test_an_agent_whose_budget_is_gone_is_ended_and_people_are_asked_if_that_is_wanted(

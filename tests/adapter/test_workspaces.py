@@ -112,7 +112,7 @@ def test_workspace_of_another_user_is_refused(tmp_path: Path) -> None:
 def test_user_without_access_is_refused_before_a_directory_is_created(tmp_path: Path) -> None:
     user = AgentUser(name="its", uid=12345, gid=12346, groups=(12346,), home="/", login_shell="/bin/sh")
     tmp_path.chmod(0o700)
-    with pytest.raises(InvalidValue, match=r"\bits can reach"):
+    with pytest.raises(InvalidValue, match=r"\bits has access"):
         Workspaces(tmp_path / "state" / "runs", user=user)
     assert list(tmp_path.iterdir()) == []
 
@@ -131,7 +131,7 @@ def test_what_is_handed_over_is_its_users_and_so_is_what_is_handed_in(places: Wo
     secret.write_text('{"key": "of root"}')
     os.link(secret, workspace.path / "output.json")
     assert workspace.result().output is None
-    assert "agent's own" in (workspace.result().fault or "")
+    assert "agent's user" in (workspace.result().fault or "")
     os.chown(secret, 12345, 12346)
     assert workspace.result().output == {"key": "of root"}
 

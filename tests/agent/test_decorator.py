@@ -232,7 +232,7 @@ def test_wrong_use_is_reported_where_the_class_is_declared() -> None:
 
     with pytest.raises(InvalidAgent, match="a class below @Agent"):
         Agent("a")(lambda: None)  # type: ignore[arg-type]
-    with pytest.raises(InvalidAgent, match="its agent_id first"):
+    with pytest.raises(InvalidAgent, match="its agent_id as the first"):
 
         @Agent  # type: ignore[arg-type]
         class Bare:
@@ -308,7 +308,7 @@ def test_a_workflow_that_does_not_declare_the_agent_says_which_file(tmp_path: Pa
 def test_each_process_of_a_workflow_without_an_id_is_another_agent(tmp_path: Path) -> None:
     file = tmp_path / "agents.yml"
     file.write_text(WORKFLOW)
-    with pytest.raises(InvalidValue, match="agent_id: expected one beside key_file"):
+    with pytest.raises(InvalidValue, match="agent_id: expected an agent_id beside key_file"):
         Agent.from_workflow(file, "billing-processor", key_file=tmp_path / "a.key")
     one, other = (Agent.from_workflow(file, "billing-processor").profile for _ in range(2))
     assert one.agent_id != other.agent_id

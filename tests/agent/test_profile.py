@@ -51,7 +51,7 @@ def test_an_unknown_setting_is_refused_also_beside_a_profile(
 @pytest.mark.parametrize(
     ("said", "named"),
     [
-        ({"capabilities": "billing"}, "capabilities: expected texts in a list or a tuple; got 'billing'"),
+        ({"capabilities": "billing"}, "capabilities: expected a list or a tuple of texts; got 'billing'"),
         ({"capabilities": 7}, "capabilities"),
         ({"capabilities": {"billing": 1}}, "capabilities"),
         ({"capabilities": [7]}, "capabilities"),

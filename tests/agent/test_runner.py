@@ -282,7 +282,7 @@ async def test_who_stands_aside_takes_no_work() -> None:
             await registry.until_beats(1)
             registry.incarnation = 2
             await registry.until(lambda: registry.functions().count("POST") == 2)
-            with pytest.raises(WorkRefused, match="another process lives"):
+            with pytest.raises(WorkRefused, match="another process is"):
                 await runner.assign(1)
             # Nor does it take what comes from anywhere else.
             runner._handed_in.put(2)

@@ -141,8 +141,8 @@ def test_of_the_living_without_a_document_nothing_is_known() -> None:
 def test_liveness_signals_are_counted_over_alive_agents() -> None:
     assert [(row.name, row.count, row.share) for row in take_census(facts()).shown] == [
         ("a card only", 3, 0.6),
-        ("a gate: credentials or money first", 1, 0.2),
         ("an interface that answers", 1, 0.2),
+        ("behind a gate: credentials or payment first", 1, 0.2),
     ]
 
 

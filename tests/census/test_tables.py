@@ -27,14 +27,14 @@ def test_every_class_and_every_group_has_words() -> None:
     ("hosts", "told"),
     [
         ([], "There are no targets."),
-        ([HostCount("a.example", None, None, 1)], "Of 1 target none was probed yet."),
-        ([HostCount("a.example", None, None, 2)], "Of 2 targets none was probed yet."),
+        ([HostCount("a.example", None, None, 1)], "None of 1 target has been probed yet."),
+        ([HostCount("a.example", None, None, 2)], "None of 2 targets has been probed yet."),
         (
             [
                 HostCount("a.example", ResultClass.NOT_MEASURED, None, 3),
                 HostCount("a.example", None, None, 1),
             ],
-            "3 targets were probed, and no current result is measured. 1 target was never probed.",
+            "3 targets were probed, without a current measured result. 1 target was never probed.",
         ),
         (
             [
@@ -118,5 +118,5 @@ def test_heading_separates_never_probed_from_not_measured() -> None:
         HostCount("a.example", None, None, 1),
         HostCount("b.example", ResultClass.NOT_MEASURED, None, 1),
     )
-    assert share_heading(take_census(facts(hosts=[never]))) == "No target was probed yet"
+    assert share_heading(take_census(facts(hosts=[never]))) == "No target has been probed yet"
     assert share_heading(take_census(facts(hosts=[never, vain]))) == "Nothing was measured"

@@ -25,7 +25,7 @@ def test_covered_time_is_given_to_the_second() -> None:
     taken = take_census(facts())
     assert as_markdown(taken).splitlines()[3] == (
         "Taken 2026-09-21 14:13:20 UTC, each target by its last probe. "
-        "Layers and latencies are of the probes from 2026-09-21 14:08:20 to 2026-09-21 14:13:20 UTC."
+        "Layers and latencies cover the probes from 2026-09-21 14:08:20 to 2026-09-21 14:13:20 UTC."
     )
     never = take_census(facts(since_s=None, until_s=None))
     assert as_markdown(never).splitlines()[3].endswith("by its last probe.")
@@ -88,7 +88,7 @@ def test_every_format_says_that_two_runs_were_not_of_the_same_list() -> None:
     told = "+24.0 points (254 → 8 targets: "
     assert f"| {told}" in as_markdown(taken)
     assert told in as_html(taken)
-    assert "Not all were of the same list." in as_html(taken)
+    assert "Not all runs had the same list." in as_html(taken)
     assert [run["other_list_of"] for run in json.loads(as_json(taken))["runs"]] == [None, 254]
     assert ["other_list_of", "254"] in [row[2:] for row in csv.reader(io.StringIO(as_csv(taken), newline=""))]
     assert "254" not in as_markdown(take_census(facts()))

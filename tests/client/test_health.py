@@ -94,7 +94,9 @@ async def test_what_is_at_the_origins_root_says_nothing_of_a_path_that_it_does_n
         Action.PROCEED_AND_MONITOR,
     )
     assert (checked.card, checked.document, checked.age_seconds) == (None, None, None)
-    expected = "a document is at the origin's root, but nothing there names this path"
+    expected = (
+        "nothing at this address; there is a document at the origin's root, but nothing there names this path"
+    )
     assert checked.decision.reasons[0].endswith(expected)
     assert checked.health_url is not None
     assert "/gone" in checked.health_url

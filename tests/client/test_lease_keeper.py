@@ -252,7 +252,7 @@ async def test_a_refusal_is_a_loss_at_once() -> None:
 @pytest.mark.parametrize(
     ("code", "details", "why"),
     [
-        ("lease_ended", {"end_reason": "expired"}, "its lease has expired at the registry"),
+        ("lease_ended", {"end_reason": "expired"}, "its lease has expired in the registry"),
         ("lease_ended", {"end_reason": ["odd"]}, "HTTP 412: over"),
         ("lease_ended", {}, "HTTP 412: over"),
         ("stale_token", {}, "another holder has acquired it meanwhile"),

@@ -212,7 +212,7 @@ async def test_a_list_that_cannot_be_read_leaves_what_was_known(
     await read(database, a_list)
     (tmp_path / "agents.txt").unlink()
     outcome = await read(database, a_list)
-    assert outcome.text.endswith("what it listed before is kept (1 target)")
+    assert outcome.text.endswith("listed before are kept (1 target)")
     assert await sizes(database) == {"agents.txt": 1}
 
 
@@ -277,10 +277,7 @@ async def test_empty_list_removes_no_target_in_any_format(
     (tmp_path / name).write_text(text)
     outcome = await read(database, listed)
     assert outcome.has_failed
-    assert (
-        "empty: it lists no agent, as after a broken export; what it listed before is kept (1 target)"
-        in outcome.text
-    )
+    assert "broken export; the targets that it listed before are kept (1 target)" in outcome.text
 
 
 async def test_directory_missing_from_the_definition_is_reported(

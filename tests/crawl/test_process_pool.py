@@ -130,9 +130,9 @@ def test_what_has_to_be_known_is_noted() -> None:
     slow = replace(STANDING, slowness="the event loop is 1.2 s late", unreached_classes=unreached)
     statuses.note("b", replace(slow, start_error_p99_ms=1200.0))
     assert statuses.state.note == (
-        "results cannot be stored: 70 wait; 5 results were lost; timeouts are not measured: the event loop "
-        "is 1.2 s late; no witness answers in public_ipv4, public_ipv6: failures there are not measured; "
-        "begun 1,200 ms late at most (p99); 3 due probes missed"
+        "results cannot be stored: 70 are waiting; 5 results were lost; timeouts are not measured: "
+        "the event loop is 1.2 s late; no witness answers in public_ipv4, public_ipv6: failures there are "
+        "not measured; started up to 1,200 ms late (p99); 3 due probes missed"
     )
 
 
@@ -155,7 +155,7 @@ def test_share_of_targets_elsewhere_is_reported() -> None:
     statuses.note("b", replace(half, shards=0, has_begun=False))
     assert statuses.elsewhere == 0, "the other one has not asked"
     statuses.note("b", replace(half, shards=0, targets=0))
-    why = "are another crawl's; those of one that was killed come within 489 s"
+    why = "belong to another crawl; after it was killed, they become free within 489 s"
     assert statuses.state.note.startswith(f"512 of 1,024 shards {why}")
     statuses.listed = 117
     assert statuses.state.note.startswith(f"512 of 1,024 shards with 17 targets {why}")
@@ -174,7 +174,7 @@ def test_number_of_starting_processes_is_reported_until_all_run() -> None:
     assert statuses.state.note.startswith("1 of 3 processes is starting")
     assert "; 300 targets: 200 never probed; 1 of 3" in line_of(statuses.state, None)
     statuses.note("c", replace(begun, shards=340, latest={None: 99}))
-    assert "; 299 targets: 299 never probed; begun" in line_of(statuses.state, None)
+    assert "; 299 targets: 299 never probed; started" in line_of(statuses.state, None)
     statuses.keep_totals("c")
     assert statuses.state.note.startswith("1 of 3 processes is starting")
 

@@ -153,7 +153,7 @@ def test_a_traceback_is_shown_to_its_last_line(*, is_drawn: bool) -> None:
         try:
             fail_deep_down(5)
         except ValueError:
-            log.exception("a process of the crawl ended in a defect")
+            log.exception("a process of the crawl ended by a defect")
     shown = next(line for line in stream.getvalue().splitlines() if "a process of the crawl" in line)
     assert shown.endswith(r"ValueError: the last line \x1b[2J of the traceback")
 

@@ -38,7 +38,7 @@ def test_a_card_that_is_known_counts_though_it_was_not_read_again() -> None:
     card, gate = layer(ResultClass.OK, 9), layer(ResultClass.GATED, 10)
     seen = ObservedState(failures_in_row=0, recent_interactions="", discovery=card, transport=gate)
     assert label_of_observed(seen) == ProbeLabel(
-        "answers", "a card, an interface that asks for credentials or money"
+        "answers", "a card, an interface that requires credentials or payment"
     )
     lost = seen.model_copy(update={"discovery": layer(ResultClass.HTTP_ERROR, 9)})
     assert label_of_observed(lost).word == "gated"

@@ -124,9 +124,9 @@ async def test_whatever_comes_instead_of_a_document_is_a_class_with_a_reason(
 @pytest.mark.parametrize(
     ("sent", "told"),
     [
-        (b"SSH-2.0-x\r\n", "it begins with no status line: SSH-2.0-x"),
+        (b"SSH-2.0-x\r\n", "it does not begin with a status line: SSH-2.0-x"),
         (b"HTTP/1.1 200 OK\r\nFoo\r\n\r\n", "its header is malformed: Foo"),
-        (b"it's \xff\r\n", "it begins with no status line: it's \\xff"),
+        (b"it's \xff\r\n", "it does not begin with a status line: it's \\xff"),
     ],
 )
 async def test_non_http_answer_is_described_in_plain_words(sent: bytes, told: str) -> None:

@@ -153,7 +153,7 @@ async def test_ctrl_c_ends_a_crawl_cleanly_and_the_next_one_goes_on(
         async with crawling(tmp_path, "--workers", workers) as process:
             code, told = await ended(process)
         assert code == 0, told
-        assert "going on with the pass that began at" in told
+        assert "continuing the pass that began at" in told
         # No target was probed twice, except those in progress when it ended.
         again = [
             server.url for server in servers if asked[server.url] and len(server.heads) > asked[server.url]

@@ -118,11 +118,11 @@ async def test_a_redirect_leads_inside_no_more_than_a_url() -> None:
         ({"url": "https://a.example", "deep": True}, "deep: expected no member of this name"),
         (
             {"url": "agent.example"},
-            "url: expected an agent's URL, such as https://agent.example (expected an absolute URL, ",
+            "url: expected the URL of an agent, such as https://agent.example (expected an absolute URL, ",
         ),
         (
             {"url": "file:///etc/passwd"},
-            "url: expected an agent's URL, such as https://agent.example (only http and https are contacted)",
+            "url: expected the URL of an agent, such as https://agent.example (only http and https ",
         ),
         ({"url": "https://a.example", "timeout_seconds": 61}, "timeout_seconds: expected at most 60; got 61"),
         ({"url": "https://a.example", "timeout_seconds": 0}, "timeout_seconds: expected more than 0; got 0"),

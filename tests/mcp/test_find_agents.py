@@ -144,7 +144,7 @@ async def test_key_without_permission_gets_a_hint(registry: RegistryServer) -> N
     refused = text_of(await Model(registry.url, KEYS[Role.ENROLL]).call("find_agents", limit=100))
     assert refused.startswith("not_allowed: HTTP 403: ")
     assert refused.endswith(
-        ": the key of this server lacks that permission: its operator can give it another one"
+        ": the key of this server lacks that permission: its operator can give it another key"
     )
     unknown = text_of(await Model(registry.url, "ahk_" + "x" * 43).call("find_agents", limit=100))
     assert unknown.startswith("unknown_key: HTTP 401: ")

@@ -185,7 +185,7 @@ async def test_request_to_drain_is_returned(known: RegistryClient, model: Model)
     await register(known, "leaving")
     await known.agents.send_command("leaving", "drain")
     result = await model.call("heartbeat", agentId="leaving", teamName="team-1")
-    assert text_of(result).endswith("the registry asks it to: drain")
+    assert text_of(result).endswith("the registry requests: drain")
     await known.agents.drain("leaving")
     assert (await send_heartbeat(model, "leaving", status="idle"))["agentStatus"] == "draining"
 

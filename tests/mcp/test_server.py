@@ -85,7 +85,7 @@ async def test_a_tool_that_is_not_there_is_named_with_those_that_are() -> None:
         (NotAuthorized("no", code="unknown_key"), "unknown_key: no: the operator of this server must"),
         (NotPermitted("no"), "refused: no: the key of this server lacks that permission"),
         (RateLimited("no"), "orchestrator_unavailable: no: ask less often"),
-        (Unavailable("no"), "orchestrator_unavailable: no: ask again in a few seconds"),
+        (Unavailable("no"), "orchestrator_unavailable: no: try again in a few seconds"),
         (Unreachable("no", was_sent=False), "orchestrator_unavailable: no: try again later; the operator"),
         (InvalidAnswer("no"), "orchestrator_unavailable: no: the operator of this server should check"),
     ],

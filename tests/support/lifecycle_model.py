@@ -215,7 +215,9 @@ class Model:
 
     def take_override_back(self, agent: Agent) -> int:
         if agent.override is not None:
-            agent.override = None
+            # An expired one is kept until the agent registers again: each withdrawal assesses the agent.
+            if self._is_overridden(agent):
+                agent.override = None
             self._judge(agent, may_fall=False)
         return 200
 

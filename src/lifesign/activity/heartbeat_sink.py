@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 INTERVAL_SECONDS: Final = 4.0
-"""For one heartbeat with all its tries: less than the time to the next one."""
+"""Time limit for one heartbeat with all its attempts: less than the time to the next one."""
 
 
 @dataclass(frozen=True, slots=True)

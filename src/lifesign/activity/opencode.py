@@ -32,16 +32,16 @@ from lifesign.http.failures import FAILURES, classify_failure
 from lifesign.http.headers import media_type
 
 ANSWER_SECONDS: Final = 10.0
-"""For one answer, and for the beginning of the stream."""
+"""Time limit for one answer, and for the start of the stream."""
 ASKING_SECONDS: Final = 20.0
-"""For all answers about all sessions; meanwhile the stream waits."""
+"""Time limit for all answers about all sessions; the stream waits meanwhile."""
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_CONNECTIONS: Final = 8
 DEFAULT_USER: Final = "opencode"
 PASSWORD_VARIABLE: Final = "OPENCODE_SERVER_PASSWORD"  # noqa: S105 - where it is, not what it is
 USER_VARIABLE: Final = "OPENCODE_SERVER_USERNAME"
 
-_ASKS: Final = f"it asks for a password: set ${PASSWORD_VARIABLE} (and ${USER_VARIABLE} if need be)"
+_ASKS: Final = f"the server requires a password: set ${PASSWORD_VARIABLE} (and ${USER_VARIABLE} if needed)"
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z]:[/\\]")
 """Start of an absolute path, on any system of the server."""
 T = TypeVar("T")
@@ -84,9 +84,9 @@ class OpencodeServer:
         self.url = parse_agent_url(url).url.with_query(None)
         is_in_the_clear = self.url.scheme == "http" and not is_loopback(self.url.host or "")
         if password and is_in_the_clear and not allow_plain_http:
-            raise InvalidValue("URL", url, "https, since the password must not travel in the clear")
+            raise InvalidValue("URL", url, "https, since the password must not be sent unencrypted")
         if directory is not None and not _ABSOLUTE.match(directory):
-            raise InvalidValue("directory", directory, "an absolute path, as it is called on the server")
+            raise InvalidValue("directory", directory, "an absolute path on the server")
         self.directory = directory
         self._auth = aiohttp.encode_basic_auth(username or DEFAULT_USER, password) if password else None
         self._session: aiohttp.ClientSession | None = None
@@ -138,7 +138,9 @@ class OpencodeServer:
         if place is None:
             return SessionStatus(SessionState.ABSENT, "the server has no such session")
         if self.directory is not None and place.rstrip("/") != self.directory.rstrip("/"):
-            return SessionStatus(SessionState.ABSENT, f"it works in {place[:200]!a}, not where we listen")
+            return SessionStatus(
+                SessionState.ABSENT, f"the session works in {place[:200]!a}, not in the watched directory"
+            )
         return SessionStatus(SessionState.BUSY if session_id in working[place] else SessionState.IDLE)
 
     async def _place_of(self, session_id: str) -> str | None:
@@ -177,7 +179,7 @@ class OpencodeServer:
         return response.status, answer
 
     async def _get(self, path: str, query: Mapping[str, str]) -> aiohttp.ClientResponse:
-        assert self._session is not None, "used outside of `async with`"  # noqa: S101
+        assert self._session is not None, "requires `async with`"  # noqa: S101
         base = URL(str(self.url).rstrip("/"), encoded=True)
         headers = {"User-Agent": user_agent(), "Cache-Control": "no-store"}
         if self._auth is not None:
@@ -240,9 +242,11 @@ def _check(response: aiohttp.ClientResponse, path: str, expected: str, *, has_pa
     if status == 200 and got == expected:
         return
     if status == 401:
-        text = f"it refuses the password in ${PASSWORD_VARIABLE}" if has_password else _ASKS
+        text = f"the server refuses the password in ${PASSWORD_VARIABLE}" if has_password else _ASKS
         raise NotOpencode(f"{path}: HTTP 401: {text}")
     if status in {408, 425, 429} or status >= 500:
         raise OpencodeUnreachable(f"{path}: HTTP {status}")
     what = f"expected {expected}, got {got!a}" if status == 200 else "expected 200"
-    raise NotOpencode(f"{path}: HTTP {status}: {what}: is there an opencode server at this URL?")
+    raise NotOpencode(
+        f"{path}: HTTP {status}: {what}: check that the server at this URL is an opencode server"
+    )

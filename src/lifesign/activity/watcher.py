@@ -51,7 +51,7 @@ class AgentRefused(LifesignError):
     """The registry will not have heartbeats of an agent, as it was asked at the very beginning."""
 
     def __init__(self, agent_id: str, why: str) -> None:
-        super().__init__(f"{agent_id}: the registry refuses: {why}")
+        super().__init__(f"{agent_id}: the registry refused the heartbeat: {why}")
         self.agent_id = agent_id
 
 
@@ -153,7 +153,7 @@ class Watcher:
         for session_id, standing in found.items():
             if standing.state is SessionState.ABSENT:
                 agent_id = self._beats.agent_of(session_id)
-                text = f"{session_id}: {standing.why}: no heartbeats for it"
+                text = f"{session_id}: {standing.why}: no heartbeats are sent for it"
                 told = WatchEvent(
                     what=WatchEventKind.SESSION_ABSENT, text=text, agent_id=agent_id, session_id=session_id
                 )
@@ -178,7 +178,7 @@ class Watcher:
             )
             self._emit(told)
         if self._beats.unknown_events and not self.counts[WatchEventKind.UNKNOWN_SESSION]:
-            text = f"{event.session_id}: of no agent that is watched; such events are only counted"
+            text = f"{event.session_id}: belongs to no watched agent; its events are only counted"
             self._emit(
                 WatchEvent(what=WatchEventKind.UNKNOWN_SESSION, text=text, session_id=event.session_id)
             )
@@ -208,8 +208,12 @@ class Watcher:
             self._registry_unreachable(ending.why)
             return
         self._registry_answers(due.agent_id)
-        why = f"{due.session_id}: {due.source or 'idle, and the server lives'}"
-        message = "" if ending.agent_status == "active" else f"; the registry calls it {ending.agent_status}"
+        why = f"{due.session_id}: {due.source or 'idle, and the server answers'}"
+        message = (
+            ""
+            if ending.agent_status == "active"
+            else f"; its status in the registry is {ending.agent_status}"
+        )
         text = f"{why}{message}"
         self._emit(
             WatchEvent(
@@ -217,7 +221,7 @@ class Watcher:
             )
         )
         if ending.commands:
-            asked = f"the registry asks it to {', '.join(ending.commands)}: only you can deliver it"
+            asked = f"the registry requests: {', '.join(ending.commands)}. Only you can do that"
             self._once.emit(
                 "command", WatchEvent(what=WatchEventKind.COMMAND, text=asked, agent_id=due.agent_id)
             )
@@ -228,14 +232,15 @@ class Watcher:
         now_s = asyncio.get_running_loop().time()
         gap_s = min(max(self._intervals_s[agent_id], MIN_GAP_S), MAX_GAP_SECONDS)
         self._beats.hold(agent_id, now_s + gap_s)
-        text = f"the registry refuses: {why}; tried again every {gap_s:g} s"
+        text = f"the registry refused: {why}; the next attempt is in {gap_s:g} s"
         self._once.emit("refused", WatchEvent(what=WatchEventKind.REFUSED, text=text, agent_id=agent_id))
 
     def _registry_unreachable(self, why: str) -> None:
         self._once.emit(
             "registry",
             WatchEvent(
-                what=WatchEventKind.REGISTRY_UNREACHABLE, text=f"heartbeats are dropped meanwhile: {why}"
+                what=WatchEventKind.REGISTRY_UNREACHABLE,
+                text=f"heartbeats are dropped until it answers: {why}",
             ),
         )
 
@@ -265,7 +270,7 @@ class Watcher:
             if isinstance(record, HeartbeatRefused):
                 if is_first:
                     raise AgentRefused(agent_id, record.why)
-                text = f"how often it beats cannot be read: {record.why}"
+                text = f"the heartbeat interval cannot be read: {record.why}"
                 self._once.emit(
                     "record", WatchEvent(what=WatchEventKind.REFUSED, text=text, agent_id=agent_id)
                 )
@@ -299,7 +304,7 @@ class Watcher:
             expected = f"at most {MAX_NAMED_SESSIONS} names of sessions"
             told = WatchEvent(
                 what=WatchEventKind.MAPPING,
-                text=f"metadata.opencode_session: expected {expected}; the rest is passed over",
+                text=f"metadata.opencode_session: expected {expected}; the rest is ignored",
                 agent_id=agent_id,
             )
             self._once.emit("names", told)

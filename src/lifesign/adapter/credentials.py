@@ -40,7 +40,7 @@ def alone_as(agent_id: str, own_key: Path) -> Iterator[None]:
         raise _not_writable(own_key.parent.parent, error) from None
     if not try_lock(fd):
         os.close(fd)
-        expected = "an agent as which no other adapter runs with these workspaces: give each its own"
+        expected = "an agent id that no other adapter uses with these workspaces"
         raise InvalidValue("--agent-id", agent_id, expected)
     try:
         yield
@@ -63,4 +63,4 @@ def _lock_of(own_key: Path) -> Path:
 
 
 def _not_writable(root: Path, error: OSError) -> InvalidValue:
-    return InvalidValue("--workspaces", str(root), f"a directory to write to ({error.strerror})")
+    return InvalidValue("--workspaces", str(root), f"a writable directory ({error.strerror})")

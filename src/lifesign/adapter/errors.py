@@ -5,11 +5,11 @@ from lifesign.errors import LifesignError
 
 
 class InvalidTools(InvalidFile):
-    """A tools file does not say which tools are offered, and at which price, as it should."""
+    """A tools file is invalid."""
 
 
 class CommandFailed(LifesignError):
-    """An agent's command, or that of a server of its tools, cannot be started."""
+    """The command of an agent or of a tool server could not be started."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the command cannot be started: {reason}")

@@ -28,11 +28,11 @@ from lifesign.domain.tasks.run_end import Stop
 from lifesign.domain.text.counts import plural
 
 CLAIM_WAIT_SECONDS: Final = 20.0
-"""How long one request waits for a task."""
+"""Time that one request waits for a task."""
 DRAIN_SECONDS: Final = 120.0
-"""For the task in progress, when the adapter is asked to leave, before it is asked to end."""
+"""Time for the task in progress after the adapter gets a signal to end. Then the agent gets one."""
 SLACK_SECONDS: Final = 30.0
-"""Beyond drain and grace, for the registry to hear how the run ended."""
+"""Time beyond drain and grace to report the end of the run to the registry."""
 PRUNE_EVERY_SECONDS: Final = 86_400.0
 
 _log = logging.getLogger("lifesign.adapter")
@@ -95,7 +95,8 @@ class Adapter:
             await self._end_left()
             record = await self._register()
             self._say(
-                RunEventKind.REGISTERED, f"registered as {self._place.agent_id}, life {record.incarnation}"
+                RunEventKind.REGISTERED,
+                f"registered as {self._place.agent_id}, incarnation {record.incarnation}",
             )
             self._loop.resume(record.incarnation)
             async with self._open_client() as client:
@@ -144,23 +145,23 @@ class Adapter:
         if not self._leaves.is_set():
             grace_s = self._settings.grace_s
             self._drain_s = self._drain_s if timeout_s is None else max(0.0, timeout_s - grace_s)
-            time = f"{self._drain_s:g} s to end, and {grace_s:g} s once it is asked to"
+            time = f"{self._drain_s:g} s to end, and {grace_s:g} s after the signal"
             rest = "" if self._run is None else f"; {self._run.task_id} has {time}"
-            self._say(RunEventKind.LEAVING, f"takes no further task: {why}{rest}")
+            self._say(RunEventKind.LEAVING, f"claims no further task: {why}{rest}")
             self._leaves.set()
 
     def on_registered(self, incarnation: int) -> None:
         """Go on with a new life."""
-        self._say(RunEventKind.REGISTERED, f"registered as {self._place.agent_id}, life {incarnation}")
+        self._say(RunEventKind.REGISTERED, f"registered as {self._place.agent_id}, incarnation {incarnation}")
 
     def on_incarnation_lost(self, why: str) -> None:
         """Stop: current work may have another holder by now (RFC-0016 4.6)."""
         if self._run is not None:
-            self._run.stop(Stop.LOST, f"the registry gave this agent up: {why}")
+            self._run.stop(Stop.LOST, f"the registry ended this incarnation: {why}")
 
     def stood_aside(self) -> None:
         """Stop, and begin nothing while another process lives as this agent."""
-        self.on_incarnation_lost("another process lives as this agent")
+        self.on_incarnation_lost("another process is registered as this agent")
 
     def _renew_leases(self) -> None:
         if self._run is not None:
@@ -199,7 +200,7 @@ class Adapter:
         """Wait for a task; None if none came in time, or the agent leaves."""
         now_s = asyncio.get_running_loop().time
         give_up_s = None if self._wanted.wait_s is None else now_s() + self._wanted.wait_s
-        self._say(RunEventKind.WAITING, f"waits for {self._wanted.task_id or 'a task'}")
+        self._say(RunEventKind.WAITING, f"waiting for {self._wanted.task_id or 'a task'}")
         failures = 0
         while True:
             left_s = CLAIM_WAIT_SECONDS if give_up_s is None else max(0.0, give_up_s - now_s())
@@ -236,14 +237,14 @@ class Adapter:
         elif is_final(error) and error.code != "agent_draining":
             raise error
         elif is_first:
-            self._say(RunEventKind.REGISTRY, f"no task can be had, and it is asked again: {error}")
+            self._say(RunEventKind.REGISTRY, f"cannot claim a task, and tries again: {error}")
 
     async def _give_back(self, client: RegistryClient) -> None:
         """Release what this agent holds without knowing of it: the answer to its claim was lost."""
         with suppress(RegistryError):
             held = await client.leases.list(holder=self._place.agent_id)
             for lease in held.leases:
-                self._say(RunEventKind.REGISTRY, f"releases {lease.resource}, of which it did not know")
+                self._say(RunEventKind.REGISTRY, f"releases the unknown lease of {lease.resource}")
                 with suppress(Conflict, Gone, NotFound):
                     await client.leases.release(lease.lease_id, incarnation=self._place.incarnation)
 
@@ -251,7 +252,7 @@ class Adapter:
         async def wind_up() -> None:
             await asyncio.wait({working}, timeout=self._drain_s)
             if not working.done() and self._run is not None:
-                self._run.stop(Stop.DRAIN, "the adapter leaves, and its time is up")
+                self._run.stop(Stop.DRAIN, "the adapter ends, and the time to drain is over")
             await asyncio.wait({working})
 
         leaving = DrainContext(
@@ -274,7 +275,7 @@ class Adapter:
         try:
             ended = await end_left(await asyncio.to_thread(self._workspaces.abandoned_runs))
         except OSError as error:
-            _log.warning("what earlier runs have left cannot be looked for: %s", error)
+            _log.warning("processes of earlier runs cannot be looked for: %s", error)
             return
         if ended.killed:
             who, verb = plural(ended.killed, "process", "processes"), plural(ended.killed, "is", "are")
@@ -291,7 +292,7 @@ class Adapter:
             else:
                 if removed:
                     old = plural(removed, "workspace of a failed run was", "workspaces of failed runs were")
-                    self._say(RunEventKind.PRUNED, f"{removed} {old} old enough to go")
+                    self._say(RunEventKind.PRUNED, f"removed {removed} {old}")
             await asyncio.sleep(PRUNE_EVERY_SECONDS)
 
     async def _pause(self, failures: int, retry_after_s: float | None = None) -> bool:
@@ -326,7 +327,7 @@ class Adapter:
 
     def _say_granted(self, granted: GrantedTask) -> None:
         task, token = granted.task, granted.lease.fencing_token
-        goes_on = "" if granted.latest_report is None else ", goes on from its latest report"
+        goes_on = "" if granted.latest_report is None else ", continues from its latest report"
         self._emit(
             RunEvent(
                 what=RunEventKind.GRANTED,

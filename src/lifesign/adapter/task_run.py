@@ -36,10 +36,10 @@ from lifesign.errors import LifesignError
 from lifesign.mcp.request_human_help import NAME as HELP_TOOL
 
 GRACE_SECONDS: Final = 10.0
-"""Between the request to end and the kill, unless it is said otherwise."""
+"""Default time between SIGTERM and SIGKILL."""
 POLL_SECONDS: Final = 0.05
-"""For an end to be heard of that was there before its reason was: after the adapter stood still, say."""
-BUDGET_GONE: Final = "a metered call was refused: what they may cost is used up"
+"""Interval at which the end of the process is checked, in case its notification was missed."""
+BUDGET_GONE: Final = "a metered call was refused: the budget is used up"
 
 OpenTools = Callable[[ToolProxyContext], AbstractAsyncContextManager[ToolProxyAddress]]
 
@@ -188,7 +188,7 @@ class TaskRun:
                 run.run_id, task_id=task.task_id, title=task.title, fencing_token=run.fencing_token
             )
         except (OSError, ValueError) as error:
-            outcome = _not_started(f"no workspace can be made: {error}")
+            outcome = _not_started(f"could not create a workspace: {error}")
             return await self._report(outcome)
         outcome = _not_started("it was given up")
         try:
@@ -246,9 +246,9 @@ class TaskRun:
         started either.
         """
         self._keeper.stop_keeping()
-        text = f"it is not given back, since it is not known whether anything of it goes on: {why}"
+        text = f"the task is not released, since processes of it may still run: {why}"
         left_s = max(0.0, self._keeper.deadline_s - asyncio.get_running_loop().time())
-        self._say(RunEventKind.STOPPING, f"{text}; its lease runs out in {left_s:.0f} s")
+        self._say(RunEventKind.STOPPING, f"{text}; its lease expires in {left_s:.0f} s")
         with suppress(TimeoutError):
             async with asyncio.timeout(left_s):
                 await self._hurry.wait()
@@ -292,7 +292,8 @@ class TaskRun:
             await self._watch(process)
             if not await process.end(self._grace_s(), self._hurry) and not process.uncertainty:
                 self._say(
-                    RunEventKind.STOPPING, "some of it goes on, and is another user's or stuck in the kernel"
+                    RunEventKind.STOPPING,
+                    "some of its processes still run: they belong to another user or hang in the kernel",
                 )
             self._why = self._why or process.fault
             return await process.wait()
@@ -317,7 +318,7 @@ class TaskRun:
             if exited.done():
                 is_killed = exited.result() == -signal.SIGKILL and self._written is None
                 if is_killed and self._timer is not None and self._timer.is_due:
-                    self.stop(Stop.EXPIRED, "the lease's deadline passed, and it was killed")
+                    self.stop(Stop.EXPIRED, "the lease's deadline passed, so the process was killed")
                 return
             if self._written is not None:
                 self.stop(Stop.OVER, f"{self._why}, and goes on")
@@ -329,7 +330,7 @@ class TaskRun:
             elif not asked.done():
                 self.stop(Stop.TIMEOUT, f"it has run for {self._settings.timeout_s:g} s")
             self._was_signalled = True
-            self._say(RunEventKind.STOPPING, f"the agent is asked to end: {self._why}")
+            self._say(RunEventKind.STOPPING, f"the agent gets a signal to end: {self._why}")
         finally:
             for waiting in (exited, lost, asked, stalled):
                 waiting.cancel()
@@ -389,7 +390,7 @@ class TaskRun:
         """Report the end of the run in its name; return whether the registry has accepted it."""
         untold = await self._write(outcome)
         if untold:
-            what, text = RunEventKind.UNREPORTED, f"{outcome.text}; the registry was not told: {untold}"
+            what, text = RunEventKind.UNREPORTED, f"{outcome.text}; the registry was not notified: {untold}"
         else:
             what, text = _event_kind(outcome.end), outcome.text
         self._say(what, text, outcome, workspace)

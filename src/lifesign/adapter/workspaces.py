@@ -91,7 +91,7 @@ class Workspace:
             why = "it is a link" if error.errno == errno.ELOOP else error.strerror
             return AgentOutput(None, f"{OUTPUT_FILE}: expected a readable file ({why})")
         if text is None:
-            return AgentOutput(None, f"{OUTPUT_FILE}: expected a file of the agent's own")
+            return AgentOutput(None, f"{OUTPUT_FILE}: expected a file that the agent's user owns")
         if len(text) > MAX_FILE_BYTES:
             return AgentOutput(None, f"{OUTPUT_FILE}: expected at most {MAX_FILE_BYTES} bytes")
         try:
@@ -157,7 +157,7 @@ class Workspaces:
                 missing.mkdir(mode=0o700 if user is None else 0o711, exist_ok=True)
             self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            expected = f"a directory that can be made and read ({error.strerror})"
+            expected = f"a directory that can be created and read ({error.strerror})"
             raise InvalidValue("workspaces", str(root), expected) from None
         expected = _ownership_fault(self._fd, self.root)
         if user is not None and not expected and (why := user.shut_out_by(self.root)):
@@ -275,7 +275,7 @@ def _missing(path: Path) -> list[Path]:
 
 
 def _reachable(user: AgentUser, why: str) -> str:
-    return f"a directory that {user.name} can reach (chmod 711): {why}"
+    return f"a directory to which {user.name} has access (chmod 711): {why}"
 
 
 def _ownership_fault(fd: int, root: Path) -> str:

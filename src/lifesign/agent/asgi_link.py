@@ -23,7 +23,7 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 Message = MutableMapping[str, Any]
 
 POLL_SECONDS: Final = 1.0
-"""How often a worker that does not beat looks whether it has to."""
+"""Interval at which a worker that sends no heartbeats checks whether it must."""
 
 _log = logging.getLogger("lifesign.agent")
 
@@ -126,7 +126,7 @@ class AgentLink:
     def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
         """Leave the registry; the server goes on."""
         if not self._leaves.is_set():
-            _log.warning("%s: leaves the registry: %s; it is served as before", self.profile.agent_id, why)
+            _log.warning("%s: deregisters: %s; its requests are served as before", self.profile.agent_id, why)
             self._drain_s = self._drain_s if timeout_s is None else timeout_s
             self._is_asked_to_leave = True
             self._leaves.set()
@@ -171,7 +171,7 @@ class AgentLink:
             await self._be_idle()
             await self._go()
         except Exception:  # noqa: BLE001 - the app must not fail for what it is linked to
-            _log.exception("%s: is linked to the registry no more", self.profile.agent_id)
+            _log.exception("%s: is no longer linked to the registry", self.profile.agent_id)
         finally:
             if self._crew is not None:
                 self._crew.leave()
@@ -183,7 +183,7 @@ class AgentLink:
             crew = BeatElection.join(self._lock_dir)
         except OSError as error:
             _log.error(
-                "%s: this worker cannot see others (%s), and sends its own heartbeats",
+                "%s: this worker cannot see other workers (%s), and sends heartbeats of its own",
                 self.profile.agent_id,
                 error,
             )
@@ -209,7 +209,7 @@ class AgentLink:
             return
         loop = HeartbeatLoop(self._place, self, self._load)
         if incarnation is not None:
-            _log.info("%s: this worker goes on with life %s", self.profile.agent_id, incarnation)
+            _log.info("%s: this worker continues with incarnation %s", self.profile.agent_id, incarnation)
             loop.resume(incarnation)
         beating = asyncio.create_task(loop.run())
         try:
@@ -258,7 +258,7 @@ class AgentLink:
                 async with asyncio.timeout(LEAVE_SECONDS):
                     await self._place.leave()
             except (RegistryError, TimeoutError) as error:
-                _log.warning("%s: cannot be taken off the list: %s", self.profile.agent_id, error)
+                _log.warning("%s: could not deregister: %s", self.profile.agent_id, error)
 
 
 class _Lifespan:

@@ -61,7 +61,7 @@ class HandedIn:
         if self._closed_because:
             raise WorkRefused(self._agent_id, self._closed_because)
         if len(self._waiting) >= MAX_WAITING:
-            raise WorkRefused(self._agent_id, f"{MAX_WAITING} pieces of work wait already")
+            raise WorkRefused(self._agent_id, f"{MAX_WAITING} assignments are waiting already")
         assignment = Assignment(task, task_id, asyncio.get_running_loop().create_future())
         self._waiting.append(assignment)
         self._has_come.set()

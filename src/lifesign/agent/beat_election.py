@@ -29,9 +29,9 @@ from lifesign.filesystem.private_file import allocate, is_at, map_shared, open_p
 MAX_WORKERS: Final = 256
 """Maximum of workers whose load is added up."""
 PATIENCE_SECONDS: Final = 1.0
-"""For another worker that looks whether it is the only one."""
+"""Time to wait for another worker that checks whether it is the only one."""
 HAS_LEFT: Final = 0
-"""As a life: the agent was drained, and none of these workers is to register it again."""
+"""Value in place of an incarnation: the agent was drained, and no worker may register it again."""
 
 _LOAD_BYTES = 8
 _MAX_INCARNATION_BYTES = 32
@@ -169,7 +169,7 @@ def _share(fd: int, directory: Path) -> None:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return
         if time.monotonic() > deadline_s:
-            raise OSError(errno.EAGAIN, "another worker does not let go of the lock", str(directory))
+            raise OSError(errno.EAGAIN, "another worker does not release the lock", str(directory))
         time.sleep(0.002)
 
 
@@ -178,7 +178,7 @@ def _opened(path: Path) -> int:
     # A file of another owner was renamed: the second attempt creates the file.
     fd = open_private(path, create=True) if fd is None else fd
     if fd is None:
-        raise OSError(errno.EACCES, "cannot be made a file of ours", str(path))
+        raise OSError(errno.EACCES, "cannot be created as a private file", str(path))
     return fd
 
 
@@ -189,4 +189,4 @@ def _refuse_unless_private(directory: Path) -> None:
         is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid in {os.geteuid(), 0}
         others_write = found.st_mode & theirs and not found.st_mode & stat.S_ISVTX
         if not is_ours or others_write:
-            raise OSError(errno.EACCES, "is not a directory that only we may write to", str(place))
+            raise OSError(errno.EACCES, "is not a directory that only this user can write to", str(place))

@@ -44,7 +44,7 @@ class ClaimedTask:
         `written_at`.
         """
         self.budget = granted.budget
-        """As it was when the task was granted."""
+        """Budget at the time of the claim."""
         self.run = run
         """Run of every write; `client.tasks` needs it to reserve metered calls."""
         self.client = client

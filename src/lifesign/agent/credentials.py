@@ -58,16 +58,20 @@ class AgentKeys:
         if self._file is None:
             if self._comes_back:
                 _log.warning(
-                    "the registry gave this agent a key of its own, which is lost when the process ends: "
-                    "give a key_file, or the next start within the silence window is refused"
+                    "the registry gave this agent a key of its own, which is lost when the process "
+                    "ends: set a key_file; otherwise the registry refuses the next start until the "
+                    "agent is dead"
                 )
             return
         try:
             write_private(self._file, own)
         except OSError as error:
             _log.error(
-                "this agent's own key cannot be kept in %s (%s): the next start will be refused; hint: make "
-                "the folder writable; an operator can make another key (lifesign keys create)",
+                (
+                    "this agent's own key could not be written to %s (%s): the registry will refuse the "
+                    "next start; hint: make the folder writable; an operator can create another key "
+                    "(lifesign keys create)"
+                ),
                 self._file,
                 error.strerror,
             )

@@ -93,8 +93,10 @@ def _warn_without_work(
     declared = getattr(type(agent), "__lifesign__", None)
     if beside is None and not settings and isinstance(declared, Declared) and declared.takes_tasks is None:
         _log.warning(
-            "%s: its @on_assignment gets no work. Pass tasks=True to @Agent for tasks of the registry, or "
-            "hand work in with run_agent(..., beside=...)",
+            (
+                "%s: its @on_assignment gets no work. Pass tasks=True to @Agent for tasks of the registry, "
+                "or pass work to run_agent(..., beside=...)"
+            ),
             runner.agent_id,
         )
 
@@ -106,7 +108,7 @@ async def _accompany(runner: AgentRunner, beside: Beside | None) -> None:
     try:
         await beside(runner)
     except Exception:  # noqa: BLE001 - the agent lives on
-        _log.exception("%s: what its program does beside it has failed", runner.agent_id)
+        _log.exception("%s: the coroutine beside the agent failed", runner.agent_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ class Agent:
         **settings: Unpack[ProfileSettings],
     ) -> None:
         if agent_id is not None and not isinstance(agent_id, str):
-            raise InvalidAgent("@Agent", 'its agent_id first, as in @Agent("billing-01")')
+            raise InvalidAgent("@Agent", 'its agent_id as the first argument, as in @Agent("billing-01")')
         check_kinds(
             profile=profile,
             tasks=False if tasks is None else tasks,
@@ -204,7 +206,7 @@ class Agent:
             raise InvalidAgent(where, "one @Agent(...)")
         handlers = _handlers_of(declared)
         if _Part.ON_ASSIGNMENT not in handlers:
-            raise InvalidAgent(where, "a method that is marked with @on_assignment")
+            raise InvalidAgent(where, "a method with the decorator @on_assignment")
         note = Declared(
             self.profile, MappingProxyType(handlers), MappingProxyType(self._settings), self._takes_tasks
         )
@@ -231,7 +233,9 @@ def _marked(method: F, part: _Part) -> F:
     if not inspect.isfunction(method):
         raise InvalidAgent(_name_of(method), f"a method below @{part}, without parentheses")
     if hasattr(method, _MARK):
-        raise InvalidAgent(method.__qualname__, f"one mark: it has @{getattr(method, _MARK)} already")
+        raise InvalidAgent(
+            method.__qualname__, f"one decorator: the method has @{getattr(method, _MARK)} already"
+        )
     wanted = ["self", *["task"] * _ARGUMENTS[part]]
     try:
         inspect.signature(method).bind(*wanted)
@@ -250,7 +254,7 @@ def _handlers_of(declared: type) -> dict[str, str]:
             continue
         if part in found:
             both = f"{found[part]} and {name}"
-            raise InvalidAgent(declared.__qualname__, f"one method that is marked with @{part}, not {both}")
+            raise InvalidAgent(declared.__qualname__, f"one method with @{part}, not {both}")
         found[part] = name
     return found
 

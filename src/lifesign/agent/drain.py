@@ -17,11 +17,11 @@ from lifesign.agent.registration import RegistrySession
 from lifesign.client.registry_errors import RegistryError
 
 DROP_SECONDS: Final = 5.0
-"""For handlers that were stopped, to clean up."""
+"""Time for cancelled handlers to clean up."""
 ANNOUNCE_SECONDS: Final = 3.0
-"""For the registry, to hear that we are leaving; mostly it has, long before all work is done."""
+"""Time to announce the drain to the registry."""
 LEAVE_SECONDS: Final = 10.0
-"""For the registry, to hear that we are gone; it finds out by itself if it does not answer."""
+"""Time to deregister. If the registry does not answer, the agent's heartbeats time out."""
 HURRIED_SECONDS: Final = 1.0
 """Timeout of each step after a second request to stop."""
 
@@ -57,12 +57,12 @@ async def leave(leaving: DrainContext, timeout_s: float) -> AgentEnd:
     announced = leaving.loop.begin_drain()
     has_finished = await _unless_hurried(leaving.hurry, _finish(leaving), timeout_s)
     if not has_finished:
-        leaving.drop("the agent leaves, and its time is up")
+        leaving.drop("the agent ends, and the time to drain is over")
         await _within(leaving.hurry, leaving.idle(), DROP_SECONDS)
     # The event log shows a drain before the end.
     await _within(leaving.hurry, announced, ANNOUNCE_SECONDS)
     if not await _within(leaving.hurry, _be_gone(leaving.place), LEAVE_SECONDS):
-        _log.warning("%s: the registry does not hear that the agent has left", leaving.place.agent_id)
+        _log.warning("%s: the registry could not be notified that the agent ends", leaving.place.agent_id)
     return AgentEnd.FINISHED if has_finished else AgentEnd.DROPPED
 
 
@@ -77,14 +77,14 @@ async def _say_farewell(leaving: DrainContext) -> None:
     try:
         await call(leaving.on_drain)
     except Exception:  # noqa: BLE001 - the agent leaves whatever its farewell does
-        _log.exception("%s: on_drain failed; the agent leaves all the same", leaving.place.agent_id)
+        _log.exception("%s: on_drain failed; the agent ends anyway", leaving.place.agent_id)
 
 
 async def _be_gone(place: RegistrySession) -> None:
     try:
         await place.leave()
     except RegistryError as error:
-        _log.warning("%s: cannot be taken off the list: %s", place.agent_id, error)
+        _log.warning("%s: could not deregister: %s", place.agent_id, error)
 
 
 async def _within(hurry: asyncio.Event, function: Awaitable[None], seconds: float) -> bool:
@@ -108,5 +108,5 @@ async def _unless_hurried(hurry: asyncio.Event, function: Awaitable[None], secon
             # One that does not let itself be cancelled is left behind.
             await asyncio.wait({doing}, timeout=HURRIED_SECONDS)
     if doing.done() and not doing.cancelled() and (error := doing.exception()) is not None:
-        _log.error("a step of leaving failed", exc_info=error)
+        _log.error("a step of the shutdown failed", exc_info=error)
     return is_done

@@ -13,16 +13,16 @@ class InvalidAgent(LifesignError, TypeError):
 
 
 class WorkRefused(LifesignError):
-    """The agent takes no work now: it drains, has ended, or has too much waiting; nothing was begun."""
+    """The agent accepts no work now: it drains, has ended, or has too much work waiting."""
 
     def __init__(self, agent_id: str, why: str) -> None:
-        super().__init__(f"{agent_id!r} takes no work: {why}")
+        super().__init__(f"{agent_id!r} accepts no work: {why}")
         self.agent_id = agent_id
         self.why = why
 
 
 class WorkDropped(LifesignError):
-    """Work was begun and then dropped: it may get another holder, so that its result must not count."""
+    """The lease was lost during the work. Do not use the result: another agent may do the work again."""
 
     def __init__(self, agent_id: str, why: str) -> None:
         super().__init__(f"{agent_id!r} dropped work in progress: {why}")

@@ -148,7 +148,7 @@ class HeartbeatLoop:
         except (RegistryError, InvalidValue) as error:
             return self._after(error)
         except Exception:  # noqa: BLE001 - an agent must survive what its registry does
-            _log.exception("%s: the registry could not be asked", self._place.agent_id)
+            _log.exception("%s: the registry could not be reached", self._place.agent_id)
             return self._try_again_s(None)
 
     async def _turn(self) -> float:
@@ -188,8 +188,10 @@ class HeartbeatLoop:
         if not self.is_displaced:
             self.is_displaced = True
             _log.error(
-                "%s: another process lives as this agent; this one stands aside until it is gone. "
-                "Give each process an agent_id of its own, and all of them one role_id",
+                (
+                    "%s: another process is registered as this agent; this one pauses until the other is "
+                    "gone. Give each process its own agent_id, and all of them one role_id"
+                ),
                 self._place.agent_id,
             )
             self._told.stood_aside()
@@ -221,8 +223,10 @@ class HeartbeatLoop:
             return _now_s()
         if error.details.get("status") in ALIVE:
             _log.warning(
-                "%s: another process has registered as this agent; hint: give each process an agent_id of "
-                "its own, and all of them one role_id",
+                (
+                    "%s: another process has registered as this agent; hint: give each process its own "
+                    "agent_id, and all of them one role_id"
+                ),
                 self._place.agent_id,
             )
         else:
@@ -244,7 +248,7 @@ class HeartbeatLoop:
                 self._commands.append(command.id)
                 self._carry_out(command)
         if reply.agent_status is Status.DRAINING and not self.is_draining:
-            self._told.on_drain_requested("the registry says that this agent drains", None)
+            self._told.on_drain_requested("the agent is draining in the registry", None)
 
     def _carry_out(self, command: PendingCommand) -> None:
         if command.command == RENEW_LEASES:
@@ -254,7 +258,7 @@ class HeartbeatLoop:
         if command.command != "drain":
             _log.warning("%s: unknown command %a is ignored", self._place.agent_id, command.command[:80])
             return
-        why = f"asked by the registry: {command.reason}" if command.reason else "asked by the registry"
+        why = f"requested by the registry: {command.reason}" if command.reason else "asked by the registry"
         self._told.on_drain_requested(why, command.drain_timeout_seconds)
 
     def _compare_clocks(self, sent_s: float, reply: HeartbeatReply) -> None:
@@ -262,7 +266,7 @@ class HeartbeatLoop:
         was_adrift, self._is_adrift = self._is_adrift, is_adrift(differs_s, self._rhythm.interval_seconds)
         if self._is_adrift and not was_adrift:
             _log.warning(
-                "%s: the registry's clock is %.0f s %s ours; it judges by its own",
+                "%s: the registry's clock is %.0f s %s this one; verdicts use the registry's",
                 self._place.agent_id,
                 abs(differs_s),
                 "ahead of" if differs_s > 0 else "behind",
@@ -278,7 +282,7 @@ class HeartbeatLoop:
                 _log.warning("%s: the registry is unreachable: %s; trying again", self._place.agent_id, error)
             else:
                 hint = _hint(error, self._place.agent_id)
-                _log.error("%s: refused, and asked again: %s%s", self._place.agent_id, error, hint)
+                _log.error("%s: refused; trying again: %s%s", self._place.agent_id, error, hint)
         self._last_reported = text
         return self._try_again_s(error.retry_after_s if isinstance(error, RegistryError) else None)
 
@@ -305,10 +309,10 @@ def _hint(error: RegistryError | InvalidValue, agent_id: str) -> str:
     """Return what helps against a refusal, where something is known to."""
     make = f"lifesign keys create --role agent --agent-id {agent_id} --name {agent_id}"
     if isinstance(error, NotAuthorized):
-        return f"; hint: the registry does not take this key. An operator can make another one: {make}"
+        return f"; hint: the registry does not accept this key. An operator can create another one: {make}"
     if isinstance(error, NotPermitted):
-        needs = "an agent that is there already needs its own key, which key_file keeps"
-        return f"; hint: {needs}. If it is lost, an operator can make another one: {make}"
+        needs = "an agent that is already registered needs its own key, which key_file stores"
+        return f"; hint: {needs}. If it is lost, an operator can create another one: {make}"
     return ""
 
 

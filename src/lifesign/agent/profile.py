@@ -53,7 +53,7 @@ class AgentProfile:
     name: str | None = None
     capabilities: Sequence[str] = ()
     capacity: int | None = None
-    """How many tasks at once (RFC-0016 `max_concurrent_tasks`)."""
+    """Maximum number of concurrent tasks (RFC-0016 `max_concurrent_tasks`)."""
     endpoint: str | None = None
     card_url: str | None = None
     monitoring: Monitoring | str | None = None
@@ -84,7 +84,7 @@ class AgentProfile:
         read = made(Registration, **given)
         object.__setattr__(self, "heartbeat", read.heartbeat_config)
         if self.capacity is not None and self.capacity < 1:
-            raise InvalidValue("capacity", self.capacity, "1 task at once or more, or None")
+            raise InvalidValue("capacity", self.capacity, "1 or more concurrent tasks, or None")
 
     @classmethod
     def from_workflow(cls, file: str | Path, name: str, agent_id: str | None = None) -> Self:

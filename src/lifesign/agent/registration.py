@@ -22,7 +22,7 @@ from lifesign.domain.lifecycle.status_table import ALIVE, Reason
 from lifesign.domain.models.agents import MAX_TASKS, AgentRecord, HeartbeatReply
 
 MIN_TIMEOUT_SECONDS: Final = 2.0
-"""For one call with all its tries, however short the interval."""
+"""Minimum time limit of one call with all its attempts."""
 _DRAINED: Final = frozenset({Reason.DRAIN_COMPLETED, Reason.DRAIN_TIMEOUT})
 MAX_LEAVE_TRIES: Final = 5
 """Each is in vain only if the record was changed just then."""

@@ -27,7 +27,7 @@ from lifesign.errors import InvalidValue
 
 ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
-_DISPLACED = "another process lives as this agent"
+_DISPLACED = "another process is registered as this agent"
 _log = logging.getLogger("lifesign.agent")
 
 
@@ -140,7 +140,7 @@ class AgentRunner:
     def start(self) -> None:
         """Start; return at once, also if the registry is unreachable."""
         if self._living is not None:
-            raise InvalidAgent(self.agent_id, "one start: make another runner for another life")
+            raise InvalidAgent(self.agent_id, "one start per runner: create a new one to start again")
         self._home = asyncio.get_running_loop()
         self._living = asyncio.create_task(self._live(), name=f"agent {self.agent_id}")
 
@@ -182,7 +182,7 @@ class AgentRunner:
         try:
             return await assignment.outcome
         except asyncio.CancelledError:
-            self._work.drop(assignment, "its caller does not wait for it any more")
+            self._work.drop(assignment, "its caller no longer waits for it")
             raise
 
     async def send_heartbeat(self) -> None:
@@ -198,7 +198,7 @@ class AgentRunner:
                 self._home.call_soon_threadsafe(self.drain, why)
             return
         if self._leaves.is_set():
-            _log.warning("%s: ends at once: %s", self.agent_id, why)
+            _log.warning("%s: ends without draining: %s", self.agent_id, why)
             self._hurry.set()
         else:
             self._begin_to_leave(why)
@@ -230,7 +230,7 @@ class AgentRunner:
         """Drop current work: it may have another holder by now (RFC-0016 4.6)."""
         if self._work.load().count:
             _log.warning("%s: work is dropped: %s", self.agent_id, why)
-        self._work.drop_all(f"the registry gave this agent up: {why}")
+        self._work.drop_all(f"the registry ended this incarnation: {why}")
 
     def stood_aside(self) -> None:
         """Begin nothing while another process lives as this agent."""

@@ -43,8 +43,8 @@ def check_key_file(profile: AgentProfile, key_file: str | os.PathLike[str] | Non
     """Raise InvalidValue for a file that would keep the key of an agent that never comes back."""
     if key_file is not None and not profile.comes_back:
         expected = (
-            "one beside key_file: without it each start is another agent, which the key that is kept for "
-            "the one before cannot register"
+            "an agent_id beside key_file: without it, each start is another agent, which the stored "
+            "key cannot register"
         )
         raise InvalidValue("agent_id", None, expected)
 

@@ -25,9 +25,9 @@ from lifesign.domain.tasks.task_states import ExitReason
 from lifesign.errors import InvalidValue
 
 WAIT_SECONDS: Final = 25.0
-"""How long one question for a task waits."""
+"""Time that one claim waits for a task."""
 MIN_PAUSE_SECONDS: Final = 1.0
-"""Between two questions, where the answers come at once."""
+"""Minimum time between two claims that are answered at once."""
 RETRY_SECONDS: Final = 15.0
 """The most that is waited before a registry that did not answer is asked again."""
 
@@ -161,7 +161,7 @@ class TaskSource:
         await keeper.run()
         loss = keeper.loss
         if loss is not None and loss.kind is not LossKind.STOPPED:
-            self.drop(assignment, f"its lease is lost: {loss}")
+            self.drop(assignment, f"the lease is lost: {loss}")
 
     async def _complete(self, kept: _KeptTask, result: Any) -> None:
         failures = 0
@@ -169,7 +169,7 @@ class TaskSource:
             try:
                 await kept.task.client.tasks.mark_complete(kept.task.run, output_of(result))
             except InvalidValue as error:
-                what = f"what was returned is no output: {error}"
+                what = f"the returned value is not a valid output: {error}"
                 _log.error("%s: %s: %s", self._agent_id, kept.task.task_id, what)
                 await self._release(kept, ExitReason.CRASH, what)
             except (RegistryFailure, RateLimited) as error:
@@ -200,7 +200,7 @@ class TaskSource:
         """Say that no task can be had, once for each reason."""
         text = "" if error is None else type(error).__name__ + error.code
         if error is not None and text != self._last_reported:
-            _log.warning("%s: no task can be had, and it is asked again: %s", self._agent_id, error)
+            _log.warning("%s: could not claim a task, and tries again: %s", self._agent_id, error)
         self._last_reported = text
 
 

@@ -12,7 +12,7 @@ from lifesign.agent.registration import Load
 from lifesign.domain.models.agents import MAX_TASKS
 
 SOURCE_RETRY_SECONDS: Final = 1.0
-"""After a source failed to give out work."""
+"""Delay after a source of work failed."""
 
 _log = logging.getLogger("lifesign.agent")
 
@@ -49,7 +49,7 @@ class WorkLoop:
                 assignment = await self._source.take()
             except Exception:  # noqa: BLE001 - one piece of work must not end the others
                 self._room.release()
-                _log.exception("%s: no work could be taken", self._agent_id)
+                _log.exception("%s: could not get work", self._agent_id)
                 await asyncio.sleep(SOURCE_RETRY_SECONDS)
                 continue
             except BaseException:
@@ -93,7 +93,7 @@ class WorkLoop:
         try:
             if not self._may_begin.is_set():
                 # It came while the source was waited for.
-                doing.dropped_because = "the agent begins nothing now"
+                doing.dropped_because = "the agent starts no work now"
             if doing.dropped_because is None:
                 doing.call = asyncio.create_task(call(handler, assignment.task))
                 await asyncio.wait([doing.call])

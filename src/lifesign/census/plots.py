@@ -21,7 +21,7 @@ from lifesign.serving.templates import template_environment
 BAR_HEIGHT: Final = 14
 TREND_HEIGHT: Final = 180
 MARGIN: Final = 8
-"""Above and below the lines of a trend, in pixels."""
+"""Margin above and below the lines of a trend, in pixels."""
 LEFT_PERCENT: Final = 7.0
 """Start of a trend; its scale is on the left of it."""
 LATENCY_SCALE_MS: Final = (1.0, 60_000.0)
@@ -91,7 +91,7 @@ def trend(runs: Sequence[CensusPass]) -> Markup:
         f"to {percent_text(last.alive_ratio)} on {last.began_at:%Y-%m-%d}, in {len(known)} runs."
     )
     if any(run.other_list_of is not None for run in runs[1:]):
-        text += " Not all were of the same list."
+        text += " Not all runs had the same list."
     scale = [
         {"y": f"{_y(mark):.1f}", "text_y": f"{_y(mark) + 4:.1f}", "text": f"{mark * top * 100:.3g} %"}
         for mark in _MARKS

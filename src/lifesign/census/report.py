@@ -47,12 +47,12 @@ ADDRESSES: Final = "(IP addresses)"
 UNNAMED: Final = "(not known)"
 """Generation of targets without a card, or without a version in it."""
 
-GATE: Final = "a gate: credentials or money first"
+GATE: Final = "behind a gate: credentials or payment first"
 """Evidence of targets that require credentials or payment first."""
 
 
 _Tally = list[int]
-"""How many targets there are of each group, in their order: a million platforms may need one each."""
+"""Number of targets of each group, in their order. A million platforms may need one each."""
 _PLACES: Final[Mapping[ResultClass | None, int]] = {
     result: tuple(Group).index(group) for result, group in GROUPS.items()
 }
@@ -86,7 +86,7 @@ class CensusFacts:
 
     name: str
     made_at_s: float
-    """In seconds since the epoch, like all times here."""
+    """Time of the report, in seconds since the epoch, as all times here."""
     since_s: float | None = None
     """The period that `layers` and `latencies` are counted over; None: there was no probe."""
     until_s: float | None = None
@@ -106,7 +106,7 @@ class CensusFacts:
     shown: Iterable[tuple[Sequence[tuple[Layer, ResultClass]], int]] = ()
     """Layer results of living targets, in the order of requests, with their number."""
     gone: Mapping[str, int] = field(default_factory=dict)
-    """By reason: left the directory, opted out. They are not among the listed."""
+    """Former targets by reason: left the directory, or opted out. The listed targets do not include them."""
     deadlines: Deadlines | None = None
     """Deadlines of the last pass."""
     not_read: tuple[str, ...] = ()

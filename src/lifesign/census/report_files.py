@@ -20,7 +20,7 @@ from lifesign.errors import InvalidValue
 FORMS: Final[Mapping[str, Callable[[Census], str]]] = MappingProxyType(
     {"md": as_markdown, "json": as_json, "csv": as_csv, "html": as_html}
 )
-"""By the suffix of their files."""
+"""Formats by the suffix of their files."""
 FILE_NAME: Final = "census"
 TARGETS_NAME: Final = "targets.csv"
 

@@ -15,11 +15,11 @@ class Group(StrEnum):
     """Group of a result class."""
 
     ALIVE = "alive"
-    """It answered, possibly with a request for credentials or payment."""
+    """The agent answered, possibly with a request for credentials or payment."""
     NOT_ALIVE = "not_alive"
-    """It was probed, and no agent answered."""
+    """The target was probed, and no agent answered."""
     UNKNOWN = "unknown"
-    """It was looked at, and nothing is known: the prober held back, or what it read was too old."""
+    """The target was not measured: the prober could not probe it, or the last result is too old."""
     NEVER_MEASURED = "never_measured"
     """It was never probed."""
 

@@ -26,7 +26,7 @@ from lifesign.domain.text.durations import latency_text
 
 MAX_SHOWN: Final = 50
 """Maximum of shown platforms, runs and directories; JSON and CSV have all of the census."""
-PROBER_NETWORK_WARNING: Final = "Nothing answered at all: the prober's own network may be the cause."
+PROBER_NETWORK_WARNING: Final = "No target answered: the prober's own network may be the cause."
 _UNREACHED: Final = frozenset({
     ResultClass.REFUSED,
     ResultClass.TIMEOUT,
@@ -37,7 +37,7 @@ _UNREACHED: Final = frozenset({
 """Results without an answer; a cut of the prober's own network looks the same."""
 _NOT_MEASURED: Final = frozenset({ResultClass.BLOCKED_ADDRESS, ResultClass.NOT_MEASURED})
 NOT_READ_AGAIN: Final = "known, not read again"
-AHEAD: Final = "The last run lies in the future: the clock was set back since."
+AHEAD: Final = "The last run is in the future: the clock has been set back since."
 
 GROUP_WORDS: Final = {
     Group.ALIVE: "alive",
@@ -46,24 +46,24 @@ GROUP_WORDS: Final = {
     Group.NEVER_MEASURED: "never probed",
 }
 RESULT_WORDS: Final = {
-    ResultClass.OK: "a card, an interface or a health document as an agent has it",
+    ResultClass.OK: "a card, an interface or a health document as expected of an agent",
     ResultClass.GATED: "the server answers, and requires credentials or payment first",
     ResultClass.CREDENTIALS_REJECTED: "the server answers, and rejects the prober's credential",
     ResultClass.TOKEN_ERROR: "the server asks for a credential, and the prober got no token for it",
-    ResultClass.NOT_AN_AGENT: "a page for people, nothing there, or JSON of another kind",
+    ResultClass.NOT_AN_AGENT: "a web page, nothing, or JSON of another kind",
     ResultClass.INVALID_DOCUMENT: "a card or document that breaks its rules",
-    ResultClass.STALE_DOCUMENT: "nothing but a health document that is too old",
-    ResultClass.REFUSED: "no connection: the port is closed, or no way leads there",
+    ResultClass.STALE_DOCUMENT: "only a health document that is too old",
+    ResultClass.REFUSED: "no connection: the port is closed, or there is no route",
     ResultClass.TIMEOUT: "not finished before the deadline",
     ResultClass.DNS_FAILURE: "the host name has no address",
     ResultClass.TLS_FAILURE: "no trustworthy connection",
-    ResultClass.HTTP_ERROR: "a server's error, or no HTTP at all",
-    ResultClass.TOO_LARGE: "more than the prober reads",
-    ResultClass.REDIRECT_REFUSED: "leads to where the prober does not follow",
+    ResultClass.HTTP_ERROR: "a server error, or not HTTP",
+    ResultClass.TOO_LARGE: "more bytes than the prober reads",
+    ResultClass.REDIRECT_REFUSED: "redirected to a place that the prober does not follow",
     ResultClass.RATE_LIMITED: "asked too often",
-    ResultClass.BLOCKED_ADDRESS: "an address that may not be contacted",
-    ResultClass.INTERNAL: "a fault of the prober's",
-    ResultClass.NOT_MEASURED: "not asked, no proof that the prober could reach it, or too long ago",
+    ResultClass.BLOCKED_ADDRESS: "an address that must not be contacted",
+    ResultClass.INTERNAL: "a fault of the prober",
+    ResultClass.NOT_MEASURED: "not probed, without proof that the prober could reach it, or too long ago",
 }
 
 
@@ -90,8 +90,12 @@ def headline(census: Census) -> str:
         text = f"{text} {PROBER_NETWORK_WARNING}"
     if not census.not_read:
         return text
-    could = "could not be read: who it" if len(census.not_read) == 1 else "could not be read: who they"
-    return f"{text} {', '.join(census.not_read)} {could} listed before was counted."
+    could = (
+        "could not be read: the agents that it"
+        if len(census.not_read) == 1
+        else "could not be read: the agents that they"
+    )
+    return f"{text} {', '.join(census.not_read)} {could} listed before still count."
 
 
 def _old_text(census: Census) -> str:
@@ -101,7 +105,9 @@ def _old_text(census: Census) -> str:
         f"{REASON_WORDS[UnknownReason(row.name)]} ({count_text(row.count)})" for row in census.old
     )
     verb = plural(old, "is", "are")
-    return f"{pluralize(old, 'target')} {verb} unknown, since the last measured result is too old: {reasons}."
+    return (
+        f"{pluralize(old, 'target')} {verb} unknown, because the last measured result is too old: {reasons}."
+    )
 
 
 def _has_no_answer(census: Census) -> bool:
@@ -129,21 +135,24 @@ def _share(census: Census) -> str:
     if not (carried := _measured_before(census)):
         return text
     were, count = ("was", "counts") if carried == 1 else ("were", "count")
-    return f"{text} In the last run {count_text(carried)} {were} not measured, and {count} as seen before."
+    return (
+        f"{text} In the last run {count_text(carried)} {were} not measured, and {count} with their earlier "
+        "result."
+    )
 
 
 def share_heading(census: Census) -> str:
     """Return the heading where there is no share: no probe yet, or no measured result."""
-    return "Nothing was measured" if census.groups.unknown else "No target was probed yet"
+    return "Nothing was measured" if census.groups.unknown else "No target has been probed yet"
 
 
 def _unmeasured_text(census: Census) -> str:
     """Return separate texts for targets that were never probed and those without a measured result."""
     probed, never = census.groups.unknown, census.groups.never_measured
     if not probed:
-        return f"Of {pluralize(census.listed, 'target')} none was probed yet."
+        return f"None of {pluralize(census.listed, 'target')} has been probed yet."
     verb = plural(probed, "was", "were")
-    text = f"{pluralize(probed, 'target')} {verb} probed, and no current result is measured."
+    text = f"{pluralize(probed, 'target')} {verb} probed, without a current measured result."
     return (
         f"{text} {pluralize(never, 'target')} {plural(never, 'was', 'were')} never probed." if never else text
     )
@@ -175,18 +184,24 @@ def tables(census: Census) -> Iterator[Table]:
             "A target that two directories list counts in both.",
         ),
         _named(
-            "generations", "Protocol generations", "A2A", census.generations, "Of the living, by their card."
+            "generations", "Protocol generations", "A2A", census.generations, "Living targets, by their card."
         ),
         _named(
             "health", "Reported health of living targets", "status", census.health,
-            "By a health document, if it is valid and fresh; it is no proof that they can be trusted.",
+            (
+                "From health documents, if they are valid and fresh. They do not prove that the agents can "
+                "be trusted."
+            ),
         ),
         _named(
             "shown", "Evidence of living targets", "by", census.shown,
-            "By the last result of each layer; a card alone does not prove that an agent works behind it.",
+            (
+                "Evidence by the last result of each layer. A card alone does not prove that an agent "
+                "works behind it."
+            ),
         ),
         _named(
-            "gone", "Targets no more", "reason", census.gone, "They are not among the listed.",
+            "gone", "Targets no more", "reason", census.gone, "The listed targets do not include them.",
             whole="of the gone",
         ),
         _runs(census),
@@ -200,7 +215,7 @@ def _groups(census: Census) -> Table:
     return Table(
         key="targets",
         title="All targets",
-        note="Measured are the alive and the not alive; of the others nothing is known.",
+        note="Measured targets are those that are alive or not alive. Nothing is known about the others.",
         heads=("group", "targets", "of all"),
         rows=tuple(
             (GROUP_WORDS[group], count_text(count), percent_text(ratio(count, census.listed)))
@@ -213,7 +228,7 @@ def _results(census: Census) -> Table:
     return Table(
         key="results",
         title="How they ended",
-        note="Each target by its last probe that told anything; those never probed are not in here.",
+        note="Each target by its last measured probe. Targets that were never probed are not included.",
         heads=("result", "which is", "that is", "targets", "of all"),
         rows=tuple(
             (
@@ -233,8 +248,7 @@ def _layers(census: Census) -> Table:
     return Table(
         key="layers",
         title="Layer by layer",
-        note="All probes of the period that turned to a layer; where nothing was asked, none is counted. "
-        "A card that is known is read again once a day.",
+        note="All probes of the period that measured a layer. A known card is read again once a day.",
         heads=("layer", "result", "probes", "of the layer's"),
         rows=tuple(row for layer in census.layers for row in _layer(layer)),
         words=2,
@@ -256,7 +270,7 @@ def _latencies(census: Census) -> Table:
     return Table(
         key="latencies",
         title="How long answers took",
-        note="Of what was asked in the period.",
+        note="Answers to requests in the period.",
         heads=("layer", "answers", "p50", "p90", "p99"),
         rows=tuple(
             (

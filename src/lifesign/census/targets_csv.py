@@ -10,7 +10,7 @@ from lifesign.domain.models.targets import TargetList, TargetSummary
 from lifesign.domain.text.times import utc_text
 
 HEADS: Final = ("url", "is", "result", "result_since", "observed_at", "why")
-"""As `GET /api/v1/targets` calls them; `is` follows from the result."""
+"""Columns, named as in `GET /api/v1/targets`; `is` follows from the result."""
 
 
 def alive_group(target: TargetSummary, *, is_continuous: bool) -> Group:

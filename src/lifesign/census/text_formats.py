@@ -66,16 +66,16 @@ def period(census: Census) -> str:
     if census.since is None or census.until is None:
         return text
     period = f"{census.since:%Y-%m-%d %H:%M:%S} to {census.until:%Y-%m-%d %H:%M:%S} UTC"
-    return f"{text} Layers and latencies are of the probes from {period}."
+    return f"{text} Layers and latencies cover the probes from {period}."
 
 
 def _too_late(deadlines: Deadlines) -> str:
     """Say who counts as a timeout."""
     total = f"after {deadlines.total_seconds:g} s in all"
     if deadlines.first_byte_seconds >= deadlines.total_seconds:
-        return f"Timeout is what has not ended {total}."
+        return f"Timeout means that an answer had not ended {total}."
     begun = f"after {deadlines.first_byte_seconds:g} s"
-    return f"Timeout is what has not begun to answer {begun}, or not ended {total}."
+    return f"Timeout means that an answer had not begun {begun}, or had not ended {total}."
 
 
 def _table(table: Table) -> Iterator[str]:

@@ -4,4 +4,4 @@ from lifesign.domain.errors import InvalidFile
 
 
 class InvalidConfig(InvalidFile):
-    """A file of settings does not say what it should."""
+    """A settings file is invalid."""

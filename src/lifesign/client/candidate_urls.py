@@ -67,7 +67,9 @@ class CandidateUrl:
     is_guess: bool = False
     """The place is only guessed: anything but a health document is ignored."""
     is_root: bool = False
-    """It is at the origin's root, and the agent has a prefix: its content belongs to another agent."""
+    """True if it is at the origin's root although the agent has a path prefix: it may belong to another
+    agent.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +83,15 @@ class Announced:
     passed_over: str | None = None
     """Another place that the card names, on its own origin too."""
     is_private: bool = False
-    """It stands under a key of no specification: seldom is it a health document of the draft."""
+    """True if it comes from a key of no specification, which seldom leads to a health document."""
 
 
 NO_ANNOUNCEMENT: Final = Announced(None, None)
 
-ANOTHERS_CARD: Final = "nothing at this address; the origin's root has a card, which does not name it"
-ANOTHERS_DOCUMENT: Final = "a document is at the origin's root, but nothing there names this path"
+ANOTHERS_CARD: Final = "nothing at this address; the card at the origin's root does not name it"
+ANOTHERS_DOCUMENT: Final = (
+    "nothing at this address; there is a document at the origin's root, but nothing there names this path"
+)
 
 
 def parse_agent_url(url: str) -> ParsedAgentUrl:
@@ -145,7 +149,7 @@ def _refused(url: str, shown: str) -> InvalidValue:
     judged = vet_url(url)
     expected = _EXPECTED
     if isinstance(judged, AddressRefused) and judged.name == "invalid_url":
-        expected = f"an agent's URL, such as https://agent.example ({judged.reason})"
+        expected = f"the URL of an agent, such as https://agent.example ({judged.reason})"
     return InvalidValue("url", shown[:MAX_URL_CHARS], expected)
 
 

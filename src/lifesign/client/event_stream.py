@@ -20,7 +20,7 @@ class Message:
     """Content between two empty lines."""
 
     data: str
-    """The `data:` lines, joined by line breaks; empty for a mere sign of life."""
+    """Values of the `data:` lines, joined by line breaks; empty for a keep-alive comment."""
     last_id: str
     """The last `id:` so far, of this message or an earlier one; empty if there was none."""
 
@@ -30,9 +30,9 @@ class EventStreamParser:
 
     def __init__(self) -> None:
         self.retry_ms: int | None = None
-        """How long to wait before coming back, if the stream has said so."""
+        """Time to wait before reconnecting, if the stream has set it."""
         self.lines = 0
-        """Whole ones so far, comments and empty ones too: each is a sign of life."""
+        """Number of complete lines so far, including comments and empty lines."""
         self._rest = bytearray()
         self._data: list[str] = []
         self._message_bytes = 0

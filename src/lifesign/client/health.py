@@ -58,7 +58,9 @@ Get = Callable[[URL, Ask], Awaitable[Answer]]
 """Sends one GET and follows where it leads; raises nothing that a peer can cause."""
 
 _TOKEN = re.compile(r"[!-~]+")
-_NOT_HTTPS = Finding("not_https", "", "read over plain http: any host on the way can change it", "draft 4.1")
+_NOT_HTTPS = Finding(
+    "not_https", "", "read over plain HTTP, which any host on the way can change", "draft 4.1"
+)
 # The server is unreachable: a second request is useless.
 _UNREACHABLE = frozenset({ResultClass.REFUSED, ResultClass.DNS_FAILURE, ResultClass.TLS_FAILURE})
 
@@ -75,14 +77,14 @@ class HealthCheck:
     """The card, with its own findings; None unless `card_result` is `ok`."""
     card_result: ResultClass
     card_reason: str
-    """Why there is no card, for people; empty if there is one."""
+    """Reason why there is no card, for people; empty if there is one."""
     health_url: str | None
     """URL of the health document, or the last requested one; None if no server could be reached."""
     document: HealthDocument | None
     """The health document, also a stale one."""
     document_result: ResultClass
     document_reason: str
-    """Why there is no document that counts, for people; empty if there is one."""
+    """Reason why there is no usable document, for people; empty if there is one."""
     findings: tuple[Finding, ...]
     """Findings about the document and its transport; for an invalid document, its faults come first."""
     age_seconds: float | None
@@ -344,13 +346,13 @@ def _findings(
         found.append(Finding("health_on_other_origin", "", message, "draft 4.1"))
     if announced.passed_over is not None:
         message = (
-            f"the card announces {announced.passed_over!a}; its Link header names another place, and counts"
+            f"the card announces {announced.passed_over!a}; its Link header names another URL, which is used"
         )
         found.append(Finding("announcements_differ", "", message, "RFC 8631"))
     if card.card is not None and not is_same_origin(card.answer.url, visit.given.url):
         found.append(Finding("card_on_other_origin", "", f"the card was read at {_origin(card.answer.url)}"))
     if (named := _named_elsewhere(visit, card, health)) is not None:
-        message = f"it is {named}'s by its name, and was read at {_origin(health.answer.url)}"
+        message = f"it belongs to {named} by its name, and was read at {_origin(health.answer.url)}"
         found.append(Finding("agent_id_elsewhere", "/agent_id", message, "draft 4.2"))
     served_at = health.answer.served_at
     if served_at is not None:
@@ -383,13 +385,13 @@ def _access_findings(visit: _HealthCheck, health: _HealthAnswer) -> Iterator[Fin
     """Return whether the token was accepted, and whether the document is readable without one."""
     has_sent_token = visit.token is not None and _takes_token(visit, health.place)
     if health.answer.result is ResultClass.GATED and has_sent_token:
-        message = "the token is not accepted; without one, the basic state may be readable"
+        message = "the server refused the token; without it, the basic state may be readable"
         yield Finding("token_refused", "", message)
     elif health.answer.result is ResultClass.GATED:
         message = "the basic state must be readable without credentials"
         yield Finding("health_is_gated", "", message, "draft 4.1")
     if visit.token is not None and not has_sent_token:
-        message = "the document is elsewhere than the address that the token is meant for"
+        message = "the document is not at the URL for which the token is meant"
         yield Finding("token_not_sent", "", message)
 
 

@@ -29,10 +29,10 @@ from lifesign.domain.tasks.lease_renewal import (
 _ENDED: Final[Mapping[str, str]] = MappingProxyType({
     EndReason.RELEASED:           "it was given back",
     EndReason.REVOKED:            "the task was cancelled",
-    EndReason.EXPIRED:            "its lease has expired at the registry",
-    EndReason.AGENT_DEAD:         "the registry has given this agent up for dead",
-    EndReason.AGENT_DEREGISTERED: "this agent was taken off the registry's list",
-    EndReason.EPOCH_RAISED:       "the registry was restored, and what was granted before is void",
+    EndReason.EXPIRED:            "its lease has expired in the registry",
+    EndReason.AGENT_DEAD:         "the registry has declared this agent dead",
+    EndReason.AGENT_DEREGISTERED: "this agent was deregistered",
+    EndReason.EPOCH_RAISED:       "the registry was restored from a backup, which ended all earlier leases",
 })  # fmt: skip
 """Descriptions of a registry's refusals to renew, for the holder."""
 
@@ -51,9 +51,9 @@ class LossKind(StrEnum):
     UNAUTHORIZED = "unauthorized"
     """The registry does not take the holder's key any more."""
     EXPIRED = "expired"
-    """It could not be renewed in time: what the registry thinks of it is not known."""
+    """The lease could not be renewed in time; its state in the registry is unknown."""
     STOPPED = "stopped"
-    """Its holder keeps it no longer."""
+    """The holder has stopped to renew it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Loss:
 
     kind: LossKind
     why: str
-    """On one line. It may quote the registry: show it with care."""
+    """Reason, on one line. It may quote the registry: show it with care."""
 
     def __str__(self) -> str:
         return self.why
@@ -194,7 +194,7 @@ class LeaseKeeper:
                 await self._renew(give_up_s)
                 give_up_s = self._notice_at_s()
         except Exception as error:  # noqa: BLE001 - whoever works under it must hear of its loss
-            _log.exception("%s: it cannot be kept", self._lease_id)
+            _log.exception("%s: the lease cannot be kept", self._lease_id)
             self._lose(LossKind.EXPIRED, f"the lease cannot be renewed: {_in_a_line(error)}")
         finally:
             self._lose(LossKind.STOPPED, "its renewal has ended")

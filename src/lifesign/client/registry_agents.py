@@ -43,7 +43,7 @@ from lifesign.domain.models.links import LinkRequest, LinkToken
 from lifesign.errors import InvalidValue
 
 ANY_VERSION = "*"
-"""As `if_match`: whatever version the record has."""
+"""Value of `if_match` that accepts any version of the record."""
 MAX_PAGES = 100_000
 """Maximum of pages that `each` follows: a faulty registry could list pages without end."""
 
@@ -59,7 +59,7 @@ class AgentQuery(TypedDict, total=False):
     """Adds the pool's totals to a page."""
     min_available_capacity: int
     max_evidence_age: float
-    """In seconds: agents whose last measured probe is no older."""
+    """Maximum age of the agents' last measured probe, in seconds."""
     sort: Literal["registered", "least_loaded"]
 
 
@@ -215,7 +215,7 @@ class RegistryAgents:
             if found.cursor == cursor:
                 break
             cursor = found.cursor
-        raise InvalidAnswer("the list of agents has no end")
+        raise InvalidAnswer("the list of agents does not end")
 
     async def update(self, agent_id: str, *, if_match: str, **members: Unpack[AgentMembers]) -> AgentRecord:
         """Change what is named; Stale unless `if_match` is the record's `etag` now."""

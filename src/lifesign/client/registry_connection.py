@@ -47,7 +47,7 @@ from lifesign.http.failures import (
 from lifesign.http.headers import media_type, retry_after_seconds
 
 NOT_RUNNING_HINT = (
-    "check that a registry runs there (lifesign serve), or name another one with --registry or "
+    "check that a registry runs there (lifesign serve), or give another URL with --registry or "
     f"${URL_VARIABLE}"
 )
 TIMEOUT_SECONDS = 10.0
@@ -63,7 +63,7 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_CONNECTIONS = 32
 MAX_KEY_CHARS = 4096
 IDLE_SECONDS = 30.0
-"""Without a byte for so long, a stream is dead: the registry gives a sign of life every 10 s."""
+"""Time without a byte after which a stream is dead. The registry sends a comment every 10 s."""
 
 _KEY = re.compile(r"[!-~]+")
 _EXPECTED_URL = "an absolute http(s) URL without credentials and query"
@@ -76,7 +76,7 @@ class Question:
 
     method: str
     path: str
-    """Below the registry's URL, percent-encoded; see `path_of`."""
+    """Path below the registry's URL, percent-encoded; see `path_of`."""
     query: Mapping[str, str] = field(default_factory=dict)
     body: bytes | Callable[[], bytes] | None = None
     """JSON; see `body_of`. A function is called for each try."""
@@ -141,7 +141,7 @@ def texts(name: str, given: object) -> list[str]:
             return many
     shown = given[:MAX_SHOWN_CHARACTERS] if isinstance(given, str) else given
     is_plain = isinstance(given, str | int | float)
-    raise InvalidValue(name, shown if is_plain else None, "texts in a list or a tuple")
+    raise InvalidValue(name, shown if is_plain else None, "a list or a tuple of texts")
 
 
 def members_of(given: object) -> object:
@@ -294,7 +294,7 @@ class RegistryConnection:
 
 def read_answer(model: type[M], reply: RegistryReply) -> M:
     """Return an answer's body as the model; InvalidAnswer says where it is not one."""
-    nobody = f"HTTP {reply.status}: this is no lifesign registry"
+    nobody = f"HTTP {reply.status}: this is not a lifesign registry"
     if reply.content_type != "application/json":
         what = f"expected application/json; got {reply.content_type[:80]!a}"
         raise InvalidAnswer(f"{nobody}: {what}", status=reply.status)
@@ -359,7 +359,7 @@ def _checked_url(text: str, *, allow_plain_http: bool) -> URL:
     if url.raw_query_string:
         raise InvalidValue("url", text, _EXPECTED_URL)
     if url.scheme == "http" and not allow_plain_http and not is_loopback(url.host or ""):
-        raise InvalidValue("url", text, "https, since the key must not travel in the clear")
+        raise InvalidValue("url", text, "https, since the key must not be sent unencrypted")
     return URL(str(url).rstrip("/"), encoded=True)
 
 

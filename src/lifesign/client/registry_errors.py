@@ -15,7 +15,7 @@ MAX_TEXT_CHARS = 500
 
 
 class RegistryError(LifesignError):
-    """Root of what a `RegistryClient` raises, but for what the caller itself gave (InvalidValue)."""
+    """Root of the errors of a `RegistryClient`, except for wrong arguments (InvalidValue)."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class RegistryError(LifesignError):
     ) -> None:
         super().__init__(message)
         self.message = message
-        """For people, on one line. It may quote the registry: show it with care."""
+        """Message for people, on one line. It may quote the registry: show it with care."""
         self.status = status
         """Status of the answer; None without one."""
         self.code = code
@@ -45,23 +45,23 @@ class RegistryError(LifesignError):
 
 
 class RegistryRefusal(RegistryError):
-    """The registry answered 4xx: it will not do this, as it was asked by whom it was asked."""
+    """The registry refused the request (4xx)."""
 
 
 class NotAuthorized(RegistryRefusal):
-    """401: no key was sent, or none that the registry knows."""
+    """401: the request had no key, or an unknown one."""
 
 
 class NotPermitted(RegistryRefusal):
-    """403: the key is good, and not for this."""
+    """403: the key is valid, but may not do this."""
 
 
 class NotFound(RegistryRefusal):
-    """404: no agent, lease or state of this name."""
+    """404: there is no such agent, lease or state."""
 
 
 class Conflict(RegistryRefusal):
-    """409: it contradicts what is: registered already, lease held, draining, no such transition."""
+    """409: the current state forbids it: registered already, lease held, draining, or no such transition."""
 
     @property
     def existing_lease(self) -> Mapping[str, Any] | None:
@@ -71,7 +71,7 @@ class Conflict(RegistryRefusal):
 
 
 class Gone(RegistryRefusal):
-    """410: the agent is dead or deregistered, or this life of it is over; it has to register again."""
+    """410: the agent is dead or deregistered, or the incarnation has ended; it has to register again."""
 
 
 class Stale(RegistryRefusal):
@@ -85,19 +85,19 @@ class Stale(RegistryRefusal):
 
 
 class Unprocessable(RegistryRefusal):
-    """422: the body or the query says what it must not; `details["faults"]` says where."""
+    """422: the body or the query is invalid; `details["faults"]` says where."""
 
 
 class PreconditionRequired(RegistryRefusal):
-    """428: the request has to say which version it means (If-Match)."""
+    """428: the request must name a version (If-Match)."""
 
 
 class RateLimited(RegistryRefusal):
-    """429: asked too often; `retry_after_s` says when to come back."""
+    """429: too many requests; `retry_after_s` says when to try again."""
 
 
 class RegistryFailure(RegistryError, NoAnswer):
-    """There is no usable answer; whether anything was done, see the subclass."""
+    """There is no usable answer. The subclass says whether the request may have had an effect."""
 
 
 class Unavailable(RegistryFailure):
@@ -108,7 +108,7 @@ class Unavailable(RegistryFailure):
 
 
 class Unreachable(RegistryFailure):
-    """No complete answer came, in time or at all."""
+    """No complete answer arrived, in time or at all."""
 
     def __init__(self, message: str, *, was_sent: bool) -> None:
         super().__init__(message)
@@ -117,7 +117,7 @@ class Unreachable(RegistryFailure):
 
 
 class InvalidAnswer(RegistryFailure):
-    """Something answered, and not as a registry does: 500, a redirect, no JSON, too much, other members."""
+    """The answer is not that of a registry: 500, a redirect, not JSON, too large, or other members."""
 
 
 def is_final(error: RegistryError) -> bool:
@@ -157,9 +157,9 @@ def error_of(
     message = _text(columns.get("message")) or _text(members.get("message")) or reason
     found = _CLASSES.get(status, RegistryRefusal if 400 <= status < 500 else InvalidAnswer)
     if status == 404 and not columns:
-        found, message = InvalidAnswer, "there is no registry's API here"
+        found, message = InvalidAnswer, "there is no registry API at this URL"
     elif 300 <= status < 400:
-        message = "redirected; not followed, since the key must not travel"
+        message = "redirected; not followed, because the key must stay with this server"
     error = found(
         f"HTTP {status}: {message}" if message else f"HTTP {status}",
         status=status,

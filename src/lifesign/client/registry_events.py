@@ -21,7 +21,7 @@ from lifesign.domain.health.document import MAX_NUMBER
 from lifesign.errors import InvalidValue
 
 PATIENCE_SECONDS = 3600.0
-"""For so long a stream that was there once tries to come back."""
+"""Time for which a stream that worked once tries to reconnect."""
 STEADY_SECONDS = 10.0
 """A stream that lasted so long was no failure: the next wait is the shortest again."""
 MAX_RETRY_MS = 60_000
@@ -101,7 +101,7 @@ class RegistryEvents:
             if found.next_after >= found.last_sequence:
                 return
             if found.next_after <= after:
-                raise InvalidAnswer("the list of events does not go on")
+                raise InvalidAnswer("the list of events does not continue")
             after = found.next_after
 
     async def stream(
@@ -190,4 +190,4 @@ def _read(data: str) -> LoggedEvent:
         return LoggedEvent.model_validate_json(data)
     except ValidationError as error:
         what = error.errors(include_url=False, include_context=False, include_input=False)[0]["msg"]
-    raise InvalidAnswer(f"the stream has something that is no event: {what[:200]}")
+    raise InvalidAnswer(f"the stream contains something that is not an event: {what[:200]}")

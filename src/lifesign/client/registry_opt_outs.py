@@ -11,7 +11,10 @@ class RegistryOptOuts:
         self._connection = connection
 
     async def ask(self, url: str) -> OptOutRecord:
-        """Get the token that an origin's owner serves as a proof; asked again, it is looked for at once."""
+        """Request an opt-out: return the token that the origin's owner has to serve as a proof.
+
+        A repeated request looks for that proof at once.
+        """
         question = Question(
             method="POST", path=path_of("opt-outs"), body=body_of(OptOutRequest, url=url), may_repeat=True
         )

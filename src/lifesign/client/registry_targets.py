@@ -24,9 +24,9 @@ class TargetQuery(TypedDict, total=False):
     host: str
     include_gone: bool
     max_evidence_age: float
-    """In seconds: targets whose last measured probe is no older."""
+    """Maximum age of the targets' last measured probe, in seconds."""
     sort: Literal["added", "host"]
-    """As they were added, as is usual, or by host and URL."""
+    """Order: as they were added (default), or by host and URL."""
 
 
 class PagedTargets(Protocol):

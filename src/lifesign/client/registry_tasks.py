@@ -104,7 +104,7 @@ class GrantedTask(TaskGrant):
     run_id: RunId
     lease: Annotated[LeaseRecord, AfterValidator(_take_granted)]
     window_s: float = TTL_SECONDS
-    """For how long it was granted, and is to be renewed each time."""
+    """Duration of the lease, also at each renewal."""
     deadline_s: float = -math.inf
     """When to have stopped unless the lease was renewed, on the event loop's clock: counted from the latest
     moment at which the registry cannot have granted it yet."""

@@ -53,7 +53,7 @@ def complain_if_open(file: Path, mode: int, what: str, complain: Complain) -> No
     # A pipe cannot be read by others.
     if stat.S_ISREG(mode) and mode & NOT_THE_OWNERS:
         shown = f"mode {stat.S_IMODE(mode):04o}"
-        complain(f"the {what} in {file} is open to others ({shown}): chmod 600 {quote(str(file))}")
+        complain(f"other users can read the {what} in {file} ({shown}): chmod 600 {quote(str(file))}")
 
 
 def _unreadable(file: Path, setting: str, why: str | None) -> InvalidValue:

@@ -42,7 +42,7 @@ from lifesign.storage.probing import probe_results, probers
 from lifesign.storage.targets import census_counts
 
 SWEEP_SECONDS: Final = 2.0
-"""How often agents that fall silent are looked for: of those that are probed, no deadline is near."""
+"""Interval at which silent agents are looked for. Deadlines of probed agents are never close."""
 DATABASE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
 """Suffixes of the files in which SQLite stores a database."""
 REPORT_SECONDS: Final = 3600.0

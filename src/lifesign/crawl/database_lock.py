@@ -30,12 +30,12 @@ def locked_database(file: Path | None) -> Iterator[None]:
     try:
         fd = open_lock_file(lock)
     except OSError as error:
-        raise InvalidValue("database", str(file), f"a file that can be made ({error.strerror})") from None
+        raise InvalidValue("database", str(file), f"a file that can be created ({error.strerror})") from None
     try:
         if not _has_locked(fd, lock):
             expected = (
-                "a database that no other crawl is using: one is under way, so wait for its end or name "
-                "another database (--workers and --registry share the work of one)"
+                "a database that no other crawl uses: wait until that crawl ends, or name another "
+                "database (--workers and --registry share one crawl's work)"
             )
             raise InvalidValue("database", str(file), expected)
         try:

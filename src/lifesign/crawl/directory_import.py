@@ -78,11 +78,11 @@ class ImportOutcome:
 
     directory: str
     text: str
-    """In one line, for people."""
+    """Result in one line, for people."""
     is_suspended: bool = False
-    """It has shrunk so much that an operator has to confirm it."""
+    """True if it has shrunk so much that an operator must confirm the removal."""
     has_failed: bool = False
-    """It could not be read; what it listed before still counts."""
+    """True if it could not be read; the targets that it listed before still count."""
 
 
 class DirectoryImporter:
@@ -138,7 +138,7 @@ class DirectoryImporter:
         except InvalidValue:
             raise
         except (ImportOver, Conflict):
-            text = f"{source.label}: another crawl has handed over a later list meanwhile"
+            text = f"{source.label}: another crawl has sent a later list meanwhile"
             return ImportOutcome(directory=source.label, text=text)
         except LifesignError as error:
             text = f"{source.label}: not stored: {error}"
@@ -159,7 +159,7 @@ class DirectoryImporter:
         read = await read_directory(self._source(source, others), self._get, known=known, report=report)
         if isinstance(read, NotRead):
             size = 0 if record is None else record.size
-            kept = f"; what it listed before is kept ({targets_text(size)})" if size else ""
+            kept = f"; the targets that it listed before are kept ({targets_text(size)})" if size else ""
             return ImportOutcome(
                 directory=name, text=f"{name}: not read: {read.message}{kept}", has_failed=True
             )
@@ -190,7 +190,7 @@ class DirectoryImporter:
         if source.key_file is not None:
             key = read_secret(source.key_file, "key_file", "key", _log.warning)
             if not key:
-                raise InvalidValue("key_file", str(source.key_file), "a file that holds a key")
+                raise InvalidValue("key_file", str(source.key_file), "a file that contains a key")
         return ListSource(
             url=source.url,
             file=source.file if source.file is None or self._is_shared else absolute_path(source.file),
@@ -250,7 +250,7 @@ class InspectedLists:
     """Findings about unused lists, and about targets in the definition itself."""
 
     unread: dict[str, str]
-    """Why a list cannot be read, by its name."""
+    """Reason why each list cannot be read, by its name."""
     odd: list[str]
     """Findings about the other lists, which are read all the same."""
 
@@ -330,7 +330,10 @@ def _without_prefix(etag: str | None, prefix: str) -> str | None:
 
 
 def _suspended_outcome(name: str, record: ImportRecord) -> ImportOutcome:
-    why = record.explanation or "it has shrunk: what it listed before stays until this is confirmed"
+    why = (
+        record.explanation
+        or "it has shrunk: the targets that it listed before stay until an operator confirms the removal"
+    )
     return ImportOutcome(directory=name, text=f"{name}: held: {why}", is_suspended=True)
 
 

@@ -27,7 +27,7 @@ from lifesign.storage.engine.sqlite_path import check_exists
 from lifesign.storage.engine.transaction import Transaction
 
 KEY_ID: Final = "local"
-"""Key id in leases and events of this machine; there is no such key."""
+"""Id in leases and events of this machine in place of a key's id; no key has it."""
 
 NO_PATH: Final[Mapping[str, str]] = MappingProxyType({})
 

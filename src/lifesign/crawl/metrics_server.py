@@ -18,7 +18,7 @@ PATH: Final = "/metrics"
 MAX_ACCEPT_CHARACTERS: Final = 1_024
 MAX_PORT: Final = 65_535
 SHUTDOWN_SECONDS: Final = 1.0
-"""How long a scrape under way may go on."""
+"""Time for a running scrape to end."""
 EXPECTED: Final = "an address and a port, such as 127.0.0.1:9109 or [::1]:9109"
 
 

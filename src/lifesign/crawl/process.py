@@ -40,7 +40,7 @@ from lifesign.storage.engine.database import open_database
 
 REPORT_SECONDS: Final = 0.5
 DATABASE_PATIENCE_SECONDS: Final = 120.0
-"""How long a census waits for a database of its own: a disk that is full does not come back by itself."""
+"""Time that a census waits for its own database: a full disk does not empty itself."""
 GARBAGE_THRESHOLDS: Final = (50_000, 20, 50)
 """As `gc.set_threshold` takes them.
 
@@ -183,7 +183,7 @@ def run_worker_process(config: WorkerConfig, pipe: Connection, tokens: Connectio
                 pipe.send(WorkerStatus(line=str(error)))
             sys.exit(1)
         except BaseException:
-            logging.getLogger("lifesign.prober").exception("a process of the crawl ended in a defect")
+            logging.getLogger("lifesign.prober").exception("a process of the crawl ended by a defect")
             sys.exit(1)
     sys.exit(0 if is_done else EXIT_UNFINISHED)
 

@@ -33,9 +33,9 @@ MAX_WAIT_SECONDS: Final = 60.0
 STEADY_SECONDS: Final = 60.0
 """A process that lived longer did not fail at its start."""
 MAX_EARLY_DEATHS: Final = 5
-"""In a row, of one place; then the crawl ends, for it would go on like this."""
+"""Number of early deaths in a row of one worker slot that end the crawl."""
 STOP_SECONDS: Final = 30.0
-"""How long a process may take over its end; then it is killed. Results are reported within it."""
+"""Time for a process to end before it is killed. It reports its results within it."""
 
 
 @dataclass(slots=True)
@@ -43,15 +43,15 @@ class WorkerStatuses:
     """Progress of all processes of a crawl, including dead ones."""
 
     total: int | None
-    """How many targets there are to probe; None: it never ends."""
+    """Number of targets to probe; None: the crawl never ends."""
     workers: int | None = None
     """Number of processes; None: unknown during the start."""
     is_alone: bool = False
     """Whether no other machine can have shards."""
     lease_s: float = SHARD_TTL_SECONDS
-    """How long a shard is a process's own without a word of it."""
+    """Duration of a process's lease on a shard without renewal."""
     listed: int | None = None
-    """How many targets there are in all shards, those of others too; None: not counted."""
+    """Number of targets in all shards, including those of other workers; None: not counted."""
     now: dict[str, Progress] = field(default_factory=dict)
     """By worker."""
     _past_reported: int = 0
@@ -115,7 +115,7 @@ class WorkerStatuses:
         now = self.now.values()
         notes = []
         if any(progress.is_ledger_unreachable for progress in now):
-            notes.append(f"results cannot be stored: {sum(progress.held for progress in now):,} wait")
+            notes.append(f"results cannot be stored: {sum(progress.held for progress in now):,} are waiting")
         if given_up := self._exited_given_up + sum(progress.given_up for progress in now):
             notes.append(f"{given_up:,} {plural(given_up, 'result was', 'results were')} lost")
         if slow := sorted({progress.slowness for progress in now if progress.slowness is not None}):
@@ -131,7 +131,7 @@ class WorkerStatuses:
                 progress.start_error_p99_ms for progress in now if progress.start_error_p99_ms is not None
             ]
             if late:
-                notes.append(f"begun {max(late):,.0f} ms late at most (p99)")
+                notes.append(f"started up to {max(late):,.0f} ms late (p99)")
         if missed := self._past_missed + sum(progress.missed for progress in now):
             notes.append(f"{pluralize(missed, 'due probe')} missed")
         return notes
@@ -146,8 +146,8 @@ def _other_workers_text(shards: int, targets: int | None, lease_s: float) -> str
     """Return how much of the work other workers have, and why."""
     with_targets = "" if targets is None else f" with {pluralize(targets, 'target')}"
     return (
-        f"{shards:,} of {SHARDS:,} shards{with_targets} are another crawl's; those of one that was killed "
-        f"come within {takeover_s(lease_s):.0f} s"
+        f"{shards:,} of {SHARDS:,} shards{with_targets} belong to another crawl; after it was killed, "
+        f"they become free within {takeover_s(lease_s):.0f} s"
     )
 
 

@@ -38,14 +38,14 @@ class CrawlState:
     probed: int
     """Since it began."""
     total: int | None
-    """How many there are to probe; None for a crawl without an end."""
+    """Number of targets to probe; None for a crawl without an end."""
     results: Mapping["ResultClass | None", int] = field(default_factory=dict)
     """Results of those probes; for a continuous crawl, the number of targets by latest result.
 
     None: never measured.
     """
     listed: int | None = None
-    """How many targets there are, if those of processes that are starting are not in `results` yet."""
+    """Number of targets, if `results` lacks those of processes that are starting."""
     unanswered: int = 0
     """Look-ups of names that no name server answered."""
     note: str = ""

@@ -36,26 +36,26 @@ SHOW_SECONDS: Final = 0.5
 COUNT_SECONDS: Final = 5.0
 """Interval of counts of remaining targets while other machines probe the same ones."""
 COUNT_ALL_SECONDS: Final = 60.0
-"""How often all targets are counted, where others have a part of them: it reads them all."""
+"""Interval at which all targets are counted, if other probers have a part of them."""
 AHEAD_SECONDS: Final = 3_600.0
 """A start so far ahead of now means that all targets count as not probed."""
 RETRY_SECONDS: Final = 600.0
-"""How often directories that could not be read are read again, if their own time does not come sooner."""
+"""Interval at which unreadable directories are read again, unless their own interval is shorter."""
 START_TARGETS: Final = 1_000
 """Number of targets that are probed in the processor time in which another process starts."""
 CLOSED_NETWORKS: Final = (
-    "nothing was sent to addresses of networks that are not allowed: allow your own with --allow-network "
-    "of a census, or networks.allow of a definition"
+    "no request was sent to addresses in networks that are not allowed: allow your own with "
+    "--allow-network of a census, or networks.allow of a definition"
 )
-SET_BACK: Final = "the last run lies in the future: the clock was set back, and its targets are probed again"
+SET_BACK: Final = "the last run is in the future: the clock was set back, and its targets are probed again"
 NO_CANARIES: Final = (
     "no canaries are configured: a failure counts only while another target of its network class answers; "
     "see canaries in probes/reference.yml"
 )
-ALL_BEFORE: Final = "all were probed before that pass was broken off, and count now"
+ALL_BEFORE: Final = "all targets were probed before that pass was interrupted, and count now"
 UNANSWERED: Final = (
-    "of names stayed unanswered: no name server did its work; in a definition, limits.concurrency asks fewer "
-    "at once, and resolver.servers others"
+    "of host names could not be resolved: no name server answered; in a definition, lower "
+    "limits.concurrency, or set other resolver.servers"
 )
 
 _log = logging.getLogger("lifesign.prober")
@@ -109,7 +109,7 @@ class Crawl:
             self._progress.say(SET_BACK)
         if run.is_resumed:
             began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.since_s))
-            self._progress.say(f"going on with the pass that began at {began}")
+            self._progress.say(f"continuing the pass that began at {began}")
         crawled = await self._run(processes, run)
         if crawled.is_done and (crawled.probed or not crawled.failed):
             if crawled.probed or run.is_resumed:
@@ -119,7 +119,7 @@ class Crawl:
             else:
                 await self._home.drop_run(run)
             if not self._home.is_shared:
-                text = "by what each one lives, or why it does not"
+                text = "for the evidence of each target"
                 self._progress.say(f"{text}: lifesign targets list {self._home.option}")
         return crawled
 
@@ -289,7 +289,7 @@ class Crawl:
             self._note(await importer.import_directory(source))
         if not self._home.is_shared:
             for record in await importer.unnamed():
-                text = f"{record.name}: not in this definition, but probed too: {targets_text(record.size)}"
+                text = f"{record.name}: not in this definition, but also probed: {targets_text(record.size)}"
                 self._progress.say(f"{text} ({self._command('remove', record.name)})")
 
     def _jobs(self, importer: DirectoryImporter) -> Jobs:
@@ -346,7 +346,7 @@ async def _end(tasks: Sequence["asyncio.Task[None]"]) -> None:
         task.cancel()
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(outcome, Exception):
-            _log.error("a part of the crawl ended in a defect", exc_info=outcome)
+            _log.error("a part of the crawl ended by a defect", exc_info=outcome)
 
 
 @contextmanager
@@ -371,7 +371,7 @@ def stopped_by_signals(stop: asyncio.Event, say: Callable[[str], None]) -> Itera
             return
         # First: the reader of the message may be gone.
         stop.set()
-        say("stopping: results are stored, probes in progress get some seconds")
+        say("stopping: results are stored, and running probes get a few seconds")
 
     for number in numbers:
         loop.add_signal_handler(number, on_signal, number)

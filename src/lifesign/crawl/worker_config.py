@@ -41,7 +41,7 @@ class WorkerConfig:
     secrets: Secrets = field(default_factory=Secrets, repr=False)
     """Those of the definition's credentials."""
     companions: int = 0
-    """How many other processes begin at the same time, and will want their share of the work."""
+    """Number of other processes that start at the same time and will claim a share of the work."""
     log_format: LogFormat = LogFormat.CONSOLE
 
 
@@ -52,9 +52,9 @@ class WorkerStatus:
     progress: Progress | None = None
     line: str | None = None
     logged: str | None = None
-    """In the form that the log of the crawl has."""
+    """Log entries of the worker, in the form of the crawl's log."""
     withheld: tuple[str, float] | None = None
-    """Why nothing could be stored, and for how many seconds: it ends."""
+    """Reason why nothing could be stored, and for how many seconds: the worker ends."""
 
 
 def worker_name(number: int, *, is_alone: bool) -> str:

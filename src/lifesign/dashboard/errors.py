@@ -11,7 +11,7 @@ class NotLoggedIn(LifesignError):
 
 
 class UnknownHost(LifesignError):
-    """A page of the dashboard was asked for under a name that is not the server's."""
+    """A page of the dashboard was requested under a host name that the server does not serve."""
 
     def __init__(self, host: str) -> None:
         super().__init__(
@@ -22,7 +22,7 @@ class UnknownHost(LifesignError):
 
 
 class ForgedForm(LifesignError):
-    """A form was not sent from a page of the dashboard, or from one of a session that is over."""
+    """A form does not come from a page of this session."""
 
     def __init__(self) -> None:
         super().__init__("this form does not belong to this session: reload the page and try again")

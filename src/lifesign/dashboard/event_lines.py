@@ -178,7 +178,7 @@ def _task(payload: Mapping[str, Any]) -> str:
 
 def _monitor(payload: Mapping[str, Any]) -> str:
     who = f"agents monitored by {payload['track']}, " if "track" in payload else ""
-    exits = f"{payload['exits']} agents would exit, more than the limit of {payload['limit']}"
+    exits = f"{pluralize(payload['exits'], 'agent')} would exit, more than the limit of {payload['limit']}"
     return f"{who}{as_words(payload['cause'])}: {exits}"
 
 

@@ -20,10 +20,10 @@ class InvalidDocument(LifesignError, ValueError):
 
 
 class InvalidTransition(LifesignError):
-    """The lifecycle has no way from `status` on `signal`."""
+    """An agent in `status` cannot get the signal `signal`."""
 
     def __init__(self, status: str, signal: str) -> None:
-        super().__init__(f"an agent that is {status} cannot take the signal {signal}")
+        super().__init__(f"an agent with the status {status} cannot get the signal {signal}")
         self.status = status
         self.signal = signal
 
@@ -33,7 +33,7 @@ _NOT_ABOUT_A_VALUE: Final = frozenset({"missing", "extra_forbidden", "repeated"}
 
 
 class InvalidRequest(LifesignError):
-    """A body or a query says what it must not; `faults` says where and what was expected, never empty."""
+    """The body or the query is invalid; `faults` (at least one) says where, and what was expected."""
 
     def __init__(self, faults: Sequence[Finding]) -> None:
         told = (f"{fault.pointer}: {fault.message}" if fault.pointer else fault.message for fault in faults)
@@ -43,7 +43,7 @@ class InvalidRequest(LifesignError):
 
 
 class InvalidResource(LifesignError, ValueError):
-    """The caller named a resource that cannot be leased; `expected` says what a name looks like."""
+    """The resource cannot be leased; `expected` describes valid names."""
 
     def __init__(self, resource: str, expected: str) -> None:
         super().__init__(f"not a resource: expected {expected}; got {resource[:80]!r}")
@@ -52,7 +52,7 @@ class InvalidResource(LifesignError, ValueError):
 
 
 class TokensExhausted(LifesignError):
-    """A resource was granted 2^32 - 1 times in `epoch`; raising the epoch makes room."""
+    """A resource was granted 2^32 - 1 times in `epoch`. A restored or adopted database has a new epoch."""
 
     def __init__(self, epoch: int) -> None:
         super().__init__(f"no fencing token is left in epoch {epoch}: raise the epoch")
@@ -60,7 +60,7 @@ class TokensExhausted(LifesignError):
 
 
 class InvalidEvent(LifesignError, ValueError):
-    """A value is no valid event; `sequence` is its position in the log, None if it has none."""
+    """A value is not a valid event; `sequence` is its position in the log, None if it has none."""
 
     def __init__(self, sequence: int | None, what: str) -> None:
         super().__init__(what if sequence is None else f"event {sequence}: {what}")
@@ -88,23 +88,23 @@ class ImpossibleEvent(LifesignError):
 
 ACTION_PHRASES: Final[Mapping[str, str]] = MappingProxyType({
     "register": "register agents",
-    "re-register": "begin a new life of an agent",
+    "re-register": "start a new incarnation of an agent",
     "heartbeat": "send heartbeats",
     "drain": "drain agents",
     "deregister": "deregister agents",
-    "update": "change what agents say of themselves",
+    "update": "change what agents report about themselves",
     "lease": "acquire leases",
     "release_lease": "release leases",
     "write_state": "write states",
     "read_agent": "read agents' records",
-    "set_maintenance": "begin or end a maintenance",
-    "recheck": "have a target probed out of turn",
+    "set_maintenance": "start or end a maintenance",
+    "recheck": "request a probe of a target",
     "manage_opt_outs": "manage opt-outs",
     "override": "declare an agent's status",
     "release_suspension": "end a suspension of verdicts",
     "erase": "erase agents",
 })  # fmt: skip
-"""Descriptions of permissions, for those whose name is no readable text."""
+"""Descriptions of permissions whose name is not a readable text."""
 
 
 class NotAllowed(LifesignError):
@@ -127,7 +127,7 @@ class FileFault:
     line: int
     """From 1."""
     path: str
-    """JSON pointer (RFC 6901) to the place; empty if it is no value's, such as a stray bracket."""
+    """JSON pointer (RFC 6901) of the place; empty if the place is not a value, such as a stray bracket."""
     expected: str
 
     def __str__(self) -> str:
@@ -135,7 +135,7 @@ class FileFault:
 
 
 class InvalidFile(LifesignError, ValueError):
-    """A file does not say what it should; `faults` in the order of lines, never empty.
+    """A file is invalid; `faults`, at least one, are in the order of lines.
 
     `file` is its name, empty where a text was read.
     """
@@ -149,11 +149,11 @@ class InvalidFile(LifesignError, ValueError):
 
 
 class InvalidWorkflow(InvalidFile):
-    """A workflow file does not declare agents as it should."""
+    """A workflow file is invalid."""
 
 
 class InvalidTaskTransition(LifesignError):
-    """A task that is `status` has no way on `signal`; a finished one has none at all."""
+    """A task in `status` cannot get the signal `signal`; a finished task gets none."""
 
     def __init__(self, status: str, signal: str) -> None:
         where = {"queued": "in the queue", "review": "in review", "handoff": "with people"}.get(
@@ -165,12 +165,12 @@ class InvalidTaskTransition(LifesignError):
 
 
 class BudgetExceeded(LifesignError):
-    """It cannot be paid for: `asked` is more than the `left` of the envelope. It cost nothing."""
+    """The call costs `asked`, more than the `left` of the task's budget. Nothing was charged."""
 
     def __init__(self, payload: Mapping[str, Any], left: Mapping[str, Any]) -> None:
         super().__init__(
-            f"asked for {pluralize(payload['tokens'], 'token')} and {payload['usd']} USD; the envelope has "
-            f"{pluralize(left['tokens'], 'token')} and {left['usd']} USD left"
+            f"requested {pluralize(payload['tokens'], 'token')} and {payload['usd']} USD; the budget "
+            f"has {pluralize(left['tokens'], 'token')} and {left['usd']} USD left"
         )
         self.asked_tokens, self.asked_usd = payload["tokens"], payload["usd"]
         self.left_tokens, self.left_usd = left["tokens"], left["usd"]

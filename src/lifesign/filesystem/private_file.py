@@ -28,13 +28,13 @@ def open_private(path: Path, *, create: bool) -> int | None:
     except OSError as error:
         # A symbolic link (ELOOP), a directory (EISDIR), another user's file (EACCES).
         if not _is_regular(path) or isinstance(error, PermissionError):
-            set_aside(path, f"cannot be opened as a file of ours ({error.strerror})")
+            set_aside(path, f"cannot be opened as a private file ({error.strerror})")
             return None
         raise
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         os.close(fd)
-        set_aside(path, "is not a regular file of ours that only we may read")
+        set_aside(path, "is not a regular file of this user that only this user can read")
         return None
     return fd
 

@@ -35,13 +35,13 @@ class Answer:
     """Lower case, without parameters."""
     body: bytes = b""
     served_at: datetime | None = None
-    """By the server's clock: `Date`, plus the time in a cache (`Age`)."""
+    """Time by the server's clock: `Date`, plus the time in a cache (`Age`)."""
     max_age_seconds: int | None = None
     retry_after_seconds: int | None = None
     status_links: tuple[str, ...] = ()
     """Targets of `Link: rel="status"` (RFC 8631), as sent."""
     latency_ms: float = 0.0
-    """From the first request to the last byte, redirects included."""
+    """Time from the first request to the last byte, redirects included."""
 
     @property
     def is_json(self) -> bool:
@@ -124,7 +124,7 @@ def classify_status(status: int, method: str = "GET") -> tuple[ResultClass, str]
         case 200 | 203:
             return ResultClass.OK, ""
         case 401 | 402 | 403 | 407:
-            result, meaning = ResultClass.GATED, "it asks for credentials or money first"
+            result, meaning = ResultClass.GATED, "it requires credentials or payment first"
         case 404 | 410:
             result, meaning = ResultClass.NOT_AN_AGENT, "nothing is served here"
         case 429:
@@ -132,5 +132,5 @@ def classify_status(status: int, method: str = "GET") -> tuple[ResultClass, str]
         case _ if 200 <= status < 300:
             result, meaning = ResultClass.NOT_AN_AGENT, "an answer without a document"
         case _:
-            result, meaning = ResultClass.HTTP_ERROR, f"no answer to a plain {method}"
+            result, meaning = ResultClass.HTTP_ERROR, f"not an answer to a plain {method}"
     return result, f"HTTP {status}: {meaning}"

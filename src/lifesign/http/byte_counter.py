@@ -27,7 +27,7 @@ class ByteCounter:
 
     def __init__(self, limit_bytes: int = MAX_SPARE_BYTES) -> None:
         self.limit_bytes = limit_bytes
-        """How many bytes may have arrived by now."""
+        """Maximum number of bytes that may have arrived by now."""
         self.received_bytes = 0
 
     @property

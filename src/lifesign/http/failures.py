@@ -35,7 +35,7 @@ _REFUSES_CERTIFICATE: Final = _WANTS_CERTIFICATE | {
 # aiohttp has no class of its own for these.
 _NO_STATUS_LINE = "Bad status line"
 _NO_LIBRARY = re.compile(r"^Can not decode content-encoding: \w+ \((\w+)\)")
-_REQUESTED_CODINGS = "one of gzip and deflate was asked for"
+_REQUESTED_CODINGS = "only gzip and deflate were accepted"
 _QUOTED_BYTES = re.compile(r"""^[ ]*b(?P<quote>['"])(?P<bytes>.*)(?P=quote)[ ]*$""", re.MULTILINE)
 _HEADER_TOO_LARGE = ("Got more than", "Too many headers")
 
@@ -59,7 +59,7 @@ def too_large(max_bytes: int) -> tuple[ResultClass, str]:
 def undecodable(coding: str) -> str:
     """Say that a body is packed in another way than was asked for."""
     given = _in_ascii(coding)
-    return f"the body cannot be unpacked: its Content-Encoding is {given!r}, and only {_REQUESTED_CODINGS}"
+    return f"the body cannot be decompressed: its Content-Encoding is {given!r}, and {_REQUESTED_CODINGS}"
 
 
 def classify_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
@@ -101,7 +101,7 @@ def classify_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
 def _breach(message: str) -> str:
     """Return which rule of HTTP an answer broke, and in which line; aiohttp's own text is a drawing."""
     is_start = message.startswith(_NO_STATUS_LINE)
-    what = "it begins with no status line" if is_start else "its header is malformed"
+    what = "it does not begin with a status line" if is_start else "its header is malformed"
     quoted = _QUOTED_BYTES.search(message)
     return what if quoted is None else f"{what}: {_in_ascii(quoted['bytes'])}"
 

@@ -60,16 +60,16 @@ def refusal(url: URL, target: URL | None, *, has_token: bool, may_leave_origin: 
     From http to https of one host it is no other origin, unless there is a token.
     """
     if target is None:
-        return "redirected to something that is no http(s) URL"
+        return "redirected to something that is not an http(s) URL"
     if target.raw_user is not None or target.raw_password is not None:
-        return "redirected to a URL with credentials in it"
+        return "redirected to a URL with credentials"
     where = ascii(str(target)[:MAX_SHOWN_CHARS])
     if url.scheme == "https" and target.scheme == "http":
         return f"redirected from https to plain http: {where}"
     is_followed = not has_token and (may_leave_origin or _is_upgrade(url, target))
     if is_followed or is_same_origin(url, target):
         return None
-    return f"redirected to another origin{', where the token must not go' if has_token else ''}: {where}"
+    return f"redirected to another origin{', which must not get the token' if has_token else ''}: {where}"
 
 
 def _is_upgrade(url: URL, target: URL) -> bool:

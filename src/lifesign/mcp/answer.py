@@ -36,10 +36,10 @@ ERROR_KEY: Final = "lifesign/error"
 """Member of a refusal's `_meta`: its code, for programs."""
 
 _REMEDIES: Final[Sequence[tuple[type[RegistryError], str]]] = (
-    (NotAuthorized, "the operator of this server must give it a key that the registry knows (--key-file)"),
-    (NotPermitted, "the key of this server lacks that permission: its operator can give it another one"),
+    (NotAuthorized, "the operator of this server must give it a valid key of the registry (--key-file)"),
+    (NotPermitted, "the key of this server lacks that permission: its operator can give it another key"),
     (RateLimited, "ask less often"),
-    (Unavailable, "ask again in a few seconds"),
+    (Unavailable, "try again in a few seconds"),
     (Unreachable, "try again later; the operator of this server can check whether the registry is running"),
     (InvalidAnswer, "the operator of this server should check the registry's URL (--registry)"),
 )
@@ -71,7 +71,7 @@ async def answer(
         failed = _refused(error)
     except Exception:  # noqa: BLE001 - one call must not end the server for all that follow
         _log.exception("the tool %s failed", tool.name)
-        what = "internal error of this server, described in its log; another try may succeed"
+        what = "internal error of this server; see its log. A retry may succeed"
         failed = ToolFailed(what, code=ToolRefusalCode.INTERNAL_ERROR)
     else:
         return _written(tool, told)
@@ -138,7 +138,7 @@ def code_of(result: CallToolResult) -> str | None:
 
 def busy(most: int) -> CallToolResult:
     """Return the answer to a call beyond the limit of concurrent calls."""
-    what = f"{most} calls are under way: wait for one of them, then ask again"
+    what = f"{most} calls are running: wait for one of them, then try again"
     return failure(ToolFailed(what, code=ToolRefusalCode.BUSY))
 
 

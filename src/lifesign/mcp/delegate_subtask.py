@@ -17,19 +17,21 @@ NAME: Final = "delegate_subtask"
 class Subtask(TaskArguments):
     """Work for another agent."""
 
-    title: Annotated[Title, Field(description="What to do, in a line")]
+    title: Annotated[Title, Field(description="Title of the work, in one line")]
     input: Annotated[JsonObject | None, Field(description="Input of the work: JSON of at most 64 KiB")] = None
     agent_id: Annotated[AgentId | None, Field(description="Only this agent")] = None
     role_id: Annotated[RoleId | None, Field(description="Only agents of this role (pool)")] = None
     capabilities: Annotated[
-        Needs | None, Field(description="Only agents that have all of these may have it")
+        Needs | None, Field(description="Capabilities that an agent must have to claim it")
     ] = None
     budget: Annotated[
         Spend | None,
-        Field(description="Limits of its metered calls, out of your own budget; absent: nothing"),
+        Field(
+            description="Limits of its metered calls, taken out of your own budget; absent: no metered calls"
+        ),
     ] = None
     max_attempts: Annotated[
-        Attempts | None, Field(description="How many runs may fail before people are asked")
+        Attempts | None, Field(description="Number of runs that may fail before people are asked")
     ] = None
 
 

@@ -23,9 +23,9 @@ from lifesign.errors import InvalidValue
 PATH: Final = "/mcp"
 MAX_BODY_BYTES: Final = 262_144
 BODY_SECONDS: Final = 10.0
-"""From a request's head to the end of its body."""
+"""Time limit from a request's head to the end of its body."""
 CALL_SECONDS: Final = 90.0
-"""For all of one request: the longest check of an agent, and what stands before and behind it."""
+"""Time limit for all of one request, including the longest check of an agent."""
 TOKEN_BYTES: Final = 32
 MIN_TOKEN_CHARS: Final = 22
 """Minimum length of a token from outside: 128 bits, if it is random."""
@@ -83,13 +83,13 @@ class Guard:
         scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
         is_known = hmac.compare_digest(_digest(token.strip()), self._digest)
         if scheme.lower() != b"bearer" or not is_known:
-            text = "the token of this server is needed: Authorization: Bearer ..."
+            text = "this server requires its token: Authorization: Bearer ..."
             return 401, text, {"www-authenticate": 'Bearer realm="lifesign"'}
         if scope["path"] != PATH:
-            return 404, f"MCP is spoken at {PATH}", {}
+            return 404, f"the MCP endpoint is {PATH}", {}
         if scope["method"] != "POST":
             # There are no sessions to end, and nothing is sent without a question.
-            return 405, "only POST is answered here", {"allow": "POST"}
+            return 405, "only POST is allowed here", {"allow": "POST"}
         lengths = [value for name, value in scope["headers"] if name == b"content-length"]
         if any(_is_too_long(value) for value in lengths):
             return 413, _TOO_LONG, _CLOSES

@@ -59,14 +59,14 @@ class HeartbeatOutput(BaseModel):
 
     success: bool
     heartbeat_ts: Annotated[
-        Time | None, Field(description="When the registry took it; absent on failure")
+        Time | None, Field(description="Time at which the registry received it; absent on failure")
     ] = None
     next_deadline: Annotated[
-        Time | None, Field(description="When the next one must have arrived; absent on failure")
+        Time | None, Field(description="Time before which the next heartbeat must arrive; absent on failure")
     ] = None
     agent_status: Annotated[
         str | None,
-        Field(description="active, idle, unhealthy or draining; draining: finish, and take nothing new"),
+        Field(description="active, idle, unhealthy or draining; draining: finish, and start nothing new"),
     ] = None
     error: Annotated[str | None, Field(description="Error; absent on success")] = None
 
@@ -111,9 +111,7 @@ async def _send_heartbeat(arguments: HeartbeatInput, agents: RegistryAgents) -> 
     )
     text = f"{arguments.agent_id} is {status}; the next heartbeat is due before {deadline:%H:%M:%S} UTC"
     waiting = ", ".join(f"{command.command}" for command in reply.pending_commands)
-    return ToolAnswer(
-        content=content, text=f"{text}; the registry asks it to: {waiting}" if waiting else text
-    )
+    return ToolAnswer(content=content, text=f"{text}; the registry requests: {waiting}" if waiting else text)
 
 
 async def _record_of(agent_id: str, agents: RegistryAgents) -> AgentRecord:
@@ -129,7 +127,7 @@ async def _record_of(agent_id: str, agents: RegistryAgents) -> AgentRecord:
             await agents.list(limit=1)
         except NotPermitted:
             raise error from None
-        _log.warning("heartbeat for %s: the key of this server is another agent's own", agent_id)
+        _log.warning("heartbeat for %s: the key of this server belongs to another agent", agent_id)
         raise NotFound(str(error), code=error.code, status=error.status) from None
 
 

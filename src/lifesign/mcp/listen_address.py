@@ -11,7 +11,7 @@ from lifesign.errors import InvalidValue
 DEFAULT_PORT: Final = 8441
 
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
-"""As which requests may name this machine."""
+"""Host names under which requests may address this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ NAME: Final = "mark_complete"
 class CompletionArguments(TaskArguments):
     """The result."""
 
-    output: Annotated[JsonObject, Field(description="The result, a JSON object of at most 64 KiB")]
+    output: Annotated[JsonObject, Field(description="Result of the task, a JSON object of at most 64 KiB")]
     report: Annotated[ProgressReport | None, Field(description="A last progress report")] = None
 
 
@@ -30,18 +30,16 @@ async def mark_complete(arguments: CompletionArguments, reach: ToolContext) -> T
         )
     except RegistryError as error:
         raise refusal(error) from None
-    return write_answer(
-        written, "the result is submitted and will be reviewed; you do not hold the task any more"
-    )
+    return write_answer(written, "the result was submitted and will be reviewed; you no longer hold the task")
 
 
 MARK_COMPLETE: Final = Tool(
     name=NAME,
-    title="Hand in a task's result",
+    title="Submit a task's result",
     description=(
-        "Ends your work at the task that you hold, with its result. The task waits for a review, and you "
-        "hold it no longer: this is your last call for it, and the result cannot be changed. Call it only "
-        "when all of the work is done; otherwise report_progress, or request_human_help."
+        "Ends your work on the task that you hold, with its result. The task waits for a review, and "
+        "you no longer hold it: this is your last call for it, and the result cannot be changed. Call "
+        "it only when all of the work is done; otherwise call report_progress or request_human_help."
     ),
     takes=CompletionArguments,
     gives=Written,

@@ -17,7 +17,7 @@ from lifesign.serving.listening_socket import bound, url_of
 from lifesign.serving.log_lines import log_config
 
 GRACE_SECONDS: Final = 5
-"""How long calls under way may go on once the server is asked to end."""
+"""Time for running calls after the server gets a signal to end."""
 
 _log = logging.getLogger("lifesign.mcp")
 
@@ -33,7 +33,7 @@ async def over_http(
     with bound(place.host, place.port) as opened:
         logging.config.dictConfig(dict(log_config(access_log=False)))
         if not place.is_local:
-            _log.warning("the token travels in the clear: put a proxy with TLS before it")
+            _log.warning("clients send the token unencrypted: put a proxy with TLS in front of this server")
         config = config_of(app, grace_seconds=GRACE_SECONDS)
         # uvicorn hears it while it serves, and repeats it afterwards.
         signal.signal(signal.SIGTERM, _end)

@@ -41,12 +41,14 @@ async def report_progress(arguments: ProgressArguments, reach: ToolContext) -> T
         )
     except RegistryError as error:
         raise refusal(error) from None
-    return write_answer(written, f"report {written.report} is kept; the task is {written.status}, and yours")
+    return write_answer(
+        written, f"report {written.report} was stored; the task is {written.status}, and you hold it"
+    )
 
 
 REPORT_PROGRESS: Final = Tool(
     name=NAME,
-    title="Write down how a task goes",
+    title="Report progress on a task",
     description=(
         "Stores a checkpoint of the task that you hold. Call it when you have something new to report: "
         "after reading the task, between two steps, at a decision, before anything that takes long, and "

@@ -20,7 +20,7 @@ class HelpArguments(TaskArguments):
         Comment, Field(description="What you need from a person: an answer, a decision, access")
     ]
     report: Annotated[
-        ProgressReport | None, Field(description="A last progress report, from which the work goes on")
+        ProgressReport | None, Field(description="Last progress report, from which the work continues")
     ] = None
 
 
@@ -34,16 +34,16 @@ async def request_human_help(arguments: HelpArguments, reach: ToolContext) -> To
         )
     except RegistryError as error:
         raise refusal(error) from None
-    return write_answer(written, "the task is handed to people; it is not yours any more")
+    return write_answer(written, "the task was handed to people; you no longer hold it")
 
 
 REQUEST_HUMAN_HELP: Final = Tool(
     name=NAME,
     title="Hand a task to people",
     description=(
-        "Gives the task that you hold to people, who decide how it goes on. You hold it no longer: this is "
-        "your last call for it. Call it when you cannot go on without a human, and say in the reason what "
-        "you need; what you know so far belongs into the report."
+        "Gives the task that you hold to people, who decide how it continues. You no longer hold it: "
+        "this is your last call for it. Call it when you cannot continue without a person, and state "
+        "in the reason what you need; put what you know so far into the report."
     ),
     takes=HelpArguments,
     gives=Written,

@@ -47,8 +47,10 @@ class TaskArguments(Arguments):
     idempotency_key: Annotated[
         IdempotencyKey | None,
         Field(
-            description="Leave it out: the same call made twice counts once. Give another one to each of "
-            "two calls that say the same and are both meant"
+            description=(
+                "Omit it: a repeated identical call counts once. If you mean two identical calls, give "
+                "each a different key"
+            )
         ),
     ] = None
 
@@ -56,9 +58,9 @@ class TaskArguments(Arguments):
 class ShownRun(TaskArguments):
     """Credentials of the caller if the server is bound to no run."""
 
-    task_id: Annotated[str, Field(pattern=TASK_ID_PATTERN, description="The task, as the claim told")]
-    run_id: Annotated[RunId, Field(description="The run, as the claim told")]
-    fencing_token: Annotated[Token, Field(description="The lease's fencing token, as the claim told")]
+    task_id: Annotated[str, Field(pattern=TASK_ID_PATTERN, description="Id of the task, from the claim")]
+    run_id: Annotated[RunId, Field(description="Id of the run, from the claim")]
+    fencing_token: Annotated[Token, Field(description="Fencing token of the lease, from the claim")]
 
 
 class Written(BaseModel):
@@ -67,9 +69,11 @@ class Written(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True)
 
     task_id: str
-    status: Annotated[TaskStatus, Field(description="Of the task, after the write")]
-    report: Annotated[int | None, Field(description="The number of the report that came with it")] = None
-    child_id: Annotated[str | None, Field(description="The task that was delegated")] = None
+    status: Annotated[TaskStatus, Field(description="Status of the task after the call")]
+    report: Annotated[int | None, Field(description="Number of the report that was sent with the call")] = (
+        None
+    )
+    child_id: Annotated[str | None, Field(description="Id of the delegated task")] = None
 
 
 def of_any_run(tool: Tool) -> Tool:
@@ -85,7 +89,7 @@ def run_of(arguments: TaskArguments, reach: ToolContext) -> HeldRun:
             task_id=arguments.task_id, run_id=arguments.run_id, fencing_token=arguments.fencing_token
         )
     if reach.run is None:
-        raise ToolFailed("this server is bound to no run", code=ToolRefusalCode.NOT_ALLOWED)
+        raise ToolFailed("this server belongs to no run", code=ToolRefusalCode.NOT_ALLOWED)
     return reach.run
 
 
@@ -134,8 +138,8 @@ def refusal(error: RegistryError) -> ToolFailed:
     """Return the meaning of a registry's error for the holder of a task, with a hint."""
     if error.code == ToolRefusalCode.BUDGET_EXCEEDED:
         what = (
-            "nothing was carried out and nothing was spent. Do it for less, say so with report_progress "
-            "(blockers), or give the task to people with request_human_help"
+            "nothing was executed and nothing was spent. Do it for less, report the blocker with "
+            "report_progress (blockers), or hand the task to people with request_human_help"
         )
         return ToolFailed(f"{error}; {what}", code=ToolRefusalCode.BUDGET_EXCEEDED)
     if isinstance(error, Stale | Gone) or error.code == "not_holder":
@@ -146,7 +150,7 @@ def refusal(error: RegistryError) -> ToolFailed:
         return ToolFailed(f"{what} ({error})", code=ToolRefusalCode.STALE_TOKEN)
     if isinstance(error, RegistryFailure | RateLimited):
         what = (
-            "the registry cannot be reached now, so nothing is written. Wait a few seconds, then make the "
+            "the registry is unreachable, so nothing was written. Wait a few seconds, then make the "
             "same call once more: it counts once"
         )
         return ToolFailed(f"{what} ({error})", code=ToolRefusalCode.UNAVAILABLE)

@@ -10,6 +10,6 @@ from lifesign.mcp.request_human_help import REQUEST_HUMAN_HELP
 from lifesign.mcp.tool import Tool
 
 TASK_TOOLS: Final[Sequence[Tool]] = (REPORT_PROGRESS, MARK_COMPLETE, REQUEST_HUMAN_HELP, DELEGATE_SUBTASK)
-"""As they are where the server is bound to a run."""
+"""Tools of a server that is bound to a run."""
 ENDING: Final = frozenset({MARK_COMPLETE.name, REQUEST_HUMAN_HELP.name})
 """Tools after which the run has ended."""

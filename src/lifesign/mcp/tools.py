@@ -11,7 +11,7 @@ from lifesign.mcp.task_tools import TASK_TOOLS
 from lifesign.mcp.tool import Tool
 
 TOOLS: Final[Sequence[Tool]] = (HEARTBEAT, CHECK_AGENT, FIND_AGENTS, *TASK_TOOLS)
-"""In the order in which a model reads of them."""
+"""Tools in the order in which a model reads them."""
 
 
 def offered(*, has_registry: bool, has_run: bool = False) -> tuple[Tool, ...]:

@@ -40,7 +40,7 @@ async def vetted_get(allowed: Sequence[Network]) -> AsyncIterator[Get]:
                 return answer
             # The name was resolved. Which addresses the names of this network have is for its operator only.
             host = answer.url.raw_host
-            _log.warning("a request of a model was refused: %s", answer.reason)
-            return replace(answer, reason=f"{host} leads to an address that is not contacted")
+            _log.warning("a request by a model was refused: %s", answer.reason)
+            return replace(answer, reason=f"{host} leads to an address that must not be contacted")
 
         yield get

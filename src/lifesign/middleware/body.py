@@ -27,7 +27,7 @@ EVENTS = "events"
 OTHER = "other"
 
 MAX_KEPT_BYTES = 64 * 1024 * 1024
-"""How many bytes of answers one process keeps for inspection, of all agents and requests together."""
+"""Maximum number of bytes that one process keeps for inspection, for all agents and requests together."""
 
 # As frameworks spell them; others are parsed.
 _CONTENT_OF_TYPE = {
@@ -136,7 +136,7 @@ class JsonBody:
         self._max_bytes = max_bytes
         self._bytes = bytearray()
         self.missed: Inspection | None = None
-        """Why it is not kept."""
+        """Reason why it is not kept."""
 
     def append(self, piece: bytes) -> None:
         """Keep a piece. Beyond a limit, drop them all."""

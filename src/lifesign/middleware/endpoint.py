@@ -64,14 +64,14 @@ class HealthEndpoint:
         self._token = None if token is None else token.get_secret_value().encode()
         self._notice: PublishedDocument | None = None
         self._forms: dict[tuple[bool, bool], _Representation] = {}
-        """By (is full detail, is application/health+json)."""
+        """Forms of the document by (is full detail, is application/health+json)."""
         self._now_ns = recorder.clock.monotonic_ns
 
     def answer(self, scope: Scope) -> tuple[Message, Message]:
         """Return the two messages that answer a request at the health path."""
         method = scope["method"]
         if method not in {"GET", "HEAD"}:
-            return _refusal(405, "only GET and HEAD are answered here", (b"allow", b"GET, HEAD"))
+            return _refusal(405, "only GET and HEAD are allowed here", (b"allow", b"GET, HEAD"))
         asked = _negotiating(scope["headers"])
         is_full = not self._is_coarse
         if self._token is not None and (token := _bearer_token(asked)) is not None:

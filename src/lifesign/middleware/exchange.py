@@ -144,7 +144,9 @@ class RequestExchange:
     _last: bytes | None
     """The last piece of the answer's body, until it is inspected."""
     _upload_ns: int | None
-    """Since when the app waits for more of the request's body, 0 if it does not; None once that is whole."""
+    """Time since which the app waits for more of the request's body; 0 if it does not wait; None once
+    complete.
+    """
 
     def begin(self, observer: Observer, scope: Scope, receive: Receive, send: Send) -> None:
         """Follow a request that has just come in."""

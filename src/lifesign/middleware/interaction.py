@@ -40,7 +40,7 @@ class Interaction:
         """
         health = self._health
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            expected = "a function or a coroutine function; within a generator, use `with` instead"
+            expected = "a function or a coroutine function; in a generator, use `with` instead"
             raise InvalidValue("function", function, expected)
         if inspect.iscoroutinefunction(function):
 

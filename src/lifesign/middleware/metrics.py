@@ -25,7 +25,7 @@ _REASONS = [reason.name.lower() for reason in Inspection if reason is not Inspec
 MOST_HEADER_BYTES = 1_024
 """A longer Accept is as good as none."""
 KEPT_NS = 1_000_000_000
-"""How long an answer is cached: more frequent scrapes cost nothing more."""
+"""Time for which an answer is cached: more frequent scrapes cost nothing."""
 
 
 class HealthCollector(Collector):
@@ -88,16 +88,18 @@ class MetricsPage:
 def families(documents: Iterable[HealthDocument]) -> Iterator[Metric]:
     """Return the families of some agents' documents; what a document does not have is left out."""
     status = _gauge("status", "Status that the agent reports: 1 for the current one.", "status")
-    healthy_at = _gauge("last_healthy_timestamp_seconds", "When the agent was last healthy.")
-    uptime = _gauge("uptime_seconds", "Since when the oldest worker runs.")
-    ratio = _gauge("response_ratio", "Share of interactions that got a valid answer, over the window.")
-    samples = _gauge("window_samples", "Interactions of the window that count on either side of the ratio.")
+    healthy_at = _gauge("last_healthy_timestamp_seconds", "Time at which the agent was last healthy.")
+    uptime = _gauge("uptime_seconds", "Time since which the oldest worker runs.")
+    ratio = _gauge("response_ratio", "Share of interactions with a valid answer, over the window.")
+    samples = _gauge("window_samples", "Interactions of the window that count in the ratios.")
     window = _gauge("window_seconds", "Length of the window.")
     outcomes = _gauge("window_outcomes", "Interactions of the window by outcome.", "outcome")
-    missed = _gauge("window_not_inspected", "Answers of the window that could not be read.", "reason")
+    missed = _gauge("window_not_inspected", "Answers of the window that could not be inspected.", "reason")
     latency = _summary("latency_seconds", "Latency over the window.")
-    first_byte = _summary("first_byte_latency_seconds", "Until the first byte of streamed answers.")
-    trend = _gauge("trend", "This window against the one before: 1 for the trend that it has.", "trend")
+    first_byte = _summary("first_byte_latency_seconds", "Time until the first byte of streamed answers.")
+    trend = _gauge(
+        "trend", "Trend of this window against the previous one: 1 for the current trend.", "trend"
+    )
     info = InfoMetricFamily(f"{PREFIX}counting", "Which outcomes count.", labels=["agent_id"])
     for document in documents:
         of = document.agent_id

@@ -12,7 +12,7 @@ class PublishedDocument:
 
     computed_ns: int
     expires_ns: int
-    """On the grid of a coarse document, the wall clock's next grid point."""
+    """Expiry; for a coarse document, the wall clock's next grid point."""
     last_healthy_ms: int
     """When the agent was last seen healthy, in ms since 1970; 0 is never."""
     document: bytes

@@ -246,9 +246,11 @@ class AgentHealth:
         if not self._has_noted_compressed:
             self._has_noted_compressed = True
             _log.warning(
-                "lifesign: %s: an answer was compressed (content-encoding %r) before the middleware saw "
-                "it, and is counted as not_inspected. Wrap the compression around AgentHealthMiddleware, "
-                "not the other way round. This is logged once.",
+                (
+                    "lifesign: %s: an answer was compressed (content-encoding %r) before the middleware "
+                    "saw it, and is counted as not_inspected. Put AgentHealthMiddleware inside the "
+                    "compression. This is logged once."
+                ),
                 self.settings.agent_id,
                 encoding[:_MAX_SHOWN_CHARS],
             )
@@ -290,11 +292,13 @@ class AgentHealth:
         self._healthy_ms = 0
         self._refresh_due_ns = 0
         self._held_from_ns = self._held_until_ns = 0
-        """On the grid: when by the wall clock what is held became good, and until when it is."""
+        """Coarse mode: validity of the held document by the wall clock."""
         self._is_provisional = False
-        """On the grid: whether what is held was made at the grid point itself, to which more may belong."""
+        """Coarse mode: whether the held document was made at the grid point itself, to which more data may
+        belong.
+        """
         self._look_again_ns: int | None = None
-        """On the grid: when to see what another worker has published meanwhile."""
+        """Coarse mode: time of the next check for a document of another worker."""
         self._pending_ns: list[int] = []
         """Latencies of quick answers that are not in the window yet."""
         self._pending_inspected_ns: list[int] = []
@@ -530,7 +534,7 @@ class AgentHealth:
         try:
             return moment_now(moment)
         except Exception:  # noqa: BLE001 - an operator's function must not take the document down
-            self.complain(f"{name} gave no time and is left out")
+            self.complain(f"{name} returned no time and is left out")
             return None
 
 

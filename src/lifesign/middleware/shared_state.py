@@ -37,7 +37,7 @@ class SharedState:
         # A file of another owner was renamed: the second attempt creates the file.
         fd = open_private(path, create=True) if fd is None else fd
         if fd is None:
-            raise OSError(errno.EACCES, "cannot be made a file of ours", str(path))
+            raise OSError(errno.EACCES, "cannot be created as a private file", str(path))
         self.fd = fd
         self._unwritten: tuple[bytes, int] | None = None
         """The boot and the offset that could not be written, because another worker held the lock."""

@@ -40,7 +40,7 @@ from lifesign.middleware.published_document import PublishedDocument
 from lifesign.middleware.shared_state import SharedState
 
 MOST_WORKERS = 256
-"""How many worker processes of one agent share a state directory at most."""
+"""Maximum number of worker processes of one agent that share a state directory."""
 
 _MAGIC = b"lifesign window1"
 _LAYOUT_VERSION = 3
@@ -253,7 +253,7 @@ def _make_private_directory(path: Path) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = path.lstat()
     if path.is_symlink() or found.st_uid != os.geteuid():
-        raise OSError(errno.EACCES, "not a directory of ours", str(path))
+        raise OSError(errno.EACCES, "not a private directory of this user", str(path))
     if found.st_mode & 0o077:
         path.chmod(0o700)
 

@@ -97,8 +97,10 @@ def open_windows(settings: RecorderSettings, clock: RecorderClock, now_ns: int) 
         return WindowFiles(settings.state_dir, shape, monotonic_ns=now_ns, wall_ns=clock.wall_ns())
     except OSError as error:
         _log.warning(
-            "lifesign: the state directory cannot be used (%s); until it is started again, "
-            "this worker reports for itself alone and forgets when it ends",
+            (
+                "lifesign: the state directory cannot be used (%s); until its next start, this worker "
+                "reports only its own numbers and loses them when it ends"
+            ),
             error,
         )
         return _PrivateWindows(now_ns)
@@ -113,9 +115,9 @@ def check_state_dir(state_dir: Path | None) -> None:
     except OSError as error:
         if error.errno in _DISK_TROUBLES:
             return
-        expected = f"a directory that can be made and written to ({error.strerror})"
+        expected = f"a directory that can be created and written to ({error.strerror})"
         raise InvalidValue("state_dir", str(state_dir), expected) from error
     if os.statvfs(state_dir).f_flag & os.ST_RDONLY:
         return
     if not os.access(state_dir, os.R_OK | os.W_OK | os.X_OK):
-        raise InvalidValue("state_dir", str(state_dir), "a directory that we may read and write")
+        raise InvalidValue("state_dir", str(state_dir), "a directory that this user can read and write")

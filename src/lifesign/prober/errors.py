@@ -5,7 +5,7 @@ from lifesign.errors import LifesignError
 
 
 class InvalidDefinition(InvalidFile):
-    """A probe definition does not say what to probe as it should."""
+    """A probe definition is invalid."""
 
 
 class PassDelayed(LifesignError):

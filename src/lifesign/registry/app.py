@@ -61,7 +61,7 @@ from lifesign.storage.errors import StoreUnavailable
 MAX_KEYS_COUNTED = 10_000
 """Maximum of keys with a rate limit counter; beyond it, the least recently used are dropped."""
 HOUSEKEEPING_APART_SECONDS = 0.5
-"""After the start, and between one that begins and the next."""
+"""Delay of housekeeping after the start, and between the starts of two jobs."""
 
 
 Answer = Callable[[Request], Awaitable[Response]]

@@ -23,15 +23,15 @@ class AlreadyRegistered(LifesignError):
 
     def __init__(self, agent_id: str, status: str) -> None:
         super().__init__(
-            f"{agent_id!r} is registered already and {status}; "
-            "with supersede: true this life ends and a new one begins"
+            f"{agent_id!r} is registered already and {status}; supersede: true ends this incarnation "
+            "and starts a new one"
         )
         self.agent_id = agent_id
         self.status = status
 
 
 class AgentGone(LifesignError):
-    """The agent is dead or deregistered, or this life of it is over; it has to register again."""
+    """The agent is dead or deregistered, or the incarnation has ended; it has to register again."""
 
     def __init__(self, agent_id: str, status: str, incarnation: int) -> None:
         super().__init__(f"{agent_id!r} is {status} in incarnation {incarnation}: register again")
@@ -41,17 +41,17 @@ class AgentGone(LifesignError):
 
 
 class VersionRequired(LifesignError):
-    """The request has to say which version of the record it means to change (If-Match)."""
+    """The request must name the version of the record that it changes (If-Match)."""
 
     def __init__(self) -> None:
         super().__init__("If-Match with the record's etag, in its double quotes, is required")
 
 
 class StaleVersion(LifesignError):
-    """The record is not at the version that the caller named; `is_clear` if that was an entity tag at all."""
+    """The record has another version than the request names; `is_clear` is false if that was not an ETag."""
 
     def __init__(self, incarnation: int, version: int, etag: str, *, is_clear: bool = True) -> None:
-        hint = "" if is_clear else "; If-Match takes an etag as the record gives it, in double quotes"
+        hint = "" if is_clear else "; If-Match requires an ETag as the record has it, in double quotes"
         super().__init__(f"the record is at {etag} now{hint}")
         self.incarnation = incarnation
         self.version = version
@@ -59,16 +59,19 @@ class StaleVersion(LifesignError):
 
 
 class UnknownKey(LifesignError):
-    """No key was given, or none that is valid; which of the two is not told."""
+    """The request has no valid key."""
 
-    hint = "use a key of this registry; an admin creates one: lifesign keys create --role ROLE --name NAME"
+    hint = (
+        "use a key of this registry; an administrator creates one: lifesign keys create --role ROLE --name "
+        "NAME"
+    )
 
     def __init__(self) -> None:
         super().__init__("a valid key is required (X-API-Key or Authorization: Bearer)")
 
 
 class TooManyRequests(LifesignError):
-    """The caller asked too often; `wait_s` seconds from now it may ask again."""
+    """The caller exceeded its rate limit; after `wait_s` seconds it may try again."""
 
     def __init__(self, wait_s: float) -> None:
         super().__init__(f"too many requests: wait {max(1, ceil(wait_s))} s")
@@ -76,7 +79,7 @@ class TooManyRequests(LifesignError):
 
 
 class BodyTooLarge(LifesignError):
-    """The request's body exceeds what is read."""
+    """The request's body exceeds the limit."""
 
     def __init__(self, most_bytes: int) -> None:
         super().__init__(f"the body is larger than {most_bytes} bytes")
@@ -92,7 +95,7 @@ class BodyTooSlow(LifesignError):
 
 
 class BodyNotPlain(LifesignError):
-    """The request's body is not JSON, or compressed, as `header` says; `expected` is what is read."""
+    """The request's body is not JSON, or compressed, as `header` says; `expected` is accepted."""
 
     def __init__(self, header: str, expected: str) -> None:
         super().__init__(f"{header}: expected {expected}")
@@ -101,7 +104,7 @@ class BodyNotPlain(LifesignError):
 
 
 class BodyNotJson(LifesignError):
-    """The request's body is no JSON (RFC 8259)."""
+    """The request's body is not JSON (RFC 8259)."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"the body is not JSON: {why}")
@@ -111,7 +114,7 @@ class TooManyCommands(LifesignError):
     """Too many commands wait for the agent."""
 
     def __init__(self, agent_id: str, most: int) -> None:
-        super().__init__(f"{most} commands wait for {agent_id!r} already")
+        super().__init__(f"{most} commands are waiting for {agent_id!r} already")
         self.agent_id = agent_id
         self.most = most
 
@@ -120,7 +123,7 @@ class TooManyStreams(LifesignError):
     """Too many clients follow the events of this server process."""
 
     def __init__(self, most: int) -> None:
-        super().__init__(f"{most} clients follow the events already: come again, or to another server")
+        super().__init__(f"{most} clients follow the events already: try again later, or another server")
         self.most = most
 
 
@@ -134,7 +137,7 @@ class LeaseHeld(LifesignError):
 
 
 class AgentDraining(LifesignError):
-    """The agent finishes what it has, and gets nothing new."""
+    """The agent is draining and gets no new lease."""
 
     def __init__(self, agent_id: str) -> None:
         super().__init__(f"{agent_id!r} is draining: it gets no new leases")
@@ -142,10 +145,10 @@ class AgentDraining(LifesignError):
 
 
 class LeaseNotFound(LifesignError):
-    """The caller neither holds nor held a lease of this id, nor may it end one; perhaps there is none."""
+    """There is no such lease, or it never was the caller's and the caller may not end leases of others."""
 
     def __init__(self, named: str) -> None:
-        super().__init__(f"no lease of yours has the id {named[:80]!r}")
+        super().__init__(f"the caller has no lease with the id {named[:80]!r}")
         self.named = named[:80]
 
 
@@ -153,14 +156,14 @@ class LeaseOver(LifesignError):
     """The lease expired or was ended, and cannot be renewed; another holder may have the resource."""
 
     def __init__(self, lease_id: str, resource: str, end_reason: str) -> None:
-        super().__init__(f"the lease {lease_id} of {resource} is over: acquire a new one")
+        super().__init__(f"the lease {lease_id} of {resource} has ended: acquire a new one")
         self.lease_id = lease_id
         self.resource = resource
         self.end_reason = end_reason
 
 
 class StaleToken(LifesignError):
-    """The resource was granted again since this fencing token was."""
+    """A newer fencing token was granted for this resource."""
 
     def __init__(self, resource: str, token: int, current_token: int) -> None:
         super().__init__(f"{resource} was granted again, with token {current_token}; {token} is stale")
@@ -170,7 +173,7 @@ class StaleToken(LifesignError):
 
 
 class TokenNotIssued(LifesignError):
-    """The fencing token is higher than any that was granted for this resource; 0 if none was."""
+    """The fencing token is higher than the highest granted one, `current_token` (0 if none was granted)."""
 
     def __init__(self, resource: str, token: int, current_token: int) -> None:
         last = f"the last one is {current_token}" if current_token else "it was never leased"
@@ -189,19 +192,19 @@ class NotHolder(LifesignError):
 
 
 class WrongRun(LifesignError):
-    """The run that the request shows is not the one that has this task: it is another task's."""
+    """The run in the request belongs to another task."""
 
     def __init__(self, run_id: str, resource: str) -> None:
-        super().__init__(f"{run_id} is not the run that has {resource}")
+        super().__init__(f"{run_id} is not the run that holds {resource}")
         self.run_id = run_id
         self.resource = resource
 
 
 class TokenRequired(LifesignError):
-    """A guarded write has to come with its fencing token."""
+    """A guarded write requires a fencing token."""
 
     def __init__(self) -> None:
-        super().__init__("X-Fencing-Token with the lease's fencing_token is required")
+        super().__init__("the header X-Fencing-Token with the lease's fencing_token is required")
 
 
 class StateNotFound(LifesignError):
@@ -221,10 +224,10 @@ class KeyNotFound(LifesignError):
 
 
 class KeyEnded(LifesignError):
-    """The key was revoked or is past its time: it has no successor."""
+    """A revoked or expired key cannot be rotated."""
 
     def __init__(self, key_id: str) -> None:
-        super().__init__(f"{key_id} is not valid any more: create a new key")
+        super().__init__(f"{key_id} is no longer valid: create a new key")
         self.key_id = key_id
 
 
@@ -240,7 +243,7 @@ class InvalidMarker(LifesignError):
     """The marker of a database cannot be used: it is damaged, or of a newer version."""
 
     def __init__(self, file: str, why: str) -> None:
-        super().__init__(f"{file} is not a marker that this version reads: {why}")
+        super().__init__(f"{file} is not a marker that this version can read: {why}")
         self.file = file
         self.why = why
 
@@ -279,7 +282,7 @@ class TooManyAgents(LifesignError):
     """More agents match than one answer may contain."""
 
     def __init__(self, most: int) -> None:
-        super().__init__(f"more than {most} agents match: select fewer, for example by role_id")
+        super().__init__(f"more than {most} agents match: use a filter, for example role_id")
         self.most = most
 
 
@@ -287,12 +290,12 @@ class WebhookNotFound(LifesignError):
     """No webhook has this id."""
 
     def __init__(self, webhook_id: str) -> None:
-        super().__init__(f"no webhook is known as {webhook_id!r}")
+        super().__init__(f"there is no webhook {webhook_id!r}")
         self.webhook_id = webhook_id
 
 
 class TooManyWebhooks(LifesignError):
-    """There are so many webhooks already."""
+    """The maximum number of webhooks is reached."""
 
     def __init__(self, most: int) -> None:
         super().__init__(f"there are {most} webhooks already: delete one first")
@@ -300,10 +303,10 @@ class TooManyWebhooks(LifesignError):
 
 
 class TargetNotFound(LifesignError):
-    """Nothing that is or was to be probed has this id."""
+    """No present or former target has this id."""
 
     def __init__(self, target_id: str) -> None:
-        super().__init__(f"no target is known as {target_id[:128]!r}")
+        super().__init__(f"there is no target {target_id[:128]!r}")
         self.target_id = target_id[:128]
 
 
@@ -317,10 +320,10 @@ class InterfaceVersionNotFound(LifesignError):
 
 
 class TargetGone(LifesignError):
-    """It is no target any more; `reason` says why."""
+    """It is no longer a target; `reason` says why."""
 
     def __init__(self, target_id: str, reason: str) -> None:
-        super().__init__(f"{target_id!r} is probed no more: {reason.replace('_', ' ')}")
+        super().__init__(f"{target_id!r} is no longer probed: {reason.replace('_', ' ')}")
         self.target_id = target_id
         self.reason = reason
 
@@ -335,7 +338,7 @@ class NetworkClassNotFound(LifesignError):
     def __init__(self, name: str, existing: Collection[str]) -> None:
         shown = sorted(existing)[:MAX_CLASSES_SHOWN]
         others = f", and {len(existing) - len(shown)} more" if len(existing) > len(shown) else ""
-        classes = f"there are {', '.join(shown)}{others}" if shown else "there is none of any class"
+        classes = f"there are {', '.join(shown)}{others}" if shown else "no class has such a target"
         super().__init__(f"no target of the network class {name[:128]!r} is expected to answer; {classes}")
         self.name = name[:128]
         self.classes = ", ".join(shown)
@@ -345,7 +348,7 @@ class DirectoryNotFound(LifesignError):
     """No directory of this name was ever imported."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"no directory is known as {name[:128]!r}")
+        super().__init__(f"there is no directory {name[:128]!r}")
         self.name = name[:128]
 
 
@@ -359,19 +362,19 @@ class ImportNotFound(LifesignError):
 
 
 class ImportOver(LifesignError):
-    """The import takes no more pages: it is complete, or a later one has taken its place."""
+    """The import accepts no more pages: it is complete, or a later one has replaced it."""
 
     def __init__(self, import_id: str, state: str) -> None:
-        super().__init__(f"the import {import_id!r} is {state}: begin a new one")
+        super().__init__(f"the import {import_id!r} is {state}: start a new one")
         self.import_id = import_id
         self.state = state
 
 
 class NothingSuspended(LifesignError):
-    """Nothing of this directory waits to be confirmed."""
+    """Nothing of this directory waits for confirmation."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"nothing of {name[:128]!r} waits to be confirmed")
+        super().__init__(f"nothing of {name[:128]!r} waits for confirmation")
         self.name = name[:128]
 
 
@@ -384,7 +387,7 @@ class OptOutNotFound(LifesignError):
 
 
 class TooMany(LifesignError):
-    """There are so many of a kind already: `what` says of which."""
+    """The maximum number of `what` is reached."""
 
     def __init__(self, what: str, most: int, text: str = "") -> None:
         super().__init__(text or f"there are {most} {what} already")
@@ -393,14 +396,15 @@ class TooMany(LifesignError):
 
 
 class TooManyWorkers(TooMany):
-    """A prober's key has as many living workers as it may have; a killed one lives until its lease ends."""
+    """A key has its maximum number of living workers; a killed worker counts until its lease ends."""
 
     def __init__(self, most: int, frees_at: datetime) -> None:
         self.frees_at = utc_text(frees_at, "seconds")
         """When the first of their leases ends, unless its worker renews it."""
         text = (
-            f"this key may have {pluralize(most, 'living worker')} at a time (see `lifesign keys limit`); "
-            f"the place of a worker that was killed is free once its lease ends, the first at {self.frees_at}"
+            f"this key may have {pluralize(most, 'living worker')} at a time (see `lifesign keys "
+            "limit`); the place of a worker that was killed becomes free once its lease ends, the "
+            f"first at {self.frees_at}"
         )
         super().__init__("living workers of this key", most, text)
 
@@ -409,7 +413,7 @@ class TooManyClaims(LifesignError):
     """Too many claims wait for a task in this server process."""
 
     def __init__(self, most: int) -> None:
-        super().__init__(f"{most} wait for a task already: come again, or to another server")
+        super().__init__(f"{most} callers wait for a task already: try again later, or another server")
         self.most = most
 
 
@@ -422,7 +426,7 @@ class TaskNotFound(LifesignError):
 
 
 class CallNotFound(LifesignError):
-    """This run has reserved nothing under this id."""
+    """This run has reserved nothing for this call."""
 
     def __init__(self, call_id: str) -> None:
         super().__init__(f"nothing is reserved for a call {call_id[:80]!r} of this run")
@@ -430,7 +434,7 @@ class CallNotFound(LifesignError):
 
 
 class CallOver(LifesignError):
-    """The call was settled or released before, and otherwise."""
+    """The call was already settled or released with another result."""
 
     def __init__(self, call_id: str, state: str) -> None:
         super().__init__(f"the call {call_id!r} is {state} already")
@@ -439,8 +443,8 @@ class CallOver(LifesignError):
 
 
 class KeyReused(LifesignError):
-    """A write of this run, or a task of this creator, had the same idempotency key and said otherwise."""
+    """Another write of this run, or another task of this creator, had the same idempotency key."""
 
     def __init__(self, idempotency_key: str) -> None:
-        super().__init__(f"the idempotency_key {idempotency_key!r} was used for something else")
+        super().__init__(f"the idempotency_key {idempotency_key!r} was used with another request")
         self.idempotency_key = idempotency_key

@@ -97,7 +97,7 @@ class OpenIntentHeartbeat(Heartbeat):
 
     status: Literal["active", "draining"] = "active"
     client_timestamp: Time = moment(0)
-    """The SDK sends none: then there is no drift to be seen."""
+    """Absent, since the SDK sends none: drift cannot be detected."""
 
 
 class OpenIntentListing(Listing):

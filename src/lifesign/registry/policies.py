@@ -21,7 +21,7 @@ class Policies:
     clock_offset_seconds: float = 30.0
     """A prober's wall clock that differs from the database's by more is reported."""
     watch_seconds: float = 15.0
-    """How often a sweep counts silent network classes and agents with old evidence."""
+    """Interval at which a sweep counts silent network classes and agents with old evidence."""
     evidence_lost_seconds: float = 300.0
     """Agents have old evidence for so long before it is reported: one interval of a crawl."""
     prober_workers: int = DEFAULT_MAX_WORKERS

@@ -59,13 +59,13 @@ if TYPE_CHECKING:
     from lifesign.registry.app import MakeFrontend
 
 GRACE_SECONDS = 5
-"""How long requests in flight, and streams, may go on once the server is asked to end."""
+"""Time for running requests and streams after the server gets a signal to end."""
 ACTOR = OwnActor.SERVER.value
 """Actor of the event about the first admin key."""
 
 TRUSTS_EVERYBODY = (
-    "trusted_proxies contains all addresses: any client may claim any address, so that limits per address "
-    "have no effect. Name only the proxies"
+    "trusted_proxies contains all addresses: any client can forge its address, so that limits per "
+    "address have no effect. Name only your proxies"
 )
 
 _log = logging.getLogger("lifesign.registry")
@@ -350,14 +350,14 @@ def _check_directory(name: str, directory: Path | None) -> None:
     places = (directory.absolute(), *directory.absolute().parents)
     there = next(each for each in places if exists(each))  # noqa: PTH110 - Path.exists raises EACCES
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        expected = f"a directory that this user may write to, or make (look at {there})"
+        expected = f"a directory that this user can write to or create (check {there})"
         raise InvalidValue(name, str(directory), expected)
 
 
 def _warn_of_plain_http(listening: Listening, settings: RegistrySettings) -> None:
     is_local = listening.host in {"localhost", "::1"} or listening.host.startswith("127.")
     if not is_local and listening.tls_certificate is None and not settings.trusted_proxies:
-        _log.warning("keys travel in the clear: use TLS, or a proxy that is trusted (--trusted-proxies)")
+        _log.warning("keys are sent unencrypted: use TLS, or a trusted proxy (--trusted-proxies)")
 
 
 def _make_archive_directory(directory: Path) -> None:
@@ -365,7 +365,7 @@ def _make_archive_directory(directory: Path) -> None:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        expected = f"a directory that this user may write to, or make ({error.strerror})"
+        expected = f"a directory that this user can write to or create ({error.strerror})"
         raise InvalidValue("archive_dir", str(directory), expected) from None
 
 

@@ -106,7 +106,7 @@ class RegistrySettings(BaseModel):
     )
     """Longest suspension, at least one cadence. After it, verdicts are applied again."""
     mass_exit_baseline_cadences: Annotated[int, Field(ge=1, le=100)] = _MASS_EXIT.baseline_cadences
-    """Number of cadences over which the usual number is averaged."""
+    """Number of past cadences whose mean is the usual number of agents that fall silent."""
     mass_exit_proven_seconds: Annotated[float, Field(ge=0, le=86_400)] = _MASS_EXIT.proven_seconds
     """Time for which an agent must have given liveness signals before its silence counts here."""
     mass_silence_expected_seconds: Annotated[float, Field(ge=1, le=2_592_000)] = (

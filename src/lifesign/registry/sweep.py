@@ -61,13 +61,13 @@ from lifesign.storage.events import event_log
 CHUNK = 2_000
 """Number of agents, leases or commands per transaction: about 0.1 s of work if all of them change."""
 MAX_CHUNKS = 1_000
-"""In one sweep; the next one goes on."""
+"""Maximum number of chunks in one sweep; the next one continues."""
 CLAIM_SECONDS = 5.0
-"""How long other processes leave a sweep alone that does not go on: this one may have died."""
+"""Time after which another process takes over a sweep that does not continue."""
 ASSESSMENTS_PER_CADENCE = 4
-"""How often a suspended monitor counts waiting agents per cadence: it assesses all of them for it."""
+"""Number of times per cadence that a suspended monitor counts all waiting agents."""
 FAULT_SECONDS = 60.0
-"""When an agent is tried again whose judgement failed through a fault of ours."""
+"""Delay before an agent is assessed again after an internal error."""
 
 _log = logging.getLogger("lifesign.registry")
 
@@ -82,7 +82,7 @@ class _Sweep:
     assessed: frozenset[Track] = frozenset()
     """Suspended tracks of which this sweep meets all agents that wait."""
     set_back_s: float = 0.0
-    """How far the clock was set back, below 0: then stored times are corrected first."""
+    """Time by which the clock was set back, below 0: stored times are corrected first."""
     is_watching: bool = False
     """Whether silent network classes and old evidence are to be counted."""
 

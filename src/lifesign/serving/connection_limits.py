@@ -27,7 +27,9 @@ from lifesign.serving.error_body import RETRY_SECONDS, problem
 from lifesign.serving.write_coalescing import WriteCoalescingTransport
 
 HEAD_SECONDS = 10.0
-"""From the beginning of a connection, or its first byte after an answer, to the end of a request's head."""
+"""Time limit from the start of a connection, or its first byte after an answer, to the end of a request's
+head.
+"""
 MAX_HEAD_BYTES = 65_536
 """Maximum size of an incomplete head.
 
@@ -36,13 +38,13 @@ One that arrives in one piece may be longer, by the size of one read.
 MAX_PIPELINED = 32
 """Maximum of pipelined requests on one connection that wait for an earlier answer."""
 TAKE_SECONDS = 30.0
-"""How long a caller may take nothing of what is written to it."""
+"""Time after which a client that does not receive an answer is disconnected."""
 END_SECONDS = 2.0
 """The same once the server is asked to end: well within the grace that it gives to what is under way."""
 FIRST_SECONDS = 0.5
 """How long a new connection may take for its first request although the server is asked to end."""
 LINGER_SECONDS = 2.0
-"""How long is read, for nothing, from a caller that was refused: closed at once, it might miss the answer."""
+"""Time for which input of a refused client is read and discarded, so that it receives the answer."""
 MAX_CONNECTIONS = 50_000
 """Maximum per server process. 181,666 agents with a heartbeat every 30 s on new connections use 30,000."""
 RESERVED_FILES = 256
@@ -54,7 +56,7 @@ CHECK_SECONDS = 1.0
 STOPS = "lifesign.stops"
 """Name in the app's state of the event that notifies it that the server is stopping."""
 WARN_AGAIN_SECONDS = 60.0
-"""Between two lines in the log that say that there are too many."""
+"""Interval of log lines about too many connections."""
 MAX_COMPLAINTS_PER_SECOND = 20
 """Maximum of logged protocol errors of clients, and of logged failed requests."""
 
@@ -74,7 +76,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.logger = _Complaints(self)  # type: ignore[assignment]
         self._waits_since_s: float | None = self.loop.time()
-        """Since when nothing is being answered, though the caller has connected or begun to speak."""
+        """Time since which no request is being answered although the client is connected."""
         self._is_in_head = False
         self._head_bytes = 0
         self._counter = ByteCounter()
@@ -102,7 +104,7 @@ class BoundedProtocol(HttpToolsProtocol):
             transport.abort()
         elif len(self.connections) > watch.most_connections:
             watch.warn(self.loop.time())
-            self._refuse(503, "too_many_connections", "too many connections are open: come again")
+            self._refuse(503, "too_many_connections", "too many connections are open: try again later")
 
     def data_received(self, data: bytes) -> None:
         """Receive data; an incomplete head counts, in bytes and in time."""
@@ -149,7 +151,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts != 1 and (hosts > 1 or self.parser.get_http_version() == "1.1"):
-            self._refuse(400, "invalid_host", "a request has one Host header")
+            self._refuse(400, "invalid_host", "a request must have one Host header")
             return
         if self.parser.should_upgrade() and any(_announces_body(*field) for field in self.headers):
             # httptools ends the request here: its body would be read as empty.
@@ -208,7 +210,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if now_s >= min(self._ends_at_s, self._stands_since_s + self._take_s):
             self.transport.abort()
         elif self._waits_since_s is not None and now_s >= self._waits_since_s + HEAD_SECONDS:
-            self._refuse(408, "head_too_slow", f"a request's head has {HEAD_SECONDS:g} s")
+            self._refuse(408, "head_too_slow", f"a request's head must arrive within {HEAD_SECONDS:g} s")
 
     @property
     def _is_answering(self) -> bool:
@@ -283,7 +285,7 @@ class _Watch:
         self._warned_at_s = -inf
         self._complaints_at_s = 0
         self._complaints: Counter[int] = Counter()
-        """In that second, by their level: what strangers send hides no error of our own."""
+        """Log lines in that second, by level, so that strangers cannot hide internal errors."""
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Check periodically while there are connections; without any, an idle server sleeps."""
@@ -294,7 +296,7 @@ class _Watch:
         """Say in the log that there are too many, once in a while."""
         if now_s - self._warned_at_s >= WARN_AGAIN_SECONDS:
             self._warned_at_s = now_s
-            _log.warning("%d connections are open: more are refused", self.most_connections)
+            _log.warning("%d connections are open: further ones are refused", self.most_connections)
 
     def may_complain(self, now_s: float, level: int) -> bool:
         """Count a client's error; return whether to log it."""

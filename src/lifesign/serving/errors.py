@@ -4,7 +4,7 @@ from lifesign.errors import LifesignError
 
 
 class CannotListen(LifesignError):
-    """The server cannot have this address and port."""
+    """The server cannot listen on this address and port."""
 
     def __init__(self, host: str, port: int, why: str) -> None:
         super().__init__(f"cannot listen on {host}, port {port}: {why}")

@@ -41,7 +41,7 @@ def _first_address(host: str, port: int) -> tuple[socket.AddressFamily, tuple[st
     except socket.gaierror as error:
         raise CannotListen(host, port, error.strerror or str(error)) from None
     except UnicodeError:
-        raise CannotListen(host, port, "this is neither an address nor a name") from None
+        raise CannotListen(host, port, "this is neither an address nor a host name") from None
     return family, (str(address[0]), int(address[1]))
 
 

@@ -18,13 +18,13 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 START_SECONDS = 60
-"""How long a process may take over its start when all are replaced (SIGHUP)."""
+"""Time limit for a process to start when all are replaced (SIGHUP)."""
 READY_SECONDS = 0.05
-"""How long a process may take to say whether it has started; it is asked again."""
+"""Time limit for a process to report whether it has started; then it is asked again."""
 STOP_SECONDS = 20.0
-"""How long a process may take over its end; then it is killed."""
+"""Time limit for a process to end before it is killed."""
 STEP_SECONDS = 0.1
-"""Between two looks at one that is replaced."""
+"""Interval of checks of a process that is being replaced."""
 SIGNAL_SECONDS = 0.2
 """Maximum delay between the signals to the processes and to the supervisor."""
 FIRST_PAUSE_SECONDS = 1.0
@@ -148,7 +148,7 @@ class Supervisor(Multiprocess):
         if self.should_exit.is_set() or self._is_asked_to_end():
             return False
         if process.exitcode == STARTUP_FAILURE or self._say_ready is not None:
-            _log.error("process %s could not start (%s): all end", process.pid, _death(process))
+            _log.error("process %s could not start (%s): all processes end", process.pid, _death(process))
             self._is_hopeless = True
             self.should_exit.set()
             return False
@@ -173,7 +173,7 @@ class Supervisor(Multiprocess):
                 return
             if not has_started or _is_dead(successor):
                 _log.error(
-                    "process %s %s: process %s stays, and no other is replaced",
+                    "process %s %s: process %s stays, and no other process is replaced",
                     successor.pid,
                     f"ended before it was ready ({_death(successor)})"
                     if _is_dead(successor)

@@ -34,24 +34,24 @@ class SchemaOutdated(NoAnswer):
 
 
 class SchemaUnknown(NoAnswer):
-    """A newer version of lifesign has been at the database; this one would not understand it."""
+    """The database was written by a newer version of lifesign."""
 
     def __init__(self, found: str, newest: str) -> None:
         super().__init__(
-            f"the database is at revision {found}, this version of lifesign knows none above {newest}: "
-            "install the newer version"
+            f"the database has revision {found}, and this version of lifesign supports at most "
+            f"{newest}: install the newer version"
         )
         self.found = found
         self.newest = newest
 
 
 class ForeignDatabase(NoAnswer):
-    """The database has tables, and lifesign did not make them."""
+    """The database contains tables of another program."""
 
     def __init__(self, tables: Sequence[str]) -> None:
         super().__init__(
-            f"the database holds tables of another program: {', '.join(tables[:5])}; "
-            "expected one of our own, or one without tables"
+            f"the database contains tables of another program: {', '.join(tables[:5])}; expected a "
+            "database of lifesign, or an empty one"
         )
         self.tables = tuple(tables)
 
@@ -66,7 +66,7 @@ class BackupFailed(LifesignError):
 
 
 class InvalidBackup(LifesignError):
-    """A file is no backup, or not a whole one, or none that this version reads; nothing was changed."""
+    """The file is not a complete backup that this version can read; nothing was changed."""
 
     def __init__(self, file: str, why: str) -> None:
         super().__init__(f"{file} cannot be restored: {why}")
@@ -75,23 +75,25 @@ class InvalidBackup(LifesignError):
 
 
 class DatabaseNotEmpty(LifesignError):
-    """Restoring would replace what the database holds."""
+    """The restore would replace the content of the database."""
 
     def __init__(self, tables: Sequence[str]) -> None:
-        super().__init__(f"the database is not empty ({', '.join(tables)}): --force replaces all of it")
+        super().__init__(
+            f"the database is not empty ({', '.join(tables)}): --force replaces everything in it"
+        )
         self.tables = tuple(tables)
 
 
 class DatabaseInUse(LifesignError):
-    """Another process has the database open that is to be replaced or recreated."""
+    """Another process uses the database that is to be replaced or recreated."""
 
     def __init__(self, place: str) -> None:
-        super().__init__(f"{place} is in use: stop the server, and whatever else has it open, first")
+        super().__init__(f"{place} is in use: stop the server and all other programs that use it first")
         self.place = place
 
 
 class RowRefused(LifesignError):
-    """The database does not take rows that it is to hold again, or has no such table."""
+    """A row of the backup cannot be restored: the database refuses it, or lacks its table."""
 
     def __init__(self, table: str) -> None:
         super().__init__(f"the rows of {table[:80]!r} do not fit the database")

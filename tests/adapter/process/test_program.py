@@ -57,9 +57,9 @@ def test_missing_program_differs_from_one_that_cannot_start(
 @pytest.mark.parametrize(
     ("first_line", "why"),
     [
-        ("#!/no/such/python -u", "its first line names '/no/such/python', which is not there"),
-        ("#! \t/no/such/python", "its first line names '/no/such/python', which is not there"),
-        ("#!/bin/sh\r", r"its first line names '/bin/sh\\r', which is not there"),
+        ("#!/no/such/python -u", "its first line names '/no/such/python', which does not exist"),
+        ("#! \t/no/such/python", "its first line names '/no/such/python', which does not exist"),
+        ("#!/bin/sh\r", r"its first line names '/bin/sh\\r', which does not exist"),
     ],
 )
 def test_script_with_unusable_interpreter_is_reported(place: Path, first_line: str, why: str) -> None:

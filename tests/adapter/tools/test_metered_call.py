@@ -135,7 +135,7 @@ async def test_what_may_have_been_carried_out_is_paid_for(registry: RegistryServ
             result = await work.call(tool, arguments)
             paid += usd
             assert failed(result)[0] == code
-            assert failed(result)[1].endswith("; it may have been carried out, and is paid for")
+            assert failed(result)[1].endswith("; it may have been executed, and is paid for")
             assert meta_of(result)["cost"]["usd"] == usd
             assert await work.budget() == {"settled": paid}
         assert failed(await work.call("long", {"bytes": 2_000}))[0] == "budget_exceeded"
@@ -188,7 +188,7 @@ async def test_what_was_never_sent_costs_nothing(registry: RegistryServer) -> No
         for _ in range(2):
             code, words = failed(await work.call("run"))
             assert code == "upstream_unavailable"
-            assert words.startswith("upstream_unavailable: acme does not run: it cannot be reached; it is ")
+            assert words.startswith("upstream_unavailable: acme is not running: it cannot be reached; it ")
         assert await work.budget() == {"settled": 0.25}
 
 
@@ -295,7 +295,7 @@ async def test_unfinished_call_is_neither_submitted_nor_charged(
         await begun(upstream, begun_before + 1)
         code, words = failed(await work.call(tool, arguments))
         assert code == "busy"
-        assert words.startswith("busy: 1 call of tools that cost something goes on; nothing was handed in: ")
+        assert words.startswith("busy: 1 call of metered tools is running; nothing was submitted: ")
         assert (await work.task()).status == "assigned"
         (tmp_path / "go").touch()
         await calling

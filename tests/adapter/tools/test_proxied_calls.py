@@ -42,7 +42,9 @@ async def test_what_is_not_named_is_not_offered(registry: RegistryServer, upstre
         # The file names it, and the server does not have it.
         code, words = failed(await work.call("absent"))
         assert code == "tool_missing"
-        assert words.startswith("tool_missing: acme has no tool 'absent', though the tools file names it; it")
+        assert words.startswith(
+            "tool_missing: acme has no tool 'absent', although the tools file names it; it"
+        )
         assert (await work.task()).budget.reserved.usd == 0
 
 
@@ -83,7 +85,7 @@ async def test_unreachable_server_leaves_the_tools_of_others(
         assert text_of(await work.call("fetch")) == "fetch"
         code, words = failed(await work.call("search"))
         assert code == "upstream_unavailable"
-        assert words.startswith("upstream_unavailable: gone does not run: ")
+        assert words.startswith("upstream_unavailable: gone is not running: ")
 
 
 async def test_a_number_of_calls_go_on_at_once_and_no_more(
@@ -138,7 +140,7 @@ async def test_case_9_who_ends_the_run_is_heard_once_and_answered_as_often_as_it
         for late, given in others:
             code, words = failed(await work.call(late, given))
             assert code == "run_ended"
-            assert words.startswith(f"run_ended: this run has ended by {tool}: nothing is carried out")
+            assert words.startswith(f"run_ended: this run has ended by {tool}: no call")
         assert work.heard == [tool]
 
 

@@ -67,14 +67,14 @@ async def test_what_it_is_asked_it_reads_and_what_it_says_is_read(tmp_path: Path
     ("script", "why"),
     [
         ("exit 3", "it has ended"),
-        ("printf '\\377\\376\\n'; cat", "it has written what is not UTF-8"),
-        ("printf '%065d\\n' 1; cat", "it has written a line of more than 64 bytes"),
+        ("printf '\\377\\376\\n'; cat", "is not UTF-8"),
+        ("printf '%065d\\n' 1; cat", "than 64 bytes"),
         # No end of the line is waited for.
-        ("printf '%065d' 1; cat", "it has written a line of more than 64 bytes"),
-        ("yes no-message", "it has written more than 10000 lines without a message"),
+        ("printf '%065d' 1; cat", "than 64 bytes"),
+        ("yes no-message", "the server wrote more than 10000 lines without a message"),
         # A child of it holds its pipes.
         ("sleep 1000 & exit 3", "it has ended"),
-        ("yes no-end-at-all | tr -d '\\n'", "it has written a line of more than 64 bytes"),
+        ("yes no-end-at-all | tr -d '\\n'", "than 64 bytes"),
     ],
 )
 async def test_whatever_ends_the_reading_is_known_at_once(
@@ -86,7 +86,7 @@ async def test_whatever_ends_the_reading_is_known_at_once(
         async for _message in incoming:
             pytest.fail("there is no message")
         await end.is_there.wait()
-    assert end.why == why
+    assert why in end.why
 
 
 async def test_nothing_that_it_has_started_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,7 +182,7 @@ async def test_who_asked_us_to_wait_counts_as_seen_before_and_not_as_seen_now(
     assert await census("one.db") == 0
     told = capsys.readouterr().out
     assert told.splitlines()[2].startswith("0 of 1 ")
-    assert "In the last run 1 was not measured, and counts as seen before." in told
+    assert "In the last run 1 was not measured, and counts with their earlier result." in told
 
 
 async def test_results_from_before_a_clock_setback_do_not_prevent_probes(
@@ -671,7 +671,7 @@ async def test_a_disk_that_fills_up_in_the_middle_ends_a_pass_and_the_same_comma
             (small / "filling").unlink()
             assert await census(*command) == 0
             told = capsys.readouterr()
-            assert "going on with the pass that began at" in told.err
+            assert "continuing the pass that began at" in told.err
             assert "\n0 of 3 " in told.out
 
 

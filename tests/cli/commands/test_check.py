@@ -254,7 +254,7 @@ def test_what_is_no_url_is_shown_as_it_was_typed_without_a_password(
 ) -> None:
     assert main(["check", "--", typed]) == 3
     told = capsys.readouterr().err
-    assert told.startswith("lifesign: URL: expected an agent's URL")
+    assert told.startswith("lifesign: URL: expected the URL of an agent")
     assert told.endswith(f"; got {shown!r}\n")
     assert "ter2" not in told
 
@@ -290,9 +290,9 @@ def test_what_is_wrong_is_called_by_its_option(
         ("ftp://agent.example", "only http and https"),
         ("https://", "a host name, such as agent.example"),
         ("http://2130706433:19300", "an IPv4 address is written as four decimal numbers"),
-        ("exa_mple..com", "a host name does not begin with a dot, and has no two in a row"),
-        (".agent.example", "a host name does not begin with a dot, and has no two in a row"),
-        (f"{'a' * 64}.example", "between two dots of a host name stand at most 63 characters"),
+        ("exa_mple..com", "a host name does not begin with a dot, and has no two dots in a row"),
+        (".agent.example", "a host name does not begin with a dot, and has no two dots in a row"),
+        (f"{'a' * 64}.example", "a part of a host name between dots has at most 63 characters"),
         ("a.b" * 90, "a host name has at most 253 characters"),
         (
             "a.-b.example",

@@ -139,7 +139,7 @@ async def test_crawl_has_exclusive_use_of_the_database(
         for database in ("mixed.db", "link.db"):
             assert await crawl("mixed.yml", "--once", "--database", f"sqlite:///{database}") == 3
             text = capsys.readouterr().err
-            assert "no other crawl is using" in text
+            assert "no other crawl uses" in text
 
 
 async def test_shards_of_a_crawl_that_was_killed_are_taken_up_at_once(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ async def test_pass_killed_after_its_last_result_is_reported_on_restart(tmp_path
             assert (await home.begin_run("mixed", Timeouts().deadlines)).run_id != begun.run_id
     assert (crawled.is_done, crawled.probed) == (True, 0)
     assert {kind: len(server.paths) for kind, server in servers.items()} == asked
-    text = [line for line in shown.lines if line.startswith("all were probed before")]
+    text = [line for line in shown.lines if line.startswith("all targets were probed before")]
     assert len(text) == 1
     assert "3 alive, 3 not alive" in text[0]
 
@@ -479,7 +479,7 @@ def test_definition_is_checked_without_a_probe(tmp_path: Path, capsys: pytest.Ca
     file.write_text(f"{DEFINITION}targets: ['javascript:1']\n")
     assert main(["crawl", str(file), "--check"]) == 0
     text = capsys.readouterr()
-    assert text.err.endswith("which only a network of its own would know: https://javascript:1/\n")
+    assert text.err.endswith("which only a private network resolves: https://javascript:1/\n")
     assert text.out.endswith("mixed.yml: mixed is valid\n")
     assert files(tmp_path) == before
 

@@ -181,8 +181,8 @@ def test_the_database_is_the_servers_by_default() -> None:
     ("options", "told"),
     [
         (["--role", "nosuch"], "--role: expected one of 'enroll', "),
-        (["--role", "agent"], "--agent-id: expected the agent_id whose own an agent key is\n"),
-        (["--role", "reader", "--agent-id", "a"], "--agent-id: expected no agent_id but for keys of "),
+        (["--role", "agent"], "--agent-id: expected the agent_id of the agent to which the key belongs\n"),
+        (["--role", "reader", "--agent-id", "a"], "--agent-id: expected agent_id only for keys of "),
         (["--role", "agent", "--agent-id", "a b"], "--agent-id: expected 1 to 128 letters, "),
     ],
 )

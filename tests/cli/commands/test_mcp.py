@@ -21,7 +21,7 @@ def _nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--registry", "http://127.0.0.1:9"], "key: expected a key in $LIFESIGN_KEY or --key-file"),
         (["--key-file", "key"], "--registry: expected the registry's URL"),
-        (["--allow-network", "0.0.0.0/0"], "--allow-network: expected a network, not all addresses"),
+        (["--allow-network", "0.0.0.0/0"], "--allow-network: expected a network smaller than all addresses"),
         (["--transport", "smoke"], "Invalid value for '--transport'"),
         (["--transport", "http", "--host", "0.0.0.0"], "--allow-host: expected a name"),
         (["--transport", "http", "--token-file", "/nowhere"], "--token-file: expected a readable file"),

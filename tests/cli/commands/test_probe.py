@@ -97,7 +97,7 @@ def test_unknown_kind_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None
 async def test_a_gate_is_not_down(capsys: pytest.CaptureFixture[str]) -> None:
     ended, _ = await run({CARD_PATH: answer(401), HEALTH_PATH: answer(401)})
     assert ended == 0
-    assert "asks for credentials" in capsys.readouterr().out
+    assert "requires credentials" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

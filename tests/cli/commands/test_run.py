@@ -335,7 +335,7 @@ def test_missing_interpreter_is_reported_before_a_task_is_claimed(
     work.write_text("#!/no/such/python\n")
     work.chmod(0o755)
     assert main(["run", *ONCE, "--", str(work)]) == 3
-    why = "its first line names '/no/such/python', which is not there"
+    why = "its first line names '/no/such/python', which does not exist"
     expected = f"COMMAND: expected a program that can be started ({work}: {why}); got '{work}'"
     assert capfd.readouterr().err == f"lifesign: {expected}\n"
     assert status_at(at, task) == "queued"

@@ -67,7 +67,7 @@ def test_every_target_is_listed_with_what_was_seen(database: str, capsys: pytest
     found = {row.split()[0]: re.split(r" {2,}", row)[1:] for row in rows}
     assert set(found) == set(URLS)
     assert found[URLS[0]][:2] == ["alive", "ok"]
-    assert found[URLS[0]][4] == "a card only: its interface was not asked"
+    assert found[URLS[0]][4] == "a card only: its interface was not probed"
     assert found[URLS[1]][:2] == ["not alive", "refused"]
     assert found[URLS[2]][4] == "no answer within 5 s"
     assert found[URLS[3]][:4] == ["unknown", "never_measured", "-", "-"]

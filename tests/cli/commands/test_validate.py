@@ -115,7 +115,7 @@ async def test_a_url_is_read_at_its_path_or_else_at_the_well_known_one(
 ) -> None:
     assert await validate_url(as_json(document()), path) == 0
     shown = capsys.readouterr().out
-    assert "plain http" in shown
+    assert "plain HTTP" in shown
     assert (path if len(path) > 1 else HEALTH_PATH) + ": " in shown
 
 

@@ -89,7 +89,7 @@ async def test_json_is_one_object_per_line_without_any_key_until_it_is_terminate
         "what": "heartbeat",
         "agent_id": "a",
         "session_id": "ses_1",
-        "text": "ses_1: idle, and the server lives",
+        "text": "ses_1: idle, and the server answers",
     }
     assert ADMIN_KEY.encode() not in output + errors
     assert b"sesame" not in output + errors

@@ -350,7 +350,7 @@ def held_by_another(file: Path, statement: str) -> Iterator[None]:
         (lambda file: file.touch(0o600), "is empty"),
         (lambda file: customers(file, "DELETE"), "customers"),
         (lambda file: customers(file, "WAL"), "customers"),
-        (lambda file: file.write_bytes(b"no database" * 1_000), "no SQLite database"),
+        (lambda file: file.write_bytes(b"no database" * 1_000), "not an SQLite database"),
         (lambda file: file.mkdir(), "directory"),
         (killed_at_work, None),
     ],

@@ -191,7 +191,7 @@ def test_every_variable_is_documented() -> None:
         ('host = "a..b"', "/server/host: expected an address or a name; got 'a..b'"),
         ('tls_key = "none.pem"', "/server/tls_key: expected tls_certificate beside it"),
         ('tls_certificate = "none.pem"', "/server/tls_certificate: expected tls_key beside it"),
-        ('archive_dir = "/dev/null/a"', "/server/archive_dir: expected a directory that this user may"),
+        ('archive_dir = "/dev/null/a"', "/server/archive_dir: expected a directory that this user can"),
         (
             'public_url = "https://x.example/path?x=1"',
             "/server/public_url: expected an http or https URL of a host",

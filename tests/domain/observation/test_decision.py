@@ -100,11 +100,11 @@ def test_an_outage_is_measured_from_the_last_healthy_state() -> None:
 
 
 def test_an_unhealthy_agent_that_never_was_healthy_has_no_outage_to_measure() -> None:
-    assert "it does not say when it was last healthy" in decide_on("unhealthy").reasons
+    assert "the document does not say when the agent was last healthy" in decide_on("unhealthy").reasons
 
 
 def test_few_samples_are_stated() -> None:
-    assert "3 samples are too few to judge by" in decide_on("unknown", ratio=1.0, samples=3).reasons
+    assert "3 samples are too few for a verdict" in decide_on("unknown", ratio=1.0, samples=3).reasons
 
 
 def with_inspection(value: Any) -> HealthDocument:

@@ -127,7 +127,7 @@ def test_a_server_that_fails_or_leads_elsewhere_gives_no_answer(status: int) -> 
         assert (answer.result, answer.is_misspelt) == (FAILED, False)
 
 
-# ── what is no answer to a message ──
+# ── what is not an answer to a message ──
 
 
 def test_a_page_for_people_and_json_of_another_kind_come_from_no_agent() -> None:

@@ -29,7 +29,7 @@ def layers(**results: R | tuple[R, str]) -> list[tuple[Layer, LayerResult]]:
     ("seen", "told"),
     [
         (layers(), ""),
-        (layers(discovery=R.OK), "a card only: its interface was not asked"),
+        (layers(discovery=R.OK), "a card only: its interface was not probed"),
         (
             layers(discovery=R.OK, transport=(R.TIMEOUT, "no answer within 10 s"), readiness=R.NOT_AN_AGENT),
             "a card only; its interface: timeout (no answer within 10 s)",
@@ -37,7 +37,7 @@ def layers(**results: R | tuple[R, str]) -> list[tuple[Layer, LayerResult]]:
         (layers(discovery=R.OK, transport=R.OK), "a card, an interface that answers"),
         (
             layers(discovery=R.OK, transport=R.GATED, readiness=R.OK),
-            "a card, an interface that asks for credentials or money, a health document",
+            "a card, an interface that requires credentials or payment, a health document",
         ),
         (layers(transport=R.OK, readiness=(R.REFUSED, "closed")), "an interface that answers"),
         (layers(discovery=R.REFUSED, readiness=R.OK), "a health document"),

@@ -31,11 +31,14 @@ def test_a_directory_that_loses_more_than_half_is_held(
 def test_reason_contains_removed_share_and_consequence() -> None:
     held = assess_change(size_before=1000, removed=900)
     assert held.reason == (
-        "900 of 1000 targets are not listed any more, more than 50%: they stay until this is confirmed"
+        "900 of 1000 targets are no longer listed, more than 50%: they stay until an operator confirms it"
     )
     small = assess_change(size_before=4, removed=3)
-    assert small.reason == "3 of 4 targets are not listed any more; a directory of up to 10 is not held"
-    assert assess_change(size_before=9, removed=0).reason == "nothing that was listed has left"
+    assert (
+        small.reason
+        == "3 of 4 targets are no longer listed; a directory of up to 10 targets is never suspended"
+    )
+    assert assess_change(size_before=9, removed=0).reason == "no listed target was removed"
 
 
 @given(st.integers(0, 10**7), st.data())

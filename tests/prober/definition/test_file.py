@@ -132,10 +132,7 @@ networks: {allow: [10.0.0.1/8]}
             "url, file, name, format, refresh_seconds, key_file, allow_shrink, kinds"
         ),
         "line 6: /directories/1: expected exactly one of url and file",
-        (
-            "line 9: /targets/1/url: a URL consists of the characters of RFC 3986; "
-            "others are to be percent-encoded"
-        ),
+        ("line 9: /targets/1/url: a URL consists of the characters of RFC 3986; percent-encode all others"),
         "line 10: /ask/message/text: expected this key",
         "line 10: /ask/message/txt: no such key; expected one of text",
         (

@@ -97,7 +97,7 @@ def test_any_json_is_read_refused_or_not_recognised(value: object) -> None:
         ('{"a": ', "not JSON"),
         (b'{"a": "\xff"}', "not UTF-8"),
         ("[" * 5_000, "nested too deeply"),
-        ("https://a.example/".encode("utf-16-le"), "UTF-16 without its mark"),
+        ("https://a.example/".encode("utf-16-le"), "UTF-16 without a byte order mark"),
         (gzip.compress(b"https://a.example/\n", mtime=0), "gzip"),
         ("https://a.example/".encode("utf-32"), "text"),
         ('[\n"https://a.example/"]'.encode("utf-16"), "JSON in UTF-16: save it as UTF-8"),

@@ -178,7 +178,7 @@ def test_localhost_entry_is_a_target_with_a_finding(url: str) -> None:
     assert len(found.entries) == 3
     (finding,) = found.findings()
     assert finding.name == "entries_on_localhost"
-    assert finding.message.startswith("1 on this machine itself: asked only if")
+    assert finding.message.startswith("1 on this machine itself: probed only if")
     assert "--allow-network" in finding.message
     assert finding.message.endswith(f"127.0.0.0/8 or ::1: {url}")
 
@@ -204,7 +204,7 @@ def test_no_network_setting_opens_an_unspecified_address(networks: tuple[str, ..
     found.add(Listed(url) for url in ("http://0.0.0.0:1/", "https://0.0.0.0/", "https://0.0.0.0.example/"))
     (finding,) = found.findings()
     assert finding.name == "entries_at_no_address"
-    assert finding.message.endswith("never probed, whatever is allowed: http://0.0.0.0:1/, https://0.0.0.0/")
+    assert finding.message.endswith("never probed: http://0.0.0.0:1/, https://0.0.0.0/")
 
 
 @pytest.mark.parametrize(

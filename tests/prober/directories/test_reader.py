@@ -501,7 +501,7 @@ async def test_nothing_new_is_no_answer_to_who_knows_nothing(fetcher: Fetcher) -
 
     found = await read_directory(ListSource(url="https://a.example/list"), get)
     assert isinstance(found, NotRead)
-    assert found.message.endswith("this is empty: it lists no agent, as after a broken export")
+    assert found.message.endswith("this is empty: it lists no agent, which may be a broken export")
 
 
 @pytest.mark.parametrize("known", ["", "nonsense", "1 x y"])

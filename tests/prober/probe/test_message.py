@@ -193,7 +193,7 @@ async def test_an_answer_too_long_to_be_read_is_an_answer() -> None:
     observation, _ = await sent(lambda _: Says(b" " * (MAX_ANSWER_BYTES + 1)))
     message = layer(observation.message)
     assert message.result is OK
-    assert "not looked into" in message.reason
+    assert "not inspected" in message.reason
     observation, _ = await sent(lambda _: Says(b" " * (MAX_ANSWER_BYTES + 1), 500))
     assert layer(observation.message).result is FAILED
 

@@ -50,7 +50,7 @@ async def test_an_interface_on_a_host_that_keeps_us_out_is_not_asked() -> None:
         observation = await named(probes, other)
         assert other.paths == [ROBOTS_PATH]
         transport = layer(observation.transport)
-        told = f"the robots.txt of {host_of(other)} keeps us out"
+        told = f"the robots.txt of {host_of(other)} forbids this prober"
         assert (transport.result, transport.reason) == (ResultClass.NOT_MEASURED, told)
         assert layer(observation.discovery).result is ResultClass.OK
         assert not probes.memory.is_disallowed_by_robots
@@ -85,7 +85,7 @@ async def test_who_asks_for_patience_is_asked_for_nothing_else() -> None:
         transport = layer((await named(probes, other, AT_S)).transport)
         assert other.paths == [ROBOTS_PATH]
         assert transport.result is ResultClass.NOT_MEASURED
-        assert transport.reason.startswith(f"the robots.txt of {host_of(other)} said: HTTP 429")
+        assert transport.reason.startswith(f"robots.txt of {host_of(other)}: HTTP 429")
         assert probes.memory.not_before_s == pytest.approx(AT_S + 100)
 
 

@@ -281,7 +281,7 @@ def test_what_finds_no_room_is_not_kept_and_told_once_a_minute(
     (warning,) = caplog.records
     assert isinstance(warning.args, tuple)
     assert warning.args[0] == tmp_path / "kept"
-    assert "room" in str(warning.args[1])
+    assert "space" in str(warning.args[1])
     clock.now_s += WARN_EVERY_S
     assert opened.keep(os.urandom(3 * 4096)) is None
     assert len(caplog.records) == 2

@@ -77,7 +77,7 @@ async def test_what_is_done_in_time_is_answered_as_it_is(database: Database) -> 
 async def test_started_transaction_continues_after_the_timeout_answer(database: Database) -> None:
     prompt = DeadlineDatabase(database, MOST_S)
     await _connect(database)
-    with pytest.raises(StoreUnavailable, match="may be done"):
+    with pytest.raises(StoreUnavailable, match="may be made"):
         await prompt.write(_slowly(_add))
     assert database.writes.failure is not None
     assert not await _is_added(database)

@@ -146,10 +146,10 @@ CONTRADICTED: list[tuple[Executable, str]] = [
     (update(keys).where(keys.c.name == "brief").values(digest="0" * 64), "key key_"),
     (update(keys).where(keys.c.name == "brief").values(name="other"), "key key_"),
     (delete(keys).where(keys.c.name == "gone"), "key key_"),
-    (update(keys).where(keys.c.name == "brief").values(digest="none"), "what is stored cannot be read: "),
+    (update(keys).where(keys.c.name == "brief").values(digest="none"), "the stored state cannot be read: "),
     (
         update(agents).where(agents.c.agent_id == "agent-1").values(status="odd"),
-        "what is stored cannot be read: 'odd' is not a valid Status",
+        "the stored state cannot be read: 'odd' is not a valid Status",
     ),
     (
         insert(keys).values(

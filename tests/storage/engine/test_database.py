@@ -257,7 +257,7 @@ def test_what_cannot_be_a_database_is_refused_with_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     file = tmp_path / "registry.db"
-    why = "it is no regular file"
+    why = "it is not a regular file"
     if what == "directory":
         file.mkdir()
     elif what == "pipe":

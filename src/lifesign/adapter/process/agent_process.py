@@ -20,7 +20,7 @@ from lifesign.adapter.process.lease_timer import LeaseTimer
 from lifesign.adapter.process.orphan_cleanup import end_left
 
 START_SECONDS: Final = 60.0
-"""For its first process to begin."""
+"""Time limit for the agent's first process to start."""
 WATCHER_TIMEOUT_SECONDS: Final = 5.0
 """Time for the watcher to kill all processes, before the adapter does."""
 _MAX_STATUS_BYTES: Final = 4096
@@ -33,11 +33,11 @@ class Job:
 
     command: Sequence[str]
     environment: Mapping[str, str]
-    """All of it: nothing of ours comes with it."""
+    """All environment variables: none of the adapter's are inherited."""
     directory: Path
     """Working directory."""
     user: AgentUser | None = None
-    """As whom; None: as ours."""
+    """User that runs the process; None: the adapter's own."""
     input_fd: int | None = None
     """Standard input; None for none."""
     timer: LeaseTimer | None = None
@@ -127,7 +127,7 @@ class AgentProcess:
                 await asyncio.shield(started._started)
         except TimeoutError:
             await started.kill()
-            raise CommandFailed(f"it has not begun within {START_SECONDS:g} s") from None
+            raise CommandFailed(f"it has not started within {START_SECONDS:g} s") from None
         except BaseException:
             await started.kill()
             raise

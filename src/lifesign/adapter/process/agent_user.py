@@ -29,7 +29,7 @@ class AgentUser:
     def called(cls, name: str) -> "AgentUser":
         """Return the user of that name; InvalidValue if nothing can be started as that one."""
         if os.geteuid() != 0:
-            raise InvalidValue("--user", name, "to be started by root, who alone may start another's process")
+            raise InvalidValue("--user", name, "root, who alone may start processes of another user")
         try:
             found = pwd.getpwnam(name)
         except (KeyError, ValueError):

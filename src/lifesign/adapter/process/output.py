@@ -15,7 +15,7 @@ from lifesign.filesystem.private_file import create_private
 MAX_KEPT_BYTES: Final = 1024 * 1024
 """Maximum per stream; at least the last half of it is always kept."""
 JOIN_SECONDS: Final = 2.0
-"""For the last of it, when all that writes it has ended."""
+"""Time to read the rest of the output after all writers have ended."""
 _PIECE_BYTES: Final = 65_536
 _OLDER: Final = ".older"
 Progress = Callable[[], AbstractContextManager[object]]

@@ -52,7 +52,7 @@ def _start_obstacle(program: Path, user: AgentUser | None) -> str:
         return ""
     text = f"its first line names {str(interpreter)!r}"
     if not _is_there(interpreter):
-        return f"{text}, which is not there"
+        return f"{text}, which does not exist"
     return "" if _may_start(interpreter, user) else f"{text}: {_obstacle(interpreter, user)}"
 
 
@@ -62,7 +62,7 @@ def _may_start(program: Path, user: AgentUser | None) -> bool:
         with nullcontext() if user is None else user.rights():
             return os.access(program, os.X_OK, effective_ids=True)
     except PermissionError:
-        raise CommandFailed("this process may not become another user") from None
+        raise CommandFailed("this process may not change its user") from None
 
 
 def _obstacle(program: Path, user: AgentUser | None) -> str:

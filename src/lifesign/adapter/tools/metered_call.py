@@ -124,14 +124,14 @@ class Meter:
         try:
             await self._held.registry.tasks.release_call(self._run, call_id)
         except RegistryError as error:
-            _log.info("%s: its reservation is freed when the run ends: %s", call_id, error)
+            _log.info("%s: its reservation is released when the run ends: %s", call_id, error)
 
     async def _settle(
         self, call_id: str, tool: str, most: Spend, result: CallToolResult, cost: Spend
     ) -> CallToolResult:
         meta: dict[str, Any] = {COST_KEY: cost.model_dump(mode="json")}
         if not cost.amount().fits(most.amount()):
-            _log.warning("%s did cost more than its price says that it may at most: %s", tool, cost)
+            _log.warning("%s cost more than the maximum of its price: %s", tool, cost)
             meta[OVER_KEY] = True
         try:
             told = await self._report(call_id, cost)
@@ -147,7 +147,7 @@ class Meter:
             failed = refusal(error)
             if failed.code == ToolRefusalCode.STALE_TOKEN:
                 raise ToolFailed(
-                    f"it was carried out meanwhile; {error}", code=ToolRefusalCode.STALE_TOKEN
+                    f"it was executed meanwhile; {error}", code=ToolRefusalCode.STALE_TOKEN
                 ) from None
             raise failed from None
         else:
@@ -161,7 +161,7 @@ class Meter:
         try:
             await self._report(call_id, cost)
         except RegistryError as error:
-            _log.warning("%s was cut off by the run's end, and what it may cost is not told: %s", tool, error)
+            _log.warning("%s was cut off by the end of the run, and its cost is unknown: %s", tool, error)
 
     async def _report_until_recorded(self, call_id: str, cost: Spend) -> None:
         while self._held.is_held():
@@ -171,7 +171,7 @@ class Meter:
             except (RegistryFailure, RateLimited):
                 continue
             except RegistryError as error:
-                _log.warning("what a call did cost is refused: %s", error)
+                _log.warning("the registry refused the cost of a call: %s", error)
             return
 
     def _later(self, function: Any) -> None:
@@ -220,10 +220,10 @@ def reported_cost(price: Price, result: CallToolResult) -> Spend | None:
 def _paid_for(error: ToolFailed) -> ToolFailed:
     """Return the same failure, which says that it is not free."""
     text = str(error).removeprefix(f"{error.code}: ")
-    return ToolFailed(f"{text}; it may have been carried out, and is paid for", code=error.code)
+    return ToolFailed(f"{text}; it may have been executed, and is paid for", code=error.code)
 
 
 def lease_lost() -> ToolFailed:
     """Return the answer to every call after the lease was lost."""
-    what = "this run has lost its task: nothing is carried out any more. Stop working at it; nothing counts"
+    what = "this run has lost its task: no call is executed any more. Stop working on it; nothing counts"
     return ToolFailed(what, code=ToolRefusalCode.LEASE_LOST)

@@ -127,7 +127,10 @@ class ProxiedCalls:
         try:
             await offered.server.check(offered.tool)
             if self._endings:
-                what = "the run is being handed in, and nothing is begun: wait for the answer to that"
+                what = (
+                    "the result of the run is being submitted, and no call is started: wait for the answer "
+                    "to that"
+                )
                 return failure(ToolFailed(what, code=ToolRefusalCode.BUSY))
             result = await self._meter.call(
                 name, offered.price, lambda: offered.server.call(offered.tool, arguments)
@@ -142,8 +145,8 @@ class ProxiedCalls:
     async def _end(self, tool: TaskTool, arguments: dict[str, Any]) -> CallToolResult:
         """Hand the run in, unless something goes on that is to be paid for: its end would make it free."""
         if paid := self._meter.paid_under_way:
-            what = f"{pluralize(paid, 'call')} of tools that cost something {plural(paid, 'goes', 'go')} on"
-            wait = "nothing was handed in: wait until they have ended, then make this call again"
+            what = f"{pluralize(paid, 'call')} of metered tools {plural(paid, 'is', 'are')} running"
+            wait = "nothing was submitted: wait until they have ended, then make this call again"
             return failure(ToolFailed(f"{what}; {wait}", code=ToolRefusalCode.BUSY))
         self._endings += 1
         try:
@@ -192,7 +195,7 @@ class ProxiedCalls:
         free = (name for name in names if name not in _TASK_TOOLS and name not in self._offered)
         name = next(free, None)
         if name is None or price is None:
-            _log.warning("%s of %s is not offered: its names are taken", tool, upstream)
+            _log.warning("%s of %s is not offered: its names are already used", tool, upstream)
             return
         self._offered[name] = _Offered(self._servers[upstream], tool, price)
 
@@ -215,9 +218,9 @@ def _price_in_words(price: Price) -> str:
 
 def _run_ended(tool: str) -> ToolFailed:
     """Return the answer to every call after the one that ended the run."""
-    what = f"this run has ended by {tool}: nothing is carried out any more, and nothing was spent"
+    what = f"this run has ended by {tool}: no call is executed any more, and nothing was spent"
     return ToolFailed(what, code=ToolRefusalCode.RUN_ENDED)
 
 
 async def _refuse_external_request(*_: object) -> Any:
-    raise ToolFailed("no tool of a task asks strangers", code=ToolRefusalCode.NOT_ASKED)
+    raise ToolFailed("the tools of a task request nothing from strangers", code=ToolRefusalCode.NOT_ASKED)

@@ -24,4 +24,4 @@ class ToolProxyContext:
     progress: Callable[[], AbstractContextManager[object]] = nullcontext
     """Entered for as long as a call of the agent goes on: it makes progress meanwhile."""
     timer: LeaseTimer | None = None
-    """For the programs that serve tools: they end with the lease, too; None for none."""
+    """Timer of the tool servers, which also end with the lease; None without any."""

@@ -39,24 +39,25 @@ _Given = TypeVar("_Given")
 ASIDE_SECONDS: Final = 30.0
 """Time of a call beside the server's own: for the registry, before and after."""
 GRACE_SECONDS: Final = 1.0
-"""For answers under way when the run is over."""
+"""Time for running answers after the end of the run."""
 FAREWELL_SECONDS: Final = 0.5
-"""After that, for the word that it is over; then connections are cut, whatever still comes in."""
+"""Time after that to notify clients of the end; then connections are closed."""
 UVICORN_SECONDS: Final = 10
-"""After which uvicorn itself would cut them, and print where each one was."""
+"""Time after which uvicorn itself would close them and log where each one was."""
 END_SECONDS: Final = 3.0
-"""For the thread to end; then what is under way is paid for, whatever it is busy with."""
+"""Time for the thread to end. Calls that still run then are charged."""
 LINGER_SECONDS: Final = 10.0
-"""For the thread to end after that, since it closes the socket."""
+"""Time for the thread to end after that, since it closes the socket."""
 SWITCH_SECONDS: Final = 0.0005
 """Maximum time that the thread runs Python code while the adapter's loop waits; the default is 0.005."""
 SPARE_MESSAGES: Final = 4
 """Number of messages that are read and answered at once, beside calls: for lists of tools, and refusals."""
 INSTRUCTIONS: Final = (
-    "You work at a task under a lease. report_progress when you have something new to say; mark_complete "
-    "with the result when all is done, or request_human_help when you cannot go on. Other tools are paid out "
-    "of the task's budget; an error that begins with budget_exceeded was not carried out. After stale_token "
-    "or lease_lost, stop: the task is not yours any more. After run_ended, stop: you have handed it in."
+    "You work on a task under a lease. Call report_progress when you have something new to report; "
+    "mark_complete with the result when all is done, or request_human_help when you cannot continue. "
+    "Other tools are paid from the task's budget; a call whose error begins with budget_exceeded was "
+    "not executed. After stale_token or lease_lost, stop: the task is not yours any more. After "
+    "run_ended, stop: you have submitted the result."
 )
 
 
@@ -68,7 +69,7 @@ class ProxyServer:
         self._servers = _servers_of(upstreams, held.timer)
         self._calls = ProxiedCalls(held, upstreams, self._servers)
         offer = _FromThread(self._calls, asyncio.get_running_loop())
-        server = server_of(offer, "lifesign-tools", title="The tools of a task", instructions=INSTRUCTIONS)
+        server = server_of(offer, "lifesign-tools", title="Tools of a task", instructions=INSTRUCTIONS)
         self._gate = MessageGate(
             app_of(server, LOOPBACK_NAMES), most_at_once=limits.calls_at_once + SPARE_MESSAGES
         )

@@ -52,10 +52,12 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
         """Return an answer that may be handed on, or what is said in its place."""
         if response.headers.get("content-encoding", AS_IT_IS).strip().lower() != AS_IT_IS:
             await response.aclose()
-            return _error_response(request, UNREADABLE, "its answer is packed, though that was not asked for")
+            return _error_response(
+                request, UNREADABLE, "the answer is compressed, although that was not requested"
+            )
         if _is_call(request) and _leaves_outcome_open(response):
             await response.aclose()
-            return _error_response(request, UNREADABLE, f"its answer is status {response.status_code}")
+            return _error_response(request, UNREADABLE, f"the answer has status {response.status_code}")
         if request.method != "POST" or not _is_of(response, "application/json"):
             instead = _event(request, self._too_long()) if _is_of(response, "text/event-stream") else b""
             return _bounded(response, self._max_bytes, instead)
@@ -67,12 +69,12 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
             return _error_response(request, TOO_LONG, self._too_long())
         error = error_in(body)
         if _is_call(request) and response.is_server_error and error is None:
-            return _error_response(request, UNREADABLE, f"its answer is status {response.status_code}")
+            return _error_response(request, UNREADABLE, f"the answer has status {response.status_code}")
         content = body if error is None else _written(error)
         return httpx2.Response(response.status_code, headers=_without_length(response), content=content)
 
     def _too_long(self) -> str:
-        return f"its answer has more than {self._max_bytes} bytes"
+        return f"the answer has more than {self._max_bytes} bytes"
 
     async def _body_of(self, response: httpx2.Response) -> bytes | None:
         """Return a body; None for one that is too long, of which the rest is not read."""
@@ -166,7 +168,7 @@ def _written(error: JSONRPCError) -> bytes:
 
 
 def _call_in(request: httpx2.Request) -> Any:
-    """Return the id of what is asked; None if it is no question."""
+    """Return the JSON-RPC id of a request; None for a notification, which gets no answer."""
     return json.loads(request.content or b"{}").get("id")
 
 

@@ -21,7 +21,7 @@ TOO_LONG: Final = -31_002
 NOT_SENT: Final = -31_003
 """Our own error in place of the answer of a server that could not be reached."""
 SERVER_ERROR: Final = -31_004
-"""In place of a code by which a server has said no, and we or the SDK say that it has said nothing."""
+"""Code for a refusal of a server without a usable code of its own."""
 
 # The last two are the SDK's: the connection has ended, and what comes from a URL cannot be read.
 _OF_NO_ANSWER: Final = frozenset({UNREADABLE, TOO_LONG, NOT_SENT, CONNECTION_CLOSED, PARSE_ERROR})
@@ -49,7 +49,7 @@ def read_line(line: bytes) -> JSONRPCMessage | None:
     try:
         line.decode()
     except UnicodeDecodeError:
-        raise NotText("it has written what is not UTF-8") from None
+        raise NotText("the server wrote text that is not UTF-8") from None
     try:
         # Read once: `validate_json` reads it for each kind of message, 90 ms of 1 MB.
         message = jsonrpc_message_adapter.validate_python(from_json(line), by_name=False)
@@ -57,7 +57,7 @@ def read_line(line: bytes) -> JSONRPCMessage | None:
         call = _call_answered_by(line)
     else:
         return _relayed_error(message) if isinstance(message, JSONRPCError) else message
-    return None if call is None else substitute_error(call, UNREADABLE, "its answer is no JSON-RPC answer")
+    return None if call is None else substitute_error(call, UNREADABLE, "the answer is not a JSON-RPC answer")
 
 
 def error_in(body: bytes) -> JSONRPCError | None:

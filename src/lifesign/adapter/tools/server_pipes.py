@@ -25,11 +25,11 @@ from lifesign.adapter.tools.server_line import TOO_LONG, NotText, answered_call,
 from lifesign.adapter.tools.server_stderr import ServerLog, ServerLogPipe
 
 EXIT_SECONDS: Final = 2.0
-"""For a server to end once nothing more comes in; and again between SIGTERM and SIGKILL."""
+"""Time for a server to end after its input was closed; again between SIGTERM and SIGKILL."""
 FLUSH_SECONDS: Final = 0.5
-"""For what was accepted already, before its input is closed; and for its last words, once it has ended."""
+"""Time to write accepted input before it is closed, and to read the last output after the end."""
 MAX_STRAYS: Final = 10_000
-"""Maximum of lines that are no messages, between two messages."""
+"""Maximum number of lines without a message between two messages."""
 _PIECE_BYTES: Final = 65_536
 
 _log = logging.getLogger("lifesign.adapter.tools")
@@ -50,7 +50,7 @@ class ServerProgram:
     directory: Path | None
     max_line_bytes: int
     timer: LeaseTimer | None = None
-    """It is killed when that is due."""
+    """Timer that kills the server when it is due."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class _LineTooLong(ValueError):
     """A line has more bytes than are taken; `beginning` is what there is of it."""
 
     def __init__(self, beginning: bytes) -> None:
-        super().__init__(f"it has written a line of more than {len(beginning)} bytes")
+        super().__init__(f"the server wrote a line of more than {len(beginning)} bytes")
         self.beginning = beginning
 
 
@@ -186,7 +186,7 @@ async def _read(
                     words.log_line(line)
                 else:
                     end.why, end.is_fault = (
-                        f"it has written more than {MAX_STRAYS} lines without a message",
+                        f"the server wrote more than {MAX_STRAYS} lines without a message",
                         True,
                     )
                     break
@@ -203,8 +203,8 @@ async def _read(
             # The session is over, or the pipe is.
             pass
         except Exception as error:  # noqa: BLE001 - a defect of ours must not leave a call waiting
-            end.why, end.is_fault = f"what it wrote could not be read ({type(error).__name__})", True
-            _log.error("what a server wrote could not be read", exc_info=error)
+            end.why, end.is_fault = f"the server's output could not be read ({type(error).__name__})", True
+            _log.error("a tool server's output could not be read", exc_info=error)
         finally:
             end.is_there.set()
     await _drop_all(stdout)
@@ -273,4 +273,4 @@ async def _end(process: AgentProcess, stdin: asyncio.StreamWriter, *, at_once: b
         with anyio.move_on_after(EXIT_SECONDS):
             await process.wait()
     if not await process.end(EXIT_SECONDS, asyncio.Event()):
-        _log.warning("process %s of a server of tools is there although it was killed", process.pid)
+        _log.warning("process %s of a tool server still exists although it was killed", process.pid)

@@ -19,7 +19,7 @@ MAX_LINES_PER_SECOND: Final = 50
 The number of dropped ones is logged with the next line, or at its end.
 """
 JOIN_SECONDS: Final = 1.0
-"""For the last of it, when the server has ended."""
+"""Time to read the rest of its output after the server has ended."""
 _PIECE_BYTES: Final = 65_536
 
 _log = logging.getLogger("lifesign.adapter.tools")
@@ -64,7 +64,7 @@ class ServerLog:
 
     def _log_omitted(self, lines: int) -> None:
         if lines:
-            _log.warning("%s wrote %d more lines, which are left out", self._name, lines)
+            _log.warning("%s wrote %d more lines, which were dropped", self._name, lines)
 
 
 class ServerLogPipe(threading.Thread):

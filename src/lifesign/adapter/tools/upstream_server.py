@@ -100,7 +100,7 @@ class UpstreamServer:
         """Start it, if that was not done; ToolFailed if it has run and has no such tool."""
         await self.ready()
         if self._has_run and tool not in self.tools:
-            what = f"{self.name} has no tool {tool!r}, though the tools file names it"
+            what = f"{self.name} has no tool {tool!r}, although the tools file names it"
             raise ToolFailed(
                 f"{what}; {_offered(self.tools)}. Nothing was spent", code=ToolRefusalCode.TOOL_MISSING
             )
@@ -121,16 +121,16 @@ class UpstreamServer:
         except TimeoutError:
             what = f"{self.name} took longer than {self._limits.call_seconds:g} s"
             raise ToolFailed(
-                f"{what}; what it did until then is not known", code=ToolRefusalCode.UPSTREAM_TIMEOUT
+                f"{what}; it may have been partly executed", code=ToolRefusalCode.UPSTREAM_TIMEOUT
             ) from None
         except MCPError as error:
             raise self._refusal(client, end, error) from None
         except (ValidationError, RuntimeError) as error:
             # The SDK's word for an answer that is no result, or not of the form that the tool promises.
             _log.warning("an answer of %s is invalid: %s", self.name, type(error).__name__)
-            what = f"what {self.name} answered is not what a tool may answer"
+            what = f"the answer of {self.name} is not valid for a tool"
             raise ToolFailed(
-                f"{what}; whether it was carried out is not known", code=ToolRefusalCode.ANSWER_INVALID
+                f"{what}; it may have been executed", code=ToolRefusalCode.ANSWER_INVALID
             ) from None
         except Exception as error:  # noqa: BLE001 - whatever a server does, a call has an end
             self._break(client, _words(error))
@@ -139,14 +139,14 @@ class UpstreamServer:
             SPOKEN_WITH.reset(named)
         size = len(result.model_dump_json(by_alias=True, exclude_none=True).encode())
         if size > self._limits.answer_bytes:
-            what = f"{self.name} answered with {size} bytes, of which {self._limits.answer_bytes} are taken"
+            what = f"{self.name} answered with {size} bytes, more than {self._limits.answer_bytes}"
             raise ResultWithheld(
                 f"{what}: ask for less", code=ToolRefusalCode.ANSWER_TOO_LARGE, answer=result
             )
         if not is_finite(result.model_dump()):
-            what = f"{self.name} answered with a number that JSON does not have"
+            what = f"{self.name} answered with a number that is not valid JSON"
             raise ResultWithheld(
-                f"{what}; whether it was carried out is not known",
+                f"{what}; it may have been executed",
                 code=ToolRefusalCode.ANSWER_INVALID,
                 answer=result,
             )
@@ -169,14 +169,12 @@ class UpstreamServer:
         The codes that are recognised here never come from the server: see `SAID`.
         """
         of_one = "on one line" if self._upstream.url is None else "in one answer"
-        too_long = f"{self.name} wrote more than {self._max_bytes()} bytes {of_one}: ask for less"
+        too_long = f"{self.name} wrote more than {self._max_bytes()} bytes {of_one}: request less"
         if error.code == TOO_LONG:
             return ToolFailed(too_long, code=ToolRefusalCode.ANSWER_TOO_LARGE)
         if error.code in {UNREADABLE, PARSE_ERROR}:
-            what = f"what {self.name} answered cannot be read"
-            return ToolFailed(
-                f"{what}; whether it was carried out is not known", code=ToolRefusalCode.ANSWER_INVALID
-            )
+            what = f"the answer of {self.name} cannot be read"
+            return ToolFailed(f"{what}; it may have been executed", code=ToolRefusalCode.ANSWER_INVALID)
         if error.code == NOT_SENT:
             self._break(client, "it cannot be reached")
             return self._does_not_run()
@@ -193,11 +191,11 @@ class UpstreamServer:
         )
 
     def _does_not_run(self) -> ToolFailed:
-        what = f"{self.name} does not run: {self._unreachable_reason}; {self._again()}"
+        what = f"{self.name} is not running: {self._unreachable_reason}; {self._again()}"
         return CallNotExecuted(what, code=ToolRefusalCode.UPSTREAM_UNAVAILABLE)
 
     def _gone(self) -> ToolFailed:
-        what = f"{self.name} is gone in the middle of the call; whether it was carried out is not known"
+        what = f"{self.name} ended during the call, which may have been executed"
         return ToolFailed(
             f"{what}: {self._unreachable_reason}; {self._again()}", code=ToolRefusalCode.UPSTREAM_UNAVAILABLE
         )
@@ -205,7 +203,7 @@ class UpstreamServer:
     def _again(self) -> str:
         """Say when it is started again."""
         left_s = self._again_at_s - asyncio.get_running_loop().time()
-        return f"it is started again in {left_s:.1f} s" if left_s > 0 else "it is being started again now"
+        return f"it restarts in {left_s:.1f} s" if left_s > 0 else "it is restarting now"
 
     def _break(self, client: Client | None, why: str) -> None:
         """Let no call meet it any more, and decide when it is started again; once for each of its lives."""
@@ -217,7 +215,7 @@ class UpstreamServer:
         self._again_at_s = now_s + wait_s * (0.5 + 0.5 * self._chance())
         self._client, self._unreachable_reason = None, why
         self._is_broken.set()
-        _log.warning("%s does not run: %s; %s", self.name, why, self._again())
+        _log.warning("%s is not running: %s; %s", self.name, why, self._again())
 
     async def _live(self) -> None:
         """Start it as often as necessary, until it is stopped."""
@@ -246,7 +244,7 @@ class UpstreamServer:
         missing = [tool for tool in self._upstream.tools if tool not in self.tools]
         if missing and missing != self._missing:
             _log.warning(
-                "%s has no %s, though the tools file names it; %s",
+                "%s has no %s, although the tools file names it; %s",
                 self.name,
                 _named(missing),
                 _offered(self.tools),

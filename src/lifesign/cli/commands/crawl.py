@@ -44,8 +44,8 @@ CrawlDatabase = Annotated[
         metavar="URL",
         envvar="LIFESIGN_PROBER_DATABASE",
         help=(
-            "Database for the results: sqlite:///FILE or postgresql://USER@HOST/NAME. Without it: NAME.db "
-            "in the working directory."
+            "Database for the results: sqlite:///FILE or postgresql://USER@HOST/DATABASE. Without it: "
+            "NAME.db in the working directory."
         ),
     ),
 ]
@@ -121,7 +121,7 @@ def crawl(
             "--report",
             metavar="DIRECTORY",
             envvar="LIFESIGN_PROBER_REPORT",
-            help="Write the census to this directory every hour, and at the end.",
+            help="Write the census to this directory at the end; without --once also every hour.",
         ),
     ] = None,
     registry: Annotated[

@@ -253,7 +253,9 @@ def _report(report: "LogReport") -> Iterator[PageLine]:
         follows = "does NOT follow from it" if report.differences else "follows from it"
         yield PageLine("the store", follows, Colour.RED if report.differences else Colour.GREEN)
     yield from listed("because", report.differences)
-    yield PageLine("events", f"{report.events}, {report.erased} of all without their payload")
+    yield PageLine(
+        "events", f"{report.events} in the database; {report.erased} of the whole log without their payload"
+    )
     numbers = {
         "agent": report.agents, "leased resource": report.leases, "task": report.tasks, "key": report.keys,
     }  # fmt: skip

@@ -150,7 +150,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         typer.Option(
             envvar=f"{PREFIX}WEBHOOK_NETWORKS",
             metavar="NETWORK,...",
-            help="Private networks that webhooks may contact, separated by commas.",
+            help="Private networks for webhooks, and for proofs of opt-outs and links, separated by commas.",
         ),
     ] = "",
     metrics_agents: Annotated[
@@ -212,7 +212,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         _threshold(
             "MASS_EXIT_BASELINE_CADENCES",
             "COUNT",
-            "Number of cadences over which the usual number is averaged.",
+            "Number of past cadences whose mean is the usual number of agents that fall silent.",
         ),
     ] = None,
     mass_exit_proven_seconds: Annotated[

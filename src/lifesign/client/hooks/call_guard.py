@@ -62,7 +62,9 @@ class CallGuard:
         if self._refuse:
             raise CallRefused(url, decision)
         if url not in self._warned:
-            _LOG.warning("%s is called although it is to be avoided: %s", _shown(url), _reasons(decision))
+            _LOG.warning(
+                "%s is called although the advice is to avoid it: %s", _shown(url), _reasons(decision)
+            )
         self._warned[url] = None
         self._warned.move_to_end(url)
         if len(self._warned) > MAX_WARNED:

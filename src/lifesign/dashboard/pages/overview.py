@@ -33,7 +33,7 @@ from lifesign.storage.events import event_log
 
 EVENTS_SHOWN = 15
 MAX_CLOCKS = 10
-"""Maximum number of probers that are named."""
+"""Maximum number of warnings about probers' clocks; further ones are left out."""
 TROUBLES_SHOWN = 8
 """Number of agents shown that went down last."""
 

@@ -84,7 +84,7 @@ REQUIRED_MEMBERS: Final[tuple[tuple[str, CardFinding], ...]] = (
 )
 REGISTRY_KEYS: Final = ("wellKnownURI", "wellKnownUri", "registryTags")
 MIN_CARD_EVIDENCE: Final = 3
-"""How many of name, where to call, capabilities, skills, and version or modes make an object a card."""
+"""Minimum number of members that make an object a card: name, URL, capabilities, skills, version or modes."""
 
 
 class CardKind(StrEnum):
@@ -107,7 +107,7 @@ class AgentExtension:
     description: str | None
     required: bool
     params: Mapping[str, Any]
-    """As sent, uninspected; empty if absent."""
+    """Value as sent, not inspected; empty if absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ def _interpret(value: object, findings: list[Finding]) -> AgentCard:
         return AgentCard(CardKind.NOT_A_CARD, findings=tuple(findings))
     card = LenientObject(value, (), findings)
     if _card_evidence(value) < MIN_CARD_EVIDENCE:
-        card.note("not_a_card", message="too few of a card's members: name, url, capabilities, skills")
+        card.note("not_a_card", message="too few members of a card: name, url, capabilities, skills")
         return AgentCard(CardKind.NOT_A_CARD, findings=tuple(findings))
     for key, missing in REQUIRED_MEMBERS:
         card.require(key, missing)
@@ -250,7 +250,7 @@ def _generation_of_shape(card: LenientObject, declared: str | None) -> Generatio
         return "1.0"
     generation = GENERATIONS.get(major_minor(declared) or "")
     if generation == "1.0":
-        message = "a 1.0 card says where to call in `supportedInterfaces`"
+        message = "a 1.0 card has its URLs in `supportedInterfaces`"
         card.note("protocol_version_contradicts_shape", "protocolVersion", message=message)
     elif generation:
         return generation
@@ -260,7 +260,7 @@ def _generation_of_shape(card: LenientObject, declared: str | None) -> Generatio
 
 def _capabilities(card: LenientObject) -> LenientObject:
     if "extensions" in card.members:
-        message = "extensions belong into `capabilities`; not read"
+        message = "extensions belong in `capabilities`; ignored"
         card.note("extensions_outside_capabilities", "extensions", message=message)
     if isinstance(card.members.get("capabilities"), list):
         card.note("capabilities_is_a_list", "capabilities", message="expected an object, got a list; ignored")

@@ -52,7 +52,7 @@ _URL_FAULTS: Final[Mapping[InterfaceFinding, str]] = MappingProxyType({
     "url_is_a_template": "the URL contains an unreplaced placeholder",
     "url_not_absolute": "not an absolute http(s) URL",
     "unknown_scheme": "neither http nor https",
-    "url_has_credentials": "credentials in a public card; not to be called with them",
+    "url_has_credentials": "credentials in a public card; an interface with such a URL is not called",
 })  # fmt: skip
 
 
@@ -65,7 +65,7 @@ class AgentInterface:
     binding: str | None
     """`JSONRPC`, `GRPC`, `HTTP+JSON`, or another text as sent; None if the card does not say."""
     protocol_version: str | None
-    """As sent, such as `0.3.0` or `1.0`; None if the card does not say."""
+    """Version as sent, such as `0.3.0` or `1.0`; None if the card has none."""
     tenant: str | None = None
 
     @property
@@ -84,12 +84,14 @@ def read_interfaces(card: LenientObject, declared: str | None) -> tuple[AgentInt
     for way, url in private_urls(card.members):
         if not is_enough or way == (A2A_URL_KEY,):
             card.note(
-                "url_under_private_key", *way, message="no A2A card has its URL here; used all the same"
+                "url_under_private_key",
+                *way,
+                message="this is not the place for the URL in an A2A card; used anyway",
             )
             if checked := _checked_url(card, url, *way):
                 found.append(AgentInterface(checked, None, declared))
     if not found and "url" not in card.members:
-        card.note("url_missing", "url", message="the card does not say where to call")
+        card.note("url_missing", "url", message="the card has no URL for calls")
     unique: dict[tuple[str, str | None, str | None], AgentInterface] = {}
     for one in found:
         unique.setdefault((one.url, one.binding, major_minor(one.protocol_version)), one)
@@ -101,7 +103,7 @@ def read_protocol_version(place: LenientObject) -> str | None:
     version = place.text("protocolVersion")
     if version is not None and major_minor(version) not in GENERATIONS:
         place.note(
-            "protocol_version_unknown", "protocolVersion", message=f"{shown(version)} is no A2A version"
+            "protocol_version_unknown", "protocolVersion", message=f"{shown(version)} is not a version of A2A"
         )
     return version
 
@@ -188,7 +190,7 @@ def _binding(place: LenientObject, key: str) -> str | None:
         return None
     binding = BINDINGS.get(given.upper())
     if binding is None:
-        place.note("unknown_binding", key, message=f"{shown(given)} is none of A2A's; kept as it is")
+        place.note("unknown_binding", key, message=f"{shown(given)} is not a binding of A2A; kept")
     elif binding != given:
         place.note("binding_respelled", key, message=f"{shown(given)} is read as {binding}")
     return binding or given
@@ -197,7 +199,7 @@ def _binding(place: LenientObject, key: str) -> str | None:
 def _url(place: LenientObject) -> str | None:
     url = place.take("url", str)
     if not url:
-        place.note("url_missing", "url", message="the place where to call is absent or empty")
+        place.note("url_missing", "url", message="the URL for calls is absent or empty")
         return None
     return _checked_url(place, url, "url")
 
@@ -211,5 +213,5 @@ def _checked_url(place: LenientObject, url: str, *way: str | int) -> str | None:
     if fault:
         place.note(fault, *way, message=_URL_FAULTS[fault])
     elif _LOCAL_HOST.fullmatch(urlsplit(url).hostname or ""):
-        place.note("url_on_localhost", *way, message="leads back to the caller itself")
+        place.note("url_on_localhost", *way, message="the URL leads to the caller's own machine")
     return place.clean(url, *way)

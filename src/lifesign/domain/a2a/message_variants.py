@@ -70,7 +70,7 @@ RPC_0_1: Final = A2aVariant("tasks/send", _message_0_1)
 REST_1_0: Final = A2aVariant("message:send", _message_1_0, "1.0", "/message:send", takes_tenant=True)
 REST_0_3: Final = A2aVariant("v1/message:send", _rest_message_0_3, path=f"{_REST_BASE}/message:send")
 REST_0_3_AS_RPC: Final = A2aVariant("v1/message:send", _message_0_3, path=f"{_REST_BASE}/message:send")
-"""As 0.3's JSON schema has it, and the JavaScript SDK takes it."""
+"""Variant of 0.3's JSON schema, which the JavaScript SDK accepts."""
 
 # By the version of the card's interface, in the order of tries. An agent without a version is rarely a new
 # one.

@@ -188,9 +188,9 @@ class StoredKey:
     """SHA-256 of the whole key."""
     created_at_s: float
     expires_at_s: float | None = None
-    """From when it is refused; None: never. When keys are rotated, the end of the overlap."""
+    """Time from which the key is refused; None: never. After a rotation, the end of the overlap."""
     revoked_at_s: float | None = None
-    """Since when it is refused; a revocation holds at once, whatever the clock says."""
+    """Time since which the key is refused. A revocation applies at once, whatever the clock."""
     max_workers: int | None = None
     """Workers that may probe with it at a time; None: the default."""
     is_suspended: bool = False

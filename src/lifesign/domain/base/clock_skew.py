@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from lifesign.domain.text.durations import duration_text
 
 MAX_AHEAD_SECONDS: Final = 300
-"""How far a timestamp may lie in the future: clocks differ."""
+"""Maximum time by which a timestamp may be in the future, since clocks differ."""
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ class Finding:
     pointer: str
     """JSON pointer (RFC 6901) to the place; the empty string is the whole document."""
     message: str
-    """What was found and what was expected, for people."""
+    """Finding and expected value, for people."""
     section: str = ""
     """The section of the source that it offends, such as `draft 4.2`; empty if none does."""
 

@@ -30,9 +30,9 @@ class RateLimit:
     burst: int
     """At once, from 1."""
     spacing_s: float = field(init=False, repr=False, compare=False)
-    """Between two requests of a caller who asks evenly."""
+    """Time between two requests of a caller at a constant rate."""
     lead_s: float = field(init=False, repr=False, compare=False)
-    """How early a request may come."""
+    """Maximum time by which a request may be early."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.per_second) and self.per_second > 0):

@@ -63,7 +63,7 @@ class Scrubber:
 
     def clean(self, data: bytes) -> bytes:
         """Return the bytes without the secrets; the same object if there is none in them."""
-        # What is decoded is never longer than what came.
+        # Decoding never makes the data longer.
         if len(data) < self._min_bytes or not self._secrets:
             return data
         for form in self._literals:
@@ -74,7 +74,7 @@ class Scrubber:
             if not spans:
                 return data
             data = _without(data, spans)
-        # What remains may fit together anew.
+        # The remaining parts may form a secret again.
         return data if not find_disguised(data, self._needles, self._digits) else REMOVED.encode()
 
     def clean_text(self, text: str) -> str:

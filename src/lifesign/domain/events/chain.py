@@ -163,13 +163,13 @@ def link(after: Checkpoint, event: Event) -> Checkpoint:
     if event.sequence != expected:
         raise BrokenChain(expected, f"expected sequence {expected}; got {event.sequence}")
     if event.previous_hash != after.hash:
-        raise BrokenChain(expected, "it does not name the hash of the event before it")
+        raise BrokenChain(expected, "it does not contain the hash of the event before it")
     try:
         computed = _hash_of(event.members())
     except ValueError as error:
         raise BrokenChain(expected, f"it cannot be hashed: {error}") from error
     if event.hash != computed:
-        raise BrokenChain(expected, "it is not what was hashed")
+        raise BrokenChain(expected, "its content does not match its hash")
     return event.checkpoint
 
 
@@ -177,7 +177,7 @@ def link_stored(after: Checkpoint, event: Event, agent_id: str | None) -> Checkp
     """As `link`; BrokenChain too if it is stored as another agent's than it names, which no hash covers."""
     checkpoint = link(after, event)
     if agent_id != agent_of(event):
-        raise BrokenChain(event.sequence, "it is stored under another agent_id than it names")
+        raise BrokenChain(event.sequence, "it is stored under another agent_id than its payload has")
     return checkpoint
 
 
@@ -210,7 +210,7 @@ def payload_of(event: Event) -> Payload:
     """Return the payload of an event as the model of its type, or `Erased`; InvalidEvent if it is not one."""
     model = Erased if event.is_erased else PAYLOADS.get(event.type)
     if model is None:
-        raise InvalidEvent(event.sequence, f"no type of event: {event.type}")
+        raise InvalidEvent(event.sequence, f"unknown event type: {event.type}")
     try:
         payload = model.model_validate(event.payload)
     except ValidationError as error:

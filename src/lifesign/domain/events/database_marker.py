@@ -42,7 +42,7 @@ class Mismatch(StrEnum):
     FOREIGN = "the database belongs to another installation"
     BEHIND = "the database is an older copy"
     """Acknowledged changes are missing."""
-    DIVERGED = "the database is a copy that went on by itself"
+    DIVERGED = "the database is a copy that has continued separately"
     """The marker's event is another one there."""
 
 

@@ -11,7 +11,7 @@ from lifesign.domain.tasks.lease import COUNTERS_PER_EPOCH, MAX_RESOURCE_CHARACT
 MAX_EXPLANATION_CHARACTERS = 500
 MAX_CHANGED_MEMBERS = 32
 MAX_SHARDS = 256
-"""In one event: about 25 kB."""
+"""Maximum number of shards in one event: about 25 kB."""
 MAX_LOGGED_EPOCH = (MAX_NUMBER + 1) // COUNTERS_PER_EPOCH - 1
 """2^21 - 1: with a higher epoch fencing tokens reach 2^53, which canonical JSON cannot write.
 

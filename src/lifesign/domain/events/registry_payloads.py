@@ -68,7 +68,7 @@ class OriginChanged(Payload):
 
 
 class LogArchived(Payload):
-    """A closed prefix of the log left the database."""
+    """The oldest events of the log moved from the database to a file."""
 
     first_sequence: Positive
     last_sequence: Positive

@@ -232,7 +232,7 @@ class Replay:
     def _open_lease(self, resource: str) -> LeaseState:
         lease = self.leases.get(resource)
         if lease is None or not lease.is_held:
-            raise Contradiction(f"there is no holder of {resource}")
+            raise Contradiction(f"{resource} has no holder")
         return lease
 
     def _after_leases(

@@ -22,7 +22,7 @@ PAYLOAD_TYPE: Final = "registry.events"
 FIRST_RETRY_SECONDS: Final = 2.0
 MAX_RETRY_SECONDS: Final = 1_800.0
 GIVE_UP_SECONDS: Final = 3 * 86_400.0
-"""How long a webhook may fail without a success between before it is disabled."""
+"""Time of failures without a success after which a webhook is disabled."""
 GONE_STATUS: Final = 410
 """Asks the sender to stop; the webhook is disabled at once."""
 

@@ -88,11 +88,11 @@ class Workflow:
     """Agents of a workflow file."""
 
     agents: Mapping[str, AgentDeclaration]
-    """By their key, in the order of the file."""
+    """Agents by their key, in the order of the file."""
 
 
 def read_workflow(text: str) -> Workflow:
-    """Read the agents that a workflow file declares; InvalidWorkflow says all that is wrong, and where.
+    """Read the agents that a workflow file declares; InvalidWorkflow names up to 20 faults.
 
     A file without the key `agents` is refused: it is more likely a wrong file than an empty fleet.
     """

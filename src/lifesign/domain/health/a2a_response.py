@@ -22,7 +22,7 @@ from lifesign.domain.health.outcome import (
 )
 
 MAX_MARKS: Final = 20_000
-"""How many of `{`, `[` and `,` a body may hold: each one can cost as much as 500 bytes of text."""
+"""Maximum number of `{`, `[` and `,` in a body: each can cost as much as 500 bytes of text."""
 MAX_CALL_BYTES: Final = 1024
 """Number of bytes of a call that are kept; of a longer one, its beginning and its end, half of this each."""
 

@@ -79,15 +79,15 @@ class StreamEnd:
     outcome: Outcome
     """The first error, else the last state of its task; `NOT_INSPECTED` if an event was not read, else."""
     missed: Inspection | None = None
-    """Why an event was not read: the first reason."""
+    """Reason why an event was not read; the first one."""
     is_rpc: bool = False
     """Whether an event was JSON-RPC."""
     has_other_data: bool = False
     """Whether the data of an event was not JSON."""
     has_events: bool = False
-    """Whether there was an event with data, read or not; comments and `retry` alone are no event."""
+    """Whether there was an event with data, read or not; comments and `retry` lines are not events."""
     answer: JsonAnswer | None = field(default=None, compare=False)
-    """What decides if the stream is one of MCP: the first JSON-RPC error, else the worst result."""
+    """Deciding message of an MCP stream: the first JSON-RPC error, else the worst result."""
     has_task: bool = field(default=False, compare=False)
     """Whether an event reported the state of an A2A task."""
 

@@ -36,7 +36,7 @@ from lifesign.domain.text.counts import pluralize
 
 MAX_DOCUMENT_BYTES = 256 * 1024
 MAX_FAULTS = 50
-"""At most so many faults are listed; one is enough to refuse."""
+"""Maximum number of faults that are listed; one is enough to refuse."""
 MAX_FINDINGS = 50
 MAX_POINTER_CHARS = 512
 MAX_SHOWN_CHARS = 80
@@ -140,7 +140,7 @@ class _ReadState:
     """The first fault of each place."""
     findings: list[Finding] = field(default_factory=list)
     repeated: dict[int, tuple[dict[str, Any], list[str]]] = field(default_factory=dict)
-    """By `id` of an object, its repeated names; the object is kept so that its id stays unique."""
+    """Repeated names, by the `id` of their object; the object is kept so that its id stays unique."""
 
     has_infinity: bool = False
     """Whether a number was read that no double can hold, or is none."""
@@ -182,7 +182,7 @@ def _parse(raw: bytes, sight: _ReadState) -> Any:
         message = f"expected at most {MAX_DOCUMENT_BYTES} bytes; got {len(raw)}"
         raise InvalidDocument([Finding("too_large", "", message, "RFC 8259 9")])
     if raw.startswith(BOM_UTF8):
-        message = "starts with a byte order mark, which JSON on a network must not"
+        message = "starts with a byte order mark, which JSON must not have"
         raise InvalidDocument([Finding("byte_order_mark", "", message, "RFC 8259 8.1")])
     decoder = json.JSONDecoder(
         object_pairs_hook=sight.take_pairs,
@@ -226,7 +226,7 @@ def _fit_for_models(value: Any, parts: _Parts, sight: _ReadState) -> Any:
             return None
         case dict():
             for name in sight.repeated.get(id(value), (value, []))[1]:
-                message = f"the name {_shown(name)} occurs more than once; its last value counts"
+                message = f"the name {_shown(name)} occurs more than once; the last value is used"
                 sight.finding("duplicate_member", (*parts, name), message, "RFC 8259 4")
             return {
                 _fit_text(name, (*parts, name), sight): _fit_for_models(member, (*parts, name), sight)
@@ -243,7 +243,7 @@ def _fit_text(text: str, parts: _Parts, sight: _ReadState) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        message = f"holds half of a surrogate pair: {_shown(text)}"
+        message = f"contains half of a surrogate pair: {_shown(text)}"
         sight.fault("lone_surrogate", parts, message, "RFC 8259 8.2")
         return text.encode(errors="replace").decode()
     return text
@@ -259,7 +259,7 @@ def _without_nulls(members: dict[str, Any], sight: _ReadState) -> dict[str, Any]
         if not nulls:
             return members
         for name in sorted(nulls):
-            message = "null; a value that does not exist is left out"
+            message = "null; an absent value must be omitted"
             parts = (part, name) if part else (name,)
             sight.finding("null_for_absent", parts, message, _expectation(parts)[1])
         return {name: value for name, value in members.items() if name not in nulls}
@@ -285,7 +285,7 @@ def _validated(members: dict[str, Any], sight: _ReadState) -> HealthDocument | N
             if name == "missing_member":
                 message = f"missing; expected {expected}"
             elif name == "impossible_date":
-                message = f"expected a date that the calendar has; got {_shown(value)}"
+                message = f"expected an existing date; got {_shown(value)}"
             else:
                 message = f"expected {expected}; got {_shown(value)}"
             sight.fault(name, parts, message)
@@ -324,7 +324,7 @@ def _odd_measurements(calibration: Calibration) -> Iterator[Finding]:
         return
     for name in sorted(_NULL_MEANS_ABSENT["calibration"] & calibration.model_fields_set):
         kind = "ratio" if name.endswith("_ratio") else "latency"
-        message = "measured without a single sample"
+        message = "measured without any sample"
         yield Finding(f"{kind}_without_samples", json_pointer("calibration", name), message, "draft 4.4")
 
 
@@ -345,7 +345,7 @@ def _odd_status(status: HealthStatus, calibration: Calibration) -> Iterator[Find
     else:
         fitting, evidence = [HealthStatus.HEALTHY, HealthStatus.DEGRADED], f"a response ratio of {ratio}"
     if status not in fitting:
-        message = f"from {evidence} follows {' or '.join(fitting)}; it calls itself {status}"
+        message = f"from {evidence} follows {' or '.join(fitting)}; the agent reports {status}"
         yield Finding("status_does_not_follow", "/health/status", message, "draft 4.3")
 
 

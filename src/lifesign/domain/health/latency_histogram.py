@@ -16,7 +16,7 @@ LONGEST_LATENCY_NS = 3_600_000_000_000
 
 _LAYOUT = HdrHistogram(128, LONGEST_LATENCY_NS, 2)
 BIN_COUNT: int = _LAYOUT.counts_len
-"""How many 64-bit lanes one histogram takes."""
+"""Number of 64-bit lanes of one histogram."""
 
 
 def clamped(latency_ns: int) -> int:

@@ -41,7 +41,7 @@ _LATE_WRITES_NS = 1_000_000_000
 _MOST_PER_SLOT = 1 << 40
 """More interactions than any process serves in a slot of the longest window (7 h)."""
 _KILLED_THREADS = 64
-"""How many threads may have been killed between counting a latency and its outcome."""
+"""Maximum number of threads that may have been killed between counting a latency and its outcome."""
 
 
 class WindowWriter:

@@ -8,7 +8,7 @@ from lifesign.domain.health.inspection import InspectionTally, StatusRule
 from lifesign.domain.health.outcome import Samples
 
 MINIMUM_SAMPLES = 10
-"""With fewer samples in the window nothing is known (draft 4.3)."""
+"""Minimum number of samples in the window for a status other than unknown (draft 4.3)."""
 HEALTHY_RATIO = 0.95
 """The lowest response ratio that is healthy."""
 DEGRADED_RATIO = 0.50

@@ -39,14 +39,14 @@ _RATIO_STEPS: Final = 4_000
 """Number of steps; thousandths are restored exactly."""
 _SHORTEST_MS: Final = 0.01
 _DECADES: Final = 11
-"""From 0.01 ms to eleven days; what lies outside is kept as the end that it lies beyond."""
+"""Range of the scale: 0.01 ms to eleven days. Values outside are stored as its ends."""
 
 
 class Measure(StrEnum):
     """Measures of an agent, observed or reported, in the order in which they are packed."""
 
     ANSWER_MS = "answer_ms"
-    """How long the agent took to answer a probe."""
+    """Latency of the agent's answer to a probe."""
     RESPONSE_RATIO = "response_ratio"
     """This one and the others: as its health document says."""
     ERROR_RATIO = "error_ratio"
@@ -79,11 +79,11 @@ class OpenSlot(BaseModel):
     number: Annotated[int, Field(ge=0, le=_MAX_NUMBER)]
     """Half hours since the epoch."""
     alive: Annotated[int, Field(ge=0)] = 0
-    """How many probes saw a sign of life."""
+    """Number of probes with a liveness signal."""
     failed: Annotated[int, Field(ge=0)] = 0
-    """How many were measured failures."""
+    """Number of measured failures."""
     inconclusive: Annotated[int, Field(ge=0)] = 0
-    """How many looked, or were to look, and told neither."""
+    """Number of probes without a measurement."""
     gathered: dict[Measure, OpenMeasure] = {}
 
 

@@ -15,9 +15,9 @@ from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.errors import InvalidValue
 
 MAX_SPANS: Final = 32
-"""How many excused spans are remembered; beyond it the two that lie closest become one."""
+"""Maximum number of excluded spans. Above it, the two closest spans are joined."""
 MAX_CLOCK_DIFFERENCE_S: Final = 5.0
-"""Two clocks may advance differently by this much between two sweeps: it is no jump."""
+"""Maximum difference of two clocks' progress between two sweeps that is not a jump."""
 MISSED_SWEEPS: Final = 3
 """A gap of more than this many sweep periods is downtime.
 
@@ -29,7 +29,7 @@ MIN_DOWNTIME_S: Final = 1.0
 MIN_REPORTED_DOWNTIME_S: Final = 10.0
 """A shorter downtime is excluded without an event: on a busy machine there is one a minute."""
 MIN_WAIT_S: Final = 0.5
-"""For which a heartbeat waits for us; less is no excuse, and far below what is called drift."""
+"""Minimum delay of a heartbeat by the registry itself that is excused."""
 DRIFT_INTERVALS: Final = 2
 """A heartbeat's own time may differ from ours by this many of its intervals (RFC-0016 4.5)."""
 
@@ -51,7 +51,7 @@ class Thresholds:
     """
 
     interval_s: float = 30.0
-    """How often a sign is due."""
+    """Interval of the agent's heartbeats."""
     unhealthy_after_s: float = 90.0
     """Longer silence is unhealthy; exactly this much is not."""
     dead_after_s: float = 300.0
@@ -69,7 +69,7 @@ class Thresholds:
 
 
 PROBE_THRESHOLDS: Final = Thresholds(interval_s=300.0, unhealthy_after_s=900.0, dead_after_s=3600.0)
-"""For an agent that is only looked at from outside: never more often than every 300 s (draft 7)."""
+"""Thresholds for an agent that is only probed: at most every 300 s (draft 7)."""
 
 
 def silent_for_s(last_s: float, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> float:

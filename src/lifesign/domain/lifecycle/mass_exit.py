@@ -43,9 +43,9 @@ class MonitorPolicy:
     `max_suspension_seconds` for each real crash of that many agents.
     """
     factor: float = 5.0
-    """More exits in a cadence than this many times the baseline are a wave, from `end_factor`.
+    """A wave is more exits in a cadence than this multiple of the baseline, from `end_factor`.
 
-    Lower notices smaller failures of ours, and holds back more of theirs.
+    A lower value detects smaller failures of the monitoring, and delays more verdicts.
     """
     end_factor: float = 2.0
     """A wave is over when fewer wait than max(min_exits, end_factor · baseline), from 1.
@@ -53,7 +53,7 @@ class MonitorPolicy:
     The distance to `factor` keeps a hold from beginning again just after it ended.
     """
     quiet_cadences: int = 2
-    """How many cadences in a row it must be over, 1 to 100: more doubt, longer holds."""
+    """Number of quiet cadences in a row that end a suspension, 1 to 100. Higher values suspend for longer."""
     max_suspension_seconds: float = 900.0
     """Time after which a suspension ends and the timeouts of waiting agents count, one cadence to 86400.
 
@@ -61,13 +61,13 @@ class MonitorPolicy:
     agent is delayed by one suspension; by two, if it timed out during the first.
     """
     baseline_cadences: int = 10
-    """How many cadences the baseline is the mean of, 1 to 100: more are steadier, fewer follow growth."""
+    """Number of cadences over which the baseline is averaged, 1 to 100. Lower values follow growth faster."""
 
     proven_seconds: float = 300.0
-    """How long an agent must have sent liveness signals to count for a suspension, 0 to 86400.
+    """Time for which an agent must have sent liveness signals to count for a suspension, 0 to 86400 s.
 
     Otherwise a caller that may register agents could suspend all verdicts with agents that never send
-    heartbeats. A longer time makes that harder, and leaves a new fleet without protection for as long.
+    heartbeats. A longer time makes that harder, but leaves a new fleet without protection for as long.
     """
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ class Monitor:
     cadence_began_s: float
     state: MonitorState = MonitorState.NORMAL
     exits_this_cadence: int = 0
-    """How many went, those of the cohort not counted; while held, how many wait at the last look."""
+    """Number of exits without those of the cohort; while suspended, agents that wait."""
     baseline: tuple[int, ...] = ()
     """Exits of the last completed normal cadences, the newest last; or what a believed hold has taught."""
     quiet_cadences: int = 0
@@ -141,9 +141,9 @@ class Monitor:
     newest_waiting_s: float = 0.0
     """Last liveness signal of the agent that timed out last among those that wait; 0 unless suspended."""
     newcomers: int = 0
-    """How many of those who wait fell silent only after the hold began; 0 unless held."""
+    """Number of waiting agents that fell silent after the suspension began; 0 without a suspension."""
     unwitnessed: int = 0
-    """How many of those who wait no witness bears out; 0 unless held."""
+    """Number of waiting agents without a witness; 0 without a suspension."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,9 +176,9 @@ class MonitorEvent:
     exits: int
     """Agents that would have exited, or still wait, without the cohort."""
     limit: int
-    """How many exits in one cadence would have been believed."""
+    """Maximum number of exits in one cadence without a suspension."""
     unwitnessed: int = 0
-    """How many of the exits no witness bears out."""
+    """Number of exits without a witness."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

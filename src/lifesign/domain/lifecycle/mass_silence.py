@@ -21,7 +21,7 @@ MIN_ADDRESSES = 3
 """A class with fewer is never in mass silence: one address of two says nothing about the other."""
 MAX_FEW_ADDRESSES = 11
 FEW_RATIO = 0.75
-"""Of 3 to 11 addresses, this share must be silent."""
+"""Share of 3 to 11 addresses that must be silent."""
 RATIO = 0.5
 """Share of more addresses."""
 QUARTER = 0.25
@@ -30,7 +30,7 @@ QUARTER = 0.25
 Three keys with equal shares always reach it if half of all addresses are silent.
 """
 MIN_SILENT_WITHOUT_ONE_KEY = 2
-"""The same as a number: one dead agent and a hostile key are no mass silence."""
+"""The same as a number: one dead agent and a hostile key are not a mass silence."""
 MAX_LEFT_OUT = 8
 """Keys that are left out, each on its own: those that answer most, and those that are silent most."""
 MAX_SILENT_CLASSES = 1_000
@@ -64,7 +64,7 @@ class ClassCounts:
     """The addresses of one network class that are expected to answer."""
 
     addresses: int
-    """How many there are; an IPv6 /64 network is one."""
+    """Number of addresses; an IPv6 /64 network counts as one."""
     silent_s: tuple[float, ...]
     """Last answers of the silent addresses, in any order."""
 
@@ -77,7 +77,7 @@ class MassSilence:
     classes: Mapping[str, float] = field(default_factory=dict)
     """Each with when its mass silence was noticed, for any key."""
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By class, the prober keys for which no target of it is a witness."""
+    """Prober keys for which no target of the class is a witness, by class."""
 
     def classes_for(self, key: str) -> list[str]:
         """Return the classes that are in mass silence for a prober key."""

@@ -13,7 +13,7 @@ from lifesign.domain.credentials.credential_watch import WatchedCredential
 from lifesign.domain.observation.evidence_age import PROBER_FAULTS, UnknownReason
 
 MIN_RESULTS = 20
-"""With fewer results of one key about living agents, its share of failures means nothing."""
+"""Minimum number of one key's results about living agents for a meaningful share of failures."""
 MAX_FAILED_RATIO = 0.5
 """More failures among them are reported."""
 MAX_KEYS = 1_000
@@ -28,7 +28,7 @@ class KeyWatch:
     """Results of one prober key about living agents."""
 
     answered: int
-    """Since ever, when the running period began."""
+    """Number of answers when the running period began."""
     failed: int
     """Likewise."""
     is_reported: bool = False
@@ -42,7 +42,7 @@ class KeyFailuresChange:
     key: str
     is_high: bool
     results: int
-    """In the period that ended: measured results about living agents."""
+    """Measured results about living agents in the period that ended."""
     failed: int
 
 
@@ -124,7 +124,7 @@ class EvidenceWatchState:
     reasons: Mapping[UnknownReason, int] = field(default_factory=dict)
     """Living agents with old evidence, by the reason; none that is 0."""
     since_s: float | None = None
-    """Since when there is any such agent; None: there is none."""
+    """Time since which there is such an agent; None without one."""
     is_reported: bool = False
     """Whether it has lasted long enough to be reported."""
     keys: KeysWatched = KeysWatched()

@@ -33,7 +33,7 @@ from lifesign.domain.observation.results import (
 )
 
 MAX_INTERACTIONS: Final = 20
-"""How many measured interactions are remembered."""
+"""Maximum number of measured interactions that are kept."""
 MAX_FAILURES_REMEMBERED: Final = 2
 """Number of measured failures in a row that are remembered as interactions.
 
@@ -88,23 +88,24 @@ class Observed(_Stored):
     measured_at_s: _Moment | None = None
     """When the last measured result was observed."""
     silence_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Observed silence: the sum of the gaps between consecutive measured results since the last sign of life.
+    """Observed silence: the sum of the gaps between consecutive measured results since the last liveness
+    signal.
 
     A gap counts for at most two intervals, so that time without a working prober counts for little.
     """
     evidence_until_s: _Moment | None = None
-    """Until when the last measured result counts."""
+    """Time until which the last measured result is valid."""
     results_until_s: _Moment | None = None
     """When the next result of any kind is due at the latest."""
     inconclusive_reason: Annotated[InconclusiveReason, Field(strict=False)] | None = None
-    """Why the last result measured nothing; None if it measured."""
+    """Reason why the last result measured nothing; None if it measured."""
     last_liveness_signal_at_s: _Moment | None = None
     liveness_until_s: _Moment | None = None
-    """Until when the last result with a liveness signal counts; a failure is no evidence of health."""
+    """Time until which the last liveness signal is valid; a failure is no evidence of health."""
     alive_since_s: _Moment | None = None
-    """The first sign of life since the last measured failure; None if none came since."""
+    """Time of the first liveness signal since the last measured failure; None without one."""
     failures_in_row: _Row = 0
-    """Measured failures since the last sign of life, counted up to MAX_IN_ROW."""
+    """Number of measured failures since the last liveness signal, up to MAX_IN_ROW."""
     excused_failures: _Row = 0
     """Failures among these that were observed before the end of a maintenance or of an override."""
     excused_silence_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0

@@ -30,7 +30,7 @@ class Meaning(StrEnum):
     REPEAT = "repeat"
     """Repeats another event: `sync` of /global/event."""
     OTHER = "other"
-    """It proves the server, as every line does."""
+    """Any other event, which only shows that the server is alive."""
 
 
 _MEANINGS: Final[Mapping[str, Meaning]] = {
@@ -51,7 +51,7 @@ class ActivityEvent:
     """One event, read."""
 
     type: str
-    """As the server calls it, cut to MAX_TYPE_CHARS; safe to show."""
+    """Type as the server sends it, cut to MAX_TYPE_CHARS; safe to show."""
     meaning: Meaning
     session_id: str | None = None
     """None if it concerns no session, or none by a name that can be one."""

@@ -16,7 +16,7 @@ from lifesign.domain.lifecycle.opencode_event import ActivityEvent, Meaning
 from lifesign.errors import InvalidValue
 
 MIN_GAP_S: Final = 5.0
-"""Between two heartbeats of one agent."""
+"""Minimum time between two heartbeats of one agent."""
 SERVER_SILENT_S: Final = 30.0
 """Without a line for so long the server does not count as alive; an opencode server says one every 10 s."""
 LATE_S: Final = 10.0

@@ -36,9 +36,9 @@ class LinkState(StrEnum):
     """State of a claim."""
 
     CLAIMED = "claimed"
-    """It is not proven, and changes nothing."""
+    """The claim is not proven, and has no effect."""
     PROVEN = "proven"
-    """It is proven and not linked: another agent proved a claim too, or a link ended within the last hour."""
+    """The claim is proven but not linked: another agent proved one too, or a link ended in the last hour."""
     LINKED = "linked"
 
 
@@ -82,7 +82,7 @@ class LinkDecision:
     agent: int | None = None
     """The agent that it is linked to."""
     reason: UnlinkReason | None = None
-    """Why the link that there was has ended; None if it goes on, or there was none."""
+    """Reason for the end of an earlier link; None if it continues, or if there was none."""
     conflicting: frozenset[int] = frozenset()
     """Agents that have proven a claim, if there are several."""
 

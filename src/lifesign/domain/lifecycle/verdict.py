@@ -45,7 +45,7 @@ MIN_EXCLUDED_S: Final = 60.0
 UNHEALTHY_DOCUMENTS: Final = 2
 """Number of documents of different times with status unhealthy that make an agent unhealthy."""
 MIN_INTERACTIONS: Final = 10
-"""With fewer measured interactions, an agent's own report is not contradicted."""
+"""Minimum number of measured interactions that can contradict an agent's own report."""
 
 FLAP_WINDOW_S: Final = 3600.0
 RECOVERIES_PER_STEP: Final = 2
@@ -68,11 +68,11 @@ class Monitoring(StrEnum):
     """Evidence that decides about an agent."""
 
     HEARTBEAT = "heartbeat"
-    """Its own reports; observations are shown, and decide nothing."""
+    """Heartbeats decide; observations are shown and have no effect."""
     PROBE = "probe"
     """Observations by a prober, including the health document."""
     BOTH = "both"
-    """Its heartbeats, and what its health document says; its silence is that of its heartbeats."""
+    """Heartbeats and health documents decide; only missed heartbeats count as silence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Facts:
 
     status: Status
     reason: Reason
-    """Why it has this status."""
+    """Reason for the status."""
     status_since_s: float
     monitoring: Monitoring
     thresholds: Thresholds
@@ -99,7 +99,7 @@ class Facts:
     drain_deadline_s: float | None = None
     leases_held: int = 0
     current_load: int = 0
-    """How many tasks it last said it was working on; looked at only while it drains."""
+    """Number of tasks in the agent's last report; used only while it drains."""
     maintenance_until_s: float | None = None
     """Nothing goes down before; at that very moment it is over."""
     override: Override | None = None
@@ -328,7 +328,7 @@ def _timeout_step(facts: Facts, now_s: float, excluded_downtime: Sequence[Exclud
         )
     seen = facts.observed or _NEVER_OBSERVED
     length = excess_text(seen.counted_silence_s, _patience_s(facts))
-    text = f"no sign of life for {length}, and {pluralize(seen.counted_failures, 'failure')} in a row"
+    text = f"no liveness signal for {length}, and {pluralize(seen.counted_failures, 'failure')} in a row"
     if seen.excused_failures:
         text += f"; {pluralize(seen.excused_failures, 'failure')} before the end of a maintenance or override"
         text += f" {plural(seen.excused_failures, 'does', 'do')} not count"
@@ -348,7 +348,7 @@ def _drain(facts: Facts, now_s: float) -> _Step | None:
     Work without a lease is waited for, and makes no agent dead.
     """
     if facts.leases_held == facts.current_load == 0:
-        return _Step(Signal.DRAIN_COMPLETED, "drained: it holds no lease and works on nothing")
+        return _Step(Signal.DRAIN_COMPLETED, "drained: it holds no lease and has no work")
     if facts.drain_deadline_s is None or now_s < facts.drain_deadline_s:
         return None
     if facts.leases_held == 0:
@@ -374,7 +374,7 @@ def _rediscovery(facts: Facts) -> _Step | None:
     alive_s = last_s - max(began_s, facts.status_since_s)
     if alive_s < REDISCOVERED_AFTER_S:
         return None
-    return _Step(Signal.PROBE_REDISCOVERED, f"signs of life again, over {duration_text(alive_s)}")
+    return _Step(Signal.PROBE_REDISCOVERED, f"liveness signals again, over {duration_text(alive_s)}")
 
 
 def _declaration(status: Status, override: Override, now_s: float) -> _Step | None:
@@ -395,7 +395,7 @@ def _observed_fault(facts: Facts, now_s: float) -> _Step | None:
     health = current_health(seen, now_s)
     if health is HealthStatus.UNHEALTHY and seen.unhealthy_documents_in_row >= UNHEALTHY_DOCUMENTS:
         count = seen.unhealthy_documents_in_row
-        return _Step(Signal.HEALTH_REPORTED_UNHEALTHY, f"its last {count} health documents say unhealthy")
+        return _Step(Signal.HEALTH_REPORTED_UNHEALTHY, f"its last {count} health documents report unhealthy")
     is_enough = len(seen.recent_interactions) >= MIN_INTERACTIONS
     if health is HealthStatus.HEALTHY and is_enough and not _half_succeed(seen):
         return _Step(
@@ -407,21 +407,21 @@ def _observed_fault(facts: Facts, now_s: float) -> _Step | None:
 def _recovery(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> _Step | None:
     """Return the way back of an unhealthy agent once its own reason has gone, None while it holds."""
     if facts.reason is Reason.OPERATOR_OVERRIDE:
-        return _Step(Signal.DECLARED_ACTIVE, "what an operator declared is no longer in force")
+        return _Step(Signal.DECLARED_ACTIVE, "the override of an operator has ended")
     if facts.reason in _TIMEOUT_REASONS:
         return _sign_again(facts, now_s, excluded_downtime)
     signal = _OBSERVED_FAULTS.get(facts.reason)
     if signal is None:
         return None
     if facts.monitoring is Monitoring.HEARTBEAT or facts.observed is None:
-        return _Step(signal, "what a prober sees no longer decides about it")
+        return _Step(signal, "the observations of probers no longer decide")
     if signal is Signal.ASSERTIONS_PASSED:
         has_gone, text = facts.observed.failed_assertions_in_row == 0, "its last probe failed no assertion"
     elif signal is Signal.HEALTH_RECOVERED:
         health = current_health(facts.observed, now_s)
         # A document that no longer counts has no consequence, no recovery either.
         has_gone = is_document_current(facts.observed, now_s) and health is not HealthStatus.UNHEALTHY
-        text = f"its health document says {health}"
+        text = f"its health document reports {health}"
     else:
         has_gone, text = _half_succeed(facts.observed), _interactions_text(facts.observed)
     return _Step(signal, text) if has_gone else None
@@ -437,7 +437,7 @@ def _sign_again(facts: Facts, now_s: float, excluded_downtime: Sequence[Excluded
         is_late = now_s > deadline_s(last_s, facts.thresholds.unhealthy_after_s, excluded_downtime)
         return None if is_late else _Step(Signal.HEARTBEAT_RESUMED, f"a heartbeat {ago}")
     is_failing = seen is not None and seen.failures_in_row >= UNHEALTHY_AFTER_FAILURES
-    return None if is_failing else _Step(Signal.PROBE_RECOVERED, f"a sign of life {ago}")
+    return None if is_failing else _Step(Signal.PROBE_RECOVERED, f"a liveness signal {ago}")
 
 
 def _has_wrong_answers(seen: Observed, now_s: float) -> bool:
@@ -523,7 +523,7 @@ def _claim_text(seen: Observed, now_s: float) -> str:
     layer = readiness.layer
     result = layer.result if layer.status_code is None else f"{layer.result}, HTTP {layer.status_code}"
     ago = duration_text(now_s - document.observed_at_s)
-    return f"its health document of {ago} ago says healthy (read again: {result})"
+    return f"its health document of {ago} ago reports healthy (read again: {result})"
 
 
 def _leases_text(count: int) -> str:

@@ -1,4 +1,4 @@
-"""Base of all request and response models."""
+"""Parts of request and response models: types of members, and the base of request bodies."""
 
 import re
 from datetime import UTC, datetime

@@ -127,7 +127,7 @@ class LivingProber(BaseModel):
     reached_classes: list[str] | None = None
     """Network classes in which a witness answered it within its last interval; absent before it knows."""
     clock_offset_s: float | None = None
-    """Its wall clock minus the registry's, in seconds, at its last claim; absent if it does not report it."""
+    """Wall clock of the worker minus the registry's, in seconds, at its last claim; absent if unknown."""
     reported_at: Time | None = None
     """Time of its last result of any kind; absent without one."""
     makes_no_progress: bool = False

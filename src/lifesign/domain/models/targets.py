@@ -107,7 +107,7 @@ class TargetRecord(TargetSummary):
     agent_status: Status | None = None
     """Status of its agent record; absent without a record."""
     health_status: HealthStatus | None = None
-    """Health of its agent record, from its health documents; absent without a record."""
+    """Health of its agent record, from health documents and assertions; absent without a record."""
 
 
 class RecheckRecord(BaseModel):

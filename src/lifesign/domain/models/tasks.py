@@ -125,7 +125,7 @@ class TaskClaim(Body):
     wait_seconds: Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False, strict=True)] = 0
     """Time to wait for a task if there is none, in seconds."""
     ttl_seconds: TtlSeconds | None = None
-    """Duration of the lease; absent: that of the task, which is also the maximum."""
+    """Duration of the lease; absent: the task's `lease_seconds`, to which a longer time is cut."""
 
 
 class RunWrite(Body):

@@ -41,9 +41,11 @@ def ascii_host(host: str) -> str | AddressRefused:
     try:
         name = idna.encode(host, uts46=True).decode()
     except UnicodeError as error:
-        return AddressRefused("invalid_url", f"the host is no international name ({ascii(str(error))[1:-1]})")
+        return AddressRefused(
+            "invalid_url", f"the host is not a valid international name ({ascii(str(error))[1:-1]})"
+        )
     if not _NAME.fullmatch(name):
         return AddressRefused(
-            "invalid_url", "the host is no international name (it stands for other characters)"
+            "invalid_url", "the host is not a valid international name (it stands for other characters)"
         )
     return name

@@ -29,7 +29,7 @@ class PublicAddress:
     """Public address of the server."""
 
     host: str
-    """In lower case, without port; that of an IPv6 address without brackets."""
+    """Host in lower case, without port; an IPv6 address without brackets."""
     place: str
     """Host and port as a browser names them in `Host` and `Origin`."""
     is_https: bool

@@ -17,7 +17,7 @@ from lifesign.domain.net.international_host import with_ascii_host
 from lifesign.domain.net.target_address import DEFAULT_PORTS, MAX_URL_CHARACTERS, AddressRefused, vet_url
 
 SHARDS: Final = 1024
-"""How many parts the work is cut into (protocol 8)."""
+"""Number of shards into which targets are divided (protocol 8)."""
 TARGET_ID_PREFIX: Final = "tgt_"
 HASH_DIGITS: Final = 32
 TARGET_ID_PATTERN: Final = rf"^{TARGET_ID_PREFIX}[0-9a-f]{{{HASH_DIGITS}}}$"

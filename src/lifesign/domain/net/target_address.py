@@ -33,7 +33,7 @@ Scheme = Literal["http", "https"]
 MAX_URL_CHARACTERS: Final = 2048
 MAX_HOST_CHARACTERS: Final = 253
 MAX_LABEL_CHARACTERS: Final = 63
-"""Between two dots of a host name."""
+"""Maximum length of a part of a host name between dots."""
 MAX_NETWORKS: Final = 1_000
 DEFAULT_PORTS: Final[Mapping[Scheme, int]] = MappingProxyType({"http": 80, "https": 443})
 
@@ -46,7 +46,7 @@ class SpecialRange:
     what: str
     """Completes "this address is …"."""
     may_be_allowed: bool = False
-    """By naming a network. Ranges that cannot be allowed contain secrets, or cannot be served from."""
+    """True if a network setting can allow it. Other ranges contain secrets, or cannot be served from."""
 
 
 def _ranges(*rows: tuple[str, str], may_be_allowed: bool = False) -> list[SpecialRange]:
@@ -116,7 +116,7 @@ _BOUNDS: Final[Mapping[int, Sequence[tuple[int, int, SpecialRange]]]] = MappingP
 })  # fmt: skip
 IPV6_GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
 IPV6_NAT64: Final = IPv6Network("64:ff9b::/96")
-"""On a network without IPv4, its gateway maps this range to the IPv4 internet (RFC 6052)."""
+"""Range that the gateway of a network without IPv4 maps to the IPv4 internet (RFC 6052)."""
 
 _SCHEMES: Final[Mapping[str, Scheme]] = MappingProxyType({"http": "http", "https": "https"})
 _LOOPBACKS: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
@@ -125,7 +125,7 @@ _LOOPBACK_NAMES: Final = frozenset({
     "localhost4.localdomain4", "localhost6.localdomain6",
 })  # fmt: skip
 
-WITH_CREDENTIALS: Final = "a URL with a user name or a password is not contacted"
+WITH_CREDENTIALS: Final = "a URL with a user name or a password is never contacted"
 """The reason of a `AddressRefused`."""
 NO_PORT: Final = "expected a port from 1 to 65535"
 """The reason of a `AddressRefused`."""
@@ -155,7 +155,7 @@ class AddressRefused:
 
     name: Literal["invalid_url", "blocked_address"]
     reason: str
-    """For people; never quotes the URL, which may hold a password."""
+    """Reason for people. It never quotes the URL, which may contain a password."""
 
 
 @fast_dataclass()
@@ -164,7 +164,7 @@ class TargetUrl:
 
     scheme: Scheme
     host: str
-    """In lower case, without a final dot or brackets."""
+    """Host in lower case, without a final dot or brackets."""
     port: int
     address: Address | None
     """The host, if it is a literal address that may be contacted; None: judge what the name resolves to."""
@@ -180,7 +180,7 @@ def vet_address(address: Address, allowed: Sequence[Network] = ()) -> AddressRef
     if isinstance(address, IPv6Address):
         if address.scope_id is not None:
             return AddressRefused(
-                "blocked_address", f"{address} has a zone: it means something on one machine only"
+                "blocked_address", f"{address} has a zone, which is valid on one machine only"
             )
         if address.ipv4_mapped is not None:
             return _vet_embedded(address, address.ipv4_mapped, allowed)
@@ -228,13 +228,13 @@ def vet_url(url: str, allowed: Sequence[Network] = ()) -> TargetUrl | AddressRef
     if len(url) > MAX_URL_CHARACTERS:
         return _invalid(f"the URL is longer than {MAX_URL_CHARACTERS} characters")
     if not _CHARACTERS.fullmatch(url):
-        return _invalid("a URL consists of the characters of RFC 3986; others are to be percent-encoded")
+        return _invalid("a URL consists of the characters of RFC 3986; percent-encode all others")
     parts = _URL.fullmatch(url)
     if parts is None:
         return _invalid("expected an absolute URL, such as https://agent.example/")
     scheme = _SCHEMES.get(parts["scheme"].lower())
     if scheme is None:
-        return _invalid("only http and https are contacted")
+        return _invalid("only http and https URLs are contacted")
     if "@" in parts["authority"]:
         return _invalid(WITH_CREDENTIALS)
     authority = _AUTHORITY.fullmatch(parts["authority"])
@@ -311,9 +311,9 @@ def read_networks(texts: Iterable[str], name: str = "networks") -> tuple[Network
         if "%" in text:
             raise InvalidValue(name, text, "a network without a zone")
         if network.prefixlen == 0:
-            raise InvalidValue(name, text, "a network, not all addresses there are")
+            raise InvalidValue(name, text, "a network smaller than all addresses")
         if isinstance(network, IPv6Network) and network.network_address.ipv4_mapped is not None:
-            raise InvalidValue(name, text, "an IPv4 network as such, for example 10.1.0.0/16")
+            raise InvalidValue(name, text, "an IPv4 network in IPv4 notation, for example 10.1.0.0/16")
         networks.append(network)
         if len(networks) > MAX_NETWORKS:
             raise InvalidValue(name, f"more than {MAX_NETWORKS}", f"at most {MAX_NETWORKS} networks")
@@ -367,14 +367,14 @@ def _host_name_fault(host: str) -> str:
     """Say what is wrong with what is no host name."""
     labels = host.split(".")
     if "" in labels:
-        return "a host name does not begin with a dot, and has no two in a row"
+        return "a host name does not begin with a dot, and has no two dots in a row"
     if len(host) > MAX_HOST_CHARACTERS:
         return f"a host name has at most {MAX_HOST_CHARACTERS} characters"
     if any(len(label) > MAX_LABEL_CHARACTERS for label in labels):
-        return f"between two dots of a host name stand at most {MAX_LABEL_CHARACTERS} characters"
+        return f"a part of a host name between dots has at most {MAX_LABEL_CHARACTERS} characters"
     return (
-        "expected a host name: letters, digits, _ and, not at either end of a part, hyphens; other alphabets "
-        "are written as xn--…"
+        "expected a host name: letters, digits, _ and, not at either end of a part, hyphens; write "
+        "other alphabets as xn--…"
     )
 
 

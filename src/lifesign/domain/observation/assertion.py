@@ -97,7 +97,7 @@ class CheckedAnswer:
     has_failed: bool = False
     """Whether the answer itself states a failure, so that nothing holds of its content."""
     value: Any = None
-    """JSON value that pointers apply to; None if the body is no JSON."""
+    """JSON value to which pointers apply; None if the body is not JSON."""
     text: str = ""
 
 

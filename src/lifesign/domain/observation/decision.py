@@ -57,11 +57,13 @@ class Decision:
 
     action: Action
     status: HealthStatus
-    """As the consumer must take it: `unknown` also if the document is stale or could not be read."""
+    """Status for the caller: `unknown` also if the document is stale or could not be read."""
     reasons: tuple[str, ...]
     """The facts behind it, for people; never empty. They may quote the peer: see to what prints them."""
     retry_after_seconds: int | None
-    """Do not ask for the document again sooner; 0 to 86400. None if there is no need to wait."""
+    """Time before which the document should not be requested again; 0 to 86400. None if there is no need to
+    wait.
+    """
 
 
 def age_seconds(document: HealthDocument, now: datetime) -> float:
@@ -148,14 +150,14 @@ def decision_lifetime_seconds(
 def _reported(document: HealthDocument, now: datetime) -> Iterator[str]:
     """Return the facts of a fresh document that concern its status."""
     status, calibration = document.health.status, document.calibration
-    yield f"the agent calls itself {status}"
+    yield f"the agent reports {status}"
     if calibration is not None and calibration.response_ratio is not None:
         window = duration_text(calibration.measurement_window_seconds)
         ratio = shown_ratio(calibration.response_ratio)
         yield f"response ratio {ratio} over {pluralize(calibration.sample_count, 'request')} within {window}"
     if calibration is not None and calibration.sample_count < MINIMUM_SAMPLES:
         samples = plural(calibration.sample_count, "sample is", "samples are")
-        yield f"{calibration.sample_count} {samples} too few to judge by"
+        yield f"{calibration.sample_count} {samples} too few for a verdict"
     note = read_inspection(document.extensions)
     if note is not None and note.rule in _RULES_WITHOUT_INSPECTION:
         yield _not_inspected(note)
@@ -185,16 +187,16 @@ def _not_inspected(note: InspectionNote) -> str:
 
 def _outage(last_healthy_at: datetime | None, now: datetime) -> str:
     if last_healthy_at is None:
-        return "it does not say when it was last healthy"
+        return "the document does not say when the agent was last healthy"
     return f"last healthy {duration_text((now - last_healthy_at).total_seconds())} ago"
 
 
 def stale_reason(age: float, max_age_seconds: float | None = None) -> str:
     """Say for people why a document of this age says nothing any more."""
     if age < 0:
-        return f"the health document comes from {duration_text(-age)} in the future"
+        return f"the timestamp of the health document is {duration_text(-age)} in the future"
     limit = duration_text(stale_after_seconds(max_age_seconds))
-    return f"the health document is {duration_text(age)} old; up to {limit} counts as fresh"
+    return f"the health document is {duration_text(age)} old; the maximum is {limit}"
 
 
 def shown_ratio(ratio: float) -> str:

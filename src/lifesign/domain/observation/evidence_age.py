@@ -33,11 +33,11 @@ class UnknownReason(StrEnum):
     NO_PROBER = "no_prober"
     """No result of any kind came for three intervals, and for the time that the target asked to wait."""
     NOT_YET_PROBED = "not_yet_probed"
-    """It was registered a short time ago, and no result has come yet."""
+    """The agent was registered recently, and no result has arrived yet."""
     DOCUMENT_ENDED = "document_ended"
-    """Its last health document has ended, or no probe showed a liveness signal for three intervals.
+    """The last health document has expired, or no probe showed a liveness signal for three intervals.
 
-    Shown of `health` alone.
+    Only for `health`.
     """
     NO_WITNESS = InconclusiveReason.NO_WITNESS.value
     """The target failed, and nothing else proved that the prober could have reached it."""
@@ -46,7 +46,7 @@ class UnknownReason(StrEnum):
     ASKED_TO_WAIT = InconclusiveReason.ASKED_TO_WAIT.value
     """The target asked for no requests before a later time."""
     NOT_ALLOWED = InconclusiveReason.NOT_ALLOWED.value
-    """Its robots.txt or an opt-out forbids the request, or the prober's `networks.allow` its address."""
+    """robots.txt or an opt-out forbids the request, or the prober's `networks.allow` the address."""
     NOT_PROBED = InconclusiveReason.NOT_PROBED.value
     """The probe did not take place, or its result was lost."""
     PROBER_CLOCK = InconclusiveReason.PROBER_CLOCK.value
@@ -63,7 +63,7 @@ REASON_WORDS: Final[Mapping[UnknownReason, str]] = MappingProxyType({
     UnknownReason.DOCUMENT_ENDED: "its health document is too old",
     UnknownReason.NO_WITNESS: "it failed, and no witness proves that the prober could reach it",
     UnknownReason.PROBER_SLOW: "the prober is overloaded",
-    UnknownReason.ASKED_TO_WAIT: "it asked for no requests before a later time",
+    UnknownReason.ASKED_TO_WAIT: "it asked not to be probed before a later time",
     UnknownReason.NOT_ALLOWED: "its robots.txt, an opt-out or the prober's networks.allow forbids probes",
     UnknownReason.NOT_PROBED: "the probe did not take place",
     UnknownReason.PROBER_CLOCK: "its certificate fails by date, and the prober's clock is wrong",
@@ -87,9 +87,9 @@ class Receipt:
     at_s: float
     """When the probe ended."""
     max_gap_s: float
-    """How much this result can extend an observed outage, in seconds."""
+    """Maximum time by which this result can extend an observed outage, in seconds."""
     evidence_until_s: float
-    """Until when the result counts, if it measured something."""
+    """Time until which the result is valid, if it measured something."""
     results_until_s: float
     """When the next result of any kind is due at the latest."""
 
@@ -101,15 +101,17 @@ class Evidence:
     at_s: float | None = None
     """When the last measured result was observed; None if none ever was."""
     until_s: float | None = None
-    """Until when it counts; at that very moment it still does. If nothing was measured: no later than now,
-    or until when a first result is expected."""
+    """Time until which the result is valid, inclusive. If nothing was measured: at most now, or the time by
+    which a first result is expected.
+    """
     results_until_s: float | None = None
     """When the next result of any kind was due at the latest; later than that, no prober is running."""
     inconclusive_reason: str | None = None
-    """Why the last result measured nothing (`InconclusiveReason`); None if it measured."""
+    """Reason why the last result measured nothing (`InconclusiveReason`); None if it measured."""
     health_until_s: float | None = None
-    """Until when the last health document counts: not after `until_s`, nor for longer than the last result
-    with a liveness signal; None without a document."""
+    """Time until which the last health document is valid: at most `until_s`, and at most as long as the last
+    result with a liveness signal; None without a document.
+    """
 
 
 def unknown_reason(evidence: Evidence, now_s: float) -> UnknownReason | None:

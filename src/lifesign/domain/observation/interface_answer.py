@@ -14,24 +14,24 @@ _OK, _GATED = ResultClass.OK, ResultClass.GATED
 
 # Possible answers of an interface to a GET. A status that is absent here is classified by its hundreds.
 ANSWERS: Final[Mapping[int, tuple[ResultClass, str]]] = MappingProxyType({
-    304: (ResultClass.HTTP_ERROR, "unchanged, though nothing was known"),
-    400: (_OK, "it misses the message in a GET"),
+    304: (ResultClass.HTTP_ERROR, "unchanged, although nothing was known before"),
+    400: (_OK, "it expects a message in the GET request"),
     401: (_GATED, "it asks for credentials"),
     402: (_GATED, "it asks for money"),
-    403: (_GATED, "it does not admit us"),
+    403: (_GATED, "it refuses access"),
     404: (ResultClass.NOT_AN_AGENT, "nothing is served here"),
-    405: (_OK, "it takes another method than GET"),
-    406: (_OK, "it answers in another format than we asked for"),
+    405: (_OK, "it accepts another method than GET"),
+    406: (_OK, "it answers in another format than requested"),
     407: (_GATED, "a proxy asks for credentials"),
-    410: (ResultClass.NOT_AN_AGENT, "what was here is gone"),
-    411: (_OK, "it misses the message in a GET"),
-    415: (_OK, "it misses a message in JSON"),
-    422: (_OK, "it misses the message in a GET"),
+    410: (ResultClass.NOT_AN_AGENT, "it is gone"),
+    411: (_OK, "it expects a message in the GET request"),
+    415: (_OK, "it expects a message in JSON"),
+    422: (_OK, "it expects a message in the GET request"),
     426: (_OK, "it speaks another protocol than plain HTTP/1.1"),
-    428: (_OK, "it takes requests on a condition only"),
+    428: (_OK, "it accepts requests only on a condition"),
     429: (ResultClass.RATE_LIMITED, "asked too often"),
     # Python's http.server says so for every method that its handler does not have.
-    501: (_OK, "it takes another method than GET"),
+    501: (_OK, "it accepts another method than GET"),
 })  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def classify_interface(status: int) -> tuple[ResultClass, str]:
     elif 200 <= status < 400:
         return ResultClass.OK, ""
     else:
-        result, meaning = ResultClass.HTTP_ERROR, "no answer to a plain GET"
+        result, meaning = ResultClass.HTTP_ERROR, "not an answer to a plain GET"
     return result, f"HTTP {status}: {meaning}"
 
 

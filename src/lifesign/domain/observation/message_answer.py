@@ -28,7 +28,7 @@ _REFUSED_FIRST: Final = frozenset({ResultClass.GATED, ResultClass.RATE_LIMITED})
 _STATES: Final[Mapping[str, tuple[ResultClass, str]]] = MappingProxyType({
     "completed":      (_OK, ""),
     "failed":         (_FAILED, "the task failed"),
-    "rejected":       (_OK, "it declines the message: the task is rejected"),
+    "rejected":       (_OK, "it refuses the message: the task is rejected"),
     "auth-required":  (ResultClass.GATED, "the task waits for credentials"),
 })  # fmt: skip
 
@@ -38,8 +38,8 @@ _CLASSES: Final[Mapping[Outcome, tuple[ResultClass, str]]] = MappingProxyType({
     Outcome.ANSWERED:     (_OK, ""),
     Outcome.NOT_INSPECTED: (_OK, "the answer could not be inspected"),
     Outcome.CALLER_FAULT: (_OK, "it declines the message"),
-    Outcome.NO_OPERATION: (ResultClass.NOT_AN_AGENT, "it knows no such operation"),
-    Outcome.NOT_ADMITTED: (ResultClass.GATED, "it asks for credentials or money first"),
+    Outcome.NO_OPERATION: (ResultClass.NOT_AN_AGENT, "it does not know the operation"),
+    Outcome.NOT_ADMITTED: (ResultClass.GATED, "it requires credentials or payment first"),
     Outcome.RATE_LIMITED: (ResultClass.RATE_LIMITED, "asked too often"),
     Outcome.SERVER_FAULT: (_FAILED, "it fails inside"),
     Outcome.TASK_FAILED:  (_FAILED, "the task failed"),
@@ -65,7 +65,7 @@ class MessageAnswer:
 
     result: ResultClass
     reason: str = ""
-    """What was found, for people; empty if the class is sufficient. May quote the peer."""
+    """Finding, for people; empty if the class is sufficient. May quote the peer."""
     is_misspelt: bool = False
     """Whether another spelling may fare better."""
 
@@ -107,18 +107,20 @@ def _classify_status(status: int, message: object, *, is_rpc: bool) -> MessageAn
     is_misspelt = status in _MISSPELT_BODIES or (status in _MISSPELT_PATHS and not is_rpc)
     if status in _DECLINES and isinstance(message, dict):
         # An agent's own words, not those of a server that knows no agent.
-        return MessageAnswer(
-            _OK, f"HTTP {status}: it declines the message{_error_text(message)}", is_misspelt
-        )
+        return MessageAnswer(_OK, f"HTTP {status}: it refuses the message{_error_text(message)}", is_misspelt)
     result = ResultClass.NOT_AN_AGENT if status in _MISSPELT_PATHS else _FAILED
-    meaning = "no message is taken here" if result is ResultClass.NOT_AN_AGENT else "no answer to a message"
+    meaning = (
+        "it accepts no message at this URL"
+        if result is ResultClass.NOT_AN_AGENT
+        else "not an answer to a message"
+    )
     return MessageAnswer(result, f"HTTP {status}: {meaning}{_error_text(message)}", is_misspelt)
 
 
 def _classify_result(message: object, content_type: str, *, is_rpc: bool) -> MessageAnswer:
     if message is None:
         if content_type.endswith("json"):
-            return MessageAnswer(ResultClass.INVALID_DOCUMENT, "the answer claims to be JSON and is none")
+            return MessageAnswer(ResultClass.INVALID_DOCUMENT, "the answer claims to be JSON, but is not")
         what = ascii(content_type) if content_type else "of no content type"
         return MessageAnswer(ResultClass.NOT_AN_AGENT, f"the answer is not JSON but {what}")
     if not isinstance(message, dict) or (is_rpc and "jsonrpc" not in message):
@@ -127,7 +129,7 @@ def _classify_result(message: object, content_type: str, *, is_rpc: bool) -> Mes
     if not isinstance(result, dict) or not any(
         isinstance(result.get(name), kind) for name, kind in _RESULT_MEMBERS
     ):
-        return MessageAnswer(ResultClass.INVALID_DOCUMENT, "the answer holds neither a task nor a message")
+        return MessageAnswer(ResultClass.INVALID_DOCUMENT, "the answer contains neither a task nor a message")
     state = task_state(message)
     if state is None:
         return MessageAnswer(_OK)
@@ -140,7 +142,7 @@ def _classify_stream(body: bytes) -> MessageAnswer:
     """Classify an event stream, which some agents send without a request for one."""
     end = read_event_stream(body)
     if not end.has_events:
-        return MessageAnswer(ResultClass.INVALID_DOCUMENT, "the answer is a stream without any event")
+        return MessageAnswer(ResultClass.INVALID_DOCUMENT, "the answer is a stream without an event")
     if end.has_other_data and end.outcome in {Outcome.ANSWERED, Outcome.NOT_INSPECTED}:
         return MessageAnswer(ResultClass.INVALID_DOCUMENT, "an event of the answer is not JSON")
     result, meaning = _CLASSES[end.outcome]

@@ -25,7 +25,7 @@ from lifesign.domain.observation.results import (
 
 MAX_IN_ROW: Final = 1000
 MAX_MOMENT_S: Final = 2.0**33
-"""In the year 2242. With larger numbers the arithmetic of ticks is no longer exact."""
+"""Latest time, in the year 2242. Above it, the arithmetic of ticks is not exact."""
 
 MAX_PORT: Final = 65_535
 
@@ -68,13 +68,13 @@ class ProbeMemory(BaseModel):
     result: Annotated[ResultClass, Field(strict=False)] | None = None
     """Result of the last measured probe (`Observation.result`)."""
     failures_in_row: Annotated[int, Field(ge=0, le=MAX_IN_ROW)] = 0
-    """Measured failures since the last sign of life."""
+    """Number of measured failures since the last liveness signal."""
     confirm_at_s: _Moment = None
     """When the recovery that was seen last is confirmed; None if there is nothing to confirm."""
     not_before_s: _Moment = None
     """The peer asked us not to come back earlier (Retry-After, 402, 429)."""
     slowdowns: Annotated[int, Field(ge=0, le=MAX_IN_ROW)] = 0
-    """How many answers in a row asked us to slow down."""
+    """Number of answers in a row that requested a slower rate."""
     robots_read_at_s: _Moment = None
     """When its host's robots.txt was read last."""
     is_disallowed_by_robots: bool = False
@@ -100,12 +100,12 @@ class ProbeMemory(BaseModel):
     interface_tenant: Annotated[str, Field(max_length=128)] | None = None
     """Tenant in requests, for an interface with several."""
     protocol_version: Annotated[str, Field(max_length=64)] | None = None
-    """As the interface says; where it does not, the generation of the card."""
+    """Version of the interface, or the generation of the card if the interface has none."""
     health_url: _Url = None
     """URL of the last health document; before the first one, the URL in the card."""
 
     mcp_generation: Annotated[Generation, Field(strict=False)] | None = None
-    """How an MCP server is spoken to."""
+    """Protocol generation of an MCP server."""
     mcp_generation_at_s: _Moment = None
     """When that was found out."""
     link_registry: Annotated[str, Field(max_length=MAX_URL_CHARS)] | None = None

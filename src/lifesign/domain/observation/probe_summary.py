@@ -25,12 +25,12 @@ CARD_ONLY: Final = "a card only"
 _SIGNS: Final[Mapping[tuple[Layer, ResultClass], str]] = MappingProxyType({
     (Layer.DISCOVERY, ResultClass.OK): CARD,
     (Layer.TRANSPORT, ResultClass.OK): "an interface that answers",
-    (Layer.TRANSPORT, ResultClass.GATED): "an interface that asks for credentials or money",
-    (Layer.TRANSPORT, ResultClass.CREDENTIALS_REJECTED): "an interface that rejects our credential",
+    (Layer.TRANSPORT, ResultClass.GATED): "an interface that requires credentials or payment",
+    (Layer.TRANSPORT, ResultClass.CREDENTIALS_REJECTED): "an interface that rejects the prober's credential",
     (Layer.TRANSPORT, ResultClass.TOKEN_ERROR): "an interface behind a login, without a token",
     (Layer.READINESS, ResultClass.OK): "a health document",
     (Layer.MESSAGE, ResultClass.OK): "an answer to a message",
-    (Layer.MESSAGE, ResultClass.GATED): "a message that takes credentials or money",
+    (Layer.MESSAGE, ResultClass.GATED): "a message that requires credentials or payment",
     (Layer.MESSAGE, ResultClass.CREDENTIALS_REJECTED): "a message whose credential is rejected",
     (Layer.MESSAGE, ResultClass.TOKEN_ERROR): "a message behind a login, without a token",
 })  # fmt: skip
@@ -52,7 +52,7 @@ def liveness_signals(layers: Sequence[tuple[Layer, LayerResult]]) -> str:
     told = signs_in((layer, said.result) for layer, said in layers)
     interface = next((said for layer, said in layers if layer is Layer.TRANSPORT), None)
     if told == CARD_ONLY and interface is None:
-        return f"{told}: its interface was not asked"
+        return f"{told}: its interface was not probed"
     if told and interface is not None and not interface.has_answered:
         return f"{told}; its interface: {_ended(interface)}"
     return told

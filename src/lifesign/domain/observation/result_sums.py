@@ -18,7 +18,7 @@ BUCKETS_PER_OCTAVE: Final = 4
 LAST_BUCKET: Final = 72
 """Bucket of latencies above 2^(71/4) ms, 220 s: no probe waits that long."""
 NO_LATENCY: Final = -1
-"""The bucket of what ended without an answer, and of what is no single request."""
+"""Bucket of results without a latency, and of those that are not a single request."""
 
 
 _SILENT: Final[frozenset[str]] = frozenset({ResultClass.NOT_MEASURED, ResultClass.INTERNAL})

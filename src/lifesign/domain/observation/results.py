@@ -51,9 +51,9 @@ class ResultClass(StrEnum):
     """
 
     OK = "ok"
-    """It was read, and it is what was expected."""
+    """The answer was read and is as expected."""
     GATED = "gated"
-    """401, 402, 403 or 407: the server answers and requires credentials or payment first."""
+    """401, 402, 403, 407, or an A2A answer of that meaning: credentials or payment are required first."""
     CREDENTIALS_REJECTED = "credentials_rejected"
     """401 or 403 although a credential was sent.
 
@@ -67,23 +67,23 @@ class ResultClass(StrEnum):
     NOT_AN_AGENT = "not_an_agent"
     """404, 410, a page for people, an empty answer, or JSON of another kind."""
     INVALID_DOCUMENT = "invalid_document"
-    """It was meant as what was expected, and breaks its rules."""
+    """The answer is of the expected kind, but breaks its rules."""
     STALE_DOCUMENT = "stale_document"
     """A valid health document, but too old to say how the agent is now, or from the future."""
     REFUSED = "refused"
     """No connection: the port is closed, or no way leads there."""
     TIMEOUT = "timeout"
-    """Not finished before the deadline."""
+    """The request was not finished before its deadline."""
     DNS_FAILURE = "dns_failure"
     """The host name has no address."""
     TLS_FAILURE = "tls_failure"
     """No trustworthy connection: an invalid certificate, or a failed handshake."""
     HTTP_ERROR = "http_error"
-    """5xx, any other status that is no answer, or something that is not HTTP at all."""
+    """Status 5xx, another status that is not an answer, or not HTTP at all."""
     TOO_LARGE = "too_large"
     """The body or the header exceeds what we are willing to read."""
     REDIRECT_REFUSED = "redirect_refused"
-    """It leads to where we do not follow: another origin, plain http, or in circles."""
+    """A redirect that the prober does not follow: to another origin, to plain HTTP, or in a loop."""
     RATE_LIMITED = "rate_limited"
     """429: asked too often, by us or by others."""
     BLOCKED_ADDRESS = "blocked_address"
@@ -104,7 +104,7 @@ class InconclusiveReason(StrEnum):
     ASKED_TO_WAIT = "asked_to_wait"
     """The target asked for no requests before a later time."""
     NOT_ALLOWED = "not_allowed"
-    """Its robots.txt, its address or an opt-out forbids the request."""
+    """robots.txt, the address or an opt-out forbids the request."""
     NOT_PROBED = "not_probed"
     """The probe did not take place, or its result was lost."""
     PROBER_CLOCK = "prober_clock"
@@ -164,24 +164,24 @@ class Phases(_Wire):
     """Phases of the last request of a layer in ms, 0 or more; None: the phase did not happen."""
 
     dns_ms: _Milliseconds | None = None
-    """Until the name had an address; None also where the address was known or given."""
+    """Time until the name had an address; None if the address was known or given."""
     connect_ms: _Milliseconds | None = None
-    """Until the TCP connection stood; None for a connection that was there already."""
+    """Time until the TCP connection was open; None for an existing connection."""
     tls_ms: _Milliseconds | None = None
     """Until it was encrypted."""
     first_byte_ms: _Milliseconds | None = None
-    """From the request's last byte to the answer's first."""
+    """Time from the request's last byte to the answer's first."""
     last_byte_ms: _Milliseconds | None = None
-    """From the answer's first byte to its last."""
+    """Time from the answer's first byte to its last."""
 
 
 class LayerResult(_Wire):
     """Result of one layer, with the evidence."""
 
     result: Annotated[ResultClass, Field(strict=False)]
-    """By its name, also if JSON was parsed before."""
+    """Name of the result, also if JSON was parsed before."""
     reason: Annotated[str, Field(max_length=MAX_REASON_CHARS), _QUOTED] = ""
-    """What was found, for people, up to 500 characters; empty if the class is sufficient."""
+    """Finding, for people, up to 500 characters; empty if the class is sufficient."""
     status_code: Annotated[int, Field(ge=100, le=599)] | None = None
     """The HTTP status; None if none came."""
     latency_ms: _Milliseconds | None = None
@@ -218,7 +218,7 @@ class ProbedDocument(_Wire):
     is_stale: bool = False
     """Whether it was too old, or too far in the future, when it was seen (`decision.is_stale`)."""
     age_s: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """Its age when it was served, by the server's clock (the answer's `Date`).
+    """Age of the document when it was served, by the server's clock (the answer's `Date`).
 
     None if the answer has no `Date`; the prober's clock decides then.
     """
@@ -227,7 +227,7 @@ class ProbedDocument(_Wire):
     response_ratio: Ratio | None = None
     """Share of interactions that got a valid answer, as the agent says, 0 to 1."""
     sample_count: Count | None = None
-    """How many interactions that is."""
+    """Number of interactions behind the ratio."""
     error_ratio: Ratio | None = None
     """Share of interactions that failed, as the agent says, 0 to 1."""
     latency_p50_ms: Quantity | None = None
@@ -275,7 +275,9 @@ class Observation(_Wire):
     ) = None
     """Results of the target's assertions, in the order of the definition; absent if it has none."""
     inconclusive_reason: Annotated[InconclusiveReason, Field(strict=False)] | None = None
-    """Why nothing was measured, if `result` is inconclusive; absent: `result` alone decides the reason."""
+    """Reason why nothing was measured, if `result` is inconclusive; absent: `result` alone decides the
+    reason.
+    """
     network_class: NetworkClassName | None = None
     """Network class of the target's address (`network_class.network_class_of`); None if unknown."""
     address: Annotated[str, Field(pattern=rf"^[0-9A-Fa-f.:/]{{1,{MAX_ADDRESS_CHARS}}}$")] | None = None

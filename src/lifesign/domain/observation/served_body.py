@@ -29,7 +29,7 @@ class ServedCard:
     result: ResultClass
     """`ok`, `not_an_agent` or `invalid_document`."""
     reason: str = ""
-    """Why it is none, for people; empty if it is one. May quote the peer."""
+    """Reason why the body is not one, for people; empty if it is. May quote the peer."""
     card: AgentCard | None = None
     """Given with `ok`, and only then."""
 
@@ -41,7 +41,7 @@ class ServedDocument:
     result: ResultClass
     """`ok`, `not_an_agent` or `invalid_document`; whether it is stale depends on when it was served."""
     reason: str = ""
-    """Why it is none, for people; empty if it is one. May quote the peer."""
+    """Reason why the body is not one, for people; empty if it is. May quote the peer."""
     document: HealthDocument | None = None
     """Given with `ok`, and only then."""
     findings: tuple[Finding, ...] = ()

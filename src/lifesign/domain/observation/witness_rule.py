@@ -35,7 +35,7 @@ class WitnessPolicy:
     second_request_s: float = 60.0
     """Time after a witness's answer within which the target is asked once more; later, the answer is void."""
     max_clock_offset_s: float = 30.0
-    """With a clock that differs from the registry's by more, certificates that fail by date do not count."""
+    """Clock offset above which certificates that fail only by date do not count."""
 
     def __post_init__(self) -> None:
         for name in ("round_s", "answer_s", "next_answer_s", "second_request_s", "max_clock_offset_s"):
@@ -63,11 +63,11 @@ class Ruling(StrEnum):
     """Consequence of a failure."""
 
     COUNTS = "counts"
-    """It counts as it is."""
+    """The failure counts without a witness."""
     ASK_CANARIES = "ask_canaries"
-    """It counts if the canaries of its network class answer, and the target fails again."""
+    """The failure counts if the canaries of its network class answer, and the target fails again."""
     ASK_TARGETS = "ask_targets"
-    """It counts if another target of its network class answers, and the target fails again."""
+    """The failure counts if another target of its network class answers, and the target fails again."""
     NO_WITNESS = "no_witness"
     """Nothing can be a witness: it does not count."""
 

@@ -38,9 +38,9 @@ class LenientObject:
     """One JSON object of a document, and what is odd about it."""
 
     members: dict[str, Any]
-    """As sent; only what `take` and its kin return has a known type."""
+    """Members as sent; only those that `take` and similar functions return have a known type."""
     way: tuple[str | int, ...]
-    """From the root of the document to here."""
+    """Path from the root of the document."""
     findings: list[Finding]
     """Findings about the whole document, in the order of reading, at most MAX_FINDINGS.
 

@@ -51,13 +51,13 @@ class Cadence:
     """How often one looks, in seconds; InvalidValue, named as on the wire, for what makes no sense."""
 
     interval_s: float = PROBE_THRESHOLDS.interval_s
-    """From one tick of a target to its next."""
+    """Time between two ticks of a target."""
     confirm_after_s: float = 30.0
     """A recovery is confirmed after so long, or after a quarter of a short interval."""
     card_every_s: float = 86_400.0
-    """How often a card is asked for that has no reason to have changed."""
+    """Interval at which a card is requested without a reason to expect a change."""
     max_backoff_s: float = 86_400.0
-    """However long a target fails or asks us to slow down, its ticks are no further apart."""
+    """Maximum time between two ticks of a target that fails or requests a slower rate."""
     recheck_every_s: float = 60.0
     """Minimum time between two rechecks of a target; the caller that accepts rechecks enforces it."""
     unhealthy_after_s: float = PROBE_THRESHOLDS.unhealthy_after_s

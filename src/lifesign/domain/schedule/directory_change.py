@@ -24,7 +24,7 @@ class DirectoryChange:
     is_suspended: bool
     """Whether what left stays until an operator confirms."""
     reason: str
-    """For people: how much left, and by which rule that is held or not."""
+    """Reason for people: number of removed targets, and the rule that suspends the removal or not."""
 
 
 def assess_change(*, size_before: int, removed: int) -> DirectoryChange:
@@ -38,16 +38,17 @@ def assess_change(*, size_before: int, removed: int) -> DirectoryChange:
     if not 0 <= removed <= size_before:
         raise InvalidValue("removed", removed, f"0 to {size_before}, as many as were listed")
     verb = "is" if 1 in {removed, size_before} else "are"
-    lost = f"{removed} of {size_before} {plural(size_before, 'target')} {verb} not listed any more"
+    lost = f"{removed} of {size_before} {plural(size_before, 'target')} {verb} no longer listed"
     if not removed:
-        return DirectoryChange(is_suspended=False, reason="nothing that was listed has left")
+        return DirectoryChange(is_suspended=False, reason="no listed target was removed")
     if size_before <= SMALL_DIRECTORY:
         return DirectoryChange(
-            is_suspended=False, reason=f"{lost}; a directory of up to {SMALL_DIRECTORY} is not held"
+            is_suspended=False,
+            reason=f"{lost}; a directory of up to {SMALL_DIRECTORY} targets is never suspended",
         )
     if removed > size_before * MAX_LOSS_RATIO:
         return DirectoryChange(
             is_suspended=True,
-            reason=f"{lost}, more than {MAX_LOSS_RATIO:.0%}: they stay until this is confirmed",
+            reason=f"{lost}, more than {MAX_LOSS_RATIO:.0%}: they stay until an operator confirms it",
         )
     return DirectoryChange(is_suspended=False, reason=lost)

@@ -25,7 +25,7 @@ LINK_TOKEN_PREFIX: Final = "ahl_"  # noqa: S105 - what those begin with that lin
 TOKEN_BYTES: Final = 32
 """Random bytes."""
 TOKEN_TTL_SECONDS: Final = 7 * 86_400.0
-"""How long an owner may take to serve a token; then it takes a new one."""
+"""Time for an owner to serve a token. After it, a new token is needed."""
 
 _TOKEN: Final = re.compile(rf"(?:{TOKEN_PREFIX}|{LINK_TOKEN_PREFIX})[A-Za-z0-9_-]{{43}}")
 

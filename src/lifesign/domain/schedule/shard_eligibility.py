@@ -34,9 +34,9 @@ Each grant and each end of one stays in the event log: a key that claims shards 
 After an outage of the registry the claims that waited grant all shards again and again: that must fit in.
 """
 GRANT_EVERY_S = 300.0 / SHARDS
-"""Then one more each so many seconds: all shards in 300 s."""
+"""Interval of further grants, one each: all shards within 300 s."""
 HOLDER_SEPARATOR = "/"
-"""Between a key and the worker's own name."""
+"""Separator between a key's id and the worker's name."""
 
 
 class WithheldReason(StrEnum):
@@ -45,9 +45,9 @@ class WithheldReason(StrEnum):
     REACHES_LESS = "reaches_less"
     """Another worker of its key that reports results reaches all of its network classes, and more."""
     NO_PROGRESS = "no_progress"
-    """It or its key held shards for two intervals without a result, while another one reported."""
+    """The worker or its key held shards for two intervals without a result, while another one reported."""
     TOO_MANY_GRANTS = "too_many_grants"
-    """Its key was granted too many shards lately: it keeps what it holds, and gets further ones later."""
+    """The key was granted too many shards lately: it keeps those that it holds, and gets more later."""
 
 
 @fast_dataclass(kw_only=True)
@@ -62,7 +62,7 @@ class Idleness:
     idle_s: float = 0.0
     """Seconds for which shards were held without a result, since then or since the last bar began."""
     bar_s: float = 0.0
-    """How long the last bar lasts, 0 since the last result: each is twice as long as the one before."""
+    """Duration of the last bar; 0 since the last result. Each bar is twice as long as the one before."""
     barred_until_s: float = -inf
     granted: float = 0.0
     """Recent grants of a key: one less each GRANT_EVERY_S."""
@@ -106,9 +106,9 @@ class LivingWorker:
     reached: frozenset[str] | None = None
     """Network classes in which a witness answered it within its last interval; None before it knows."""
     reported_at_s: float = -inf
-    """Its last result of any kind."""
+    """Time of the worker's last result of any kind."""
     barred_until_s: float = -inf
-    """It or its key made no progress, and gets no shard before."""
+    """Time before which the worker gets no shard, because it or its key made no progress."""
 
     def has_reported_lately(self, now_s: float) -> bool:
         """Return whether it reported a result within its last interval."""

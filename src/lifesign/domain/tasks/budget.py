@@ -107,7 +107,7 @@ class Budget:
     def top_up(self, amount: Amount) -> "Budget":
         """Add to the envelope; InvalidRequest if it would be larger than any may be."""
         if not amount.fits(LARGEST - self.envelope):
-            expected = f"expected no envelope above {MAX_TOKENS} tokens and {MAX_USD} USD"
+            expected = f"expected a budget of at most {MAX_TOKENS} tokens and {MAX_USD} USD"
             raise InvalidRequest([Finding("too_large", "/add", expected)])
         return replace(self, envelope=self.envelope + amount)
 

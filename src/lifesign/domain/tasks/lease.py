@@ -16,7 +16,7 @@ from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.errors import InvalidValue
 
 TTL_SECONDS = 300
-"""How long a lease is good unless its holder asks otherwise (lease protocol, "Lease renewal")."""
+"""Default duration of a lease, in seconds (lease protocol, "Lease renewal")."""
 MIN_TTL_SECONDS = 1
 MAX_TTL_SECONDS = 86_400
 TTL_TOLERANCE_SECONDS = 0.002
@@ -78,7 +78,7 @@ class EndReason(StrEnum):
     REVOKED = "revoked"
     """Ended by a coordinator or an operator."""
     EXPIRED = "expired"
-    """Its time was over; says nothing about the agent (RFC-0016 9.1)."""
+    """The lease was not renewed in time, which is no evidence about the agent (RFC-0016 9.1)."""
     AGENT_DEAD = "agent_dead"
     AGENT_DEREGISTERED = "agent_deregistered"
     EPOCH_RAISED = "epoch_raised"
@@ -106,7 +106,9 @@ class Claim:
     end_reason: EndReason | None = None
     """None also for an overdue lease that was not ended yet."""
     id_secret: str | None = field(default=None, repr=False)
-    """From which the ids of this resource's leases follow; never shown. None before the first of them."""
+    """Secret from which the ids of this resource's leases are derived; never shown. None before the first
+    lease.
+    """
 
 
 class RefusalCode(StrEnum):
@@ -115,12 +117,12 @@ class RefusalCode(StrEnum):
     LEASE_HELD = "lease_held"
     """The resource is leased, perhaps to the caller itself: a lease is not re-entrant."""
     AGENT_DRAINING = "agent_draining"
-    """It finishes what it has and gets nothing new (RFC-0016 9.3)."""
+    """The agent finishes its work and gets no new lease (RFC-0016 9.3)."""
     AGENT_GONE = "agent_gone"
-    """It is dead or deregistered, and must register first."""
+    """The agent is dead or deregistered, and must register first."""
     LEASE_NOT_FOUND = "lease_not_found"
     LEASE_ENDED = "lease_ended"
-    """It was the caller's; it expired or was ended, and another holder may have the resource now."""
+    """The caller's lease has expired or was ended, and another holder may have the resource now."""
     STALE_TOKEN = "stale_token"  # noqa: S105 - the name of a code
     """The resource was granted again since."""
     TOKEN_NOT_ISSUED = "token_not_issued"  # noqa: S105 - the name of a code
@@ -161,7 +163,7 @@ class Release:
 
     end_reason: EndReason
     is_repeat: bool
-    """It had ended in just this way before: a retried request, nothing is to be written."""
+    """True if it had ended in the same way before: the request is repeated, and nothing is written."""
 
 
 def read_resource(text: str) -> ResourceKind:

@@ -7,7 +7,7 @@ from typing import Final
 from lifesign.domain.tasks.task_states import ExitReason
 
 AUTH_EXIT_CODE: Final = 77
-"""With which an agent says that it was refused what it needs (EX_NOPERM of sysexits.h)."""
+"""Exit code of an agent that was refused access (EX_NOPERM of sysexits.h)."""
 
 
 class Stop(StrEnum):

@@ -18,11 +18,11 @@ MAX_ATTEMPTS = 3
 """Default number of attempts before a task is handed to people."""
 MOST_ATTEMPTS = 100
 MAX_LOST_RUNS = 10
-"""Maximum of lost runs, which are no attempts, before a task is handed to people.
+"""Maximum number of lost runs, which are not attempts, before a task is handed to people.
 
-`max_attempts` if that is more.
+`max_attempts` if that is higher.
 
-A task that kills its holders would otherwise be retried forever.
+Otherwise a task that kills its holders would be retried forever.
 """
 BACKOFF_SECONDS = 10.0
 """Before the second attempt after a crash; each one after that waits twice as long."""
@@ -42,11 +42,11 @@ class TaskStatus(StrEnum):
     RUNNING = "running"
     """Leased to an agent that has reported."""
     FAILED = "failed"
-    """Its run ended without a result; never at rest, since what follows is decided at once."""
+    """The run ended without a result. The next status is decided at once."""
     HANDOFF = "handoff"
     """Parked until a human says how it goes on."""
     REVIEW = "review"
-    """Its agent has submitted a result; a reviewer has to accept it."""
+    """The agent has submitted a result, which a reviewer must accept."""
     DONE = "done"
     CANCELLED = "cancelled"
 
@@ -64,11 +64,11 @@ class TaskSignal(StrEnum):
     """Its holder reported progress."""
     COMPLETED = "completed"
     HELP_REQUESTED = "help_asked"
-    """Its holder wants a human to take over."""
+    """The holder requests a person."""
     RUN_FAILED = "run_failed"
     RETRIED = "retried"
     ESCALATED = "escalated"
-    """It was tried often enough, or trying again would not help."""
+    """The maximum number of attempts is reached, or another attempt would not help."""
     CANCELLED = "cancelled"
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -113,7 +113,7 @@ class ExitReason(StrEnum):
     """Why a run ended: the closed list (protocol 6.10)."""
 
     COMPLETED = "completed"
-    """Its holder said so, or asked a human for help: the run did what it could."""
+    """The holder submitted the task or requested a person: the run did what it could."""
     CRASH = "crash"
     """The agent's process ended without a result, whatever its exit code."""
     TIMEOUT = "timeout"
@@ -123,13 +123,13 @@ class ExitReason(StrEnum):
     LEASE_EXPIRED = "lease_expired"
     """The lease was not renewed, or the holder is dead."""
     KILLED = "killed"
-    """It was ended from outside: the lease was released or revoked, or the agent was deregistered."""
+    """The run was ended from outside: the lease was released or revoked, or the agent was deregistered."""
     AUTH = "auth"
     """The agent was refused what it needs: a key is wrong, and stays so however often it is tried."""
 
 
 _BACKED_OFF = frozenset({ExitReason.CRASH, ExitReason.TIMEOUT, ExitReason.NO_PROGRESS})
-"""After these the task itself is suspected; a lost holder is not its fault, and others may go on at once."""
+"""Ends that suggest a fault of the task. After a lost holder, another agent may start at once."""
 _LOST = frozenset({ExitReason.LEASE_EXPIRED, ExitReason.KILLED})
 """No fault of the task, and no attempt."""
 _EXIT_REASONS: Mapping[EndReason, ExitReason] = MappingProxyType({
@@ -165,7 +165,7 @@ class AfterFailure:
     signal: TaskSignal
     """RETRIED or ESCALATED."""
     wait_s: float = 0.0
-    """How long it cannot be claimed."""
+    """Time before the task can be claimed, in seconds."""
 
 
 def status_after(status: TaskStatus, signal: TaskSignal) -> TaskStatus:

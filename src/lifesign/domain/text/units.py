@@ -15,7 +15,7 @@ _EXAMPLES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "ratio": ("a number between 0 and 1", "0.5 for 50 %"),
     }
 )
-"""By the last word of a name: the unit, and an example."""
+"""Unit and example, by the last word of a name."""
 
 
 def unit_hint(pointers: Iterable[str]) -> str:

@@ -166,7 +166,7 @@ def _read_file(file: Path, setting: str, complain: Callable[[str], None], *, is_
         shown = f"mode {stat.S_IMODE(mode):04o}"
         advice = f"chmod 600 {quote(str(file))}"
         if is_too_open(mode):
-            expected = f"a file that others can neither read nor change ({shown})"
+            expected = f"a file that other users can neither read nor change ({shown})"
             raise InvalidValue(setting, str(file), expected, hint=advice)
         if is_open_to_group(mode):
             complain(f"the group of {file} can read the secret in it ({shown}): {advice}")

@@ -16,7 +16,7 @@ LAG_WINDOW_SECONDS: Final = 10.0
 MIN_LAGS: Final = 20
 """Fewer give no percentile."""
 MIN_SLOW_SECONDS: Final = 10.0
-"""How long a prober still counts as slow after the last sign of slowness."""
+"""Time for which a prober still counts as slow after the last sign of slowness."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,11 +57,11 @@ class LayerSettings(DefinitionMapping):
     """Layers that a probe checks."""
 
     card: Switch = True
-    """Its card, at both well-known places."""
+    """Probe the card, at both well-known places."""
     transport: Switch = True
     """Whether the interface that the card declares answers at all. The probe sends no message to it."""
     health: Switch = True
-    """Its health document, where it is announced or at the well-known place."""
+    """Probe the health document, where it is announced or at the well-known place."""
     message: MessageSettings | None = None
     """A real message; null sends none."""
     tools: Switch = False

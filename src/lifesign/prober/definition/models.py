@@ -148,9 +148,9 @@ class CadenceSettings(DefinitionMapping):
     """Intervals between probes of a target."""
 
     allow_fast_cadence: Switch = False
-    """For agents of your own, and for tests: lifts the least values of the other settings."""
+    """For your own agents and for tests: removes the minimum values of the other settings."""
     interval_seconds: Annotated[float, Field(strict=True, ge=0.05, le=MAX_INTERVAL_SECONDS)] = 300
-    """From one probe to the next; 300 or more."""
+    """Time from one probe to the next; 300 or more."""
     confirm_after_seconds: SpanSeconds = 30
     """Delay before a recovery is confirmed; 30 or more. A failure is confirmed at once, by a witness."""
     card_every_seconds: SpanSeconds = 86_400
@@ -200,15 +200,15 @@ class Timeouts(DefinitionMapping):
     """Maximum duration of each part of a request. `total_seconds` limits the whole request."""
 
     dns_seconds: PhaseSeconds = 5
-    """Until the name has an address."""
+    """Time limit for the host name's lookup."""
     connect_seconds: PhaseSeconds = 5
-    """Until the TCP connection stands."""
+    """Time limit for the TCP connection."""
     tls_seconds: PhaseSeconds = 5
     """Until it is encrypted."""
     first_byte_seconds: PhaseSeconds = 10
-    """From the request's last byte to the answer's first."""
+    """Time limit from the request's last byte to the answer's first."""
     total_seconds: PhaseSeconds = 20
-    """For all of it, redirects included; a whole probe takes three times as long at most."""
+    """Time limit for the whole request, redirects included. A probe takes at most three times as long."""
 
     @property
     def deadlines(self) -> Deadlines:
@@ -288,7 +288,7 @@ class EvidenceSettings(DefinitionMapping):
     directory: FileName | None = None
     """Directory of the evidence; null stores none."""
     max_megabytes: Annotated[int, Field(strict=True, ge=1, le=MAX_EVIDENCE_MEGABYTES)] = 1024
-    """On disk, in units of 10^6 bytes; the oldest go first."""
+    """Maximum size on disk, in units of 10^6 bytes. The oldest files are removed first."""
     keep_days: Annotated[float, Field(strict=True, gt=0, le=MAX_KEEP_DAYS)] = 30
     """Retention time."""
 
@@ -303,7 +303,7 @@ class ResultSettings(DefinitionMapping):
     key_file: FileName | None = None
     """File with the registry's key; default: the environment. The definition itself never contains a key."""
     flush_seconds: Annotated[float, Field(strict=True, ge=0, le=60)] = FLUSH_SECONDS
-    """How long a result waits for others, so that they are sent as one batch."""
+    """Time that a result waits for others, so that they are sent as one batch."""
     lease_seconds: Annotated[float, Field(strict=True, ge=MIN_TTL_SECONDS, le=MAX_TTL_SECONDS)] = TTL_SECONDS
     """Duration of a process's lease on a part of the targets.
 
@@ -337,7 +337,7 @@ class WitnessSettings(DefinitionMapping):
     answer_seconds: Annotated[float, Field(strict=True, ge=0.05, le=60)] = 3
     """Time limit for a witness's answer."""
     next_answer_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 5
-    """How long a failure waits for the next answer of another target before the prober asks a witness."""
+    """Time that a failure waits for the next answer of another target before the prober asks a witness."""
     second_request_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 60
     """Maximum delay between the witness's answer and the second request to the target.
 

@@ -28,7 +28,7 @@ class TargetSettings(DefinitionMapping):
     """Layers for this target. Replaces the definition's `ask` as a whole; null: that of the definition."""
 
     assertions: Annotated[tuple[AssertionSettings, ...], Field(max_length=MAX_ASSERTIONS)] = ()
-    """What its answers must be like."""
+    """Checks of the target's answers."""
 
     @field_validator("assertions")
     @classmethod
@@ -80,7 +80,7 @@ def merge_targets(targets: Iterable[TargetSettings]) -> tuple[TargetSettings, ..
 
 
 def require_answers(target: TargetSettings, default: LayerSettings) -> None:
-    """Refuse assertions of answers that no probe of the target requests; PydanticCustomError."""
+    """Refuse assertions of answers that no probe requests, and too many paths; PydanticCustomError."""
     asked = target.ask or default
     if asked.call is not None and target.kind is TargetKind.A2A:
         raise PydanticCustomError(

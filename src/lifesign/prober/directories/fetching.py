@@ -13,7 +13,7 @@ from lifesign.prober.directories.source import DOCUMENT_TIMEOUT_S, Get, WantedDo
 from lifesign.prober.network.fetch import Fetched, Fetcher, Request
 
 TIMEOUTS: Final = Timeouts(first_byte_seconds=30, total_seconds=DOCUMENT_TIMEOUT_S)
-"""For the fetcher of directories: a list of a million agents takes longer to come than a card."""
+"""Time limits of requests to directories: a list of a million agents takes longer than a card."""
 ACCEPTED: Final = (
     "application/json, application/ai-catalog+json, application/linkset+json, "
     "text/csv, text/plain;q=0.9, */*;q=0.1"

@@ -39,7 +39,7 @@ from lifesign.prober.directories.page import (
 from lifesign.prober.directories.plain_list import PlainList, describe_encoding, describe_junk, is_empty_list
 
 AUTO: Final = "auto"
-EMPTY_LIST: Final = "empty: it lists no agent, as after a broken export"
+EMPTY_LIST: Final = "empty: it lists no agent, which may be a broken export"
 ENTRY_POINT_GROUP: Final = "lifesign.directories"
 MAX_PLUG_INS: Final = 100
 
@@ -189,8 +189,8 @@ def _is_recognised(one: Format, document: Document, complaints: list[tuple[str, 
     try:
         return one.recognises(document)
     except Exception as error:  # noqa: BLE001 - it is logged, and the other formats are asked
-        _log.exception("the directory format %s failed to look at a document of %s", one.name, document.url)
-        message = f"the directory format {one.name} failed to look at a document: {shown_error(error)}"
+        _log.exception("the directory format %s failed on a document of %s", one.name, document.url)
+        message = f"the directory format {one.name} failed on a document: {shown_error(error)}"
         complaints.append(("reader_failed", message))
         return False
 
@@ -222,7 +222,7 @@ def describe(document: Document) -> str:
     if "$schema" in value and not _SCHEMA_KEYS.isdisjoint(value):
         return "a JSON Schema"
     if interpret_agent_card(value).kind is not CardKind.NOT_A_CARD:
-        return "one agent's own A2A card: list its URL as a target"
+        return "an agent's own A2A card: list its URL as a target"
     members = ", ".join(ascii(key)[1:-1][:MAX_SHOWN_CHARS] for key in list(value)[:5])
     return describe_junk(document) or f"a JSON object with the members {members}"
 

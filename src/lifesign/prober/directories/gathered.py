@@ -49,7 +49,7 @@ _KINDS: Final[Mapping[TargetKind, frozenset[Kind]]] = {
     TargetKind.A2A: PROBED_KINDS,
     TargetKind.MCP: MCP_KINDS,
 }
-"""By the kinds of targets that a definition names."""
+"""Kinds of entries by the kinds of targets in a definition."""
 
 _CHUNK: Final = 10_000
 # `<YOUR_TOKEN>`, `${HOST}`, `{tenant}` and `{{tenant}}`.
@@ -65,11 +65,11 @@ _LOCAL: Final = tuple(
 _NOWHERE: Final = tuple(f"{scheme}://0.0.0.0{end}" for scheme in ("https", "http") for end in "/:")
 _ODD_PLACES: Final = (*_LOCAL, *_NOWHERE)
 _ON_LOCALHOST: Final = (
-    "on this machine itself: asked only if the definition's networks.allow, or --allow-network, names "
-    "127.0.0.0/8 or ::1"
+    "on this machine itself: probed only if the definition's networks.allow, or --allow-network, "
+    "contains 127.0.0.0/8 or ::1"
 )
-_AT_ONE_WORD: Final = "at a host of a single word, which only a network of its own would know"
-_AT_NO_ADDRESS: Final = "at 0.0.0.0, which is not a valid destination: never probed, whatever is allowed"
+_AT_ONE_WORD: Final = "at a host name of a single word, which only a private network resolves"
+_AT_NO_ADDRESS: Final = "at 0.0.0.0, which is not a valid destination: never probed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,18 +26,18 @@ SkipReason = Literal[
     "template_url", "foreign_scheme", "with_credentials", "no_port", "invalid_url", "no_url", "not_a2a",
     "not_mcp", "delisted", "a_registry", "too_deep", "unreadable",
 ]  # fmt: skip
-"""Why an entry is not a target."""
+"""Reason why an entry is not a target."""
 SKIP_REASONS: Final[Mapping[SkipReason, str]] = {
     "template_url": "the URL contains an unreplaced placeholder",
     "foreign_scheme": "neither http nor https",
     "with_credentials": "a URL with credentials",
     "no_port": "a port out of range",
     "invalid_url": "neither a URL nor a domain",
-    "no_url": "no URL on the web",
+    "no_url": "not an http(s) URL",
     "not_a2a": "not an A2A agent",
     "not_mcp": "not an MCP server",
-    "delisted": "its directory calls it deleted",
-    "a_registry": "another registry: name it as a directory of its own",
+    "delisted": "deleted, by its directory",
+    "a_registry": "another registry: add it as a directory",
     "too_deep": f"nested in more than {MAX_NESTING_DEPTH} catalogs",
     "unreadable": "an entry that cannot be read",
 }
@@ -62,7 +62,7 @@ class Listed(NamedTuple):
     """One URL of a directory; a tuple, as millions are made."""
 
     url: str
-    """As listed, perhaps relative to its document; in a `Snapshot` as `read_target` spells it."""
+    """URL as listed, perhaps relative to its document; in a `Snapshot` as `read_target` normalises it."""
     name: str | None = None
     """Name in the directory."""
     kind: Kind = Kind.UNKNOWN
@@ -72,7 +72,7 @@ class Skipped(NamedTuple):
     """One entry that is no target."""
 
     what: str
-    """Its URL or name, as listed."""
+    """URL or name, as listed."""
     reason: SkipReason
 
 
@@ -129,7 +129,7 @@ class Document:
     def __init__(self, body: bytes, content_type: str = "", url: str = "") -> None:
         self.body = body
         self.content_type = content_type
-        """In lower case, without parameters; of a file what its suffix means."""
+        """Content type in lower case, without parameters; for a file, that of its suffix."""
         self.url = url
         """URL of the document; empty for a file."""
         self._parsed: tuple[Any, str] | None = None

@@ -159,7 +159,11 @@ def describe_encoding(document: Document) -> str:
         return "compressed with gzip: unpack it (gunzip)"
     if not document.body.startswith(_UTF16_MARKS):
         is_text = b"\0" not in document.body[:SAMPLE_BYTES]
-        return "" if is_text else "no UTF-8, but perhaps UTF-16 without its mark, or UTF-32: save it as UTF-8"
+        return (
+            ""
+            if is_text
+            else "not UTF-8, but perhaps UTF-16 without a byte order mark, or UTF-32: save it as UTF-8"
+        )
     first = next(_content_lines(_lines(_sample(document))), "")
     return "JSON in UTF-16: save it as UTF-8" if first.startswith(("{", "[")) else ""
 

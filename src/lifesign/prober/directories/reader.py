@@ -43,7 +43,7 @@ from lifesign.prober.directories.walk import Endless, TooManyDocuments, Walk
 MAX_BYTES: Final = 2 * 1024 * 1024 * 1024
 """Maximum of all documents of a directory."""
 MAX_READING_S: Final = 3600.0
-"""For all documents and waits of a directory."""
+"""Time limit for all documents and waits of a directory."""
 MAX_TRIES: Final = 4
 """Maximum of tries per request."""
 MAX_SILENT_TRIES: Final = 2
@@ -58,7 +58,7 @@ PROGRESS_EVERY: Final = 10_000
 """Number of entries between two progress reports."""
 
 _log = logging.getLogger("lifesign.prober")
-_NONE: Final = "no directory that we can read"
+_NONE: Final = "not a directory in a known format"
 T = TypeVar("T")
 
 _PASSING: Final = frozenset({
@@ -178,7 +178,7 @@ class _Reading:
         """Return what is read next, None at the end, and how deep it is nested."""
         while (step := self._walk.next_step()) is not None:
             if self._get is None:
-                self._walk.note("nested_not_read", f"named by a file, and not asked for: {step.url}")
+                self._walk.note("nested_not_read", f"named by a file, and not read: {step.url}")
                 continue
             got = await self._fetch(self._source.wanted(step.url))
             if got.result is ResultClass.OK:
@@ -202,7 +202,7 @@ class _Reading:
                 raise self._failed("too_large", str(error), self._place) from error
         if self._cards.unread:
             message = (
-                f"{pluralize(self._cards.unread, 'URL')} taken for endpoints, without looking for a card"
+                f"{pluralize(self._cards.unread, 'URL')} taken as endpoints, without a search for a card"
             )
             self._walk.note("server_cards_not_read", message)
 

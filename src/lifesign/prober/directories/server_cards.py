@@ -20,7 +20,7 @@ MAX_CARDS: Final = 1_000
 MAX_CARD_BYTES: Final = 1024 * 1024
 CARD_TIMEOUT_S: Final = 20.0
 MAX_READING_S: Final = 600.0
-"""For all cards of one directory. The URLs of the rest are listed unread."""
+"""Time limit for all cards of one directory. The URLs of the rest are listed unread."""
 
 
 class ServerCards:

@@ -16,7 +16,7 @@ Fault = Literal[
     "not_fetched", "file_unreadable", "not_a_directory", "too_large", "endless", "too_slow", "broken_plug_in",
     "reader_failed",
 ]  # fmt: skip
-"""Why a directory was not read."""
+"""Reason why a directory was not read."""
 
 # Ours, then what the server gave: an entity tag, or a time.
 _VERSION: Final = re.compile(
@@ -87,7 +87,7 @@ class NotRead:
 
     fault: Fault
     message: str
-    """What was found, where, and what was expected, for people. Quotes of a peer are ASCII."""
+    """Finding, place and expected value, for people. Quotes of a peer are ASCII."""
     url: str
     """The document that failed; the path of a file."""
     result: ResultClass | None = None

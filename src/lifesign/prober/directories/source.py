@@ -21,7 +21,7 @@ from lifesign.prober.directories.page import MAX_ENTRIES, Format, Kind
 MAX_DOCUMENT_BYTES: Final = 128 * 1024 * 1024
 """Maximum size of one document after decompression: MAX_ENTRIES URLs of 64 characters."""
 DOCUMENT_TIMEOUT_S: Final = 120.0
-"""Until the last byte of a document."""
+"""Time limit until the last byte of a document."""
 SUFFIX_TYPES: Final[Mapping[str, str]] = {
     ".csv": "text/csv",
     ".json": "application/json",
@@ -105,7 +105,7 @@ class WantedDocument:
     etag: str | None = None
     """ETag of the known version; the answer may be that it has not changed."""
     modified_since: str | None = None
-    """The same by `Last-Modified`, where there is no entity tag."""
+    """The same by `Last-Modified`, if there is no entity tag."""
     max_bytes: int = MAX_DOCUMENT_BYTES
     timeout_s: float = DOCUMENT_TIMEOUT_S
 

@@ -20,7 +20,7 @@ from lifesign.prober.directories.page import MAX_NESTING_DEPTH, DirectoryPage, D
 MAX_DOCUMENTS: Final = 25_000
 """Maximum of documents that are read or named: two million entries, a hundred a page, and 25 % more."""
 MAX_EMPTY_PAGES: Final = 10
-"""In a row, while each promises another one."""
+"""Maximum number of empty pages in a row that each refer to another one."""
 MAX_FINDINGS: Final = 50
 MAX_PLACE_CHARS: Final = 80
 """Maximum length of an invalid URL in a finding."""
@@ -75,7 +75,7 @@ class Walk:
         """Unusual properties that were found on the way."""
         found = list(self._findings)
         if self._total is not None and self.items is not None and self.items != self._total:
-            message = f"says that it has {pluralize(self._total, 'item')}, and served {self.items}"
+            message = f"reports {pluralize(self._total, 'item')}, and served {self.items}"
             found.append(Finding("total_differs", "", message))
         return found
 
@@ -89,7 +89,7 @@ class Walk:
         is_new = digest not in self._bodies
         self._bodies.add(digest)
         if not is_new and depth == 0:
-            self._repeat("the same page was served again for another one")
+            self._repeat("the same page was served again in place of another one")
         return is_new
 
     def follow(self, document: Document, page: DirectoryPage, depth: int) -> None:
@@ -105,11 +105,13 @@ class Walk:
 
     def _turn(self, following: str, page: DirectoryPage, depth: int) -> None:
         if not following:
-            self.note("first_page_only", "the file is one page of more, which only its server has")
+            self.note(
+                "first_page_only", "the file is one page of several, and only its server has the others"
+            )
             return
         self._empty_pages = self._empty_pages + 1 if page.items == 0 else 0
         if self._empty_pages > MAX_EMPTY_PAGES:
-            raise Endless(f"{self._empty_pages} empty pages in a row, each of which promises another one")
+            raise Endless(f"{self._empty_pages} empty pages in a row, each of which refers to another one")
         if following in self._named:
             self._repeat("the next page is one that was read before")
             return
@@ -127,7 +129,7 @@ class Walk:
     def _repeat(self, what: str) -> None:
         """Stop at a circle.
 
-        The reading is complete if all items were served by then, and fails if that is unknown.
+        The reading is complete if all items were served by then; otherwise, or if unknown, it fails.
         """
         if self._total is None or self.items is None or self.items < self._total:
             raise Endless(what)

@@ -63,7 +63,7 @@ class HttpConnection(ResponseHandler):
         self.is_late = False
         """Whether the request was cancelled at its deadline."""
         self.waits_since_s = 0.0
-        """Since when it waits for another request, on the loop's clock."""
+        """Time since which it waits for another request, on the loop's clock."""
         self._counter: ByteCounter | None = ByteCounter(MAX_HEADER_BYTES)
         """Counter of the answer that is being received; None if no request is in progress."""
         self._is_in_header = True

@@ -6,11 +6,11 @@ from typing import Final
 from lifesign.prober.network.connection import HttpConnection, Place
 
 WAIT_SECONDS: Final = 2.0
-"""How long a connection waits for the next request of its probe; up to twice as long."""
+"""Minimum time that a connection waits for the next request of its probe; up to twice as long."""
 MAX_WAITING: Final = 200
 """Connections that wait; who waits longest is closed first."""
 CLOSE_SECONDS: Final = 1.0
-"""How long connections may take to close."""
+"""Time limit for closing connections."""
 
 
 class ConnectionPool:

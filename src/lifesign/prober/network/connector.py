@@ -46,7 +46,7 @@ _UNREACHABLE_ERRNOS: Final = frozenset(
 _CERTIFICATE_IS_EXPIRED: Final = 10
 """X509_V_ERR_CERT_HAS_EXPIRED"""
 _WRONG_DATES: Final = frozenset({9, _CERTIFICATE_IS_EXPIRED})
-"""With X509_V_ERR_CERT_NOT_YET_VALID: only the date of a certificate is wrong."""
+"""OpenSSL errors for which only the date of a certificate is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,7 @@ class NameAnswer:
     ttl_s: float = 0.0
     """Lifetime of the addresses, 0 or more."""
     unclear: str = ""
-    """Why it is unknown whether there are addresses; empty if it is known."""
+    """Reason why it is unknown whether there are addresses; empty if it is known."""
     is_lost: bool = False
     """Whether that is unknown because no name server answered in time."""
     records: int = 0
@@ -91,7 +91,7 @@ def open_channel(servers: Sequence[str], timeout_s: float) -> DnsChannel:
         return _Cares(servers, timeout_s)
     except pycares.AresError as error:
         if servers:
-            expected = "addresses of name servers that c-ares can ask"
+            expected = "addresses of name servers that c-ares can use"
             raise InvalidValue("resolver.servers", list(servers), expected) from error
         _logger.warning("c-ares cannot start (%s): names are looked up in %d threads", error, MAX_THREADS)
         return _Threads()

@@ -29,7 +29,7 @@ class OptOuts:
     """Hosts, domains and paths that a list excludes."""
 
     hosts: frozenset[str] = frozenset()
-    """In lower case; each with all of its ports."""
+    """Hosts in lower case, each with all of its ports."""
     domains: frozenset[str] = frozenset()
     """Each with all hosts below, without the dot before it."""
     paths: Mapping[str, frozenset[str]] = field(default_factory=lambda: _NO_PATHS)

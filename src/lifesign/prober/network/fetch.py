@@ -77,7 +77,7 @@ class Request:
     etag: str | None = None
     """ETag of the known version: the answer that it has not changed is `ok`, without a body."""
     modified_since: str | None = None
-    """The same by its `Last-Modified`, as sent, where there is no entity tag."""
+    """The same by `Last-Modified`, as sent, if there is no entity tag."""
     max_bytes: int
     """The largest body that is read, after decompression."""
     is_head_enough: bool = False
@@ -104,7 +104,7 @@ class Fetched(Answer):
     """Answer to a request. A GET has a body only with `ok`, a POST with every status."""
 
     etag: str | None = None
-    """As sent; None if it is longer than an observation takes."""
+    """ETag as sent; None if it is too long for an observation."""
     last_modified: str | None = None
     """`Last-Modified`, as sent; None if it is too long to be a time."""
     is_part: bool = False
@@ -148,7 +148,7 @@ class _Hop:
     url: URL
     request: Request
     deadline_s: float
-    """On the event loop's clock."""
+    """Deadline on the event loop's clock."""
     began_s: float
     """Start of the first hop, by the performance counter."""
 
@@ -219,7 +219,7 @@ class Fetcher:
             if self._credentials:
                 fetched = _scrubbed(fetched, self._credentials.scrubber)
                 if location is not None and self._credentials.scrubber.clean_text(location) != location:
-                    reason = "redirected to a URL with a secret of ours in it"
+                    reason = "redirected to a URL with a secret of the prober"
                     return replace(fetched, result=ResultClass.REDIRECT_REFUSED, reason=reason)
             if location is None:
                 return fetched
@@ -233,7 +233,7 @@ class Fetcher:
         """Return where a redirect leads if it is followed, else the reason."""
         request = hop.request
         if request.method == "POST" and fetched.status not in KEEPS_METHOD:
-            return f"redirected with {fetched.status}: it would no longer be a POST"
+            return f"redirected with {fetched.status}, which would change the POST to a GET"
         target = next_hop(
             hop.url,
             location,

@@ -20,7 +20,7 @@ class AddressBusy(Exception):
     """As many probes as may be are under way at this address; nothing was sent."""
 
     def __init__(self, address: str) -> None:
-        super().__init__(f"{address} is asked by as many probes as may be at once")
+        super().__init__(f"{address} is being probed by the maximum number of probes")
         self.address = address
 
 

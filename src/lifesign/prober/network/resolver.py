@@ -21,13 +21,13 @@ from lifesign.prober.network.dns_channel import DnsChannel, NameAnswer, answers_
 MIN_TTL_SECONDS: Final = 5.0
 """A name that changes with every question is one name for the few requests of a probe."""
 MAX_TTL_SECONDS: Final = 3600.0
-"""As long as c-ares itself remembers at most: what it answers was then always found by a name server now."""
+"""Maximum cache time of c-ares itself. A later answer came from a name server."""
 NO_ADDRESS_SECONDS: Final = 5.0
 """Thousands of targets may share one dead host. A second check after half a minute makes a new lookup."""
 MAX_LOOKUPS_OF_CHANNEL: Final = 20_000
 """c-ares remembers every answer until it is too old, with about 2 kB each; a new one has forgotten them."""
 MAX_RECORDS_OF_CHANNEL: Final = 100_000
-"""In all these answers: one name may have 4,000 addresses, which c-ares remembers with half a megabyte."""
+"""Maximum number of records in these answers: a name with 4,000 addresses takes half a megabyte."""
 RENEW_SECONDS: Final = 10.0
 """Interval at which c-ares is restarted while no name server answers."""
 MAX_NAMES: Final = 2 * MAX_LOOKUPS_OF_CHANNEL
@@ -38,9 +38,9 @@ MIN_LOOKUPS_AT_ONCE: Final = 20
 LOOKUPS_PER_SAMPLE: Final = 50
 """Number of lookups after which the limit of concurrent lookups is adjusted."""
 MAX_UNCLEAR_NAMES: Final = 10
-"""Since one was found: then it is our name server that finds nothing, though it answers."""
+"""Maximum number of failed names since the last success. Above it, the name server is faulty."""
 ROOT_SECONDS: Final = 1.0
-"""How long a name server has to answer for the root, after the deadline of a name."""
+"""Time for a name server to answer for the root, after the deadline of a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class NoAddress:
 Found = tuple[Address, ...]
 """At least one."""
 _UNKNOWN_NAME: Final = NoAddress("it does not exist, or has no address")
-_GIVEN_UP: Final = NoAddress("could not be looked up in the time that was left", is_given_up=True)
+_GIVEN_UP: Final = NoAddress("could not be looked up in the remaining time", is_given_up=True)
 
 
 class LookupWidth:
@@ -93,7 +93,7 @@ class _Lookup:
     waiting: list[asyncio.Future[NameAnswer | None]]
     """Callers that wait for the answer; some may have left."""
     until_s: float = 0.0
-    """Until when it is asked for, from its first turn on."""
+    """Time until which the lookup runs, from its first attempt on."""
     timer: asyncio.TimerHandle | None = None
     """Ends it then; None before its first turn."""
 
@@ -118,7 +118,7 @@ class Resolver:
         self._records_left = MAX_RECORDS_OF_CHANNEL
         self._renewed_at_s = self._loop.time()
         self._kept: dict[str, tuple[float, Found | NoAddress]] = {}
-        """Until when it holds; the oldest first."""
+        """Cached answers with their expiry, the oldest first."""
         self._pending: dict[str, _Lookup] = {}
         self._under_way = 0
         self._width = LookupWidth()
@@ -199,7 +199,7 @@ class Resolver:
         if not self._is_closed and self._loop.time() >= self._renewed_at_s + RENEW_SECONDS:
             # The machine may have got other name servers meanwhile.
             self._renew_channel()
-        return NoAddress(f"no name server does its work for us ({answer.unclear})", is_resolver_fault=True)
+        return NoAddress(f"no name server answered ({answer.unclear})", is_resolver_fault=True)
 
     async def _answer(self, host: str, deadline_s: float) -> NameAnswer | None:
         """Wait for the answer about a name; None if it does not come in time.

@@ -22,7 +22,7 @@ DAY_SECONDS: Final = 86_400
 # The body requires credentials, is longer than is read, or was not sent again.
 _GATED: Final = frozenset({ResultClass.GATED}) | CREDENTIAL_FAULTS
 _WITHOUT_CONTENT: Final = _GATED | {ResultClass.TOO_LARGE}
-# What came is no whole answer.
+# The answer is incomplete.
 _BROKEN_OFF: Final = frozenset({ResultClass.TIMEOUT, ResultClass.REFUSED, ResultClass.TLS_FAILURE})
 _UNFINISHED: Final = frozenset({
     "submitted", "working", "TASK_STATE_SUBMITTED", "TASK_STATE_WORKING",

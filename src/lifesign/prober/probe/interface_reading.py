@@ -38,7 +38,7 @@ def note_tools(visit: ProbeSession, tools: Sequence[Mapping[str, Any]]) -> None:
     try:
         digest = sha256(canonical(tools).encode()).hexdigest()
     except RecursionError:
-        # What cannot be written is normalised each time.
+        # Without a digest, the tools are normalised at each reading.
         digest = None
     if digest is not None and memory.interface_digest is not None and digest == memory.card_digest:
         note_same_interface(visit)

@@ -39,7 +39,7 @@ RETRY_DISCOVERY_SECONDS: Final = 86_400.0
 _READ: Final = frozenset({
     ResultClass.OK, ResultClass.NOT_AN_AGENT, ResultClass.HTTP_ERROR,
 })  # fmt: skip
-"""With these a whole answer came, whose body may be that of an MCP server."""
+"""Results with a complete answer, whose body may be that of an MCP server."""
 
 
 @dataclass(frozen=True, slots=True)

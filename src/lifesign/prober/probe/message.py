@@ -73,5 +73,5 @@ def _classify(fetched: Fetched, *, is_rpc: bool) -> MessageAnswer:
     if fetched.result is ResultClass.TOO_LARGE:
         is_good = 200 <= fetched.status < 300
         result = ResultClass.OK if is_good else ResultClass.HTTP_ERROR
-        return MessageAnswer(result, f"HTTP {fetched.status}, {fetched.reason}: not looked into")
+        return MessageAnswer(result, f"HTTP {fetched.status}, {fetched.reason}: not inspected")
     return classify_answer(fetched.status, fetched.content_type, fetched.body, is_rpc=is_rpc)

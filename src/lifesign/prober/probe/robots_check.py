@@ -22,7 +22,7 @@ async def check_robots_rules(visit: ProbeSession) -> LayerResult | None:
         if failure is not None:
             return failure
     if visit.recall("is_disallowed_by_robots"):
-        return not_measured("its robots.txt keeps us out")
+        return not_measured("its robots.txt forbids this prober")
     return None
 
 
@@ -38,7 +38,7 @@ async def _read(visit: ProbeSession) -> LayerResult | None:
         is_aside=True,
     )
     if fetched is None or visit.is_late:
-        return not_measured("no time was left beside its robots.txt")
+        return not_measured("no time was left after its robots.txt")
     if not visit.may_ask(place):
         return visit.layer(fetched)
     robots = rules_in(fetched)

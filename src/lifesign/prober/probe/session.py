@@ -356,18 +356,18 @@ class ProbeSession:
         if self.robots is None or may_fetch(self.robots, url.raw_path_qs):
             return None
         self.learned["is_disallowed_by_robots"] = True
-        return "its robots.txt keeps us out"
+        return "its robots.txt forbids this prober"
 
     async def _others_word(self, others: OtherOrigins, origin: URL, url: URL) -> str | None:
         """Return why we stay away from a place of another origin."""
         if origin not in self._led_to and len(self._led_to) == MAX_OTHER_ORIGINS:
-            return f"more than {MAX_OTHER_ORIGINS} other origins are asked for their robots.txt"
+            return f"the robots.txt of more than {MAX_OTHER_ORIGINS} other origins would be needed"
         self._led_to.add(origin)
         host = url.host_port_subcomponent
         rules = await others.rules(origin, self.at_s, self._read_rules)
         if isinstance(rules, str):
-            return f"the robots.txt of {host} said: {rules}"
-        return None if may_fetch(rules, url.raw_path_qs) else f"the robots.txt of {host} keeps us out"
+            return f"robots.txt of {host}: {rules}"
+        return None if may_fetch(rules, url.raw_path_qs) else f"the robots.txt of {host} forbids this prober"
 
     async def _read_rules(self, origin: URL) -> Fetched:
         """Request another origin's robots.txt; if that fails, the origin may be requested all the same."""

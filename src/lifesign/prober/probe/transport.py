@@ -23,10 +23,10 @@ async def probe_interface(visit: ProbeSession) -> LayerResult | None:
     place = visit.recall("interface_url")
     if place is None:
         has_card = visit.recall("card_read_at_s") is not None
-        return not_measured("the card names no interface that takes plain HTTP") if has_card else None
+        return not_measured("the card names no interface with plain HTTP") if has_card else None
     url = URL(place, encoded=True)
     if not visit.is_authoritative(place):
-        return not_measured(f"it is at {url.origin()}, and there was no card that says so now")
+        return not_measured(f"its interface is at {url.origin()}, and no current card names it")
     # Some answer with a stream that never ends.
     fetched = await visit.ask(url, max_bytes=0, is_head_enough=True, purpose=Purpose.INTERFACE)
     if fetched is None:
@@ -47,7 +47,7 @@ def without_card(visit: ProbeSession, transport: LayerResult | None) -> LayerRes
     """
     if transport is None:
         return None
-    reason = "a page for people, and no card says any more that it is an interface"
+    reason = "a web page, and no current card names it as an interface"
     return visit.changed(transport, ResultClass.NOT_AN_AGENT, reason)
 
 

@@ -29,7 +29,7 @@ MAX_LEFTOVER_S: Final = 3600
 """A file that was begun so long ago belongs to a process that was killed."""
 LOCK_TRIES: Final = 20
 LOCK_PAUSE_S: Final = 0.0005
-"""How long to wait for the lock.
+"""Time to wait for the lock.
 
 If it takes longer, a process has stopped: a wrong count is better than a delayed probe.
 """

@@ -31,11 +31,11 @@ MAX_BODY_BYTES: Final = MAX_CARD_BYTES
 TOUCH_AFTER_S: Final = 3600
 """Age from which a file's time is renewed when its bytes are found again."""
 REMEMBERED_S: Final = 300
-"""How long a file is assumed to exist without a check."""
+"""Time for which a file is assumed to exist without a check."""
 MAX_REMEMBERED: Final = 20_000
 SWEEP_EVERY_S: Final = 6 * 3600
 SWEEP_PAUSE_S: Final = 10
-"""Between two sweeps, however little room there is."""
+"""Minimum time between two sweeps, however little space is left."""
 WARN_EVERY_S: Final = 60
 
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
@@ -72,7 +72,8 @@ class EvidenceStore:
             self._quota = EvidenceQuota(directory, max_bytes=max_bytes, keep_s=keep_s)
         except OSError as error:
             expected = (
-                f"a directory that belongs to this user and that no other user may write ({error.strerror})"
+                "a directory that belongs to this user and to which no other user can write "
+                f"({error.strerror})"
             )
             raise InvalidValue("evidence.directory", str(directory), expected) from None
 
@@ -132,7 +133,7 @@ class EvidenceStore:
         body = _unpacked(packed)
         if body is not None and hashlib.sha256(body).hexdigest() == digest:
             return body
-        _log.warning("lifesign: %s does not hold what its name says; it is removed", path)
+        _log.warning("lifesign: the content of %s does not match its name; it is removed", path)
         with self._lock, contextlib.suppress(OSError):
             self._remembered.pop(digest, None)
             path.unlink()
@@ -178,7 +179,7 @@ class EvidenceStore:
         packed = _packed(body)
         size = bytes_on_disk(len(packed))
         if not self._quota.take(size):
-            self._warn("all the room that it may take is taken", now_s)
+            self._warn("the space for evidence is used up", now_s)
             self._sweep_in_time(now_s)
             return False
         path = self._path(digest)
@@ -217,7 +218,7 @@ class EvidenceStore:
     def _warn(self, why: str, now_s: float) -> None:
         if self._warned_at_s is None or abs(now_s - self._warned_at_s) >= WARN_EVERY_S:
             self._warned_at_s = now_s
-            _log.warning("lifesign: no evidence is kept in %s now: %s", self._directory, why)
+            _log.warning("lifesign: no evidence is stored in %s now: %s", self._directory, why)
 
 
 def _refuse_shared_directory(directory: Path) -> None:

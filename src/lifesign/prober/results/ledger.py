@@ -173,7 +173,7 @@ class Granted:
     now_s: float | None = None
     """The ledger's time when it answered, in seconds since the epoch; None: that of this machine."""
     reason: str | None = None
-    """Why the worker holds no shard, unless there is no free one."""
+    """Reason why the worker holds no shard, unless none is free."""
     missing_credentials: Sequence[OtherCredential] = ()
     """Credentials that other living workers have, and this one lacks."""
 

@@ -34,7 +34,7 @@ MAX_LINE_BYTES: Final = 131_072
 """More than the largest observation takes."""
 LOCK_TRIES: Final = 200
 LOCK_PAUSE_S: Final = 0.01
-"""How often the lock is tried again; a process that holds it for two seconds has stopped."""
+"""Interval at which the lock is tried again. A process that holds it for two seconds has stopped."""
 _MODE: Final = 0o640
 
 
@@ -49,7 +49,7 @@ class ResultsFile:
         try:
             self._fd = _open_regular(path)
         except OSError as error:
-            expected = f"a regular file that may be written ({error.strerror})"
+            expected = f"a regular file to which this user can write ({error.strerror})"
             raise InvalidValue("results.jsonl", str(path), expected) from None
 
     def close(self) -> None:

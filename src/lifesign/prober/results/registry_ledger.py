@@ -60,7 +60,7 @@ class RegistryLedger:
         """Newest known version of each shard."""
         self._looked_up_to = 0
         """The version up to which all changes are in there."""
-        """How many unknown members the registry sent."""
+        """Number of unknown members that the registry sent."""
 
     async def claim(
         self,

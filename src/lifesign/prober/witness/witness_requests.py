@@ -29,7 +29,7 @@ class WitnessReply:
     is_looked_up: bool = False
     """Whether its name was looked up for this request."""
     reason: str = ""
-    """Why there was no answer, for people; empty if there was one."""
+    """Reason why there was no answer, for people; empty if there was one."""
 
 
 class WitnessRequester(Protocol):
@@ -71,7 +71,7 @@ class WitnessRequests:
                     return await self._ask_one(url, network_class, channel, deadline_s)
                 except (ValueError, IndexError) as error:
                     # A value that another prober reported may be an invalid URL, for which yarl raises both.
-                    return WitnessReply(reason=f"it cannot be asked: {error}")
+                    return WitnessReply(reason=f"it cannot be requested: {error}")
 
             return await asyncio.gather(*(ask_one(url) for url in urls))
 

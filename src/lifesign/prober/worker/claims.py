@@ -35,7 +35,7 @@ RENEW_JITTER_RATIO: Final = 0.05
 FIRST_RETRY_SECONDS: Final = 0.5
 """Wait after shards were won or lost; it doubles until the distribution is stable."""
 JOIN_SECONDS: Final = 10.0
-"""How long no worker takes the share of workers that start at the same time and have not joined yet."""
+"""Time for which the share of workers that start at the same time stays reserved before they join."""
 REASONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "reaches_less": "another prober reaches all network classes that this one reaches, and more",
@@ -43,7 +43,7 @@ REASONS: Final[Mapping[str, str]] = MappingProxyType(
         "too_many_grants": "the key of this prober was granted too many shards lately; more follow with time",
     }
 )
-"""Why a registry withholds shards from a worker, for people."""
+"""Reasons of a registry to withhold shards from a worker, for people."""
 
 _log = logging.getLogger("lifesign.prober")
 
@@ -150,7 +150,7 @@ class ClaimRenewer:
         held, lost = self._owned_shards.take(granted.claims)
         if self._owned_shards.tokens() != before:
             self._settling_s = FIRST_RETRY_SECONDS
-            _log.info("%d shards are ours, %d are not any more", len(held), len(lost))
+            _log.info("this worker got %d shards and lost %d", len(held), len(lost))
         self._lost(lost)
         self._held(held)
         self.has_asked.set()

@@ -101,7 +101,7 @@ class Dispatch:
             clock_offset_s=clock_offset_s,
         )
         self.failure: BaseException | None = None
-        """A defect of ours that ends the work; `has_failed` is set then."""
+        """Internal defect that ends the work; `has_failed` is set then."""
         self.has_failed = asyncio.Event()
         self._prober = prober
         self._limiter = pace
@@ -351,7 +351,7 @@ class Dispatch:
         )
         try:
             if first is None and self._must_wait(memory, began_at_s):
-                why = InconclusiveReason.ASKED_TO_WAIT, "it asked us not to come back yet"
+                why = InconclusiveReason.ASKED_TO_WAIT, "it asked not to be probed yet"
                 report = replace(self._without_result(slot, memory, began_at_s, *why), requests=0)
             else:
                 report = await self._prober.probe(entry, began_at_s)
@@ -361,11 +361,11 @@ class Dispatch:
         except asyncio.CancelledError:
             if asyncio.current_task() not in self._overdue:
                 raise
-            _log.error("the probe of %s did not end by itself: a defect of this program", slot.subject_id)
+            _log.error("the probe of %s did not end by itself: a defect of lifesign", slot.subject_id)
             why = InconclusiveReason.PROBER_FAULT, "the probe did not end in time"
             report = self._without_result(slot, memory, began_at_s, *why)
         except Exception:  # noqa: BLE001 - one target must not end the work on all others
-            _log.exception("the probe of %s failed: a defect of this program", slot.subject_id)
+            _log.exception("the probe of %s failed: a defect of lifesign", slot.subject_id)
             why = InconclusiveReason.PROBER_FAULT, "the probe failed by a defect of the prober"
             report = self._without_result(slot, memory, began_at_s, *why)
         finally:

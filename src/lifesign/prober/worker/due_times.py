@@ -12,7 +12,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 BOX_SECONDS: Final = 1.0
 MAX_STALE_PLACES: Final = 10_000
-"""Beyond this, no more places may be left behind than there are things."""
+"""Maximum number of stale entries. Above it, they may not outnumber the valid ones."""
 
 
 class Due(Protocol):

@@ -59,7 +59,7 @@ def missed(
     told, count, at_s = [], 0, 0.0
     if ticks is not None:
         count, at_s = ticks
-        told.append(f"{_several(count, 'probe')} due and not made: no prober kept up")
+        told.append(f"{_several(count, 'probe')} due and not made: no prober had the capacity")
     if slot.given_up:
         told.append(f"{_several(slot.given_up, 'result')} lost: the ledger was unreachable")
         count += slot.given_up

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lifesign.prober.worker.witnesses import Witnesses
 
 MAX_ROUNDS: Final = 3
-"""How often one failure waits for a witness, if its second request came too late or failed in another way."""
+"""Maximum number of witness rounds for one failure, if the second request is late or fails in another way."""
 
 _ASKING: Final = frozenset({Ruling.ASK_CANARIES, Ruling.ASK_TARGETS})
 
@@ -51,7 +51,7 @@ class FinishedProbe:
     """Memory before the probe."""
     report: ProbeReport
     began_at_s: float
-    """Since the epoch, by the ledger's calendar."""
+    """Start in seconds since the epoch, by the ledger's calendar."""
     began_s: float
     """On the monotonic clock."""
     ended_s: float

@@ -50,7 +50,7 @@ class Jobs:
         InvalidValue for a name that is taken, and for times that are none.
         """
         if name in self._jobs or len(self._jobs) >= MAX_JOBS:
-            raise InvalidValue("name", name, f"a name of its own, for at most {MAX_JOBS} jobs")
+            raise InvalidValue("name", name, f"a unique name, for at most {MAX_JOBS} jobs")
         if not 1 <= every_seconds < float("inf"):
             raise InvalidValue("every_seconds", every_seconds, "1 or more")
         job = self._jobs[name] = _Job(name, function, is_due=is_due_now)
@@ -94,6 +94,6 @@ class Jobs:
             else:
                 await asyncio.to_thread(job.function)
         except Exception:  # noqa: BLE001 - it comes round again, and the others with it
-            _log.exception("%s failed; it is tried again when it is due", job.name)
+            _log.exception("%s failed; it runs again when it is due", job.name)
         finally:
             job.running = None

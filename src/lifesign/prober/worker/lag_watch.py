@@ -52,5 +52,5 @@ class LagWatch:
         if why is not None:
             _log.error("this prober is slow, timeouts are not measured: %s", why)
         else:
-            _log.warning("this prober is not slow any more")
+            _log.warning("this prober is no longer slow")
         self._turned(why)

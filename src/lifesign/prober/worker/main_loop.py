@@ -37,11 +37,11 @@ from lifesign.prober.worker.waiting_failures import WaitingFailures
 from lifesign.prober.worker.witnesses import Witnesses
 
 OVERDUE_SECONDS: Final = 10.0
-"""A probe that takes so much longer than it may is a defect of ours, and ended."""
+"""Time over the limit after which a probe counts as an internal defect and is ended."""
 GRACE_SECONDS: Final = 5.0
-"""How long running probes may continue once the worker is stopped."""
+"""Time for running probes after the worker gets a signal to end."""
 LAST_REPORT_SECONDS: Final = 10.0
-"""How long the ledger may take for the last results."""
+"""Time for the ledger to take the last results."""
 LEAVE_SECONDS: Final = 5.0
 CENSUS_POLL_SECONDS: Final = 0.2
 """Interval at which a census checks whether it is complete."""
@@ -49,7 +49,7 @@ MIN_OTHERS_POLL_SECONDS: Final = 0.5
 MAX_OTHERS_POLL_SECONDS: Final = 5.0
 """Maximum interval at which a census checks on the other workers once its own shards are done."""
 MAX_REREADS: Final = 3
-"""How often a census reads all shards again if they should be done and are not."""
+"""Maximum number of times that a census reads all shards again if targets are missing."""
 MAX_STALL_SECONDS: Final = 90_000.0
 """A census ends if others hold shards and probed none of what is left for so long.
 
@@ -302,7 +302,10 @@ class ProbeWorker:
             wait_s = others.wait_s(unprobed, self._clock.monotonic_s())
             if others.stalled_s(self._clock.monotonic_s()) > MAX_STALL_SECONDS:
                 _log.error(
-                    "%s could not be counted: another prober holds their shards, and reported none of them",
+                    (
+                        "%s could not be counted: another prober holds their shards, and reported no "
+                        "result of them"
+                    ),
                     pluralize(unprobed or 0, "target"),
                 )
                 return False
@@ -338,7 +341,9 @@ class ProbeWorker:
 
     def _lose(self, numbers: Iterable[int]) -> None:
         lost = [shard for number in numbers if (shard := self._owned_shards.lose(number)) is not None]
-        _log.warning("%d shards belong to other workers now: their results here are void", len(lost))
+        _log.warning(
+            "%d shards belong to other workers now: this worker's results for them are void", len(lost)
+        )
         self._dispatch.note_lost(lost)
 
 

@@ -22,7 +22,7 @@ MAX_QUEUED_BYTES: Final = 134_217_728
 MAX_QUEUED_SECONDS: Final = 900.0
 """Maximum age: older results describe a time that is of no use any more."""
 MAX_UNPACKED: Final = 5_000
-"""Beyond this many, results are kept as JSON also while the ledger merely is slow."""
+"""Number of results above which they are kept as JSON even if the ledger is only slow."""
 _MIN_RESULT_BYTES: Final = 200
 """Overhead of a result that is kept as JSON."""
 

@@ -52,7 +52,7 @@ class Progress:
     """Results that were lost because the ledger was unreachable for too long."""
     is_ledger_unreachable: bool
     slowness: str | None
-    """Why the prober is slow, so that timeouts are not measured; None if it is not."""
+    """Reason why the prober is slow, so that timeouts are not measured; None if it is not slow."""
     has_begun: bool = False
     """Whether the ledger has returned the worker's shards and their targets."""
     backed_off: int | None = None

@@ -91,7 +91,9 @@ class Reporter:
             except LedgerUnreachable as error:
                 if self.outage is None:
                     self.outage = Outage(asyncio.get_running_loop().time(), str(error))
-                    _log.warning("%s: %d results are held (%s)", outage_text(error), len(self._outbox), error)
+                    _log.warning(
+                        "%s: %d results are waiting (%s)", outage_text(error), len(self._outbox), error
+                    )
                 await asyncio.sleep(self._away.wait_s())
 
     async def flush(self) -> None:
@@ -138,7 +140,7 @@ class Reporter:
                 raise
             except Exception as error:  # noqa: BLE001 - one bad result must not hold up all others
                 if len(group) == len(results):
-                    _log.exception("the ledger cannot take a batch: it is handed over in parts")
+                    _log.exception("the ledger refused a batch: it is sent in parts")
                 if len(group) > 1 and bad < MAX_BAD:
                     middle = len(group) // 2
                     groups[:1] = [group[:middle], group[middle:]]
@@ -147,7 +149,7 @@ class Reporter:
                 del groups[0]
                 for result in group:
                     result.give_up()
-                    _log.error("the result of %s is given up: %s", result.slot.subject_id, error)
+                    _log.error("the result of %s is dropped: %s", result.slot.subject_id, error)
 
     async def _report(self, results: Sequence[Result]) -> None:
         by_shard: dict[int, list[Result]] = {}
@@ -171,7 +173,7 @@ class Reporter:
             if (interface := interfaces.get(id(result))) is not None and result.slot.shard.number not in lost:
                 self.interfaces.delivered(result.slot, interface)
         if self.outage is not None:
-            _log.warning("the ledger takes results again")
+            _log.warning("the ledger accepts results again")
         self.outage = None
         self._away.over()
         self._outbox.note_return()

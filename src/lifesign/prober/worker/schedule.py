@@ -15,7 +15,7 @@ from lifesign.prober.worker.due_times import DueTimes
 from lifesign.prober.worker.shards import TargetSlot
 
 MAX_TRIES: Final = 3
-"""How often a census probes a target whose failure does not count."""
+"""Maximum number of probes of a target in a census if its failure does not count."""
 _TICK_SECONDS: Final = 1e-3
 """Less than the time between two ticks, more than rounding moves them."""
 

@@ -65,7 +65,7 @@ class TargetSlot:
         self.kind = entry.kind
         """As a directory states it; None: unknown."""
         self.memory: str | None = None
-        """As JSON; None for nothing."""
+        """Memory as JSON; None without one."""
         self.due_at_s: float | None = None
         """Time of the next probe, since the epoch; None while it is busy, or must not be probed."""
         self.is_busy = False
@@ -73,11 +73,11 @@ class TargetSlot:
         self.is_backed_off = False
         """Whether it counts as being in back-off."""
         self.waited_until_s: float | None = None
-        """Until when its last failure waited for a witness, since the epoch; None if it did not."""
+        """Time until which its last failure waited for a witness, since the epoch; None if it did not."""
         self.given_up = 0
         """Number of its results that could not be reported, and are not yet counted as missed."""
         self.result = _known_by(entry.memory)
-        """Its latest result that told anything, `not_measured` once that is too old; None: never measured."""
+        """Latest measured result; `not_measured` once it is too old, None if there is none."""
         self.measured_at_s = _measured_at_s(entry.memory)
         """Time of its last measurement, by the registry's clock; None if unknown."""
         shard.results[self.result] += 1

@@ -312,7 +312,7 @@ class Witnesses:
         try:
             return await asks.ask(urls, state.name, self._policy.answer_s)
         except Exception:  # noqa: BLE001 - a defect of ours is no evidence against anybody
-            _log.exception("the witnesses of %s cannot be asked: a defect of this program", state.name)
+            _log.exception("the witnesses of %s cannot be requested: a defect of lifesign", state.name)
             return [WitnessReply(reason="a defect of the prober") for _ in urls]
 
     def _note_round(self, state: _Class, replies: Sequence[WitnessReply], *, is_reached: bool) -> None:
@@ -321,7 +321,7 @@ class Witnesses:
         for canary, reply in zip(state.canaries, replies, strict=False):
             if canary.is_answer(reply.status):
                 if canary.url in state.silent_canaries and not is_first:
-                    _log.warning("the canary %s answers now", canary.url)
+                    _log.warning("the canary %s answers again", canary.url)
                 state.silent_canaries.discard(canary.url)
             elif is_first:
                 why = reply.reason or f"HTTP {reply.status}"

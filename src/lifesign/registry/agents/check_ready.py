@@ -24,7 +24,7 @@ class AgentReadiness(BaseModel):
     status: Status
     """The agent is ready if it is `active`."""
     reason: Reason
-    """Why the status changed last."""
+    """Reason of the last status change."""
 
 
 def check_ready(transaction: Transaction, call: Call) -> OperationReply:
@@ -46,7 +46,7 @@ OPERATIONS = (
     Operation(
         method="GET",
         path=READY_AGENT_PATH,
-        summary="Ask whether an agent takes new work, for gateways",
+        summary="Check whether an agent accepts new work, for gateways",
         action=Permission.READ_AGENT,
         function=check_ready,
         is_write=False,

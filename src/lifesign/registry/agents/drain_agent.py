@@ -25,7 +25,7 @@ class Departure(BaseModel):
 
     end_key: Annotated[
         bool,
-        Field(description="Whether the key by which this is asked ends too, if it is the agent's own"),
+        Field(description="Whether the key of this request ends too, if it is the agent's own"),
     ] = False
 
 
@@ -87,7 +87,7 @@ OPERATIONS = (
     Operation(
         method="PATCH",
         path="/api/v1/agents/{agent_id}/status",
-        summary="Let an agent drain, or take it off the list (RFC-0016 5)",
+        summary="Drain an agent, or deregister it (RFC-0016 5)",
         action=Permission.DRAIN,
         function=set_status,
         body=StatusChange,
@@ -98,7 +98,7 @@ OPERATIONS = (
     Operation(
         method="DELETE",
         path="/api/v1/agents/{agent_id}",
-        summary="Take an agent off the list at once, without a drain",
+        summary="Deregister an agent at once, without a drain",
         action=Permission.DEREGISTER,
         function=delete_agent,
         query=Departure,

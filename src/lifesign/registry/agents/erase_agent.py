@@ -93,7 +93,10 @@ OPERATIONS = (
     Operation(
         method="DELETE",
         path="/api/v1/agents/{agent_id}/record",
-        summary="Forget an agent but for its id in the log; its events' payloads give way to their hashes",
+        summary=(
+            "Erase an agent: only its id stays in the log, and payloads of its events are replaced by "
+            "their hashes"
+        ),
         action=Permission.ERASE,
         function=_erase,
         answer=Erasure,

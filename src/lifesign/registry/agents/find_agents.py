@@ -47,11 +47,11 @@ class Listing(Body):
     """Adds the pool's totals to the answer."""
     min_available_capacity: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     max_evidence_age: MaxEvidenceAge | None = None
-    """In seconds: agents whose last measured probe is no older. An agent without one never matches."""
+    """Maximum age of the agents' last measured probe, in seconds. An agent without one never matches."""
     sort: Literal["registered", "least_loaded"] = "registered"
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
     cursor: Cursor | None = None
-    """As the page before gave it, with the same query."""
+    """Cursor of the page before, with the same query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +178,7 @@ OPERATIONS = (
     Operation(
         method="GET",
         path="/api/v1/agents/{agent_id}",
-        summary="Show all that is known of one agent (RFC-0016 6.3)",
+        summary="Show one agent with all details (RFC-0016 6.3)",
         action=Permission.READ_AGENT,
         function=show_agent,
         is_write=False,

@@ -58,7 +58,7 @@ class HeartbeatEndpoint:
             return
         except Exception:  # noqa: BLE001 - one request must not end the server
             _log.exception("a heartbeat failed")
-            await problem(500, "internal", "an error of ours; it was logged")(scope, receive, send)
+            await problem(500, "internal", "internal error, which was logged")(scope, receive, send)
             return
         if isinstance(answer, LifesignError):
             await error_response(answer)(scope, receive, send)

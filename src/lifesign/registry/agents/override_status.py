@@ -53,7 +53,7 @@ class Maintenance(Body):
     seconds: (
         Annotated[float, Field(gt=0, le=MAX_OVERRIDE_SECONDS, allow_inf_nan=False, strict=True)] | None
     ) = None
-    """From now on; exactly one of the two is given."""
+    """Duration from now on; exactly one of the two is given."""
     reason: Name
 
     @model_validator(mode="after")
@@ -66,7 +66,7 @@ class Maintenance(Body):
         """Return its end; InvalidRequest if that is past, or too far ahead."""
         until_s = now_s + (self.seconds or 0.0) if self.until is None else self.until.timestamp()
         if not now_s < until_s <= now_s + MAX_OVERRIDE_SECONDS:
-            expected = f"expected a time ahead, by at most {MAX_OVERRIDE_SECONDS} s"
+            expected = f"expected a time in the future, at most {MAX_OVERRIDE_SECONDS} s away"
             raise InvalidRequest([Finding("not_ahead", "/until", expected)])
         return until_s
 
@@ -272,7 +272,7 @@ OPERATIONS = (
     Operation(
         method="PUT",
         path=_MAINTENANCE,
-        summary="Let nothing take an agent down until a time",
+        summary="Put an agent into maintenance: until its end, no failure takes it down",
         action=Permission.SET_MAINTENANCE,
         function=begin_maintenance,
         body=Maintenance,
@@ -291,7 +291,7 @@ OPERATIONS = (
     Operation(
         method="PUT",
         path=_POOL_MAINTENANCE,
-        summary="Let nothing take the members of a pool down until a time",
+        summary="Put all members of a pool into maintenance",
         action=Permission.SET_MAINTENANCE,
         function=begin_pool_maintenance,
         body=Maintenance,
@@ -310,7 +310,7 @@ OPERATIONS = (
     Operation(
         method="PUT",
         path=_OVERRIDE,
-        summary="Put a verdict in place of the registry's until a time",
+        summary="Override the status of an agent until a time",
         action=Permission.OVERRIDE,
         function=override,
         body=OverrideRequest,

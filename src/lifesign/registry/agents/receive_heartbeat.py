@@ -41,7 +41,7 @@ from lifesign.storage.keys import key_rows
 from lifesign.storage.tasks import leases
 
 MAX_TASKS_NAMED = 100
-"""In one warning, on either side."""
+"""Maximum number of tasks in one warning, on either side."""
 MAX_TASKS_LISTED = 5
 """Maximum of tasks in a reply to the agent: the agent requests the full list."""
 
@@ -192,7 +192,7 @@ def _follow_up(
             (command.drain_timeout_s for command in waiting if command.drain_timeout_s is not None),
             agent.drain_timeout_s,
         )
-        change = with_drain(change, now_s, timeout_s, "the agent says that it drains")
+        change = with_drain(change, now_s, timeout_s, "the agent reports that it drains")
     if agent.status == Status.DRAINING and heartbeat.current_load == 0:
         # It may have done all its work: the next sweep looks.
         agent_rows.set_verdict_due(transaction, {agent.id: now_s})

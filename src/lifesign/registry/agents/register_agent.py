@@ -135,7 +135,7 @@ def begin_incarnation(
     if existing.status in ALIVE:
         if not supersede:
             raise AlreadyRegistered(existing.agent_id, existing.status)
-        existing = _step(transaction, existing, Signal.SUPERSEDED, "superseded by a new life", actor)
+        existing = _step(transaction, existing, Signal.SUPERSEDED, "superseded by a new incarnation", actor)
     now_s = transaction.now_s
     if existing.observed is not None and (slot := Observed.from_json(existing.observed).slot) is not None:
         store_half_hours(transaction, {existing.id: [slot]})
@@ -238,7 +238,7 @@ def _key_for(transaction: Transaction, agent_id: str, call: Call) -> str | None:
 REGISTER_AGENT = Operation(
     method="POST",
     path="/api/v1/agents",
-    summary="Register an agent, or begin its next life (RFC-0016 3)",
+    summary="Register an agent, or start its next incarnation (RFC-0016 3)",
     action=None,
     one_of=(Permission.REGISTER, Permission.RE_REGISTER),
     function=register_agent,

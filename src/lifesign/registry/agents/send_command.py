@@ -90,7 +90,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path="/api/v1/agents/{agent_id}/commands",
-        summary="Let a command wait for an agent's next heartbeat (RFC-0016 5.3)",
+        summary="Queue a command for an agent's next heartbeat (RFC-0016 5.3)",
         action=Permission.SEND_COMMAND,
         function=send_command,
         body=CommandRequest,
@@ -101,7 +101,7 @@ OPERATIONS = (
     Operation(
         method="GET",
         path="/api/v1/agents/{agent_id}/commands",
-        summary="List the commands that wait for an agent",
+        summary="List the queued commands of an agent",
         action=Permission.SEND_COMMAND,
         function=list_commands,
         is_write=False,

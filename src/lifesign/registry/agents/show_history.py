@@ -24,7 +24,7 @@ OPERATIONS = (
     Operation(
         method="GET",
         path="/api/v1/agents/{agent_id}/history",
-        summary="Show how an agent answered, and what it said of itself, over the last day and month",
+        summary="Show an agent's answers and reported health over the last day and month",
         action=Permission.READ_AGENT,
         function=show_history,
         is_write=False,

@@ -30,7 +30,7 @@ def update_agent(transaction: Transaction, call: Call) -> OperationReply:
         raise AgentGone(agent.agent_id, agent.status, agent.incarnation)
     columns = _columns(body)
     if columns.get("card_url", "") is None and agent.monitoring != Monitoring.HEARTBEAT:
-        raise InvalidRequest([Finding("card_url_missing", "/card_url", "monitoring by probes needs one")])
+        raise InvalidRequest([Finding("card_url_missing", "/card_url", "monitoring by probes requires one")])
     changed = {name: value for name, value in columns.items() if value != getattr(agent, name)}
     if "card_url" in changed and probed_agents.has_registered_itself(transaction, agent.agent_id):
         url = probed_agents.url_to_probe(agent.monitoring, changed["card_url"])

@@ -18,7 +18,7 @@ MAX_WAITING = 20_000
 """Maximum of waiting requests; further ones are refused with a retry time."""
 
 GATHER_SECONDS = 0.005
-"""How long a server that is asked by several waits at most between two groups."""
+"""Maximum time between two groups on a server with several callers."""
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -40,7 +40,7 @@ class Batcher(Generic[Asked, Answer]):
         self._waiting: list[tuple[Asked, asyncio.Future[Answer]]] = []
         self._working: asyncio.Task[None] | None = None
         self._expected = 0
-        """How many must wait for a group not to be waited for any longer."""
+        """Number of waiting requests that complete a group."""
         self._is_gathered = asyncio.Event()
 
     async def ask(self, asked: Asked) -> Answer:
@@ -50,7 +50,7 @@ class Batcher(Generic[Asked, Answer]):
         disconnects undoes nothing.
         """
         if len(self._waiting) >= MAX_WAITING:
-            raise StoreUnavailable("too many requests wait for the database")
+            raise StoreUnavailable("too many requests are waiting for the database")
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((asked, answer))
         if len(self._waiting) == self._expected:

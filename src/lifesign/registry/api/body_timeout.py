@@ -9,7 +9,7 @@ from types import TracebackType
 from lifesign.registry.errors import BodyTooSlow
 
 MAX_BODY_SECONDS = 30.0
-"""For the whole of a request's body."""
+"""Time limit for the whole of a request's body."""
 CHECK_SECONDS = 1.0
 """A body may take so much longer before it is noticed."""
 

@@ -90,7 +90,7 @@ class OperationDispatcher:
         except Exception:  # noqa: BLE001 - one request must not end the server
             # Whatever it is, it is ours: the caller gets no word of it, the log all of it.
             _log.exception("%s %s failed", operation.method, operation.path)
-            return problem(500, "internal", "an error of ours; it was logged")
+            return problem(500, "internal", "internal error, which was logged")
 
     async def _reply(self, operation: Operation, request: Request) -> OperationReply | LifesignError:
         sent_after_s = self.pauses.sent_after_s(time.monotonic())
@@ -216,7 +216,7 @@ class OperationDispatcher:
         except ValueError as error:
             raise BodyNotJson(str(error)) from None
         if _has_infinity(parsed):
-            raise BodyNotJson("a number is larger than any that can be stored")
+            raise BodyNotJson("a number is too large to be stored")
         _check_members(body)
         return parsed
 
@@ -320,11 +320,11 @@ def checked_query(model: type[BaseModel], request: Request) -> BaseModel:
     given = query_of(request)
     repeated = [name for name, value in given.items() if isinstance(value, list)][:MAX_FAULTS]
     if repeated:
-        expected = "expected at most once; several values are separated by commas"
+        expected = "expected at most once; separate several values by commas"
         raise InvalidRequest([Finding("repeated", json_pointer(name), expected) for name in repeated])
     empty = [name for name in model.model_fields if given.get(name) == ""]
     if empty:
-        expected = "expected a value; leave the name out if you have none"
+        expected = "expected a value; omit the parameter if you have none"
         raise InvalidRequest([Finding("empty", json_pointer(name), expected) for name in empty])
     return checked(model, given)
 

@@ -83,7 +83,7 @@ class DeadlineDatabase:
             return running.result()
         self._going_on.add(running)
         running.add_done_callback(self._forget)
-        consequence = "what was asked for may be done all the same"
+        consequence = "the change may be made nevertheless"
         if turn.acquire(blocking=False):
             running.cancel()
             consequence = "nothing was changed"
@@ -94,4 +94,4 @@ class DeadlineDatabase:
         self._going_on.discard(ended)
         failure = None if ended.cancelled() else ended.exception()
         if not isinstance(failure, LifesignError | None):
-            _log.error("a request failed after it was answered", exc_info=failure)
+            _log.error("a request failed after it had been answered", exc_info=failure)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 OF_PROGRAMS: Final = ("/api/", "/dialects/", "/.well-known/")
-"""Below these no page is ever looked for."""
+"""Paths below which no page is looked for."""
 _CODES: Final[Mapping[int, str]] = {404: "not_found", 405: "method_not_allowed"}
 _TEXTS: Final[Mapping[int, str]] = {
     404: "There is no page at this address.",

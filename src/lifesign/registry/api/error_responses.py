@@ -15,7 +15,7 @@ from lifesign.registry import errors
 from lifesign.serving.error_body import RETRY_SECONDS, problem
 from lifesign.storage import errors as storage_errors
 
-INTERNAL_ERROR_TEXT = "an error of ours; it was logged"
+INTERNAL_ERROR_TEXT = "internal error, which was logged"
 
 _log = logging.getLogger("lifesign.registry")
 

@@ -38,7 +38,7 @@ class Call:
     body: BaseModel | None
     query: BaseModel | None
     headers: Mapping[str, str]
-    """By their names in lower case; see `headers_in`."""
+    """Headers by their names in lower case; see `headers_in`."""
     digest: bytes = field(repr=False)
     """Digest of the caller's key."""
     prefetched: Any = None
@@ -107,7 +107,7 @@ class Operation:
     method: str
     path: str
     summary: str
-    """For people, in the OpenAPI document."""
+    """Summary for people, in the OpenAPI document."""
     action: Permission | None
     """Permission that the caller needs: for the agent of the path, or for any agent.
 

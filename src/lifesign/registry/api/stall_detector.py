@@ -11,11 +11,11 @@ from typing import Final
 
 INTERVAL_SECONDS: Final = 0.25
 MIN_PAUSE_SECONDS: Final = 0.75
-"""Between two beats; less is how a busy process goes on."""
+"""Minimum time between two beats that is a stall; shorter times occur in a busy process."""
 SETTLE_SECONDS: Final = 10.0
-"""After a pause, in which what waited is read."""
+"""Time after a stall in which waiting requests are read."""
 MAX_STALLS: Final = 16
-"""Maximum of remembered stalls: no more fit into the time in which they matter."""
+"""Maximum number of stalls that are kept; no more fit into the time in which they matter."""
 
 
 class StallDetector:

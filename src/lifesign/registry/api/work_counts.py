@@ -44,7 +44,7 @@ class WorkKind(StrEnum):
     """Requests that were refused because their key asks too often."""
     SWEEPS = "sweeps"
     SWEEP_NS = "sweep_ns"
-    """How long they took, in nanoseconds."""
+    """Duration of sweeps, in nanoseconds."""
     SWEEPS_FAILED = "sweeps_failed"
     DELIVERED = "delivered"
     """Batches that a webhook took."""

@@ -66,7 +66,7 @@ def restore(
     """
     header = backup_file.check(file)
     if header.revision != schema.newest_revision():
-        why = f"its tables are of revision {header.revision}, this version's of {schema.newest_revision()}"
+        why = f"its tables have revision {header.revision}, those of this version {schema.newest_revision()}"
         raise InvalidBackup(str(file), why)
     schema.upgrade(transaction)
     all_rows.lock_all(transaction)

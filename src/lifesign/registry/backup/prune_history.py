@@ -46,7 +46,7 @@ KEEP_TASKS_DAYS = 90
 KEEP_IMPORTS_DAYS = 30
 """Retention of finished imports."""
 UPLOAD_DAYS = 1
-"""How long the next page of a list may take to come."""
+"""Days after which an upload without a further page is dropped."""
 
 CHUNK = 2_000
 """Number of rows that one transaction deletes."""
@@ -57,7 +57,7 @@ TASKS_AT_ONCE = 200
 TARGETS_AT_ONCE = 10_000
 """Number of targets whose changes one transaction prunes."""
 MAX_STEPS = 10_000
-"""In one go; the next one goes on."""
+"""Maximum number of steps per run; the next run continues."""
 
 _log = logging.getLogger("lifesign.registry")
 
@@ -78,7 +78,7 @@ class HistoryPruner:
             except StoreUnavailable as error:
                 _log.warning("nothing is pruned: %s", error)
             except Exception:  # noqa: BLE001 - whatever fails, the next round comes
-                _log.exception("pruning failed; it is tried again")
+                _log.exception("pruning failed; it runs again later")
             await asyncio.sleep(ROUND_SECONDS)
 
     async def tidy_up(self) -> None:

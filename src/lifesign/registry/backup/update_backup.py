@@ -17,7 +17,7 @@ from lifesign.storage.maintenance.backup_file import BackupHeader
 
 DATABASE = "older.db"
 BACKUP = "updated.gz"
-"""In the directory that is given."""
+"""Name of the file in the given directory."""
 
 
 def check(file: Path) -> BackupHeader:
@@ -25,7 +25,7 @@ def check(file: Path) -> BackupHeader:
     header = backup_file.check(file)
     if header.revision not in schema.known_revisions():
         why = (
-            f"its tables are of revision {header.revision}, this version knows none above "
+            f"its tables have revision {header.revision}, this version supports at most "
             f"{schema.newest_revision()}: install the newer version"
         )
         raise InvalidBackup(str(file), why)
@@ -45,7 +45,7 @@ async def updated(file: Path, directory: Path) -> Path:
     except RowRefused as error:
         raise InvalidBackup(str(file), str(error)) from error
     except (StoreUnavailable, BackupFailed) as error:
-        raise StoreUnavailable(f"{file} cannot be brought up to date in {directory}: {error}") from error
+        raise StoreUnavailable(f"{file} cannot be migrated in {directory}: {error}") from error
     finally:
         await database.close()
     return current

@@ -73,8 +73,10 @@ class Archivist:
         else:
             if left:
                 _log.warning(
-                    "events of %d erased agents may still be in archived files that are damaged, in use, "
-                    "or not in %s", left, self._directory.absolute(),
+                    (
+                        "events of %d erased agents may still be in archive files that are damaged, in "
+                        "use, or not in %s"
+                    ), left, self._directory.absolute(),
                 )  # fmt: skip
 
 

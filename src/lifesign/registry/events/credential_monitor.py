@@ -21,7 +21,7 @@ from lifesign.storage.errors import StoreUnavailable
 CHECK_SECONDS: Final = 1.0
 """Interval of checks: a client with a revoked credential is disconnected about a second later."""
 MAX_UNKNOWN_SECONDS: Final = 5.0
-"""How long a result is valid while the database is unreachable; then all clients are disconnected."""
+"""Time for which a result is valid while the database is unreachable. Then all clients are disconnected."""
 
 _log = logging.getLogger("lifesign.registry")
 
@@ -82,7 +82,7 @@ class CredentialMonitor:
                     self._wake()
                 continue
             except Exception:  # noqa: BLE001 - it is logged, and those who follow are let go in time
-                _log.exception("it cannot be seen who may still follow")
+                _log.exception("the keys of streams cannot be checked")
                 self._wake()
                 continue
             self._known_at_s = begun_at_s

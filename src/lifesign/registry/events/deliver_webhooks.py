@@ -36,11 +36,11 @@ MAX_EVENTS = 100
 MAX_BATCH_BYTES = 1_048_576
 """Maximum size of a batch of more than one event."""
 MAX_DELIVERIES = 16
-"""At once, per server process: one endpoint that hangs holds up none of the others."""
+"""Maximum number of concurrent deliveries per server process: an endpoint that hangs delays no other."""
 CLAIM_SECONDS = 60.0
-"""How long a dead process's webhooks wait for another one. A batch takes less, or it would come twice."""
+"""Time after which the webhooks of a dead process pass to another one. A batch takes less time."""
 POLL_SECONDS = 0.5
-"""Between two looks for webhooks that are due: another try, or what a dead process has left."""
+"""Interval at which due webhooks are looked for: retries, and those of a dead process."""
 MIN_WAIT_SECONDS = 0.05
 MAX_ERROR_CHARACTERS = 256
 COURIER = OwnActor.COURIER.value
@@ -75,7 +75,7 @@ class WebhookCourier:
                 except StoreUnavailable:
                     _log.debug("webhooks are paused: the database is unreachable")
                 except Exception:  # noqa: BLE001 - it is logged
-                    _log.exception("webhooks could not be looked for")
+                    _log.exception("webhooks could not be read")
                 if position is None:
                     await asyncio.sleep(POLL_SECONDS)
                 else:
@@ -144,7 +144,7 @@ class _Message:
     """One delivery: the same id and events in every attempt."""
 
     webhook: StoredWebhook
-    """As it is stored now: secrets may have been rotated since it was claimed."""
+    """Webhook as it is stored now: its secrets may have been rotated since the claim."""
     id: str
     events: Sequence[Event]
     sequence: int

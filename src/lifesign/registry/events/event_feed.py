@@ -24,7 +24,7 @@ MAX_PAGE = 100
 RETRY_SECONDS = 1.0
 """Interval of attempts while the database is unreachable."""
 LINGER_SECONDS = 5.0
-"""How long new events are read after the last client has left."""
+"""Time for which new events are read after the last client has left."""
 
 _log = logging.getLogger("lifesign.registry")
 
@@ -70,7 +70,7 @@ class EventFeed:
         """Number of times that the log was replaced by another one; clients from before must start again."""
         self._changed = asyncio.Event()
         self._waiting = 0
-        """How many wait for events."""
+        """Number of clients that wait for events."""
         self._left_s = 0.0
         """When the last of them went, by the loop's clock."""
         self._is_wanted = asyncio.Event()

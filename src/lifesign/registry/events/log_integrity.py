@@ -23,7 +23,7 @@ ROUND_SECONDS = 3_600.0
 RETRY_SECONDS = 60.0
 """Wait until the next round if the database is unreachable, or another process of this server runs one."""
 PAUSE_RATIO = 20.0
-"""After a page nothing is read for so many times as long as it took: a round takes a twentieth of a core."""
+"""Pause after a page as a multiple of its duration: a check takes a twentieth of a core."""
 MIN_PAUSE_SECONDS = 0.01
 
 _log = logging.getLogger("lifesign.registry")
@@ -59,7 +59,7 @@ class LogWatch:
             try:
                 checkpoint, is_over = await self._database.read(_page(checkpoint))
             except BrokenChain as fault:
-                _log.error("the event log is not as it was written: %s", fault)
+                _log.error("the event log was changed: %s", fault)
                 is_sound, is_over = False, True
             else:
                 await asyncio.sleep(max(MIN_PAUSE_SECONDS, PAUSE_RATIO * (time.monotonic() - began_s)))
@@ -85,7 +85,7 @@ def _page(after: Checkpoint | None) -> Callable[[Transaction], tuple[Checkpoint,
             checkpoint = link_stored(checkpoint, event, agent_id)
         is_over = len(page) < event_log.PAGE
         if is_over and checkpoint != event_log.head(transaction).last:
-            raise BrokenChain(checkpoint.sequence + 1, "the log ends before its head says")
+            raise BrokenChain(checkpoint.sequence + 1, "the log ends before the end that its head records")
         return checkpoint, is_over
 
     return check

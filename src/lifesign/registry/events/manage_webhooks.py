@@ -29,7 +29,7 @@ MAX_WEBHOOKS = 100
 SECRET_BYTES = 32
 """Size of a new secret."""
 OVERLAP_SECONDS = 86_400
-"""How long a rotated secret signs beside its successor, unless the caller says otherwise."""
+"""Default time for which a rotated secret signs beside its successor."""
 MAX_OVERLAP_SECONDS = 7 * 86_400
 
 
@@ -48,7 +48,7 @@ class SecretRotation(Body):
     """Body of a rotation of a webhook's secret."""
 
     overlap_seconds: Annotated[float, Field(ge=0, le=MAX_OVERLAP_SECONDS, strict=True)] = OVERLAP_SECONDS
-    """How long deliveries are signed with both secrets; 0 if the old one is known to others."""
+    """Time for which deliveries are signed with both secrets; 0 if the old one has leaked."""
 
 
 class WebhookRecord(BaseModel):
@@ -63,7 +63,7 @@ class WebhookRecord(BaseModel):
     delivered_sequence: int
     """Up to here nothing is missing."""
     failures: int
-    """In a row; 0 after a success."""
+    """Failures in a row; 0 after a success."""
     failing_since: Time | None
     last_error: str | None
     next_try_at: Time | None
@@ -71,7 +71,7 @@ class WebhookRecord(BaseModel):
     is_disabled: bool
     """Deliveries failed for three days, or the receiver answered 410. Create the webhook again."""
     previous_secret_expires_at: Time | None
-    """Until then deliveries are signed with the secret from before the rotation too; absent otherwise."""
+    """Time until which deliveries are also signed with the secret before the rotation; absent otherwise."""
 
 
 class CreatedWebhook(WebhookRecord):
@@ -92,7 +92,7 @@ class WebhookBatch(BaseModel):
 
     webhook_id: str
     events: list[Event]
-    """At least one, in the order of their sequence."""
+    """Events, at least one, in the order of their sequence."""
 
 
 class WebhookDelivery(BaseModel):
@@ -219,7 +219,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path="/api/v1/webhooks",
-        summary="Send events to a URL: signed, in order, at least once",
+        summary="Create a webhook: events are sent to a URL, signed, in order, at least once",
         action=Permission.MANAGE_WEBHOOKS,
         function=create_webhook,
         body=NewWebhook,
@@ -239,7 +239,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path="/api/v1/webhooks/{webhook_id}/rotate",
-        summary="Replace a webhook's secret; both sign for a while",
+        summary="Replace a webhook's secret; both sign deliveries for a while",
         action=Permission.MANAGE_WEBHOOKS,
         function=rotate_webhook_secret,
         body=SecretRotation,

@@ -100,7 +100,7 @@ def check_position(after: int, last_sequence: int) -> None:
     It may have been there: before the database was restored from an older copy.
     """
     if after > last_sequence:
-        expected = f"the log ends at {last_sequence}; was an older copy of it restored?"
+        expected = f"the log ends at {last_sequence}; an older copy of it may have been restored"
         raise InvalidRequest([Finding("ahead_of_log", "/after", expected)])
 
 

@@ -16,7 +16,7 @@ from lifesign.http.failures import FAILURES
 from lifesign.http.guarded_sessions import GuardedSessions
 
 SEND_SECONDS = 15.0
-"""From the look-up of the name to the status. Standard Webhooks recommends 15 to 30 s."""
+"""Time limit from the name's lookup to the status. Standard Webhooks recommends 15 to 30 s."""
 MAX_RETRY_AFTER_DIGITS = 9
 
 
@@ -27,7 +27,7 @@ class Sent:
     status: int | None
     """None if there was no answer."""
     error: str | None
-    """In words, without the URL: it may hold a secret. None if the status is 200 to 299."""
+    """Error in words, without the URL, which may contain a secret. None if the status is 200 to 299."""
     retry_after_s: float | None = None
     """`Retry-After` in seconds; None if it is absent, or a date."""
 

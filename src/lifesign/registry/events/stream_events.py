@@ -40,13 +40,13 @@ MAX_STREAMS = 1_000
 """Per server process."""
 MAX_STREAMS_OF_KEY = 100
 PING_SECONDS = 10.0
-"""Between two signs of life where nothing happens; proxies close what is silent for a minute."""
+"""Interval of comments without events. Proxies close connections that are silent for a minute."""
 SEND_SECONDS = 20.0
-"""How long a reader may take for one event."""
+"""Time limit for a client to receive one event."""
 END_SECONDS = 2.0
-"""How long a stream may take to end well once the server is asked to stop."""
+"""Time for a stream to end after the server gets a signal to end."""
 WAIT_SECONDS = 10.0
-"""After which a key with too many streams may ask again."""
+"""Time after which a key with too many streams may try again."""
 MAX_DIGITS = 20
 """Maximum of digits of a `Last-Event-ID`."""
 
@@ -67,7 +67,7 @@ class EventStreams:
         self._dispatcher = dispatcher
         self.feed = feed
         self.open: Counter[bytes] = Counter()
-        """How many streams there are, by the digest of the key."""
+        """Number of streams by the digest of the key."""
         self.standing = CredentialMonitor(dispatcher.database, _still_valid, feed.wake)
 
     @property
@@ -179,7 +179,7 @@ class _CountingStream(EventSourceResponse):
             with self._standing.following(self._digest.hex()):
                 await super().__call__(scope, receive, send)
         except SendTimeoutError:
-            _log.info("a reader of events took nothing for %g s", SEND_SECONDS)
+            _log.info("a client of an event stream received nothing for %g s", SEND_SECONDS)
         finally:
             self._open_streams[self._digest] -= 1
             if not self._open_streams[self._digest]:

@@ -15,18 +15,18 @@ class LogReport:
     """Result of a check of the whole log."""
 
     events: int
-    """How many are in the database."""
+    """Number of events in the database."""
     erased: int
-    """How many events have lost their payload, in the database or before they were archived."""
+    """Number of events whose payload was erased, in the database or before they were archived."""
     archive_erasures: int
     """Number of erased agents of which archived files may still contain events."""
     agents: int
-    """How many the log knows of."""
+    """Number of agents in the log."""
     leases: int
-    """How many resources the log knows of."""
+    """Number of resources in the log."""
     tasks: int
     keys: int
-    """How many the log knows of."""
+    """Number of agents in the log."""
     archived: Checkpoint
     """End of the archived files and start of the database."""
     last: Checkpoint
@@ -35,9 +35,11 @@ class LogReport:
     A copy of this checkpoint elsewhere proves later that the log was truncated or rewritten.
     """
     fault: str | None
-    """Why the rest was not looked at; None if all was."""
+    """Reason why the rest was not checked; None if everything was."""
     differences: tuple[str, ...]
-    """Between what the log says and what is stored, at most `replay.MAX_DIFFERENCES`; empty after a fault."""
+    """Differences between the log and the stored state, at most `replay.MAX_DIFFERENCES`; empty after a
+    fault.
+    """
 
     @property
     def is_good(self) -> bool:
@@ -61,7 +63,7 @@ def verify_log(transaction: Transaction) -> LogReport:
     except (BrokenChain, ImpossibleEvent) as error:
         fault = str(error)
     if fault is None and checkpoint != head.last:
-        fault = str(BrokenChain(checkpoint.sequence + 1, "the log ends before its head says"))
+        fault = str(BrokenChain(checkpoint.sequence + 1, "the log ends before the end that its head records"))
     differences: list[str] = []
     if fault is None:
         try:
@@ -74,7 +76,7 @@ def verify_log(transaction: Transaction) -> LogReport:
             )
         except (TypeError, ValueError) as error:
             # The content was not written by this software.
-            differences = [f"what is stored cannot be read: {error}"]
+            differences = [f"the stored state cannot be read: {error}"]
     return LogReport(
         events=checkpoint.sequence - head.archived.sequence,
         erased=replay.erased_events,

@@ -67,19 +67,23 @@ class NewKey(Body):
     expires_in_seconds: Lifetime | None = None
     """None: it is good until it is revoked."""
     max_workers: MaxWorkers | None = None
-    """How many workers may probe with a prober's key at a time; None: as `prober_workers` of the server."""
+    """Maximum number of workers that may probe with a prober's key at a time; None: `prober_workers` of the
+    server.
+    """
 
     @model_validator(mode="after")
     def _belongs_to_whom_it_may(self) -> Self:
         if self.max_workers is not None and self.role is not Role.PROBER:
             raise PydanticCustomError(
-                "max_workers_unexpected", "expected no max_workers but for keys of probers"
+                "max_workers_unexpected", "expected max_workers only for keys of probers"
             )
         if self.role is Role.AGENT and self.agent_id is None:
-            raise PydanticCustomError("agent_id_missing", "expected the agent_id whose own an agent key is")
+            raise PydanticCustomError(
+                "agent_id_missing", "expected the agent_id of the agent to which the key belongs"
+            )
         if self.agent_id is not None and self.role not in _OF_AN_AGENT:
             raise PydanticCustomError(
-                "agent_id_unexpected", "expected no agent_id but for keys of agents and coordinators"
+                "agent_id_unexpected", "expected agent_id only for keys of agents and coordinators"
             )
         return self
 
@@ -88,14 +92,14 @@ class KeyLimits(Body):
     """New limits of a key."""
 
     max_workers: MaxWorkers | None
-    """As of a new key. Workers that probe with it already go on."""
+    """Maximum for new workers. Workers that probe with the key already continue."""
 
 
 class KeyRotation(Body):
     """Body of a key rotation."""
 
     overlap_seconds: Annotated[float, Field(ge=0, le=MAX_OVERLAP_SECONDS, strict=True)] = OVERLAP_SECONDS
-    """How long the old key is good beside the new one, if its own time is not over before."""
+    """Time for which the old key stays valid, unless it expires before."""
     expires_in_seconds: Lifetime | None = None
     """Lifetime of the new key; None: the lifetime of the old one."""
 
@@ -106,7 +110,7 @@ class KeyListing(Body):
     role: Role | None = None
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
     cursor: Cursor | None = None
-    """As the page before gave it."""
+    """Cursor of the page before."""
 
 
 class KeyRecord(BaseModel):
@@ -120,9 +124,9 @@ class KeyRecord(BaseModel):
     expires_at: Time | None
     revoked_at: Time | None
     max_workers: int | None = None
-    """How many workers may probe with it at a time; absent: as `prober_workers` of the server."""
+    """Maximum number of workers that may probe with it at a time; absent: `prober_workers` of the server."""
     is_valid: bool
-    """At the time of the answer."""
+    """Whether the key was valid at the time of the answer."""
     is_suspended: bool
     """Whether it is refused since a restore did not know its state, until it is confirmed."""
 
@@ -139,7 +143,7 @@ class KeyList(BaseModel):
     keys: list[KeyRecord]
     total: int
     cursor: str | None
-    """For the next page; absent on the last one."""
+    """Cursor of the next page; absent on the last one."""
 
 
 def create_key(transaction: Transaction, new: NewKey, actor: str) -> tuple[StoredKey, str]:
@@ -368,7 +372,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path="/api/v1/keys",
-        summary="Create a key; it is shown in this answer alone",
+        summary="Create a key; only this answer contains it",
         action=Permission.MANAGE_KEYS,
         function=_create,
         body=NewKey,
@@ -388,7 +392,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path="/api/v1/keys/{key_id}/rotate",
-        summary="Replace a key by a new one; both are good for a while",
+        summary="Replace a key by a new one; both are valid for a while",
         action=Permission.MANAGE_KEYS,
         function=_rotate,
         body=KeyRotation,
@@ -399,7 +403,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path="/api/v1/keys/{key_id}/confirm",
-        summary="Accept a key again that a restore has suspended",
+        summary="Confirm a key that a restore has suspended",
         action=Permission.MANAGE_KEYS,
         function=_confirm,
         answer=KeyRecord,
@@ -408,7 +412,7 @@ OPERATIONS = (
     Operation(
         method="PATCH",
         path="/api/v1/keys/{key_id}",
-        summary="Change how many workers may probe with a key at a time",
+        summary="Change the maximum number of workers that may probe with a key at a time",
         action=Permission.MANAGE_KEYS,
         function=_limit,
         body=KeyLimits,

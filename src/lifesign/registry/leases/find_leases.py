@@ -41,7 +41,7 @@ class LeaseListing(Body):
     """Also the last lease of each resource that is free now."""
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
     cursor: Cursor | None = None
-    """As the page before gave it, with the same query."""
+    """Cursor of the page before, with the same query."""
 
 
 def list_leases(transaction: Transaction, call: Call) -> OperationReply:

@@ -75,7 +75,7 @@ class LeaseEndpoint:
             return
         except Exception:  # noqa: BLE001 - one request must not end the server
             _log.exception("a request for a lease failed")
-            await problem(500, "internal", "an error of ours; it was logged")(scope, receive, send)
+            await problem(500, "internal", "internal error, which was logged")(scope, receive, send)
         else:
             if isinstance(answer, LifesignError):
                 await error_response(answer)(scope, receive, send)

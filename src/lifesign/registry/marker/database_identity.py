@@ -31,7 +31,7 @@ class KnownIdentity:
     file: Path
     marker: DatabaseMarker | None
     damage: str = ""
-    """Why there is no marker although there is a file."""
+    """Reason why there is no marker although there is a file."""
 
     @classmethod
     def read(cls, file: MarkerFile) -> "KnownIdentity":
@@ -118,7 +118,7 @@ def _in_words(found: Mismatch, marker: DatabaseMarker, state: DatabaseState) -> 
             missing = _log_position(marker.head, marker.epoch)
             return f"it ends at {_log_position(state.head, state.epoch)}, and {missing} was committed"
         case _:
-            return f"its event {marker.head.sequence} is not the one that was committed"
+            return f"its event {marker.head.sequence} differs from the one that was committed"
 
 
 def _log_position(head: Checkpoint, epoch: int) -> str:

@@ -47,7 +47,7 @@ def state_directory(given: Path | None, environment: Mapping[str, str] = os.envi
     try:
         return state_home(environment) / "databases"
     except RuntimeError:
-        raise InvalidValue("state_dir", None, "a directory, since this user has no home") from None
+        raise InvalidValue("state_dir", None, "a directory, since this user has no home directory") from None
 
 
 def sqlite_path(url: URL) -> Path | None:

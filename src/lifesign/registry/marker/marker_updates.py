@@ -27,11 +27,11 @@ from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
 from lifesign.storage.maintenance import database_states
 
 TRACK_SECONDS = 2.0
-"""Between two comparisons. With the time that one takes, a marker is written within 5 s after a commit."""
+"""Time between two comparisons. With their duration, a marker is written within 5 s after a commit."""
 LAST_SECONDS = 2.0
-"""How long the first and the last comparison may delay the start and the end of a process."""
+"""Maximum delay of a process's start and end by the first and the last comparison."""
 WARN_AGAIN_SECONDS = 60.0
-"""Between two lines in the log that say that the marker cannot be written."""
+"""Interval of log lines about a marker that cannot be written."""
 
 _log = logging.getLogger("lifesign.registry")
 
@@ -121,7 +121,7 @@ class MarkerTracker:
             await self._database.write(lambda transaction: _compared(transaction, known))
         except DatabaseMismatch as error:
             self._database.writes.mismatch = error.mismatch
-            _log.error("%s; docs/operating.md, section 10, says how to go on", error)
+            _log.error("%s; see docs/operating.md, section 10", error)
             raise DatabaseReplaced(error.mismatch) from None
 
     async def _within(self, most_s: float, *, is_last: bool = False) -> None:

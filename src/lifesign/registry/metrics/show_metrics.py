@@ -38,7 +38,7 @@ METRICS_PATH: Final = "/metrics"
 COUNT_AGAIN_SECONDS: Final = 5.0
 """Minimum age at which values of the database are counted again."""
 PAUSE_RATIO: Final = 30.0
-"""For so many times as long as counting took it is not counted again: a thirtieth of one reader's time."""
+"""Pause after a count as a multiple of its duration: counting takes a thirtieth of one reader's time."""
 MAX_ACCEPT_CHARACTERS: Final = 1_024
 REMEMBER_SECONDS: Final = 300.0
 """While the database is unreachable, a client that was authenticated so recently is accepted."""

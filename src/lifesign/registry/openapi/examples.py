@@ -21,7 +21,7 @@ EXAMPLES_IN_PATH = MappingProxyType({
     "task_id": "task_01kgxw0f7t3v2m9q8s4r5n6b01",
     "call_id": "call-1",
 })  # fmt: skip
-"""By the name of the parameter."""
+"""Examples by the name of the path parameter."""
 
 _OF_RUN = MappingProxyType({"run_id": "run_01kgxw0f7t3v2m9q8s4r5n6b02", "fencing_token": 4294967297})
 EXAMPLES: Mapping[str, Any] = MappingProxyType({

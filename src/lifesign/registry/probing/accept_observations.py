@@ -411,7 +411,7 @@ def _find_agents(
         else:
             known.agents[subject_id] = begin_incarnation(transaction, agent, body, MONITOR, supersede=False)
     if new:
-        added = add_agents(transaction, new, MONITOR, "its first sign of life")
+        added = add_agents(transaction, new, MONITOR, "its first liveness signal")
         known.agents.update((agent.agent_id, agent) for agent in added)
 
 
@@ -491,7 +491,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path="/api/v1/observations",
-        summary="Report what a prober has seen, as one batch",
+        summary="Report a batch of observations of a prober",
         action=Permission.REPORT_OBSERVATIONS,
         function=accept_observations,
         body=ObservationBatch,

@@ -74,7 +74,7 @@ MAX_PROBERS = SHARDS
 """Maximum of living workers: more would have no shard."""
 MAX_SHOWN = MAX_PROBERS
 COMPANIONS_S = 60.0
-"""After a worker joined, for which its companions count: those that begin with it have joined by then."""
+"""Time after a worker joined for which its companions count; they have joined by then."""
 MAX_CLAIM_BYTES = 131_072
 """Maximum size of a body that names all shards."""
 
@@ -314,7 +314,7 @@ def _report_offset(holder: str, before_s: float | None, offset_s: float | None, 
     if is_wrong(offset_s) and not is_wrong(before_s):
         _log.warning("the clock of prober %s differs from the database's by %.0f s", holder, offset_s)
     elif is_wrong(before_s) and not is_wrong(offset_s):
-        _log.info("the clock of prober %s is right again", holder)
+        _log.info("the clock of prober %s agrees with the database's again", holder)
 
 
 def _living_workers(transaction: Transaction, living: Sequence[StoredProber]) -> dict[str, LivingWorker]:
@@ -442,7 +442,7 @@ OPERATIONS = (
     Operation(
         method="GET",
         path=PATH,
-        summary="List who probes, and which shards hold anything new",
+        summary="List probers, and the shards with changes",
         action=Permission.READ_TARGETS,
         function=show_shards,
         is_write=False,
@@ -452,7 +452,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path=f"{PATH}/claim",
-        summary="Say that a prober's worker lives, and take its share of the shards",
+        summary="Renew a worker of a prober, and claim its share of the shards",
         action=Permission.LEASE_SHARDS,
         function=claim_shards,
         body=ShardClaimRequest,

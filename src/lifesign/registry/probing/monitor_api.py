@@ -199,7 +199,7 @@ OPERATIONS = (
     Operation(
         method="GET",
         path=PATH,
-        summary="Show whether silence is believed, and of which agents nothing is known",
+        summary="Show the state of the monitor: suspensions, and agents without evidence",
         action=Permission.READ_MONITOR,
         function=show_monitor,
         is_write=False,
@@ -208,7 +208,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path=f"{PATH}/release",
-        summary="End the suspension of verdicts by silence",
+        summary="End the suspension of verdicts",
         action=Permission.RELEASE_SUSPENSION,
         function=release_suspension,
         query=MonitorRelease,
@@ -217,7 +217,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path=f"{PATH}/confirm",
-        summary="Confirm that a network class, or one agent, may be down: its failures need no witness",
+        summary="Confirm that a network class or an agent may be down: its failures need no witness",
         action=Permission.CONFIRM_OUTAGE,
         function=confirm_outage,
         body=Confirmation,

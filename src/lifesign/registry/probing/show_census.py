@@ -66,7 +66,7 @@ class HostQuery(Body):
     run: Annotated[str, StringConstraints(pattern=RUN_PATTERN)] | None = None
     """A pass: results up to its end do not age."""
     cursor: Cursor | None = None
-    """As the page before gave it, with the same query."""
+    """Cursor of the page before, with the same query."""
 
 
 def show_census(transaction: Transaction, call: Call) -> OperationReply:
@@ -217,7 +217,7 @@ OPERATIONS = (
     Operation(
         method="GET",
         path=PATH,
-        summary="Count targets by their last result, and probes by how they ended",
+        summary="Count targets by their last result, and probes by their result",
         action=Permission.READ_TARGETS,
         function=show_census,
         is_write=False,
@@ -237,7 +237,7 @@ OPERATIONS = (
     Operation(
         method="PUT",
         path=f"{PATH}/runs/{{run_id}}",
-        summary="Note that a pass over all targets has begun, or is over",
+        summary="Record that a pass over all targets has begun or ended",
         action=Permission.REPORT_OBSERVATIONS,
         function=put_run,
         prefetch=_count_before,

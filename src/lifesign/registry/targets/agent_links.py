@@ -66,4 +66,4 @@ def _refusal(url: str, allowed: Sequence[Network]) -> str | None:
     refused = vet_url(url, allowed)
     if not isinstance(refused, AddressRefused):
         return None
-    return f"the registry does not look for it: {refused.reason} (webhook_networks allow private networks)"
+    return f"the registry does not look for it: {refused.reason} (webhook_networks allows private networks)"

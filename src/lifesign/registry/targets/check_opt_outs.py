@@ -28,12 +28,12 @@ from lifesign.storage.targets import opt_outs
 from lifesign.storage.targets.opt_outs import StoredOptOut
 
 ROUND_SECONDS = 5.0
-"""Between two rounds: a request that has just arrived does not wait for long."""
+"""Time between two rounds: a new request does not wait for long."""
 CHECK_SECONDS = 600.0
 """Interval of checks of one origin, unless a new request comes."""
 GET_SECONDS = 10.0
 MAX_CHECKS = 10
-"""At once, per server process."""
+"""Maximum number of concurrent checks per server process."""
 ACTOR = OwnActor.SERVER.value
 """Actor of events about found proofs."""
 
@@ -68,7 +68,7 @@ class OptOutChecker:
             lambda transaction: prove(transaction, opt_out.origin, opt_out.token, ACTOR)
         )
         if is_new:
-            _log.info("%s opted out: its targets are probed no more", opt_out.origin)
+            _log.info("%s opted out: its targets are no longer probed", opt_out.origin)
 
 
 async def repeat(check: Callable[[], Awaitable[None]], what: str) -> None:
@@ -102,7 +102,7 @@ async def served_file(origin: str, allowed: Sequence[Network]) -> bytes | None:
                 return b"" if response.status in _ABSENT else None
             return await read_bounded(response, MAX_PROOF_BYTES, counter_of(response))
     except PrivateAddressRefused as error:
-        _log.info("%s is not asked for its proof file: %s (see webhook_networks)", origin, error)
+        _log.info("the proof file of %s is not requested: %s (see webhook_networks)", origin, error)
         return None
     except FAILURES:
         return None

@@ -105,7 +105,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path="/api/v1/agents/{agent_id}/links",
-        summary="Get the token by which a target's owner proves that the target is this agent",
+        summary="Get the token with which a target's owner proves that the target is this agent",
         action=Permission.UPDATE,
         function=issue_token,
         body=LinkRequest,

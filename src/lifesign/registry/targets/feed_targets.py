@@ -42,7 +42,7 @@ class ShardQuery(Body):
     """A `version` that an earlier answer gave: only what changed since; absent: all."""
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = MAX_PAGE
     cursor: Cursor | None = None
-    """As the page before gave it, with the same query."""
+    """Cursor of the page before, with the same query."""
 
 
 def list_shard_targets(transaction: Transaction, call: Call) -> OperationReply:
@@ -137,7 +137,7 @@ OPERATIONS = (
     Operation(
         method="GET",
         path="/api/v1/shards/{shard}/targets",
-        summary="List what is to be probed in a shard, or what changed there",
+        summary="List the targets of a shard, or their changes",
         action=Permission.LEASE_SHARDS,
         function=list_shard_targets,
         is_write=False,

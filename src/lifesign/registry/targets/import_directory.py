@@ -220,7 +220,7 @@ OPERATIONS = (
     Operation(
         method="GET",
         path=PATH,
-        summary="List directories, with what they list and what is held",
+        summary="List directories, with their size and suspended imports",
         action=Permission.READ_TARGETS,
         function=list_directories,
         is_write=False,
@@ -239,7 +239,7 @@ OPERATIONS = (
     Operation(
         method="PUT",
         path=f"{PATH}/{{directory}}/imports/{{import_id}}/pages/{{page}}",
-        summary="Send one page of what a directory lists",
+        summary="Send one page of a directory's entries",
         action=Permission.IMPORT_TARGETS,
         function=put_page,
         body=ImportPage,
@@ -250,7 +250,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path=f"{PATH}/{{directory}}/imports/{{import_id}}/apply",
-        summary="Let a list whose pages have all come take the place of the former one, a part at a time",
+        summary="Apply an import whose pages have all arrived, a part at a time",
         action=Permission.IMPORT_TARGETS,
         function=apply_import,
         body=ImportEnd,
@@ -260,7 +260,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path=f"{PATH}/{{directory}}/confirm",
-        summary="Let go what left a directory that has shrunk",
+        summary="Confirm the removal of entries from a directory that has shrunk",
         action=Permission.CONFIRM_DIRECTORY,
         function=confirm_directory,
         answer=ImportRecord,

@@ -18,7 +18,7 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_links
 
 OPEN_CHECK_SECONDS = 600.0
-"""Between two looks for a token that was not found yet."""
+"""Interval of checks for a token that was not found yet."""
 MAX_SETTLED = 500
 """Targets that are decided in one round."""
 MAX_CHECKS = 10

@@ -45,7 +45,7 @@ MAX_CHANGES = 50
 """Maximum of changes per target in an answer."""
 
 COMMON = 20_000
-"""From how many on it is quicker to walk along the order of hosts than to sort those who match."""
+"""Number of matches from which a walk in the order of hosts is faster than a sort of the matches."""
 
 _LISTED = "targets"
 _LISTED_BY_HOST = "targets_by_host"
@@ -57,7 +57,7 @@ class TargetOrder(StrEnum):
     ADDED = "added"
     """Order of creation, which never changes."""
     HOST = "host"
-    """By host, then by URL."""
+    """Order by host, then by URL."""
 
 
 def _normalized_origin(value: str) -> str:
@@ -91,15 +91,15 @@ class TargetListing(Body):
     directory: Annotated[str, StringConstraints(pattern=DIRECTORY_PATTERN)] | None = None
     """Targets of this directory."""
     host: Host | None = None
-    """In any alphabet; its targets at all ports."""
+    """Host in any alphabet; matches its targets at all ports."""
     include_gone: bool = False
     """Also those that are not probed any more."""
     max_evidence_age: MaxEvidenceAge | None = None
-    """In seconds: targets whose last measured probe is no older. A target without one never matches."""
+    """Maximum age of the targets' last measured probe, in seconds. A target without one never matches."""
     sort: TargetOrder = TargetOrder.ADDED
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
     cursor: Cursor | None = None
-    """As the page before gave it, with the same query."""
+    """Cursor of the page before, with the same query."""
 
 
 def list_targets(transaction: Transaction, call: Call) -> OperationReply:
@@ -271,7 +271,7 @@ OPERATIONS = (
     Operation(
         method="GET",
         path=f"{PATH}/{{target_id}}",
-        summary="Show all that is known of a target",
+        summary="Show one target with all details",
         action=Permission.READ_TARGETS,
         function=show_target,
         is_write=False,

@@ -54,7 +54,7 @@ class OptOutListing(Body):
 
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
     cursor: Cursor | None = None
-    """As the page before gave it."""
+    """Cursor of the page before."""
 
 
 class OptOutQuery(Body):
@@ -213,7 +213,7 @@ OPERATIONS = (
     Operation(
         method="GET",
         path=PATH,
-        summary="List the origins that opted out, or are to prove it",
+        summary="List the origins that opted out, or have requested it",
         action=Permission.MANAGE_OPT_OUTS,
         function=list_opt_outs,
         is_write=False,

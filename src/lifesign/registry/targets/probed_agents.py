@@ -23,7 +23,7 @@ from lifesign.storage.targets import target_links, target_rows
 from lifesign.storage.targets.target_rows import GoneReason
 
 RECHECK_SECONDS = Cadence().recheck_every_s
-"""Between two rechecks of one target (protocol 3)."""
+"""Minimum time between two rechecks of one target (protocol 3)."""
 
 
 def url_to_probe(monitoring: str, card_url: str | None) -> str | None:
@@ -45,7 +45,7 @@ def begin_step(transaction: Transaction, url: str | None) -> int:
         return 0
     version = target_rows.next_version(transaction)
     if has_opted_out(transaction, url):
-        text = "the owner of its origin does not want it to be probed"
+        text = "the owner of its origin has opted out of probes"
         raise InvalidRequest([Finding("opted_out", "/card_url", text)])
     return version
 

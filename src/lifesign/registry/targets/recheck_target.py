@@ -59,7 +59,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path=f"{PATH}/{{target_id}}/probe",
-        summary="Have a target probed now",
+        summary="Request a probe of a target",
         action=Permission.RECHECK,
         function=recheck_target,
         answer=RecheckRecord,

@@ -38,7 +38,7 @@ def begin(
     """
     last = directories.last_page(transaction, found.id)
     if found.pages != pages or last != pages:
-        expected = f"expected the number of pages that have come: {found.pages}, the last one is {last}"
+        expected = f"expected the number of pages that arrived: {found.pages}, the last one is {last}"
         raise InvalidRequest([Finding("pages_missing", "/pages", expected)])
     directories.drop_before(transaction, directory.id, found.id)
     begun = _in_state(
@@ -142,7 +142,7 @@ def _remove_some(
         found, drafts = _applied(transaction, directory, found, actor)
     else:
         directories.store_import(transaction, found)
-    end_records(transaction, ending, f"{directory.name} lists it no more", actor)
+    end_records(transaction, ending, f"{directory.name} no longer lists it", actor)
     return found, drafts
 
 

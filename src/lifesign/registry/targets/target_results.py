@@ -49,7 +49,7 @@ class Results:
     changes: list[ResultChange] = field(default_factory=list)
     sums: Counter[SumKey] = field(default_factory=Counter)
     answered: dict[int, LiveTarget] = field(default_factory=dict)
-    """By the target's number: the last result that answered or failed."""
+    """Last result that answered or failed, by the target's number."""
     silent: dict[int, SilentTarget] = field(default_factory=dict)
 
     def take(

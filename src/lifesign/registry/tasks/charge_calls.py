@@ -104,7 +104,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path=f"{PATH}/{{task_id}}/calls",
-        summary="Reserve what a metered call may cost at most",
+        summary="Reserve the maximum cost of a metered call",
         action=Permission.WORK_TASKS,
         function=reserve_call,
         body=CallReservation,
@@ -116,7 +116,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path=f"{PATH}/{{task_id}}/calls/{{call_id}}/settle",
-        summary="Say what a call did cost",
+        summary="Report the actual cost of a call",
         action=Permission.WORK_TASKS,
         function=settle_call,
         body=CallSettlement,
@@ -127,7 +127,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path=f"{PATH}/{{task_id}}/calls/{{call_id}}/release",
-        summary="Free what was reserved for a call that failed",
+        summary="Release the reservation of a call that failed",
         action=Permission.WORK_TASKS,
         function=release_call,
         body=RunWrite,

@@ -129,7 +129,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path=PATH,
-        summary="Put a task into the queue",
+        summary="Create a task",
         action=Permission.CREATE_TASKS,
         function=create_task,
         body=TaskCreation,

@@ -40,7 +40,7 @@ class TaskListing(Body):
     """Tasks that this agent has, or has had."""
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
     cursor: Cursor | None = None
-    """As the page before gave it, with the same query."""
+    """Cursor of the page before, with the same query."""
 
 
 class ReportListing(Body):
@@ -138,7 +138,7 @@ OPERATIONS = (
     Operation(
         method="GET",
         path=f"{PATH}/{{task_id:task}}",
-        summary="Show all that is known of one task",
+        summary="Show one task with all details",
         action=Permission.READ_TASKS,
         function=show_task,
         is_write=False,

@@ -26,7 +26,7 @@ def resolve_handoff(transaction: Transaction, call: Call) -> OperationReply:
     is_done = body.resolution == "done"
     if body.output is not None:
         if not is_done:
-            expected = "expected no output of a task that goes on"
+            expected = "expected output only for a task that is done"
             raise InvalidRequest([Finding("output_too_soon", "/output", expected)])
         task = replace(task, output=to_json(body.output).decode())
     signal = TaskSignal.RESOLVED if is_done else TaskSignal.REQUEUED
@@ -38,7 +38,7 @@ def resolve_handoff(transaction: Transaction, call: Call) -> OperationReply:
 RESOLVE_HANDOFF = Operation(
     method="POST",
     path=f"{PATH}/{{task_id}}/resolve",
-    summary="Say how a task goes on that was handed to people",
+    summary="Decide how a task continues that was handed to people",
     action=Permission.CREATE_TASKS,
     function=resolve_handoff,
     body=HandoffResolution,

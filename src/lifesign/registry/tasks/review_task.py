@@ -42,7 +42,7 @@ def review_task(transaction: Transaction, call: Call) -> OperationReply | Lifesi
     transaction, task = locked.transaction, locked.task
     body = call.body_as(TaskReview)
     if body.verdict == "accept" and body.fix is not None:
-        expected = "expected a fix of work that is rejected only"
+        expected = "expected fix only for a rejected result"
         raise InvalidRequest([Finding("nothing_to_fix", "/fix", expected)])
     signal = TaskSignal.ACCEPTED if body.verdict == "accept" else TaskSignal.REJECTED
     task, drafts = move(transaction, Move(task=task, signal=signal, explanation=body.comment), call.actor)

@@ -183,7 +183,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path=f"{PATH}/{{task_id}}/progress",
-        summary="Report progress on a task that one holds",
+        summary="Report progress on a held task",
         action=Permission.WORK_TASKS,
         function=report_progress,
         body=ProgressWrite,
@@ -219,7 +219,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path=f"{PATH}/{{task_id}}/delegate",
-        summary="Put a child into the queue, paid out of the task's own envelope",
+        summary="Delegate a part of a task, paid from its budget",
         action=Permission.WORK_TASKS,
         function=delegate_subtask,
         body=DelegationWrite,
@@ -232,7 +232,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path=f"{PATH}/{{task_id}}/release",
-        summary="End a run without a result; its task is tried again, or handed to people",
+        summary="End a run without a result; its task is attempted again, or handed to people",
         action=Permission.WORK_TASKS,
         function=release_run,
         body=RunRelease,

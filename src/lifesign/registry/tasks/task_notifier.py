@@ -18,7 +18,7 @@ from lifesign.storage.events import event_log
 RETRY_SECONDS = 1.0
 """Interval of attempts while the database is unreachable."""
 PATIENCE_SECONDS = 60.0
-"""How long one wait for events lasts."""
+"""Duration of one wait for events."""
 
 _WANTED = EventFilter(types=frozenset({EventType.TASK_CREATED, EventType.TASK_LIFECYCLE}))
 _log = logging.getLogger("lifesign.registry")
@@ -46,7 +46,7 @@ class TaskNotifier:
                 # The feed says so in the log.
                 await asyncio.sleep(RETRY_SECONDS)
             except Exception:  # noqa: BLE001 - it is logged
-                _log.exception("news of tasks could not be read")
+                _log.exception("events of tasks could not be read")
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def wait_beyond(self, number: int) -> None:

@@ -32,7 +32,7 @@ def top_up(transaction: Transaction, call: Call) -> OperationReply:
 TOP_UP = Operation(
     method="POST",
     path=f"{PATH}/{{task_id}}/budget",
-    summary="Add to what a task may spend",
+    summary="Add to a task's budget",
     action=Permission.CREATE_TASKS,
     function=top_up,
     body=BudgetTopUp,

@@ -33,9 +33,9 @@ class Change:
     assess_at_s: float | None
     drain_deadline_s: float | None = None
     silent_since_s: float | None = None
-    """The last sign of life, if it is silence that takes the agent down."""
+    """Time of the last liveness signal, if silence takes the agent down."""
     heard_for_s: float = 0.0
-    """How long it had given signs of life then, since its status began."""
+    """Time for which it had given liveness signals by then, since its status began."""
 
     @property
     def track(self) -> Track:

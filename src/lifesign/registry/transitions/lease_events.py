@@ -22,7 +22,7 @@ from lifesign.domain.models.base import moment
 from lifesign.domain.tasks.lease import Claim, EndReason, Refusal, ResourceKind, kind_of
 
 MAX_INTENT_ID_CHARACTERS = 128
-"""Maximum length of ids in events: their id members are no longer."""
+"""Maximum length of ids in events: their id members are not longer."""
 
 _PREFIX = f"{ResourceKind.INTENT_SCOPE}:"
 _SHARD_PREFIX = f"{ResourceKind.SHARD}:"

@@ -27,7 +27,7 @@ from lifesign.storage.tasks import leases
 CHUNK = 2_000
 """Number of leases that one transaction ends: about 0.1 s of work."""
 MAX_CHUNKS = 1_000
-"""In one go; the next one goes on."""
+"""Maximum number of chunks per run; the next run continues."""
 MEND_SECONDS = 10.0
 """Time that a sweep has to mend what a clock that was set has done to leases; also after a start."""
 MEND_SWEEPS = 2
@@ -54,9 +54,9 @@ class Reaper:
             try:
                 await self.reap_once()
             except StoreUnavailable as error:
-                _log.warning("no lease is reaped: %s", error)
+                _log.warning("expired leases are not ended: %s", error)
             except Exception:  # noqa: BLE001 - whatever fails, leases are looked at again
-                _log.exception("reaping failed; it is tried again")
+                _log.exception("ending expired leases failed; it is tried again")
             await asyncio.sleep(self._period_s)
 
     async def reap_once(self) -> None:

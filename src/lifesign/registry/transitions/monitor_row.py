@@ -22,7 +22,7 @@ from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.transaction import Transaction
 
 EXCLUDED_FOR_SECONDS = MAX_DURATION_SECONDS * MAX_DAMPING
-"""How long excused time is remembered: no silence that is waited for is longer."""
+"""Time for which excluded spans are kept: no silence that is assessed is longer."""
 MAX_SUSPENSIONS = 32
 """Number of the latest suspensions that are kept; at most two matter for one heartbeat timeout."""
 
@@ -32,9 +32,9 @@ class ExcludedTime:
     """Time that does not count as missed heartbeats."""
 
     spans: tuple[ExcludedSpan, ...] = ()
-    """For all: our own downtime, jumps of the clock."""
+    """Spans for all agents: the registry's downtime, and jumps of its clock."""
     holds: tuple[ExcludedDowntime, ...] = ()
-    """For those who were held."""
+    """Spans for agents whose verdicts were suspended."""
 
 
 _EXCLUDED: TypeAdapter[ExcludedTime] = TypeAdapter(ExcludedTime)

@@ -61,7 +61,9 @@ class LeaseRenewal(Body):
 
     fencing_token: Token
     ttl_seconds: TtlSeconds | None = None
-    """From now on, whatever was left; absent: 300, of a task's lease as the task says, which is the most."""
+    """Duration from now on, whatever was left; absent: 300 s, or the task's `lease_seconds`, which is the
+    maximum.
+    """
 
 
 def lease_record(claim: Claim, now_s: float) -> LeaseRecord:

@@ -27,7 +27,7 @@ class Order(StrEnum):
     """Registered last."""
     OLDEST = "oldest"
     NAME = "name"
-    """By id, in the database's order of texts."""
+    """Order by id, as the database sorts texts."""
     CHANGED = "changed"
     """Latest change of status first."""
 
@@ -46,7 +46,7 @@ class TableFilter:
     host: str | None = None
     """Host of its probes: its platform."""
     max_evidence_age_s: float | None = None
-    """Agents whose last measured probe is no older; one without any never matches."""
+    """Maximum age of the agents' last measured probe; an agent without one never matches."""
 
 
 Place = tuple[int] | tuple[str] | tuple[float, int]

@@ -21,7 +21,7 @@ class StoredState:
     resource: str
     state: Mapping[str, Any]
     version: int
-    """From 1; rises by one with each write."""
+    """Version, from 1; each write increments it."""
     token: int
     holder: str | None
     """None once the writer was erased: the state belongs to the intent and stays."""

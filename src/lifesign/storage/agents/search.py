@@ -49,7 +49,7 @@ class AgentFilter:
     min_available_capacity: int | None = None
     """Agents that do not report their capacity never match."""
     max_evidence_age_s: float | None = None
-    """Agents whose last measured result is no older; one without any never matches."""
+    """Maximum age of the agents' last measured result; an agent without one never matches."""
     is_registered: bool = False
     """Without agents that probers found in directories."""
 
@@ -96,7 +96,7 @@ class PoolTotals:
     """Totals of the members of a pool."""
 
     members: Mapping[str, int]
-    """How many there are, per status."""
+    """Number of members per status."""
     max_concurrent_tasks: int
     current_load: int
 

@@ -22,7 +22,7 @@ _SQLITE_UNAVAILABLE = frozenset({
     sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_NOTADB,
 })  # fmt: skip
-NO_DATABASE = "the file is damaged or is no SQLite database"
+NO_DATABASE = "the file is damaged or is not an SQLite database"
 DAMAGED = f"{NO_DATABASE}: restore a backup"
 _SQLITE_IS_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _SQLITE_IS_CLOSED = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY})
@@ -40,7 +40,9 @@ def translated(*, is_last: bool = True) -> Iterator[None]:
     except (OSError, TimeoutError, PoolTimeout) as error:
         unavailable = StoreUnavailable(f"the database cannot be reached ({type(error).__name__})")
         if isinstance(error, ConnectionRefusedError):
-            unavailable.hint = "check that PostgreSQL runs, and host and port of the database's URL"
+            unavailable.hint = (
+                "check that PostgreSQL runs, and that host and port of the database's URL are right"
+            )
         raise unavailable from error
     except DBAPIError as error:
         if getattr(error.orig, "sqlstate", None) in _TRY_AGAIN:
@@ -72,5 +74,5 @@ def _unreachable_reason(error: DBAPIError) -> str:
     if error.orig.sqlite_errorcode & PRIMARY_CODE in _SQLITE_IS_DAMAGED:
         return DAMAGED
     if error.orig.sqlite_errorcode & PRIMARY_CODE in _SQLITE_IS_CLOSED:
-        return f"the database takes no changes ({error.orig})"
+        return f"the database accepts no changes ({error.orig})"
     return f"the database does not answer ({error.orig})"

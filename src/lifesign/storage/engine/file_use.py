@@ -17,7 +17,7 @@ from lifesign.storage.engine.sqlite_file import BUSY_SECONDS
 from lifesign.storage.errors import DatabaseInUse, StoreUnavailable
 
 WAIT_SECONDS = 1.0
-"""For a command that is just at its end: it has the file open for a moment only."""
+"""Time to wait for a command that is ending and has the file open for a moment."""
 RETRY_SECONDS = 0.05
 WRITE_LOCK_BYTE = 120
 """Byte of the index of a write-ahead log that a writer locks (sqlite.org/walformat.html)."""

@@ -3,7 +3,7 @@
 from sqlalchemy import Connection, text
 
 REVISION_TABLE = "lifesign_revision"
-"""Says which revision a database of ours is at; where there is none, its tables are not ours."""
+"""Table with the revision of a database of lifesign. Without it, the tables belong to another program."""
 
 TABLES_OF_SQLITE = (
     "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"

@@ -19,7 +19,7 @@ POOL_CONNECTIONS = 10
 """Maximum of connections to PostgreSQL per server process."""
 POOL_WAIT_SECONDS = 10.0
 STATEMENT_SECONDS = 30.0
-"""How long PostgreSQL may take over one statement."""
+"""Time limit for one statement on PostgreSQL."""
 MAX_TRIES = 5
 """Maximum of tries of a transaction that PostgreSQL aborts because of another one."""
 

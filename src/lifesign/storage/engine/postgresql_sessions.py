@@ -8,7 +8,7 @@ from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 PING_AFTER_SECONDS = 1.0
-"""How long a connection must have been idle before it is asked whether it is still alive."""
+"""Idle time after which a connection is checked before its next use."""
 
 # Compiling a statement that takes milliseconds takes longer than that.
 SETTINGS = {"application_name": "lifesign", "jit": "off"}

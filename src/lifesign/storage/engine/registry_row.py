@@ -17,7 +17,7 @@ class RegistryRow:
     """The row; texts are empty until they are first written."""
 
     token_floor: int
-    """Above which all new fencing tokens are; 0 until the epoch is raised for the first time."""
+    """Number above which all new fencing tokens are; 0 until the epoch is raised for the first time."""
     swept_at_s: float | None
     """When a sweep last ran, by the database's clock then."""
     monitor: str

@@ -69,7 +69,7 @@ class SqliteDatabase:
         self._is_sealed = sealed is not None
         self._opened_url = sealed or url
         self._has_told_loss = False
-        """Since the files were last found in their places."""
+        """Whether it was logged since the files were last found in their places."""
         self._waiting: list[_Waiting] = []
         self._writing: asyncio.Task[None] | None = None
         is_memory = url.database in {None, "", ":memory:"}
@@ -102,7 +102,7 @@ class SqliteDatabase:
         """Run a function and return once it is committed, together with others that wait."""
         self.writes.refuse_mismatch()
         if len(self._waiting) >= MAX_WAITING:
-            raise StoreUnavailable("too many changes wait for the database")
+            raise StoreUnavailable("too many changes are waiting for the database")
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(function, done))
         if self._writing is None:
@@ -190,7 +190,7 @@ class SqliteDatabase:
         if self._has_told_loss or self._files is None:
             return
         self._has_told_loss = True
-        _log.error("%s: %s; docs/operating.md, section 10, says how to go on", self._files.file, error.why)
+        _log.error("%s: %s; see docs/operating.md, section 10", self._files.file, error.why)
         with suppress(SQLAlchemyError, sqlite3.Error, StoreUnavailable):
             connection = self._write_engine.raw_connection()
             try:

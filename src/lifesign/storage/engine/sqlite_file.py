@@ -17,9 +17,9 @@ from lifesign.storage.engine.ownership import TABLES_OF_SQLITE, is_foreign
 _log = logging.getLogger("lifesign.registry")
 
 BUSY_SECONDS = 10.0
-"""How long another process may hold the SQLite file before a function fails."""
+"""Time that another process may hold the SQLite file before a function fails."""
 BUSY_RETRY_SECONDS = 0.01
-"""Between two tries where SQLite itself does not wait."""
+"""Interval of retries if SQLite itself does not wait."""
 
 
 def sealed_url(url: URL, *, is_excluded: bool = False) -> URL | None:
@@ -33,7 +33,9 @@ def sealed_url(url: URL, *, is_excluded: bool = False) -> URL | None:
     file = Path(str(url.database or "")).absolute()
     if not file.is_file():
         if is_excluded:
-            raise InvalidValue("database", url.database or str(url), "a file, and no directory or device")
+            raise InvalidValue(
+                "database", url.database or str(url), "a regular file instead of a directory or a device"
+            )
         return None
     if not os.access(file, os.R_OK, effective_ids=True):
         raise InvalidValue("database", str(file), "a file that can be read (its owner or mode forbids it)")
@@ -46,7 +48,11 @@ def sealed_url(url: URL, *, is_excluded: bool = False) -> URL | None:
         return url.set(database=file.as_uri(), query={"uri": "true", "mode": "ro", "immutable": "1"})
     for beside in (log, index):
         if not os.access(beside, os.R_OK, effective_ids=True):
-            why = "its owner or mode forbids it" if beside.exists() else "only who may write can make it"
+            why = (
+                "its owner or mode forbids it"
+                if beside.exists()
+                else "only a user who can write to the directory can create it"
+            )
             expected = f"a file whose latest changes can be read too, in {beside.name} beside it ({why})"
             raise InvalidValue("database", str(file), expected)
     return url.set(database=file.as_uri(), query={"uri": "true", "mode": "ro", "readonly_shm": "1"})
@@ -90,7 +96,7 @@ def make_private(file: Path, *, may_create: bool) -> None:
     mode = check_writable(file)
     if mode & 0o077:
         shown = stat.S_IMODE(mode)
-        _log.warning("others may read %s (mode %o), which holds secrets: chmod 600 it", file, shown)
+        _log.warning("%s contains secrets, and other users can read it (mode %o): chmod 600 it", file, shown)
 
 
 def check_writable(file: Path) -> int:
@@ -110,7 +116,7 @@ def _unwritable(file: Path, why: str | None) -> InvalidValue:
 
 def _obstacle(file: Path, mode: int) -> str:
     if not stat.S_ISREG(mode):
-        return "it is no regular file"
+        return "it is not a regular file"
     is_read_only = os.statvfs(file).f_flag & os.ST_RDONLY
     return "its file system is read-only" if is_read_only else "its owner or mode forbids it"
 

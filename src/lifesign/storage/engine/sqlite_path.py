@@ -9,7 +9,7 @@ def check_exists(url: str) -> None:
     """Refuse an SQLite file that is not there: opening it would create it."""
     file = sqlite_file(url)
     if file is not None and not file.exists():
-        raise InvalidValue("database", str(file), "a file that is there")
+        raise InvalidValue("database", str(file), "an existing file")
 
 
 def sqlite_file(url: str) -> Path | None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lifesign.storage.engine.transaction import Listener
 
 WARN_AGAIN_SECONDS = 60.0
-"""Between two lines in the log that say that changes fail."""
+"""Interval of log lines about changes that fail."""
 
 
 def ignore_events(_appended: Sequence[EventDraft]) -> None:
@@ -31,7 +31,9 @@ class WriteWatch:
         self.failure: StoreUnavailable | None = None
         """Failure of the last change; None if it was stored, or failed for another reason."""
         self.mismatch: str | None = None
-        """Why the database is not the one that the server began with; while set, every change is refused."""
+        """Reason why the database is not the one with which the server started. While set, all changes are
+        refused.
+        """
         self._warned_at_s = -inf
         self._is_said = False
 

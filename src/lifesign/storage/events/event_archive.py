@@ -169,7 +169,7 @@ def _lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while line := file.readline(MAX_LINE_BYTES):
             if not line.endswith(b"\n"):
-                raise InvalidEvent(None, "a line that does not end, or is too long")
+                raise InvalidEvent(None, "a line without an end, or too long")
             yield line
 
 
@@ -181,5 +181,5 @@ def _read(line: bytes) -> Event:
     try:
         members = from_json(line, allow_inf_nan=False)
     except ValueError as error:
-        raise InvalidEvent(None, "a line that is no JSON") from error
+        raise InvalidEvent(None, "a line that is not JSON") from error
     return read_event(members)

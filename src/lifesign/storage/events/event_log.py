@@ -20,11 +20,11 @@ from lifesign.storage.engine.tables import event_log, events
 from lifesign.storage.engine.transaction import Transaction
 
 CHANNEL = "lifesign_events"
-"""On which PostgreSQL says that there is something new, once it is committed."""
+"""Channel on which PostgreSQL notifies of committed events."""
 PAGE = 1_000
 """Number of events in memory at once when all are read."""
 MAX_STATEMENTS = 64
-"""For the last events of several types that are kept: one for each number of types."""
+"""Maximum number of prepared statements for the last events of several types: one per number of types."""
 
 _COLUMNS = (
     "sequence", "id", "type", "actor", "agent_id", "intent_id", "payload", "created_at", "previous_hash",

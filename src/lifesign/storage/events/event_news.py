@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 POLL_SECONDS = 1.0
-"""On PostgreSQL, should it be silent or away."""
+"""Interval of polls on PostgreSQL, in case notifications do not arrive."""
 POLL_SQLITE_SECONDS = 0.1
 CONNECT_SECONDS = 5.0
 MIN_WAIT_SECONDS = 0.05
-"""At most 20 looks a second, however busy the log is."""
+"""Minimum time between two reads: at most 20 a second."""
 
 NAME_OF_LISTENERS = "lifesign-news"
 """Name of the connection that each server process has as long as it runs."""

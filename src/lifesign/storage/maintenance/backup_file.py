@@ -39,7 +39,7 @@ class BackupHeader:
     revision: str
     """Revision of the tables."""
     created_at_s: float
-    """By the clock of the source database."""
+    """Time by the clock of the source database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def writing(file: Path, header: BackupHeader) -> Iterator[BackupWriter]:
     except OSError as error:
         raise BackupFailed(str(file), error.strerror or str(error)) from error
     except InvalidBackup as error:
-        raise BackupFailed(str(file), f"what was written cannot be read back: {error.why}") from error
+        raise BackupFailed(str(file), f"the backup cannot be read back: {error.why}") from error
     finally:
         with suppress(OSError):
             unfinished.unlink()
@@ -133,7 +133,7 @@ def check_destination(file: Path, database: Path | None = None) -> None:
     """
     expected = "a new file, or an older backup that is to be replaced"
     if str(file) == STANDARD_OUTPUT:
-        why = f"{expected}; a backup is read back, which standard output cannot be"
+        why = f"{expected}; standard output cannot be read back"
         raise InvalidValue("FILE", str(file), why)
     if database is not None:
         names = {f"{database.name}{suffix}" for suffix in ("", *SQLITE_COMPANIONS)}
@@ -221,7 +221,7 @@ class _Reader:
                         raise self._fault("its checksum is wrong: it was changed")
                     return
                 case _:
-                    raise self._fault("it holds what no backup holds")
+                    raise self._fault("it contains unknown data")
 
     def _read_header(self) -> BackupHeader:
         match self._line():

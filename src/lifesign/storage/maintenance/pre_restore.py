@@ -138,7 +138,7 @@ class ReplacedWebhook:
 
     is_disabled: bool
     secrets: dict[str, Any]
-    """By the names of their columns."""
+    """Secrets by the names of their columns."""
 
 
 def replaced_webhooks(transaction: Transaction) -> dict[str, ReplacedWebhook]:

@@ -61,7 +61,7 @@ class Totals:
     tasks: Mapping[str, int]
     """By status."""
     oldest_handoff_s: float | None
-    """Since when the task waits for people that has waited longest."""
+    """Time since which the longest waiting task waits for people."""
     sequence: int
     archived_sequence: int
     archive_erasures: int
@@ -70,7 +70,7 @@ class Totals:
     webhook_sequence: int | None
     """Up to where all webhooks that are not disabled have got everything."""
     targets: Mapping[str | None, int]
-    """By last result, None for those never measured."""
+    """Number of targets by last result; None for targets that were never measured."""
     newest_observation_s: float | None
     probers: int
     prober_shards: Mapping[str, int]

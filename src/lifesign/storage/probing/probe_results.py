@@ -34,7 +34,7 @@ class Subject:
     token: int | None
     """The shard's token under which it was measured."""
     number: int | None
-    """Its number under that token."""
+    """Number of the result under that token."""
     result: str | None
     """Last measured result."""
     layers: str | None

@@ -33,7 +33,7 @@ class WorkerReports(NamedTuple):
     reported_at_s: float
     reported: Reported
     idle: Idleness | None
-    """As its last claim left it; of a key, that of all its workers together."""
+    """State after its last claim; for a key, of all its workers together."""
 
 
 _ADD = text("""

@@ -28,7 +28,7 @@ class StoredProber:
     reached: tuple[str, ...] | None = None
     """Network classes in which a witness answered it; None before it knows."""
     offset_s: float | None = None
-    """Its wall clock minus the database's; None if it does not report its time."""
+    """Wall clock of the worker minus the database's; None if it does not report its time."""
     credentials: tuple[tuple[CredentialScope, CredentialState | None], ...] = ()
     """Names and places of its credentials, and how each one stands."""
 

@@ -27,7 +27,7 @@ ROWS_AT_ONCE = 10_000
 ROUNDED_S = 1e-3
 """Observations come with whole milliseconds: one of the moment in which a pass began is its own."""
 NEVER_MEASURED = "never_measured"
-"""In stored counts, the place of targets without a result."""
+"""Result of targets without a result, in stored counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class StoredPass:
 
 
 NEVER_AGES: Final = inf
-"""As `pass_ended_s`: results are counted as they are stored, whatever their age."""
+"""Value of `pass_ended_s` with which results count as stored, whatever their age."""
 ALWAYS_AGES: Final = -inf
 
 _IS_OLD = "(evidence_until_s < :now_s AND evidence_at_s > :pass_ended_s AND result IS NOT NULL)"
@@ -196,7 +196,7 @@ class EvidenceCounts:
     """Ages of the results of targets."""
 
     old: Mapping[UnknownReason, int]
-    """How many targets have a result that is too old, by the reason."""
+    """Number of targets whose result is too old, by reason."""
     newest_at_s: float | None
     """When a probe last measured something; None if none ever did."""
 

@@ -36,12 +36,12 @@ class Counts:
     received: int = 0
     duplicates: int = 0
     refused: Mapping[str, int] = field(default_factory=dict)
-    """How many, by the reason."""
+    """Number of refused entries, by reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredImport:
-    """One list on its way; the members are columns of `imports`."""
+    """One import of a directory's list, in any state; the members are columns of `imports`."""
 
     id: int
     directory: int
@@ -59,7 +59,7 @@ class StoredImport:
     added: int
     """Listed now and not before."""
     removed: int
-    """Number of targets that are listed no more; while pages are being added, as far as known."""
+    """Number of targets that are no longer listed; while pages are being added, as far as known."""
     counts: Counts
     explanation: str | None
 

@@ -36,11 +36,11 @@ class GoneReason(StrEnum):
     LEFT = "left"
     """No directory lists it any more; it comes back with the first that does."""
     DEREGISTERED = "deregistered"
-    """Its agent left, or was taken off the list; only registering brings it back."""
+    """The agent ended or was deregistered; it returns only by a new registration."""
     OPTED_OUT = "opted_out"
-    """Its owner does not want it to be probed."""
+    """The owner has opted out of probes."""
     LINKED = "linked"
-    """Its agent is one record with a crawled target, which is probed in its place."""
+    """The agent is one record with a crawled target, which is probed instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class FeedRow:
     """JSON; None if it was never probed."""
     recheck_at_s: float | None
     is_gone: bool
-    """It is none of this shard's targets any more."""
+    """True if it is no longer a target of this shard."""
     confirmed_at_s: float | None = None
     """When an operator last said that it may be down."""
     thresholds_s: tuple[float, float] | None = None
@@ -87,7 +87,7 @@ class FeedRow:
     alive_at_s: float | None = None
     """When its agent was last measured, or became what it is, if it is alive; None: no agent lives."""
     active_since_s: float | None = None
-    """Since when its agent is active; None: it is not."""
+    """Time since which its agent is active; None if it is not."""
     reported_by: str | None = None
     """Prober key that reported its last answer or failure; None if it never answered."""
     entered_at_s: float | None = None

@@ -22,7 +22,7 @@ class TargetFilter:
     host: str | None = None
     include_gone: bool = False
     max_evidence_age_s: float | None = None
-    """Targets whose last measured result is no older; one without any never matches."""
+    """Maximum age of the targets' last measured result; a target without one never matches."""
     old_evidence: bool | None = None
     """Targets whose last measured result is too old: False leaves them out; True finds them besides those
     with one of the results; None takes no notice of the age."""

@@ -28,9 +28,9 @@ class LeaseRequesters:
     """Facts that are needed before leases are read."""
 
     token_floor: int
-    """Above which new tokens are."""
+    """Number above which new tokens are."""
     keys: Mapping[bytes, StoredKey]
-    """By digest, valid or not."""
+    """Keys by digest, valid or not."""
     holders: Mapping[str, Holder]
     """Agents by their ids."""
 

@@ -21,7 +21,7 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
 
 MAX_ATTEMPTS = 5
-"""For a resource that others add at the same time; the second look sees what they have added."""
+"""Maximum number of attempts for a resource that other callers add at the same time."""
 
 # The members of a Claim, in its order.
 _CLAIM_COLUMNS = (

@@ -89,7 +89,7 @@ def store_call(transaction: Transaction, call: StoredCall) -> None:
 
 
 def find_call(transaction: Transaction, task: int, call_id: str) -> StoredCall | None:
-    """Return a call of the task's last run."""
+    """Return a call of the task's present run by its id; None if unknown. Calls of ended runs are deleted."""
     wanted = select(task_calls).where(task_calls.c.task == task, task_calls.c.call_id == call_id)
     row = transaction.connection.execute(wanted).mappings().one_or_none()
     if row is None:

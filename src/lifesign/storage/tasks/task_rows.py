@@ -14,7 +14,7 @@ from lifesign.storage.engine.tables import leases, task_needs, task_runs, tasks
 from lifesign.storage.engine.transaction import Transaction
 
 ERASED: Final = ""
-"""In place of the name of who created a task."""
+"""Name in place of an erased creator of a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class StoredTask:
     parent: int | None
     fix_of: int | None
     created_by: str
-    """As events name actors; empty once the agent that did is erased."""
+    """Creator, as events name actors; empty once the agent was erased."""
     created_at_s: float
     holder: str | None = None
     """Holder of the last granted lease, current or not; stored with the lease."""
@@ -71,7 +71,7 @@ class Claimant:
     role_id: str | None
     """The agent's pool."""
     capabilities: Sequence[str]
-    """Its capabilities, or those that it claims tasks for now."""
+    """Capabilities of the agent, or those with which it claims tasks now."""
     is_of_pool_only: bool = False
     """Only tasks that name its pool."""
     number: int | None = None
