@@ -98,6 +98,11 @@ def _add_reports(transaction: Transaction) -> None:
     claim = {"target": target, "agent": agent, "registry": "https://registry.example/", "card_at_s": 1.5}
     transaction.connection.execute(insert(tables.target_claims).values(**claim, due_at_s=2.5))
     transaction.connection.execute(insert(tables.links).values(target=target, agent=agent, linked_at_s=1.5))
+    version = {"target": target, "number": 1, "seen_at_s": 1.5, "digest": "d" * 64, "body": "{}"}
+    transaction.connection.execute(insert(tables.interface_versions).values(version))
+    transaction.connection.execute(
+        insert(tables.interface_states).values(target=target, newest=1, baseline=1, due_at_s=2.5)
+    )
 
 
 async def fill_with_tasks(api: RegistryApi, key: str) -> dict[str, Any]:
