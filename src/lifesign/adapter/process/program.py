@@ -44,7 +44,7 @@ def _is_there(place: Path) -> bool:
 
 
 def _start_obstacle(program: Path, user: AgentUser | None) -> str:
-    """Return why a file that is there cannot be started; nothing if it can."""
+    """Return why an existing file cannot be started; an empty text if it can."""
     if not _may_start(program, user):
         return _obstacle(program, user)
     interpreter = _interpreter_of(program)

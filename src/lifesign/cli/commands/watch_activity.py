@@ -56,7 +56,10 @@ def watch_opencode(
         typer.Option(
             "--key-file",
             metavar="[AGENT_ID=]FILE|DIRECTORY",
-            help=f"File with an agent's key, or one per agent; may be repeated. Without it: ${KEY_VARIABLE}.",
+            help=(
+                "File with the key for all agents, or AGENT_ID=FILE for one agent; may be repeated. "
+                f"Without it: ${KEY_VARIABLE}."
+            ),
         ),
     ] = None,
     as_json: AsJson = False,

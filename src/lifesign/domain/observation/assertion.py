@@ -67,7 +67,7 @@ class Assertion:
     """One check of one answer."""
 
     of: str
-    """`transport`, `card`, `health`, `message`, `tool`, or a path."""
+    """Checked answer: `transport`, `card`, `health`, `message`, `tool`, or the path of another request."""
     check: Check
     expected: str | float | bool | None
     """Value of the definition; milliseconds for `latency_below`."""
@@ -114,7 +114,7 @@ class AssertionResult(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     of: Annotated[str, Field(min_length=1, max_length=MAX_OF_CHARS, pattern="^[!-~]+$")]
-    """`transport`, `card`, `health`, `message`, `tool`, or a path."""
+    """Checked answer: `transport`, `card`, `health`, `message`, `tool`, or the path of another request."""
     check: Annotated[Check, Field(strict=False)]
     pointer: Annotated[str, Field(max_length=MAX_POINTER_CHARS)] | None = None
     """JSON pointer of the value that was checked."""

@@ -57,7 +57,7 @@ class RegistryLedger:
         self._clock = clock
         self._has_warned_of_ignored = False
         self._newest: dict[int, int] = {}
-        """Newest known version of each shard."""
+        """Version of the latest change of each shard's targets, as the registry reported it."""
         self._looked_up_to = 0
         """The version up to which all changes are in there."""
         """Number of unknown members that the registry sent."""

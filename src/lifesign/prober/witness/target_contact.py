@@ -39,7 +39,7 @@ class NetworkClasses:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All classes in which a failure may need a witness."""
+        """Network classes of the target in which a failure counts only with a witness."""
         return (*PUBLIC_CLASSES, *dict.fromkeys(map(str, self._allowed)))
 
     def _read(self, address: Address) -> tuple[str, str]:
