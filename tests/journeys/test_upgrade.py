@@ -67,7 +67,7 @@ def upgrade(url: str, port: int, package: Path) -> None:
     refused = ran(url, "serve", "--port", str(port), python_path=package)
     assert (refused.returncode, "run lifesign migrate" in refused.stderr) == (2, True)
     migrated = ran(url, "migrate", python_path=package)
-    assert migrated.stdout == f"from revision {BEFORE} to {AFTER}\n"
+    assert migrated.stdout == f"migrated from revision {BEFORE} to {AFTER}\n"
 
 
 async def drill(url: str, directory: Path, package: Path) -> None:

@@ -56,7 +56,7 @@ class AgentSearch(Arguments):
         Field(ge=0, le=1_000_000, description="Agents with capacity for at least this many more tasks"),
     ] = None
     least_loaded_first: Annotated[
-        bool, Field(description="Order by free capacity, the most first, instead of by age")
+        bool, Field(description="Order by free capacity, most first, not by age")
     ] = False
     limit: Annotated[int, Field(ge=1, le=MAX_AGENTS, description="How many at most")] = DEFAULT_AGENTS
     cursor: Annotated[

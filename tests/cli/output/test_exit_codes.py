@@ -34,6 +34,8 @@ ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "agents deregister": ("a",),
     "agents command": ("a", "drain"),
     "agents history": ("a",),
+    "agents versions": ("a",),
+    "agents compare": ("a",),
     "agents maintenance": ("a", "--end"),
     "agents erase": ("a", "--yes"),
     "tasks show": (TASK,),

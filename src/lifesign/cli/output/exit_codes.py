@@ -122,6 +122,8 @@ COMMANDS: Final[Mapping[str, _Row]] = MappingProxyType({
     "agents deregister": _REGISTRY,
     "agents command": _REGISTRY,
     "agents history": _REGISTRY,
+    "agents versions": _REGISTRY,
+    "agents compare": _REGISTRY,
     "agents maintenance": _REGISTRY,
     "agents link": _REGISTRY,
     "agents erase": _row(
