@@ -47,10 +47,7 @@ class TaskArguments(Arguments):
     idempotency_key: Annotated[
         IdempotencyKey | None,
         Field(
-            description=(
-                "Omit it: a repeated identical call counts once. If you mean two identical calls, give "
-                "each a different key"
-            )
+            description=("Omit it: a repeated identical call counts once. Give separate calls different keys")
         ),
     ] = None
 
