@@ -233,7 +233,7 @@ class AgentRunner:
         self._work.drop_all(f"the registry ended this incarnation: {why}")
 
     def stood_aside(self) -> None:
-        """Begin nothing while another process lives as this agent."""
+        """Start no work, and refuse waiting work, while another process is registered as this agent."""
         self._work.pause()
         self._handed_in.refuse_waiting(_DISPLACED)
 

@@ -56,7 +56,7 @@ MAX_TRIES = 5
 ATTEMPT_TIMEOUT_RATIO = 0.5
 """Share of the remaining time for one try of a request that may be repeated."""
 FIRST_WAIT_S = 0.1
-"""Before the second try; doubled with each further one, and spread by chance from its half to its whole."""
+"""Delay before the second attempt; doubled for each further one, of which a random half to all is waited."""
 MAX_WAIT_S = 30.0
 """Maximum wait between tries; a registry's Retry-After may exceed it."""
 MAX_BODY_BYTES = 16 * 1024 * 1024

@@ -153,7 +153,7 @@ class _Following:
     def __init__(self, after: int | None) -> None:
         self._after = after
         self._has_id = False
-        """Whether the position came from a stream, so that it can be sent as Last-Event-ID."""
+        """Whether the stream sent the position, which is then sent as Last-Event-ID, else as `after`."""
 
     def question(self, query: Mapping[str, str]) -> Question:
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}

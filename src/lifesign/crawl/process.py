@@ -73,7 +73,7 @@ async def run_worker(
     report: Callable[[WorkerStatus], None],
     request_token: RequestToken | None = None,
 ) -> bool:
-    """Probe until `stop` is set, or a census is through; return whether all is done that was to be done.
+    """Probe until `stop` is set or a census is complete; False if a census was stopped before its end.
 
     `request_token`: obtains tokens from the process that requests them; None: this process does.
     PassDelayed if a census can store nothing for too long.

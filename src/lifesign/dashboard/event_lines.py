@@ -102,7 +102,7 @@ class EventLine:
 
 
 def lines_of(transaction: Transaction, events: Sequence[Event]) -> list[EventLine]:
-    """Return what events say to visitors, all of whom may read events: with the names of keys and targets."""
+    """Return the dashboard's lines for events, with the names of keys and targets."""
     names = names_of_keys(transaction, keys_in(events)) | places_in(transaction, events)
     return [line_of(event, names) for event in events]
 

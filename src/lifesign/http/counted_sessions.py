@@ -46,7 +46,7 @@ class CountingConnector(aiohttp.TCPConnector):
         traces: "list[Trace]",
         timeout: "ClientTimeout",  # noqa: ASYNC109 - as aiohttp has it
     ) -> "Connection":
-        """Connect, and count what comes back from now on."""
+        """Connect, and count the bytes that are received on the connection from now on."""
         connection = await super().connect(req, traces, timeout)
         _count(connection)
         return connection

@@ -41,7 +41,7 @@ _COMPLAINT_INTERVAL_NS = 60_000_000_000
 _MAX_SHOWN_CHARS = 40
 
 QUICK_NS = (1 << 30) - 1
-"""About a second, and the largest number that CPython compares and shifts in its fast way."""
+"""Maximum latency of the fast path, about 1 s: the largest number that CPython handles in its fast way."""
 
 
 class AgentHealth:

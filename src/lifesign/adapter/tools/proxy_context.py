@@ -22,6 +22,6 @@ class ToolProxyContext:
     budget_gone: Callable[[], None]
     """Told when a metered call was refused for the budget."""
     progress: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Entered for as long as a call of the agent goes on: it makes progress meanwhile."""
+    """Context that is entered while a call of the agent runs, so that the agent does not count as hung."""
     timer: LeaseTimer | None = None
     """Timer of the tool servers, which also end with the lease; None without any."""

@@ -132,7 +132,11 @@ def run(  # noqa: PLR0913 - each option is one
     ] = None,
     tools: Annotated[
         Path | None,
-        typer.Option("--tools", metavar="FILE", help="YAML file with further tools and their prices."),
+        typer.Option(
+            "--tools",
+            metavar="FILE",
+            help="YAML file with MCP servers whose tools the agent gets, and their prices.",
+        ),
     ] = None,
     complete_on_exit: Annotated[
         bool,

@@ -128,7 +128,7 @@ def list_tasks(
 
 
 async def _listing(client: "RegistryClient", limit: int | None, wanted: dict[str, Any]) -> "TaskList":
-    """Read so many pages as it takes, all of them without a limit; the total is that of the first."""
+    """Read as many pages as `limit` requires, or all without a limit. The total is that of the first page."""
     left = sys.maxsize if limit is None else limit
     first = await client.tasks.list(limit=min(left, PAGE), **wanted)
     found, cursor = [*first.tasks], first.cursor
@@ -322,7 +322,8 @@ def resolve_task(
     *,
     comment: Comment = None,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="With done: the result, a JSON object.")
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="File with the result, a JSON object; only with done."),
     ] = None,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,

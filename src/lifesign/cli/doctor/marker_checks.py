@@ -1,4 +1,4 @@
-"""Whether the database is the one that this host's marker names."""
+"""Check of `doctor`: the database must be the one that this host's marker names."""
 
 from pathlib import Path
 from typing import Final

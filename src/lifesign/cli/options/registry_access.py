@@ -47,7 +47,11 @@ MaxEvidenceAge = Annotated[
     ),
 ]
 PlainHttp = Annotated[
-    bool, typer.Option("--allow-plain-http", help="Send the key unencrypted to another host.")
+    bool,
+    typer.Option(
+        "--allow-plain-http",
+        help="Allow plain HTTP to a registry on another host, which sends the key unencrypted.",
+    ),
 ]
 
 T = TypeVar("T")

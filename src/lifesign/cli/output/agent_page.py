@@ -183,7 +183,7 @@ def failing_text(failures: int) -> str:
 
 
 def health_text(agent: "AgentSummary") -> str:
-    """Return an agent's health, with the reason if what was observed is too old to say."""
+    """Return an agent's health, with the reason if the last observation is too old."""
     return agent.health if agent.unknown_reason is None else f"{agent.health} ({agent.unknown_reason})"
 
 

@@ -1,7 +1,7 @@
 """Dataclasses that are created thousands of times a second.
 
-A frozen dataclass sets each member by a separate call, and takes three times as long to create. Classes that
-each probe creates are only frozen for the type checker.
+A frozen dataclass sets each member by a separate call, and takes three times as long to create. These classes
+are frozen only for the type checker.
 """
 
 from collections.abc import Callable

@@ -57,7 +57,7 @@ class LeaseState:
     """None, like `holder`: the holder was erased."""
     holder: str | None
     token: int
-    """Last granted token; never removed."""
+    """Latest granted token of the resource; kept after the lease ends."""
     end_reason: EndReason | None = None
 
     @property

@@ -2,8 +2,7 @@
 
 The files are YAML 1.1 without aliases, tags and numbers in base 60: a few lines of aliases unfold to
 gigabytes, and nothing here needs any of them. Each error names its line, and one error names several faults.
-A key that stands twice, a number that means something else than it looks like, and a key that is no text are
-faults.
+A repeated key, an ambiguous number and a key that is not text are faults.
 """
 
 import re

@@ -169,7 +169,7 @@ class _ReadState:
         return math.inf
 
     def take_float(self, digits: str) -> float:
-        """Return a number, also for what JSON has no name for: NaN and Infinity."""
+        """Return a number with a fraction or an exponent; NaN and Infinity are noted as faults."""
         number = float(digits)
         if not math.isfinite(number):
             self.has_infinity = True

@@ -183,7 +183,7 @@ class MonitorEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExcludedDowntime:
-    """A hold that is over: its time does not count as missed heartbeats of those whom it held."""
+    """A past suspension: its time does not count as silence of the agents whose verdicts it suspended."""
 
     begin_s: float
     end_s: float
@@ -295,7 +295,7 @@ def to_json(monitors: Monitors) -> str:
 
 
 def from_json(text: str) -> Monitors:
-    """Read a stored column; members of a newer version are left out. ValueError if it is none."""
+    """Read the stored column; unknown members of a newer version are ignored. ValueError if it is invalid."""
     return _COLUMN.validate_json(text)
 
 

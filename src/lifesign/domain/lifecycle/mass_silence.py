@@ -118,7 +118,7 @@ def silent_keys(
 
 
 def _decisive_keys(by_key: Mapping[str, ClassCounts], policy: MassSilencePolicy) -> set[str]:
-    """Return the keys without which too few of these addresses are silent."""
+    """Return the prober keys without whose reports too few of these addresses would be silent."""
     most_silent = sorted(by_key, key=lambda key: (by_key[key].addresses - 4 * len(by_key[key].silent_s), key))
     return {
         key for key in most_silent[:MAX_LEFT_OUT] if not _is_quarter_silent(_together(by_key, key), policy)

@@ -278,7 +278,7 @@ def _is_silent(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedS
 
 
 def _has_failed_for_long(facts: Facts, now_s: float) -> bool:
-    """Return whether measured failures have made the next step down due, and are recent enough."""
+    """Return whether the measured failures are recent, and have lasted for the next threshold."""
     seen = facts.observed
     if seen is None or unknown_reason(evidence_of(seen), now_s) is not None:
         return False

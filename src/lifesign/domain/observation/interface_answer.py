@@ -23,7 +23,7 @@ ANSWERS: Final[Mapping[int, tuple[ResultClass, str]]] = MappingProxyType({
     405: (_OK, "it accepts another method than GET"),
     406: (_OK, "it answers in another format than requested"),
     407: (_GATED, "a proxy asks for credentials"),
-    410: (ResultClass.NOT_AN_AGENT, "it is gone"),
+    410: (ResultClass.NOT_AN_AGENT, "it was removed for good"),
     411: (_OK, "it expects a message in the GET request"),
     415: (_OK, "it expects a message in JSON"),
     422: (_OK, "it expects a message in the GET request"),

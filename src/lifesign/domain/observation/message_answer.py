@@ -1,8 +1,8 @@
 """Classification of the answer to a message.
 
-An agent that answers works, whatever it answers: also if it asks back, is still working, or declines the
-message in A2A terms. It has failed if it reports so, by a task that FAILED or an internal error. A failure
-that may come from the spelling is distinguished, so that another spelling can be tried.
+An agent that answers works: also if it asks a question, is still working, or refuses the message in A2A
+terms. It has failed if it reports a FAILED task or an internal error. A failure that may come from the
+variant of the protocol is distinguished, so that another variant can be tried.
 """
 
 from collections.abc import Mapping

@@ -113,7 +113,7 @@ class ProbeMemory(BaseModel):
     link_agent_id: Annotated[str, Field(pattern=AGENT_ID_PATTERN)] | None = None
     """Agent of that registry that the card claims to be the card of."""
     alive_at_s: _Moment = None
-    """When it last gave a liveness signal; None if it never did."""
+    """Time of the last liveness signal; None without one."""
     network_class: NetworkClassName | None = None
     """Network class of the address that answered last; before the first answer, of the one asked first."""
 

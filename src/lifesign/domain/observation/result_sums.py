@@ -16,7 +16,7 @@ from lifesign.errors import InvalidValue
 
 BUCKETS_PER_OCTAVE: Final = 4
 LAST_BUCKET: Final = 72
-"""Bucket of latencies above 2^(71/4) ms, 220 s: no probe waits that long."""
+"""Last bucket: latencies above 2^(71/4) ms (220 s), which no probe waits for."""
 NO_LATENCY: Final = -1
 """Bucket of results without a latency, and of those that are not a single request."""
 

@@ -192,7 +192,7 @@ class Gathered:
 
 
 def kinds_of(targets: Sequence[TargetKind]) -> frozenset[Kind]:
-    """Return the kinds of entries that become targets if a definition wants these kinds of targets.
+    """Return the kinds of directory entries that become targets of these kinds.
 
     An entry of unknown kind counts as A2A, or as MCP if only MCP servers are wanted.
     """

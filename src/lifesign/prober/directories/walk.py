@@ -127,7 +127,7 @@ class Walk:
         self._named.add(url)
 
     def _repeat(self, what: str) -> None:
-        """Stop at a circle.
+        """End the reading at a page that was read before.
 
         The reading is complete if all items were served by then; otherwise, or if unknown, it fails.
         """

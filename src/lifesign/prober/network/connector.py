@@ -34,7 +34,7 @@ MAX_ATTEMPTS: Final = 3
 CLOSE_SECONDS: Final = 1.0
 """How long a TLS peer has for its close_notify."""
 MAX_CERTIFICATE_TIMES: Final = 4096
-"""Ends of certificates that are remembered: reading one takes longer than all else that we do with it."""
+"""Maximum number of cached expiry times of certificates, since reading one is slow."""
 
 _NO_RESOURCES: Final = frozenset({
     errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM,
@@ -116,7 +116,7 @@ class VettedConnector:
     async def _connect(
         self, target: TargetUrl, addresses: Sequence[Address], dns_ms: float | None, deadline_s: float
     ) -> HttpConnection | Unreached:
-        """Connect to the first of the addresses that takes it."""
+        """Connect to the first of the addresses that accepts the connection."""
         began_s = perf_counter()
         last_at_s = min(deadline_s, self._loop.time() + self._timeouts.connect_seconds)
         failed: Unreached | None = None

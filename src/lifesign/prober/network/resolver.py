@@ -256,7 +256,7 @@ class Resolver:
         self._channel.look_up(lookup.host, settle)
 
     def _end(self, lookup: _Lookup, answer: NameAnswer) -> None:
-        """Pass an answer to all callers that wait; later answers only go to the cache."""
+        """Pass the answer of a lookup to all waiting callers; a later answer only goes to the cache."""
         if self._pending.get(lookup.host) is lookup:
             del self._pending[lookup.host]
         if lookup.timer is not None:

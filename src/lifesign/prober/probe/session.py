@@ -202,9 +202,9 @@ class ProbeSession:
         is_enough: Callable[[bytes], bool] | None = None,
         purpose: Purpose = Purpose.OTHER,
     ) -> Fetched | None:
-        """Send one request, unless robots.txt keeps us out; None if it cannot be sent any more.
+        """Send one request unless robots.txt forbids it; None if no time is left for it.
 
-        `is_aside`: a silence there says nothing of the host's other places. `is_enough`: see `Request`.
+        `is_aside`: a missing answer is no evidence about the host's other paths. `is_enough`: see `Request`.
         `purpose` decides whether the request carries a credential. A refused card or document is requested
         again with its credential.
         """

@@ -16,7 +16,7 @@ EXACT_UP_TO = 1_000
 """No more than these are counted whenever they are asked for: no page ever holds more than its total."""
 CACHE_SECONDS = 5.0
 USABLE_SECONDS = 10.0
-"""Maximum age of a total that is used while it is counted again; beyond it, every caller counts."""
+"""Maximum age of a total that is used while one caller counts it again. Above it, each caller counts."""
 MAX_TOTALS = 256
 """Maximum of cached totals, one per filter; the oldest one is dropped."""
 

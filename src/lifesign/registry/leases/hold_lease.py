@@ -217,7 +217,9 @@ def _decide(one: LeaseOperation, caller: Principal, facts: _Facts) -> Answer:
 def _acquire(one: Acquire, caller: Principal, agent: Holder | None, facts: _Facts) -> Claim:
     if task_in(one.resource) is not None:
         # Its lease begins and ends with a run.
-        raise InvalidResource(one.resource, "a task of the registry to be claimed at /api/v1/tasks/claim")
+        raise InvalidResource(
+            one.resource, "another resource: a task of the registry is claimed at POST /api/v1/tasks/claim"
+        )
     if read_resource(one.resource) is ResourceKind.SHARD:
         # Shares, limits and bars hold for claims only.
         raise InvalidResource(one.resource, "a shard to be claimed at /api/v1/shards/claim")

@@ -33,7 +33,7 @@ MAX_WAITING = 10_000
 PARALLEL_SEARCHES = 4
 """Maximum of concurrent searches after a notification: the database has other work too."""
 RETRY_SECONDS = 10.0
-"""Interval of searches without a notification: an agent's record may have changed meanwhile."""
+"""Interval at which a waiting claim looks for a task even without a notification."""
 LEAST_WAIT_SECONDS = 0.05
 """Minimum wait before a search for a task that is due at any moment, or that another agent took."""
 

@@ -167,7 +167,7 @@ def after(
     agent_id: str | None = None,
     intent_id: str | None = None,
 ) -> list[Event]:
-    """Return the next events behind `sequence`, at most `limit`; those alone that match what is given."""
+    """Return the next events after `sequence` that match the given filters, at most `limit`."""
     wanted = _filtered(_EVENT, types, agent_id, intent_id).where(events.c.sequence > sequence)
     return [_event(row) for row in transaction.connection.execute(wanted.limit(limit))]
 

@@ -28,7 +28,7 @@ class Subject:
     directories: tuple[int, ...]
     """Directories that list it."""
     agent: int | None
-    """Our number of its record; None if it has none. Of a linked target: that of the registered agent."""
+    """Row number of the agent record; None without one. A linked target has the registered agent's record."""
     observed_at_s: float | None
     """When the last result was observed; None before the first one."""
     token: int | None

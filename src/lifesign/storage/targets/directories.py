@@ -294,10 +294,10 @@ def remove_pages(transaction: Transaction, in_import: int) -> None:
 def list_targets(
     transaction: Transaction, directory: int, in_import: int, subject_ids: Sequence[str], version: int
 ) -> tuple[int, int]:
-    """Mark targets as listed in an import; those that had left are targets again.
+    """Mark targets as listed in an import; former targets become targets again.
 
-    Returns how many of them were listed before and not yet found in this import, and how many were not
-    listed.
+    Returns the number of targets that the directory listed before and this import had not listed yet, and
+    the number of targets that are new in the directory.
     """
     is_postgresql = transaction.is_postgresql
     values: dict[str, Any] = {
