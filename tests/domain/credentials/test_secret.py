@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lifesign.domain.credentials.secret import (
     MAX_SECRET_CHARS,
+    MIN_SECRET_CHARS,
     REMOVED,
     Scrubber,
     is_open_to_group,
@@ -98,3 +99,19 @@ def test_longer_secret_is_removed_as_a_whole() -> None:
 
 def test_half_a_character_passes() -> None:
     assert Scrubber(["a-secret-of-ours"]).clean_text("\ud800 a-secret-of-ours") == f"\ud800 {REMOVED}"
+
+
+def test_the_beginning_of_a_secret_does_not_remain_in_a_text_that_was_cut() -> None:
+    secret = "tok-Q7w9ZxK3pLm5Vb8Nc2Rt6Yh1"
+    scrubber = Scrubber([secret])
+    for length in range(MIN_SECRET_CHARS, len(secret)):
+        for behind in ("", " Z", "\n"):
+            cleaned = scrubber.clean_text(f"BAD {secret[:length]}{behind}")
+            assert secret[:MIN_SECRET_CHARS] not in cleaned
+            assert cleaned.endswith(behind)
+    assert scrubber.clean_text(f"BAD {secret[: MIN_SECRET_CHARS - 1]}").endswith("tok-Q7w")
+
+
+def test_a_secret_that_ends_within_a_character_is_removed() -> None:
+    cleaned = Scrubber(["p4ssw0rd%e2"]).clean_text("text/p4ssw0rd\u20ac")
+    assert "p4ssw0rd" not in cleaned

@@ -367,3 +367,13 @@ async def test_answers_say_how_a_credential_stands(status: int, expected: str | 
             await probes.see(server.url)
             [(scope, state)] = probes.credentials.states
     assert (scope.name, state) == ("lab", expected)
+
+
+def test_secrets_are_removed_only_from_what_their_own_origin_sends(tmp_path: Path) -> None:
+    file = tmp_path / "lab.token"
+    write_secret(file, "capabilities")
+    store = store_of(file, lambda: 0.0)
+    assert "capabilities" not in store.scrubber_of(URL("https://lab.example:443/x")).clean_text(
+        "capabilities"
+    )
+    assert store.scrubber_of(URL("https://agent.example/x")).clean_text("capabilities") == "capabilities"

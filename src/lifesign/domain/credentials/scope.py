@@ -18,6 +18,8 @@ MAX_CREDENTIALS: Final = 100
 ORIGIN_PATTERN: Final = r"^https?://[A-Za-z0-9._:\[\]-]{1,270}$"
 MAX_DECODINGS: Final = 3
 """A path that is percent-encoded more often is in no scope: servers may decode it again."""
+_ODD_CHARACTERS: Final = frozenset("\\;%\ufffd\uff0e\uff0f")
+"""Servers read a path with these in different ways; U+FFFD stands for bytes that are not UTF-8."""
 REJECTED: Final = frozenset({401, 403})
 """Statuses with which a server refuses a credential, or asks for one."""
 
@@ -118,5 +120,5 @@ def _plain_path(url: str) -> str | None:
         path = decoded
     else:
         return None
-    is_odd = "\\" in path or ";" in path or path.count("/") != slashes
-    return None if is_odd or not {".", ".."}.isdisjoint(path.split("/")) else path
+    is_odd = not _ODD_CHARACTERS.isdisjoint(path) or not path.isprintable() or path.count("/") != slashes
+    return None if is_odd or any(part and not part.strip(". ") for part in path.split("/")) else path

@@ -4,6 +4,7 @@ import re
 import stat
 from base64 import b64encode
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import Final
 
 from lifesign.domain.credentials.disguise import MAX_LEVELS, find_disguised, needles_of
@@ -82,8 +83,26 @@ class Scrubber:
         if not self._secrets:
             return text
         data = text.encode("utf-8", "surrogatepass")
-        cleaned = self.clean(data)
-        return text if cleaned is data else cleaned.decode("utf-8", "surrogatepass")
+        cleaned = self._without_beginnings(self.clean(data))
+        if cleaned is data:
+            return text
+        try:
+            return cleaned.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            # A secret in an escaped form can end within a character.
+            return cleaned.decode("utf-8", "replace")
+
+    def _without_beginnings(self, data: bytes) -> bytes:
+        """Remove the beginnings of secrets: texts that quote a peer are cut before they come here."""
+        for form in self._literals:
+            begin = form[:MIN_SECRET_CHARS]
+            at = data.find(begin)
+            while at >= 0:
+                pairs = zip(data[at : at + len(form)], form, strict=False)
+                length = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+                data = data[:at] + _replacement(length) + data[at + length :]
+                at = data.find(begin, at + length)
+        return data
 
 
 def _replacement(length: int) -> bytes:

@@ -111,6 +111,9 @@ RequestToken = Callable[[Credential, str | None], Awaitable[AccessToken | TokenF
 """Obtains a token for a credential; takes the token that was rejected, or None."""
 
 
+_NOTHING_TO_REMOVE: Final = Scrubber(())
+
+
 class CredentialStore:
     """All credentials of a prober. Files with secrets that changed are read again."""
 
@@ -167,6 +170,8 @@ class CredentialStore:
         self._stamps = {name: _stamp(source, setting) for name, setting, source in self._sources}
         self.scrubber = Scrubber(())
         """Removes the secrets of all credentials."""
+        self._scrubbers: dict[str, Scrubber] = {}
+        """Scrubbers by origin."""
         self._renew_scrubber()
 
     def __bool__(self) -> bool:
@@ -266,10 +271,20 @@ class CredentialStore:
             self._renew_scrubber()
             _log.info("the secret of the credential %s was read again", name)
 
+    def scrubber_of(self, url: URL) -> Scrubber:
+        """Return the scrubber of the secrets that the origin of a URL may have received.
+
+        A token endpoint chooses its tokens. They must not change what is read from other origins.
+        """
+        return self._scrubbers.get(str(url.origin()), _NOTHING_TO_REMOVE)
+
     def _renew_scrubber(self) -> None:
-        self.scrubber = Scrubber(
-            secret for credential in self._credentials.values() for secret in credential.secrets()
-        )
+        by_origin: dict[str, list[str]] = {}
+        for credential in self._credentials.values():
+            secrets = by_origin.setdefault(str(URL(credential.scope.origin).origin()), [])
+            secrets += credential.secrets()
+        self._scrubbers = {origin: Scrubber(secrets) for origin, secrets in by_origin.items()}
+        self.scrubber = Scrubber(secret for secrets in by_origin.values() for secret in secrets)
 
 
 def _basic(username: str, password: str) -> str:

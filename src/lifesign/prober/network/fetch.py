@@ -217,8 +217,9 @@ class Fetcher:
         while True:
             fetched, location = await self._ask(hop)
             if self._credentials:
-                fetched = _scrubbed(fetched, self._credentials.scrubber)
-                if location is not None and self._credentials.scrubber.clean_text(location) != location:
+                scrubber = self._credentials.scrubber_of(hop.url)
+                fetched = _scrubbed(fetched, scrubber)
+                if location is not None and scrubber.clean_text(location) != location:
                     reason = "redirected to a URL with a secret of the prober"
                     return replace(fetched, result=ResultClass.REDIRECT_REFUSED, reason=reason)
             if location is None:

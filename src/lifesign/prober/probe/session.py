@@ -339,7 +339,9 @@ class ProbeSession:
 
     def without_secrets(self, text: str) -> str:
         """Return a text without the secrets that the target may have sent back."""
-        return self._credentials.scrubber.clean_text(text)
+        for origin in {each.fetched.url.origin() for each in self.exchanges}:
+            text = self._credentials.scrubber_of(origin).clean_text(text)
+        return text
 
     def keep(self, body: bytes) -> str | None:
         """Store the bytes of a finding if there is a store; return their SHA-256."""
