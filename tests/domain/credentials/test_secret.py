@@ -106,7 +106,7 @@ def test_the_beginning_of_a_secret_does_not_remain_in_a_text_that_was_cut() -> N
     scrubber = Scrubber([secret])
     for length in range(MIN_SECRET_CHARS, len(secret)):
         for behind in ("", " Z", "\n"):
-            cleaned = scrubber.clean_text(f"BAD {secret[:length]}{behind}")
+            cleaned = scrubber.clean_text(f"BAD {secret[:length]}{secret[:length]}{behind}")
             assert secret[:MIN_SECRET_CHARS] not in cleaned
             assert cleaned.endswith(behind)
     assert scrubber.clean_text(f"BAD {secret[: MIN_SECRET_CHARS - 1]}").endswith("tok-Q7w")

@@ -303,7 +303,8 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     now[0] += RELOAD_SECONDS
     assert bearer_of(store) == "Bearer second-secret"
     # A target may still send back the former one.
-    assert store.scrubber.clean_text("first-secret second-secret") == "REMOVED-SECR REMOVED-SECRE"
+    scrubber = store.scrubber_of(URL("https://lab.example/x"))
+    assert scrubber.clean_text("first-secret second-secret") == "REMOVED-SECR REMOVED-SECRE"
 
 
 def test_a_file_that_cannot_be_read_any_more_leaves_the_last_secret_in_use(

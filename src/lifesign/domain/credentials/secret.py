@@ -100,8 +100,9 @@ class Scrubber:
             while at >= 0:
                 pairs = zip(data[at : at + len(form)], form, strict=False)
                 length = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-                data = data[:at] + _replacement(length) + data[at + length :]
-                at = data.find(begin, at + length)
+                replacement = _replacement(length)
+                data = data[:at] + replacement + data[at + length :]
+                at = data.find(begin, at + len(replacement))
         return data
 
 

@@ -168,8 +168,6 @@ class CredentialStore:
         self._clock = clock
         self._read_at_s = clock()
         self._stamps = {name: _stamp(source, setting) for name, setting, source in self._sources}
-        self.scrubber = Scrubber(())
-        """Removes the secrets of all credentials."""
         self._scrubbers: dict[str, Scrubber] = {}
         """Scrubbers by origin."""
         self._renew_scrubber()
@@ -284,7 +282,6 @@ class CredentialStore:
             secrets = by_origin.setdefault(str(URL(credential.scope.origin).origin()), [])
             secrets += credential.secrets()
         self._scrubbers = {origin: Scrubber(secrets) for origin, secrets in by_origin.items()}
-        self.scrubber = Scrubber(secret for secrets in by_origin.values() for secret in secrets)
 
 
 def _basic(username: str, password: str) -> str:
