@@ -133,6 +133,16 @@ def test_values_are_shown_and_cut() -> None:
     assert AssertionResult.model_validate_json(result.model_dump_json()) == result
 
 
+def test_a_pointer_that_leads_nowhere_is_told_from_an_answer_that_did_not_come() -> None:
+    check = asserted(Check.EQUALS, "a", "/none")
+    nowhere = evaluate(check, CheckedAnswer(status=200, value={"none of these": 1}))
+    without_answer = evaluate(check, None)
+    assert (nowhere.result, nowhere.actual) == (FAILED, None)
+    assert "pointer" in nowhere.actual_text
+    assert without_answer.actual_text == "-"
+    assert evaluate(check, CheckedAnswer(status=200, value={"none": "b"})).actual_text == "b"
+
+
 @given(JSON, st.data())
 @settings(max_examples=examples(200))
 def test_every_value_is_found_at_its_pointer(document: Any, data: st.DataObject) -> None:

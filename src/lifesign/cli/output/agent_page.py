@@ -121,7 +121,8 @@ def _observed_lines(seen: "ObservedState") -> Iterator[PageLine]:
     life = seen.last_liveness_signal_at
     for each in seen.assertions or ():
         expected = f"{each.name} {each.expected!r}"
-        actual = "" if each.actual is None else f", got {each.actual!r}"
+        has_value = each.actual is not None or each.has_failed
+        actual = f", got {each.actual_text!r}" if has_value else ""
         yield PageLine("assertion", f"{each.result}: {expected}{actual}")
     yield PageLine(
         "observed", "no liveness signal" if life is None else f"last liveness signal {time_text(life)}"

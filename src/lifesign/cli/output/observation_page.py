@@ -71,7 +71,7 @@ def write_assertions(stream: TextIO, assertions: "Iterable[AssertionResult]") ->
             each.name,
             each.result.value,
             each.expected,
-            _NOT_MEASURED if each.actual is None else " ".join(each.actual.split()),
+            " ".join(each.actual_text.split()),
         )
         for each in assertions
     ]

@@ -130,6 +130,13 @@ class AssertionResult(BaseModel):
         return " ".join(filter(None, (self.of, self.pointer, self.check.value)))
 
     @property
+    def actual_text(self) -> str:
+        """The actual value, or why there is none."""
+        if self.actual is not None:
+            return self.actual
+        return "no value at the pointer" if self.has_failed else "-"
+
+    @property
     def is_measured(self) -> bool:
         """Whether an answer came to which it applies."""
         return self.result is not AssertionOutcome.NOT_MEASURED
