@@ -197,6 +197,26 @@ async def test_a_definition_gives_what_the_command_line_does_not(
     assert "mailto:me@agent.example" in server.asked(CARD_PATH)["user-agent"]
 
 
+async def test_a_message_to_an_mcp_server_is_refused_with_a_hint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "probe.yml"
+    async with serving({}) as server:
+        file.write_text(
+            "name: mine\n"
+            "contact: mailto:me@agent.example\n"
+            f"targets: [{{url: '{server.url}', kind: mcp}}]\n"
+            "networks: {allow: [127.0.0.0/8]}\n"
+        )
+        for options in ([*ALLOW, "--kind", "mcp"], ["--definition", str(file)]):
+            command = ["probe", server.url, "--message", "hi", *options]
+            assert await asyncio.to_thread(main, command) == 3
+            complaint = capsys.readouterr().err
+            assert "--message" in complaint
+            assert "\nhint: " in complaint
+    assert server.heads == []
+
+
 async def test_a_target_keeps_its_own_layers_and_a_message_is_added(tmp_path: Path) -> None:
     file = tmp_path / "probe.yml"
     async with serving({"/ping": as_json({"status": "Healthy"})}) as server:

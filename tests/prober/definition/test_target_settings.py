@@ -66,6 +66,8 @@ def test_paths_of_assertions_are_requested_with_those_of_ask() -> None:
         ({"assertions": [{"of": "message", "text_contains": "OK"}]}, "not_asked"),
         ({"assertions": [{"of": "tool", "text_contains": "OK"}]}, "not_asked"),
         ({"kind": "a2a", "ask": {"tools": True, "call": {"tool": "a"}}}, "call_of_an_agent"),
+        ({"kind": "mcp", "ask": {"message": {"text": "hi"}}}, "message_to_a_server"),
+        ({"kind": "mcp", "assertions": [{"of": "message", "status": 200}]}, "message_to_a_server"),
         ({"assertions": [{"of": "health", "status": 200}], "ask": {"health": False}}, "not_asked"),
         ({"assertions": [{"of": f"/{number}", "status": 200} for number in range(9)]}, "too_many_paths"),
         ({"assertions": [{"of": "health", "status": 200}] * 33}, "too_long"),

@@ -27,6 +27,8 @@ AT_ONCE = 10
 MIN_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS = 0.05, 120.0
 """Limits of a time limit in a probe definition, whose import takes 200 ms."""
 
+_NO_MESSAGE_HINT = "leave out --message. To call a tool, set ask.call in a definition."
+
 EXIT_CODES = {
     "alive": ExitCode.SUCCESS,
     "not_alive": ExitCode.FAILED,
@@ -113,6 +115,8 @@ def probe(
     if len(urls) > MAX_URLS:
         raise InvalidValue("URL...", len(urls), f"at most {MAX_URLS}; lifesign census FILE accepts more")
     asked = _definition(urls, definition, timeout_seconds, message, allow_network or (), kind=kind)
+    if message is not None:
+        _refuse_message_to_mcp(asked, message)
     reports = asyncio.run(_probe_all(with_credentials(asked, credential)))
     with ignore_broken_pipe():
         if as_json:
@@ -184,6 +188,12 @@ def _definition(
         allowed = (*read.networks.allow, *given.networks.allow)
         changed["networks"] = read.networks.model_copy(update={"allow": allowed})
     return read.model_copy(update=changed)
+
+
+def _refuse_message_to_mcp(asked: "ProbeDefinition", message: str) -> None:
+    """Refuse a message to a target whose kind takes none; InvalidValue."""
+    if any(target.kind == "mcp" for target in asked.targets):
+        raise InvalidValue("--message", message, "no message for an MCP server", hint=_NO_MESSAGE_HINT)
 
 
 async def _probe_all(definition: "ProbeDefinition") -> "list[ProbeReport]":

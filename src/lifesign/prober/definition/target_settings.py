@@ -86,6 +86,12 @@ def require_answers(target: TargetSettings, default: LayerSettings) -> None:
         raise PydanticCustomError(
             "call_of_an_agent", "{url}: a call needs kind: mcp, or no kind", {"url": target.url}
         )
+    is_mcp = target.kind is TargetKind.MCP
+    asks_own_message = target.ask is not None and target.ask.message is not None
+    if is_mcp and (asks_own_message or any(each.of == "message" for each in target.assertions)):
+        raise PydanticCustomError(
+            "message_to_a_server", "{url}: a message needs kind: a2a, or no kind", {"url": target.url}
+        )
     for assertion in target.assertions:
         of = assertion.of
         key = _KEYS_OF_ASK.get(of, of)
