@@ -197,6 +197,25 @@ async def test_a_definition_gives_what_the_command_line_does_not(
     assert "mailto:me@agent.example" in server.asked(CARD_PATH)["user-agent"]
 
 
+@pytest.mark.parametrize("path", ["", "other"])
+async def test_assertions_of_other_urls_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str
+) -> None:
+    file = tmp_path / "probe.yml"
+    async with serving(agent()) as server:
+        file.write_text(
+            "name: mine\n"
+            "contact: mailto:me@agent.example\n"
+            f"targets: [{{url: '{server.url}/{path}', assertions: [{{of: card, status: 200}}]}}]\n"
+            "networks: {allow: [127.0.0.0/8]}\n"
+        )
+        assert await asyncio.to_thread(main, ["probe", server.url, "--definition", str(file)]) == 0
+    shown = capsys.readouterr()
+    assert ("card status" in shown.out) is (path == "")
+    assert (f"{server.url}/other" in shown.err) is (path == "other")
+    assert ("warning" in shown.err) is (path == "other")
+
+
 async def test_a_message_to_an_mcp_server_is_refused_with_a_hint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,11 +11,12 @@ from lifesign.cli.options.duration import duration_option
 from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.option_names import options
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
+from lifesign.cli.output.complaint import complain
 from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from lifesign.domain.observation.results import Observation
     from lifesign.prober.definition.models import ProbeDefinition
@@ -166,6 +167,7 @@ def _definition(
 
     read = read_definition_file(file)
     settings = read.settings_by_url
+    _warn_of_unused_assertions(file, read, {target.url for target in given.targets})
     targets = tuple(
         known
         if (known := settings.get(target.url)) is not None and kind is None
@@ -194,6 +196,15 @@ def _refuse_message_to_mcp(asked: "ProbeDefinition", message: str) -> None:
     """Refuse a message to a target whose kind takes none; InvalidValue."""
     if any(target.kind == "mcp" for target in asked.targets):
         raise InvalidValue("--message", message, "no message for an MCP server", hint=_NO_MESSAGE_HINT)
+
+
+def _warn_of_unused_assertions(file: Path, read: "ProbeDefinition", probed: "Collection[str]") -> None:
+    """Write a warning if the definition has assertions for none of the targets of the command."""
+    asserted = [target.url for target in read.targets if target.assertions]
+    if asserted and not any(url in probed for url in asserted):
+        text = f"warning: no assertion is checked: those of {file} belong to {asserted[0]}"
+        more = f" and {len(asserted) - 1} more" if len(asserted) > 1 else ""
+        complain(text + more, hint="pass the URL as the definition has it")
 
 
 async def _probe_all(definition: "ProbeDefinition") -> "list[ProbeReport]":
