@@ -43,17 +43,32 @@ def _world(directory: Path, servers: int) -> Iterator[tuple[str, list[int]]]:
         yield url, [server.port for server in started]
 
 
+async def _register(agent_id: str, load: Load) -> str:
+    """Register an agent; return when that was, as the server says.
+
+    A busy machine may answer 503 before anything is frozen, and write the registration all the same.
+    """
+    key = agent_key(agent_id)
+    body = {"agent_id": agent_id, "heartbeat_config": CONFIG}
+    was_refused = False
+    while True:
+        status, answer = await load.ask("POST", "/agents", body, key=key)
+        if status == 409 and was_refused:
+            status, answer = await load.ask("GET", f"/agents/{agent_id}", key=key)
+        if status != 503:
+            break
+        was_refused = True
+        await asyncio.sleep(BEAT_EVERY_S)
+    assert status in {200, 201}, (status, answer)
+    return str(answer["registered_at"])
+
+
 async def _beat(agent_id: str, load: Load, may_speak: asyncio.Event) -> None:
     """Register, and beat until cancelled."""
     key = agent_key(agent_id)
-    body = {"agent_id": agent_id, "heartbeat_config": CONFIG}
-    # A busy machine may answer late before anything is frozen.
-    while (registered := await load.ask("POST", "/agents", body, key=key))[0] == 503:  # noqa: ASYNC110 - the server answers late
-        await asyncio.sleep(BEAT_EVERY_S)
-    status, answer = registered
-    assert status == 201, answer
+    registered_at = await _register(agent_id, load)
     while await may_speak.wait():
-        said = {"status": "active", "client_timestamp": answer["registered_at"]}
+        said = {"status": "active", "client_timestamp": registered_at}
         status, _ = await load.ask("POST", f"/agents/{agent_id}/heartbeat", said, key=key)
         assert status in {0, 200, 503}, f"{agent_id} beats all the time and is told {status}"
         await asyncio.sleep(BEAT_EVERY_S)
@@ -123,6 +138,34 @@ def _steps_of_strict(transaction: Transaction) -> dict[str, list[str]]:
 def test_frozen_postgresql_gives_503_and_no_agent_dies(tmp_path: Path) -> None:
     with _world(tmp_path, 1) as (url, ports):
         asyncio.run(_drill(url, ports, [5.5]))
+
+
+async def _register_in_freezes(url: str, ports: list[int]) -> list[str]:
+    """Register agents while PostgreSQL is frozen until one answered 503 is registered; return all."""
+    ledger, freezer = Ledger(), Freezer()
+    registered: list[str] = []
+    async with Load([], ports, ledger) as load:
+        # A busy machine may answer before the transaction has begun: then nothing is written.
+        while not ledger.statuses[409]:
+            agent_id = STRICT[len(registered)]
+            ledger.statuses.clear()
+            freezer.freeze()
+            registering = asyncio.create_task(_register(agent_id, load))
+            await load.until_refused()
+            freezer.thaw()
+            await registering
+            registered.append(agent_id)
+    await with_database(url, ledger.check)
+    return registered
+
+
+@pytest.mark.fault
+def test_agent_whose_registration_was_answered_503_and_written_reads_it(tmp_path: Path) -> None:
+    with _world(tmp_path, 1) as (url, ports):
+        registered = asyncio.run(_register_in_freezes(url, ports))
+        steps = asyncio.run(with_database(url, lambda database: database.read(_steps_of_strict)))
+    # It sends no heartbeats, and may be unhealthy by now.
+    assert [agent_id for agent_id in STRICT if steps[agent_id].count("active") == 1] == registered
 
 
 @pytest.mark.fault
