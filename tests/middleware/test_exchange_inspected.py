@@ -264,6 +264,17 @@ async def test_failure_counts_though_events_before_it_are_passed_over(spec_versi
     assert await answered([working()] * 20, EVENTS, scope=scope) == "answered"
 
 
+@pytest.mark.parametrize("spec_version", ["2.3", "2.4"])
+async def test_carriage_return_in_an_event_of_a_known_shape_hides_no_error(spec_version: str) -> None:
+    update = b'data: {"jsonrpc":"2.0","id":1,"result":{"artifact":{"parts":[{"text":"x"}]}}}\n\n'
+    error = b'data: {"jsonrpc":"2.0","id":1,"error":{"code":-32603,"data":{"a":[{}]}}}\n\n'
+    scope = http_scope(asgi={"version": "3.0", "spec_version": spec_version})
+    hidden = [update[:-2] + b"\r\r" + error, update[:-2] + b"\r\revent: error\r" + error]
+    for piece in hidden:
+        assert await answered([update, update, piece, update], EVENTS, scope=scope) == "server_fault"
+        assert await answered([update, piece], EVENTS, scope=scope) == "server_fault"
+
+
 @pytest.mark.parametrize("last", [FAULT, FAILED, RESULT])
 async def test_failure_that_a_stream_stated_counts_though_the_caller_leaves(last: bytes) -> None:
     """Clients leave once they have read what they asked for."""

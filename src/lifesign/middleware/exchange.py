@@ -222,7 +222,12 @@ class RequestExchange:
                 # `has_shape`, written out: a call takes as long as half of it.
                 head, prefix, tail, suffix, inside = shape
                 try:
-                    if piece[head] != prefix or piece[tail] != suffix or 10 in piece[inside]:
+                    if (
+                        piece[head] != prefix
+                        or piece[tail] != suffix
+                        or 10 in (line := piece[inside])
+                        or 13 in line
+                    ):
                         keep(piece)
                 except TypeError:
                     keep(piece)

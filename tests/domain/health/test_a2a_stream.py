@@ -322,6 +322,27 @@ def test_no_deciding_event_has_the_shape_of_a_harmless_one(spelling: str, decidi
             assert not has_shape(shape, piece)
 
 
+def hidden_behind_cr(harmless: bytes, line_end: bytes) -> bytes:
+    """Two events in one piece, the second an error. The piece begins and ends as the first does."""
+    line_ends = b"\r\n\r\n" if harmless.endswith(b"\r\n\r\n") else b"\n\n"
+    data = harmless.removesuffix(line_ends)
+    closing = data[len(data.rstrip(b"}]")) :]
+    opening = closing.translate(bytes.maketrans(b"}]", b"{["))[::-1].replace(b"{", b'{"a":')
+    error = b'data: {"jsonrpc":"2.0","error":' + opening.removeprefix(b'{"a":') + b"1" + closing
+    return data + line_end + error + line_ends
+
+
+@pytest.mark.parametrize("spelling", SHAPED)
+@pytest.mark.parametrize("line_end", [b"\r\r", b"\r\revent: error\r", b"\rdata: 1\r\r"])
+def test_carriage_return_hides_no_event_behind_a_harmless_one(spelling: str, line_end: bytes) -> None:
+    harmless = SHAPED[spelling]("...")
+    shape = shape_after(harmless)
+    piece = hidden_behind_cr(harmless, line_end)
+    assert read(piece).outcome is FAULT
+    assert (piece[shape[0]], piece[shape[2]]) == (shape[1], shape[3])
+    assert not has_shape(shape, piece)
+
+
 @pytest.mark.parametrize(
     "harmless",
     [

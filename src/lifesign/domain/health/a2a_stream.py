@@ -29,6 +29,7 @@ _PIECE_BYTES = 65_536
 """A whole stream is read in pieces of this size, since the limits apply to one piece."""
 
 _LF = 10
+_CR = 13
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NAME_WITHIN_BYTES = 1024
 """Number of first bytes of an unparsed event in which the name is searched."""
@@ -67,8 +68,8 @@ Shape = tuple[slice, bytes, slice, bytes, slice]
 """Common form of the events of one stream that do not change its outcome.
 
 An event has a shape (head, prefix, tail, suffix, inside) if it has `prefix` at `head`, `suffix` at `tail` and
-no LF at `inside`: it is one line of data, and its deciding members are in the prefix. An event of more than
-MAX_SHAPED_BYTES has nothing at `tail`. This is a plain tuple: unpacking anything else takes 80 ns longer.
+no LF or CR at `inside`: it is one line of data, and its deciding members are in the prefix. An event of more
+than MAX_SHAPED_BYTES has nothing at `tail`. This is a plain tuple: unpacking another type takes 80 ns longer.
 """
 
 
@@ -332,7 +333,10 @@ def named_events(body: bytes) -> Iterator[tuple[bytes, bytes]]:
 def has_shape(shape: Shape, piece: bytes) -> bool:
     """Return whether a piece is one event of this shape, which need not be parsed."""
     head, prefix, tail, suffix, inside = shape
-    return piece[head] == prefix and piece[tail] == suffix and _LF not in piece[inside]
+    if piece[head] != prefix or piece[tail] != suffix:
+        return False
+    line = piece[inside]
+    return _LF not in line and _CR not in line
 
 
 def _shape_of(event: bytes) -> Shape | None:
