@@ -358,7 +358,7 @@ def _healthz(registry: Registry) -> Answer:
         """
         try:
             registry.database.writes.refuse_mismatch()
-            registry.database.check_files()
+            await registry.database.check_files()
             await registry.dispatcher.database.read(lambda transaction: transaction.now_s)
             if registry.database.writes.failure is not None:
                 await registry.dispatcher.database.write(
