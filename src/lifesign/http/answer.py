@@ -40,6 +40,8 @@ class Answer:
     retry_after_seconds: int | None = None
     status_links: tuple[str, ...] = ()
     """Targets of `Link: rel="status"` (RFC 8631), as sent."""
+    mcp_session: str = ""
+    """`Mcp-Session-Id`, as sent; empty without one."""
     latency_ms: float = 0.0
     """Time from the first request to the last byte, redirects included."""
 
@@ -87,6 +89,7 @@ class Head(TypedDict):
     max_age_seconds: int | None
     retry_after_seconds: int | None
     status_links: tuple[str, ...]
+    mcp_session: str
 
 
 def read_head(response: WithHeader) -> Head:
@@ -99,6 +102,7 @@ def read_head(response: WithHeader) -> Head:
         "max_age_seconds": max_age_seconds(headers.getall("Cache-Control", [])),
         "retry_after_seconds": retry_after_seconds(headers.get("Retry-After", ""), datetime.now(UTC)),
         "status_links": status_links(headers.getall("Link", [])),
+        "mcp_session": headers.get("Mcp-Session-Id", ""),
     }
 
 

@@ -530,11 +530,13 @@ class ProbeDefinition(DefinitionMapping):
         contact: str | None = None,
         networks: Sequence[str] = (),
         total_seconds: float | None = None,
+        kind: str | None = None,
     ) -> "ProbeDefinition":
         """Return the definition of a census of one list, at a URL or in a file.
 
-        The deadlines are those of `for_urls`, so that both find the same agents alive. Raise InvalidValue,
-        with the argument's name, for values that a definition does not allow.
+        `kind`: the only kind of entries that become targets, and of those without a kind. The deadlines are
+        those of `for_urls`, so that both find the same agents alive. Raise InvalidValue, with the argument's
+        name, for values that a definition does not allow.
         """
         is_url = "://" in source
         if is_url and isinstance(target := read_target(source), AddressRefused):
@@ -546,6 +548,7 @@ class ProbeDefinition(DefinitionMapping):
                 file=None if is_url else Path(source),
                 # A list that is named by hand stands for its content at this moment.
                 allow_shrink=True,
+                kinds=tuple(TargetKind) if kind is None else (TargetKind(kind),),
             )
             return cls.model_validate({
                 "name": directory.label if is_url else name_from(Path(source).stem),

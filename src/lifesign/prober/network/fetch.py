@@ -137,8 +137,6 @@ class Fetched(Answer):
     """Why a request was sent without its credential: there was no token."""
     is_certificate_refused: bool = False
     """Whether the server demands a client certificate, or refuses that of `credential`, by a TLS alert."""
-    mcp_session: str = ""
-    """`Mcp-Session-Id`, as sent; empty without one."""
 
 
 @dataclass(slots=True)
@@ -355,7 +353,6 @@ class Fetcher:
             is_part=is_part,
             is_unchanged=is_unchanged,
             allow=reply.headers.get("Allow", ""),
-            mcp_session=reply.headers.get("Mcp-Session-Id", ""),
             phases=_phases(line, ended_s),
             address=line.address,
             certificate_expires_at=line.certificate_expires_at,

@@ -227,7 +227,7 @@ class Prober:
         is_unknown = self._kind_of(visit) is None and visit.entry.url in self._named
         if not (is_without_card and is_unknown) or visit.has_found_another:
             return None
-        found = await probe_server(visit, asked, may_shake_hands=False)
+        found = await probe_server(visit, asked)
         return found if found is not None and found.discovery.result is ResultClass.OK else None
 
     async def _observe_server(self, visit: ProbeSession, asked: LayerSettings) -> Observation:
