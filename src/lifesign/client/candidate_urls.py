@@ -15,8 +15,8 @@ from yarl import URL
 from lifesign.domain.a2a.agent_card import AgentCard
 from lifesign.domain.a2a.announcement import CARD_PATHS, DEFAULT_HEALTH_PATH
 from lifesign.domain.a2a.interfaces import MAX_URL_CHARS
-from lifesign.domain.net.public_address import is_address
-from lifesign.domain.net.target_address import AddressRefused, vet_url
+from lifesign.domain.net.allowed_addresses import AddressRefused, vet_url
+from lifesign.domain.net.public_url import is_address
 from lifesign.errors import InvalidValue
 from lifesign.http.redirects import is_same_origin, joined, parsed
 

@@ -44,7 +44,7 @@ from lifesign.http.guarded_sessions import GuardedSessions
 from lifesign.http.redirects import is_same_origin, parsed
 
 if TYPE_CHECKING:
-    from lifesign.domain.net.target_address import Network
+    from lifesign.domain.net.allowed_addresses import Network
 
 TIMEOUT_SECONDS = 10.0
 MAX_TIMEOUT_SECONDS = 300.0
@@ -173,7 +173,7 @@ def _check_settings(timeout_seconds: float, detail_token: str | None) -> None:
 def _networks(allowed: Sequence[str]) -> "Sequence[Network]":
     if not allowed:
         return ()
-    from lifesign.domain.net.target_address import read_networks  # noqa: PLC0415 - few name any
+    from lifesign.domain.net.allowed_addresses import read_networks  # noqa: PLC0415 - few name any
 
     return read_networks(allowed, "allowed_networks")
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from yarl import URL
 
-from lifesign.domain.net.target_address import AddressRefused, Network
+from lifesign.domain.net.allowed_addresses import AddressRefused, Network
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http.address_guard import AddressGuard
 from lifesign.http.answer import Answer

@@ -25,8 +25,8 @@ from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.cli.output.table import write_json
 from lifesign.client.environment_variables import URL_VARIABLE
+from lifesign.domain.net.allowed_addresses import without_password
 from lifesign.domain.net.peer_text import printable
-from lifesign.domain.net.target_address import without_password
 from lifesign.errors import InvalidValue
 from lifesign.storage.engine.sqlite_path import sqlite_file
 

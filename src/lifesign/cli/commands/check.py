@@ -17,7 +17,7 @@ from lifesign.cli.options.secret_file import read_secret
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
-from lifesign.domain.net.target_address import MAX_URL_CHARACTERS
+from lifesign.domain.net.allowed_addresses import MAX_URL_CHARACTERS
 from lifesign.domain.text.counts import pluralize
 from lifesign.domain.text.durations import duration_text
 from lifesign.domain.text.times import utc_text

@@ -26,15 +26,15 @@ from lifesign.domain.base.project import PROJECT_URL, project_suffix
 from lifesign.domain.files.validation_messages import invalid_setting
 from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
 from lifesign.domain.models.census import Deadlines
-from lifesign.domain.net.network_class import PUBLIC_CLASSES
-from lifesign.domain.net.target import TargetKind, host_of, read_target
-from lifesign.domain.net.target_address import (
+from lifesign.domain.net.allowed_addresses import (
     MAX_NETWORKS,
     AddressRefused,
     Network,
     read_networks,
     without_password,
 )
+from lifesign.domain.net.network_class import PUBLIC_CLASSES
+from lifesign.domain.net.target import TargetKind, host_of, read_target
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
 from lifesign.domain.schedule.cadence import Cadence
 from lifesign.domain.schedule.shard_share import MAX_TTL_SECONDS

@@ -22,7 +22,14 @@ from yarl import URL
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.mcp.conversation import EVENT_STREAM
-from lifesign.domain.net.target_address import Address, AddressRefused, Network, TargetUrl, is_in, vet_address
+from lifesign.domain.net.allowed_addresses import (
+    Address,
+    AddressRefused,
+    Network,
+    TargetUrl,
+    is_in,
+    vet_address,
+)
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, Phases, ResultClass
 from lifesign.errors import InvalidValue
 from lifesign.http.address_guard import AddressGuard

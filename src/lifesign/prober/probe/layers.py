@@ -40,7 +40,7 @@ from lifesign.prober.probe.missing_credential import without_refused
 from lifesign.prober.probe.other_origins import OtherOrigins
 from lifesign.prober.probe.readiness import read_health
 from lifesign.prober.probe.robots_check import check_robots_rules
-from lifesign.prober.probe.session import Fetches, KeepsEvidence, ProbeSession, not_measured
+from lifesign.prober.probe.session import EvidenceSink, Fetches, ProbeSession, not_measured
 from lifesign.prober.probe.transport import probe_interface, without_card
 from lifesign.prober.results.ledger import ProbeReport, TargetEntry
 from lifesign.prober.witness.target_contact import ContactReader, NetworkClasses
@@ -61,7 +61,7 @@ class Prober:
         self,
         fetcher: Fetches,
         definition: ProbeDefinition,
-        evidence: KeepsEvidence | None = None,
+        evidence: EvidenceSink | None = None,
         opt_outs: OptOuts | None = None,
         forget_absence: Callable[[str], None] | None = None,
         *,

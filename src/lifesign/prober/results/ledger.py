@@ -75,7 +75,7 @@ class Answered:
 
 
 @fast_dataclass(kw_only=True)
-class Contact:
+class ProbeConnection:
     """Facts about the connection of one probe; not reported."""
 
     network_class: str | None = None
@@ -92,7 +92,7 @@ class Contact:
     """An answer over a new connection, of a host that answered itself."""
 
 
-NO_CONTACT: Final = Contact()
+NO_CONNECTION: Final = ProbeConnection()
 
 
 @fast_dataclass(kw_only=True)
@@ -104,7 +104,7 @@ class ProbeReport:
     memory: ProbeMemory
     requests: int = 1
     """Number of requests: its host is left alone for so much longer. Not reported."""
-    contact: Contact = NO_CONTACT
+    contact: ProbeConnection = NO_CONNECTION
     """Not reported."""
     interface: Interface | None = None
     """Published interface, if this probe read another one than the one before."""
