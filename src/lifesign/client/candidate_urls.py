@@ -182,6 +182,11 @@ def server_health_url(endpoint: URL) -> URL:
     return place_under(endpoint, parent, DEFAULT_HEALTH_PATH)
 
 
+def root_health_url(endpoint: URL) -> URL:
+    """Return where the health document of an origin is, which may be that of another agent there."""
+    return place_under(endpoint, "", DEFAULT_HEALTH_PATH)
+
+
 def is_named_by(card: AgentCard, given: ParsedAgentUrl) -> bool:
     """Return whether the card names the given address, or one below it, as its agent's.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from mcp.server.mcpserver import MCPServer
-from tests.support.agent_check import card
+from tests.support.agent_check import card, document
 from tests.support.mcp_answers import handshaking, methods, refused, rpc, stateless
 from tests.support.message_server import Agent, Got, Says, agent
 from tests.support.official_clients import NODE_ROOT
@@ -147,6 +147,41 @@ async def test_session_id_that_cannot_be_sent_back_is_left_out(session: str) -> 
 async def test_health_document_is_looked_for_below_the_parent_of_the_endpoint() -> None:
     _, serving = await probed(stateless)
     assert [got.path for got in serving.got if got.method == "GET"] == ["/.well-known/agent-health"]
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "shares_origin", "expected"),
+    [
+        (200, [], False, ["/a/.well-known/agent-health"]),
+        (404, [], False, ["/a/.well-known/agent-health", "/.well-known/agent-health"]),
+        (404, ["/b"], False, ["/a/.well-known/agent-health"]),
+        (404, [], True, ["/a/.well-known/agent-health"]),
+    ],
+)
+async def test_document_at_the_root_counts_if_no_other_target_has_the_origin(
+    own: int, others: list[str], shares_origin: object, expected: list[str]
+) -> None:
+    def served(got: Got) -> Says:
+        return Says(status=own) if own != 200 and got.path.startswith("/a") else Says(document())
+
+    async with agent(stateless, {}) as serving:
+        serving.others = served
+        url = f"{serving.url}/a/mcp"
+        targets = [{"url": url, "kind": "mcp"}, *(f"{serving.url}{path}" for path in others)]
+        async with probing(targets=targets) as probes:
+            observation = await probes.see(url, shares_origin=lambda: bool(shares_origin))
+    assert [got.path for got in serving.got if got.method == "GET"] == expected
+    is_found = own == 200 or len(expected) == 2
+    assert (observation.document is not None) == is_found
+
+
+async def test_document_at_the_root_is_not_that_of_a_server_which_does_not_answer() -> None:
+    async with agent(lambda _: Says(status=500), {}) as serving:
+        serving.others = lambda got: Says(status=404) if got.path.startswith("/a") else Says(document())
+        url = f"{serving.url}/a/mcp"
+        observation = await see(url, targets=[{"url": url, "kind": "mcp"}])
+    assert observation.document is None
+    assert [got.path for got in serving.got if got.method == "GET"] == ["/a/.well-known/agent-health"]
 
 
 async def test_handshake_is_remembered_for_a_day() -> None:

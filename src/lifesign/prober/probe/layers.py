@@ -11,9 +11,9 @@ from typing import Final
 from pydantic import ValidationError
 from yarl import URL
 
-from lifesign.client.candidate_urls import place_under
+from lifesign.client.candidate_urls import CandidateUrl, place_under, root_health_url, server_health_url
 from lifesign.domain.credentials.scope import Purpose
-from lifesign.domain.net.target import TargetKind, is_target_id
+from lifesign.domain.net.target import TargetKind, is_on_origin_of, is_target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import (
     MAX_REASON_CHARS,
@@ -34,7 +34,7 @@ from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.network.host_limiter import AddressBusy
 from lifesign.prober.probe.assertions import check_assertions, needs_body
 from lifesign.prober.probe.discovery import discover
-from lifesign.prober.probe.mcp_server import ServerLayers, find_server_health, nothing_asked, probe_server
+from lifesign.prober.probe.mcp_server import ServerLayers, nothing_asked, probe_server
 from lifesign.prober.probe.message import send_message
 from lifesign.prober.probe.missing_credential import without_refused
 from lifesign.prober.probe.other_origins import OtherOrigins
@@ -240,7 +240,11 @@ class Prober:
     async def _with_health(
         self, visit: ProbeSession, asked: LayerSettings, found: ServerLayers
     ) -> Observation:
-        find_server_health(visit)
+        own, root = server_health_url(visit.given.url), root_health_url(visit.given.url)
+        visit.health_places = (CandidateUrl(own),)
+        # Without an answer of the server, a document at the origin's root shows nothing about it.
+        if root != own and found.transport is not None and not self._shares_origin(visit):
+            visit.health_places += (CandidateUrl(root, is_guess=True),)
         return self._observation(
             visit,
             discovery=found.discovery,
@@ -250,6 +254,12 @@ class Prober:
             tools=found.tools.listed,
             paths=await _ask_paths(visit, paths_of(self._settings_by_url.get(visit.entry.url), asked)),
         )
+
+    def _shares_origin(self, visit: ProbeSession) -> bool:
+        """Return whether another target of the definition or of the worker has the origin of this one."""
+        url = visit.entry.url
+        is_shared = any(is_on_origin_of(other, url) for other in self._named if other != url)
+        return is_shared or visit.entry.shares_origin()
 
     async def _refused_by_rules(self, visit: ProbeSession) -> LayerResult | None:
         """Return why a target is not asked; None if it may be."""

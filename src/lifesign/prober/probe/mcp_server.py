@@ -6,7 +6,6 @@ How the server is spoken to is remembered, and found out again daily or after a 
 from dataclasses import dataclass
 from typing import Final
 
-from lifesign.client.candidate_urls import CandidateUrl, server_health_url
 from lifesign.client.server_detection import READ_RESULTS
 from lifesign.domain.credentials.scope import Purpose
 from lifesign.domain.mcp.conversation import (
@@ -76,11 +75,6 @@ async def probe_server(visit: ProbeSession, asked: LayerSettings) -> ServerLayer
     if is_older and known is not Generation.HANDSHAKE:
         return await _shake_hands(visit, exchange, asked, may_stream=known is None)
     return _failed(visit, fetched, answer.reply)
-
-
-def find_server_health(visit: ProbeSession) -> None:
-    """Look for the health document below the parent of the endpoint's path."""
-    visit.health_places = (CandidateUrl(server_health_url(visit.given.url)),)
 
 
 async def _discover(exchange: McpExchange) -> tuple[McpAnswer, str] | None:

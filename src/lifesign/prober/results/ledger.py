@@ -4,7 +4,7 @@ A ledger leases shards to workers and accepts results for them. One implementati
 process, another a remote registry; the worker does not know which.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -51,6 +51,8 @@ class TargetEntry:
     """As a directory states it; None: unknown."""
     is_repeat: bool = False
     """Whether this is the second request of the witness rule: no message is sent a second time."""
+    shares_origin: Callable[[], bool] = lambda: False
+    """Return whether another target has its origin, as far as the prober knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
