@@ -21,7 +21,7 @@ from lifesign.adapter.tools import upstreams
 from lifesign.adapter.tools.upstreams import Upstreams
 from lifesign.census import document
 from lifesign.census.document import Census
-from lifesign.domain.observation import assertion, results
+from lifesign.domain.observation import assertion, login, results
 from lifesign.domain.observation.results import Observation
 from lifesign.prober.definition import assertion_settings, credentials, layer_settings, target_settings
 from lifesign.prober.definition import models as models_module
@@ -131,7 +131,7 @@ def generated() -> dict[str, dict[str, Any]]:
             "Durations are in seconds; paths are relative to the directory of the file.",
         ),
         "observation.schema.json": schema_of(
-            models_in(Observation, results, assertion),
+            models_in(Observation, results, assertion, login),
             WireSchema,
             **{"$id": NAMESPACE + "observation"},
             title="Observation",

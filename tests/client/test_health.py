@@ -144,9 +144,8 @@ async def test_only_a_url_with_a_document_beside_it_is_asked_whether_it_is_a_ser
         server.replies[HEALTH_PATH] = as_json(document())
         await fetch_health(f"{server.url}/mcp")
         await fetch_health(f"{server.url}/mcp{CARD_PATH}")
-    posts = [head.startswith("POST /mcp ") for head in server.heads]
-    assert not any(posts[:before])
-    assert sum(posts[before:]) == 2
+    assert server.paths[:before].count("/mcp") == 1
+    assert server.paths[before:].count("/mcp") == 2
 
 
 async def test_an_own_card_that_redirects_to_the_root_does_not_lend_the_roots_document() -> None:
@@ -169,6 +168,22 @@ async def test_a_refused_token_is_not_blamed_on_the_agent() -> None:
     checked = await check({HEALTH_PATH: answer(401)}, detail_token="secret")
     assert "token_refused" in names(checked)
     assert "health_is_gated" not in names(checked)
+
+
+async def test_a_refused_document_says_which_login_is_wanted() -> None:
+    schemes = {"key": {"type": "apiKey", "in": "header", "name": "X-API-Key"}}
+    gated = answer(401, WWW_Authenticate="Bearer, Basic")
+    checked = await check({CARD_PATH: as_json(card(securitySchemes=schemes)), HEALTH_PATH: gated})
+    assert checked.login is not None
+    assert checked.login.schemes == ("bearer", "basic")
+    assert checked.login.card_schemes == ("apiKey header X-API-Key",)
+    assert checked.login.metadata is None
+
+
+async def test_a_document_that_is_served_wants_no_login() -> None:
+    document_with_challenge = as_json(document(), WWW_Authenticate="Bearer")
+    checked = await check({CARD_PATH: as_json(card()), HEALTH_PATH: document_with_challenge})
+    assert checked.login is None
 
 
 async def test_the_place_that_the_card_announces_is_asked_first() -> None:

@@ -204,6 +204,7 @@ def _gated(clock: WoundClock) -> dict[str, Any]:
         "observed_at": moment(clock.at_s).isoformat(),
         "discovery": {"result": "ok", "status_code": 200, "latency_ms": 95.0},
         "transport": gate,
+        "login": {"schemes": ["bearer"], "card_schemes": ["oauth2"]},
     }
 
 

@@ -30,6 +30,7 @@ def check_report(checked: HealthCheck) -> dict[str, Any]:
             "age_seconds": checked.age_seconds,
             "latency_ms": None if checked.latency_ms is None else round(checked.latency_ms, 3),
         },
+        "login": checked.login and checked.login.model_dump(mode="json"),
         "document": document and document.model_dump(mode="json", exclude_unset=True),
         "findings": [asdict(finding) for finding in checked.findings],
     }

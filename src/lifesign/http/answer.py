@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final, Protocol, TypedDict
 from yarl import URL
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.credentials.challenge import MAX_FIELD_CHARS, MAX_FIELDS
+from lifesign.domain.credentials.scope import REJECTED
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http.failures import UNPACKED, undecodable
 from lifesign.http.headers import max_age_seconds, media_type, retry_after_seconds, status_links, whole_number
@@ -40,8 +42,8 @@ class Answer:
     retry_after_seconds: int | None = None
     status_links: tuple[str, ...] = ()
     """Targets of `Link: rel="status"` (RFC 8631), as sent."""
-    mcp_session: str = ""
-    """`Mcp-Session-Id`, as sent; empty without one."""
+    challenges: tuple[str, ...] = ()
+    """`WWW-Authenticate` of a refusal, as sent; see `domain/credentials/challenge.py`."""
     latency_ms: float = 0.0
     """Time from the first request to the last byte, redirects included."""
 
@@ -89,7 +91,7 @@ class Head(TypedDict):
     max_age_seconds: int | None
     retry_after_seconds: int | None
     status_links: tuple[str, ...]
-    mcp_session: str
+    challenges: tuple[str, ...]
 
 
 def read_head(response: WithHeader) -> Head:
@@ -102,8 +104,16 @@ def read_head(response: WithHeader) -> Head:
         "max_age_seconds": max_age_seconds(headers.getall("Cache-Control", [])),
         "retry_after_seconds": retry_after_seconds(headers.get("Retry-After", ""), datetime.now(UTC)),
         "status_links": status_links(headers.getall("Link", [])),
-        "mcp_session": headers.get("Mcp-Session-Id", ""),
+        "challenges": _challenges(response),
     }
+
+
+def _challenges(response: WithHeader) -> tuple[str, ...]:
+    """Return the challenges of a refusal; other answers may have some too, and ask for nothing."""
+    if response.status not in REJECTED:
+        return ()
+    fields = response.headers.getall("WWW-Authenticate", [])
+    return tuple(field[:MAX_FIELD_CHARS] for field in fields[:MAX_FIELDS])
 
 
 def _served_at(date: str, age: str) -> datetime | None:

@@ -498,6 +498,13 @@ def test_assertions_are_shown_with_both_values() -> None:
     ]
 
 
+def test_login_of_the_agent_is_shown() -> None:
+    observed = {"failures_in_row": 0, "recent_interactions": "1", "login": {"schemes": ["bearer"]}}
+    lines = [line.text for line in page(record_of(observed=observed)) if line.label == "login"]
+    assert len(lines) == 1
+    assert "bearer" in lines[0]
+
+
 def test_links_and_claims_have_their_own_labels() -> None:
     time, place = "2026-11-20T12:00:00Z", {"target_id": "tgt_x", "url": "https://a.example/"}
     linked = {**place, "state": "linked", "proof": "card", "proven_at": time, "linked_at": time}

@@ -54,6 +54,15 @@ def test_every_status_has_an_exit_code() -> None:
     assert EXIT_CODES.keys() == set(HealthStatus)
 
 
+async def test_login_of_a_refused_document_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    replies = {CARD_PATH: as_json(card()), HEALTH_PATH: answer(401, WWW_Authenticate="Bearer")}
+    await run(replies)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.split()[:1] == ["login"]]
+    assert "bearer" in line
+    await run(replies, "--json")
+    assert json.loads(capsys.readouterr().out)["login"]["schemes"] == ["bearer"]
+
+
 @pytest.mark.parametrize(
     ("status", "code"), [("healthy", 0), ("degraded", 1), ("unhealthy", 2), ("unknown", 3)]
 )
@@ -162,7 +171,7 @@ async def test_json_has_the_keys_that_help_describes(capsys: pytest.CaptureFixtu
     ended, server = await run(replies, "--json")
     shown = json.loads(capsys.readouterr().out)
     assert ended == 2
-    assert list(shown) == ["url", "status", "decision", "card", "health", "document", "findings"]
+    assert list(shown) == ["url", "status", "decision", "card", "health", "login", "document", "findings"]
     assert (shown["url"], shown["status"]) == (server.url, "unhealthy")
     assert shown["decision"]["action"] == "avoid"
     assert shown["decision"]["retry_after_seconds"] == 300

@@ -3,6 +3,7 @@ from io import StringIO
 
 from lifesign.cli.output.observation_page import write_observation
 from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.observation.login import login_of
 from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
 
 READ_AT = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -27,6 +28,14 @@ def test_list_of_tools_has_a_row_of_its_own() -> None:
     tools = LayerResult(result=ResultClass.TOO_LARGE)
     seen = Observation(target_url=URL, observed_at=READ_AT, discovery=OK, tools=tools)
     assert [line.split()[:2] for line in shown(seen).splitlines()[-1:]] == [["tools", "too_large"]]
+
+
+def test_login_of_a_refusal_is_a_fact_of_its_own() -> None:
+    gated = LayerResult(result=ResultClass.GATED)
+    login = login_of(["Bearer"], ("oauth2",))
+    seen = Observation(target_url=URL, observed_at=READ_AT, discovery=OK, transport=gated, login=login)
+    last = shown(seen).splitlines()[-1]
+    assert (last.split()[0], "bearer" in last, "oauth2" in last) == ("login", True, True)
 
 
 def test_who_lives_does_so_by_all_that_is_known() -> None:

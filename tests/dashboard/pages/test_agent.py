@@ -43,6 +43,12 @@ def test_assertions_are_listed_with_their_values(sample: Sample) -> None:
     assert 'aria-label="Assertions"' not in sample.visitor(Role.READER).get(AGENT).html
 
 
+def test_login_that_the_agent_asks_for_is_shown(sample: Sample) -> None:
+    html = sample.visitor(Role.READER).get("/agents/paywalled").html
+    assert re.search(r"<dt>Login</dt><dd>[^<]*bearer[^<]*oauth2</dd>", html)
+    assert "<dt>Login</dt>" not in sample.visitor(Role.READER).get(AGENT).html
+
+
 def test_history_is_described_for_screen_readers(sample: Sample) -> None:
     html = sample.visitor(Role.READER).get("/agents/planner").html
     (status,) = re.findall(r'aria-label="(Status: [^"]+)"', html)

@@ -28,6 +28,7 @@ from lifesign.domain.lifecycle.observed_facts import (
     with_document_age,
 )
 from lifesign.domain.observation.evidence_age import Evidence, UnknownReason, shown_health, unknown_reason
+from lifesign.domain.observation.login import Login, login_of
 from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
 from lifesign.domain.schedule.receipt import receipt_of
 
@@ -470,6 +471,21 @@ def test_failed_assertions_are_counted_by_probe_until_one_passes_all(check: str)
         rows.append(getattr(known, name))
     assert rows == [1, 1, 2, 0, 1]
     assert Observed.from_json(known.to_json()) == known
+
+
+def test_login_is_kept_until_the_interface_answers_without_one() -> None:
+    login = login_of(["Bearer"], ())
+    probes: list[tuple[dict[str, Any], Login | None]] = [
+        ({"transport": "gated", "login": login}, login),
+        ({"discovery": "ok"}, login),
+        ({"transport": "timeout"}, login),
+        ({"transport": "ok"}, None),
+    ]
+    known = Observed()
+    for number, (members, expected_login) in enumerate(probes):
+        known = taken(known, seen(number, **members), NOW_S + number)
+        assert known.login == expected_login
+        assert Observed.from_json(known.to_json()) == known
 
 
 def test_assertion_that_is_never_measured_holds_no_other_one() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
 
 import typer
 
@@ -17,7 +16,7 @@ from lifesign.cli.options.secret_file import read_secret
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
-from lifesign.domain.net.allowed_addresses import MAX_URL_CHARACTERS
+from lifesign.domain.net.target_address import MAX_URL_CHARACTERS
 from lifesign.domain.text.counts import pluralize
 from lifesign.domain.text.durations import duration_text
 from lifesign.domain.text.times import utc_text
@@ -96,6 +95,8 @@ def check(
                 status, reasons, retry_after_seconds
       card      url, result, reason, name, version, provider, generation, findings
       health    url, result, reason, age_seconds, latency_ms
+      login     schemes, card_schemes and metadata of the login that a refused
+                request asks for; metadata is always null: check does not read it
       document  the health document as it was read
       findings  name, pointer, message, section of each oddity, or of each fault
                 if health.result is invalid_document
@@ -168,6 +169,8 @@ def page(checked: "HealthCheck", *, is_scheme_assumed: bool = False) -> Iterator
         yield PageLine("age", age_text(checked.age_seconds).removesuffix(" old"))
     yield PageLine("document", _probe_text(checked.health_url, checked.document_result, checked.latency_ms))
     yield from _card(checked)
+    if checked.login is not None and checked.login.text:
+        yield PageLine("login", checked.login.text)
     for hint in hints(checked):
         yield PageLine("hint", hint)
     if is_scheme_assumed and checked.card is None and document is None:
@@ -187,9 +190,6 @@ def hints(checked: "HealthCheck") -> Iterator[str]:
     if document is None:
         if ResultClass.REFUSED in {checked.document_result, checked.card_result}:
             yield "check that the agent runs, and that host and port of its URL are right"
-        is_absent = checked.document_result in {ResultClass.NOT_AN_AGENT, ResultClass.HTTP_ERROR}
-        if is_absent and checked.card is None and urlsplit(checked.url).path.strip("/"):
-            yield "a check reads health documents; to measure an MCP server without one: lifesign probe URL"
         return
     calibration, age_s, refresh_in_s = document.calibration, checked.age_seconds, checked.refresh_in_seconds
     is_new = calibration is not None and calibration.sample_count < MINIMUM_SAMPLES

@@ -118,6 +118,8 @@ def _observed_lines(seen: "ObservedState") -> Iterator[PageLine]:
         stale = ", stale" if seen.document.is_stale else ""
         text = f"it reports {seen.document.status} at {time_text(seen.document.timestamp)}{stale}"
         yield PageLine("observed", text)
+    if seen.login is not None and seen.login.text:
+        yield PageLine("login", seen.login.text)
     life = seen.last_liveness_signal_at
     for each in seen.assertions or ():
         expected = f"{each.name} {each.expected!r}"

@@ -103,6 +103,8 @@ def _facts(seen: "Observation | ObservedTarget", now: datetime) -> list[PageLine
         facts.append(PageLine("says", _document(seen.document, seen.observed_at)))
     if seen.reported_agent_id is not None:
         facts.append(PageLine("calls itself", seen.reported_agent_id))
+    if seen.login is not None and seen.login.text:
+        facts.append(PageLine("login", seen.login.text))
     ends = seen.certificate_expires_at
     if ends is not None:
         is_over = ends <= now

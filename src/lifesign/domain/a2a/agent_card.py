@@ -28,6 +28,7 @@ from lifesign.domain.a2a.interfaces import (
     read_protocol_version,
     url_fault,
 )
+from lifesign.domain.a2a.security_schemes import security_schemes
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.parsing.lenient_json import LenientObject, MemberFinding, shown
 
@@ -134,6 +135,8 @@ class AgentCard:
     """Whether there is a signature (4.4.7); it is not checked."""
     auth_schemes: tuple[str, ...] = ()
     """Names: 0.1's `authentication.schemes`, then the keys of `securitySchemes` (4.5.1)."""
+    security_schemes: tuple[str, ...] = ()
+    """Kinds of login, such as `http bearer` (`security_schemes.py`)."""
     health: HealthAnnouncement | None = None
     findings: tuple[Finding, ...] = ()
     """In the order of reading, at most MAX_FINDINGS."""
@@ -214,6 +217,7 @@ def _interpret(value: object, findings: list[Finding]) -> AgentCard:
         push_notifications=capabilities.flag("pushNotifications"),
         is_signed=bool(card.take("signatures", list)),
         auth_schemes=_auth_schemes(card),
+        security_schemes=security_schemes(value),
         health=_health(card, extensions),
         findings=tuple(findings),
     )

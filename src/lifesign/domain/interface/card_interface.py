@@ -7,7 +7,6 @@ have the same form. Section numbers are those of the A2A 1.0 specification.
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
-from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -19,6 +18,7 @@ from lifesign.domain.a2a.interfaces import (
     read_interfaces,
     read_protocol_version,
 )
+from lifesign.domain.a2a.security_schemes import scheme_members
 from lifesign.domain.interface.published import (
     MAX_KEY_CHARS,
     MAX_URL_KEY_CHARS,
@@ -38,15 +38,6 @@ MAX_MODES: Final = 32
 MAX_SCOPES: Final = 32
 MAX_ALTERNATIVES: Final = 32
 """Security requirements of which a caller has to meet one."""
-
-# The member of a 1.0 scheme that says its type (4.5.1), and that type in 0.x.
-_SCHEME_TYPES: Final[Mapping[str, str]] = MappingProxyType({
-    "apiKeySecurityScheme":        "apiKey",
-    "httpAuthSecurityScheme":      "http",
-    "oauth2SecurityScheme":        "oauth2",
-    "openIdConnectSecurityScheme": "openIdConnect",
-    "mtlsSecurityScheme":          "mutualTLS",
-})  # fmt: skip
 
 
 def read_card_interface(body: bytes) -> Interface | None:
@@ -145,10 +136,9 @@ def _schemes(members: Mapping[str, Any]) -> Form:
 
 
 def _scheme(scheme: Mapping[str, Any]) -> Form:
-    kind = next((key for key in _SCHEME_TYPES if isinstance(scheme.get(key), dict)), None)
-    said = scheme if kind is None else scheme[kind]
+    kind, said = scheme_members(scheme)
     return without_absent({
-        "type": optional_text(scheme.get("type") if kind is None else _SCHEME_TYPES[kind]),
+        "type": optional_text(kind),
         "location": optional_text(said.get("in") or said.get("location")),
         "name": optional_text(said.get("name")),
         "scheme": optional_text(_lower(said.get("scheme"))),

@@ -23,6 +23,7 @@ from lifesign.domain.observation.evidence_age import (
     shown_health,
     unknown_reason,
 )
+from lifesign.domain.observation.login import Login
 from lifesign.domain.observation.results import (
     INCONCLUSIVE,
     InconclusiveReason,
@@ -130,6 +131,8 @@ class Observed(_Stored):
     """Probes in a row with any other failed assertion than those of the next row; up to MAX_IN_ROW."""
     failed_limits_in_row: _Row = 0
     """Probes in a row with a failed assertion of latency or certificate days; up to MAX_IN_ROW."""
+    login: Login | None = None
+    """What the agent asks for, as of the last probe that says; it decides nothing."""
     reported_agent_id: Annotated[str, Field(min_length=1, max_length=MAX_AGENT_ID_CHARS)] | None = None
     """Name that the agent last reported."""
     slot: OpenSlot | None = None
@@ -211,6 +214,7 @@ def fold(
             **measured,
             **_interaction(observed, observation, failures_in_row),
             **_document(observed, observation, at_s),
+            "login": _login(observed, observation),
         }
     )
     return excused(known) if is_excused else known
@@ -372,6 +376,15 @@ def _count_failures(
         # The row grows no more, so that fewer of it are excused.
         counted = {"failures_in_row": MAX_IN_ROW, "excused_failures": max(0, observed.excused_failures - 1)}
     return {**silent, **counted, "alive_since_s": None}
+
+
+def _login(observed: Observed, observation: Observation) -> Login | None:
+    """Return what the agent asks for; an interface that answers without it ends the former request."""
+    if observation.login is not None:
+        return observation.login
+    answers = (observation.transport, observation.message)
+    has_ended = any(each is not None and each.result is ResultClass.OK for each in answers)
+    return None if has_ended else observed.login
 
 
 def _assertions(observed: Observed, assertions: tuple[AssertionResult, ...]) -> dict[str, Any]:

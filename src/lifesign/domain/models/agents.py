@@ -37,6 +37,7 @@ from lifesign.domain.models.base import (
 from lifesign.domain.models.links import LinkShown
 from lifesign.domain.observation.assertion import AssertionResult
 from lifesign.domain.observation.evidence_age import UnknownReason, is_evidence_old
+from lifesign.domain.observation.login import Login
 from lifesign.domain.observation.results import ResultClass
 
 MAX_TASKS = 1_000
@@ -287,6 +288,8 @@ class ObservedState(BaseModel):
     document: DocumentShown | None = None
     assertions: list[AssertionResult] | None = None
     """Last result of each assertion. An assertion that was not measured keeps its earlier failure."""
+    login: Login | None = None
+    """Login that the agent asks for: challenge, security schemes of the card, OAuth metadata."""
     reported_agent_id: str | None = None
     """Name that the agent reports; never a key."""
 

@@ -10,6 +10,7 @@ from lifesign.domain.health.document import HealthStatus, Time
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.observation.assertion import AssertionResult
 from lifesign.domain.observation.evidence_age import UnknownReason
+from lifesign.domain.observation.login import Login
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import LayerResult, ProbedDocument, ResultClass
@@ -71,6 +72,8 @@ class ObservedTarget(BaseModel):
     """Results of further requests, by path; they affect no verdict."""
     assertions: list[AssertionResult] | None = None
     """Results of the target's assertions; absent if it has none."""
+    login: Login | None = None
+    """Login that the target asked for; absent if it refused no request."""
 
 
 class ShownChange(BaseModel):

@@ -14,7 +14,9 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from lifesign.domain.a2a.security_schemes import MAX_SCHEMES, SchemeText
 from lifesign.domain.mcp.conversation import Generation
+from lifesign.domain.observation.login import OAuthMetadata
 from lifesign.domain.observation.results import (
     AGENT_ID_PATTERN,
     MAX_ETAG_CHARS,
@@ -101,6 +103,12 @@ class ProbeMemory(BaseModel):
     """Tenant in requests, for an interface with several."""
     protocol_version: Annotated[str, Field(max_length=64)] | None = None
     """Version of the interface, or the generation of the card if the interface has none."""
+    card_schemes: Annotated[tuple[SchemeText, ...], Field(strict=False, max_length=MAX_SCHEMES)] | None = None
+    """Security schemes of the card; None without any."""
+    oauth_metadata: OAuthMetadata | None = None
+    """OAuth metadata that was read last, after a refusal."""
+    oauth_metadata_at_s: _Moment = None
+    """When it was read, or found to be missing."""
     health_url: _Url = None
     """URL of the last health document; before the first one, the URL in the card."""
 

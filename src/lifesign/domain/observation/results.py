@@ -24,6 +24,7 @@ from lifesign.domain.health.document import (
     Time,
 )
 from lifesign.domain.observation.assertion import MAX_ASSERTIONS, AssertionResult
+from lifesign.domain.observation.login import Login
 from lifesign.domain.text.safe_text import harmless
 
 MAX_REASON_CHARS: Final = 500
@@ -117,7 +118,9 @@ class InconclusiveReason(StrEnum):
 
 CREDENTIAL_FAULTS: Final = frozenset({ResultClass.CREDENTIALS_REJECTED, ResultClass.TOKEN_ERROR})
 """Faults of the prober's configuration: the server answered, and what is behind the login is unknown."""
-ANSWERED: Final = frozenset({ResultClass.OK, ResultClass.GATED}) | CREDENTIAL_FAULTS
+REFUSED_LOGIN: Final = frozenset({ResultClass.GATED}) | CREDENTIAL_FAULTS
+"""Results of a server that wants a login, or another one."""
+ANSWERED: Final = frozenset({ResultClass.OK}) | REFUSED_LOGIN
 """Results of a server that answered."""
 # A member that is looked up through its Enum takes 75 ns, and this one is met in every probe.
 _OK: Final = ResultClass.OK
@@ -274,6 +277,8 @@ class Observation(_Wire):
         Annotated[tuple[AssertionResult, ...], Field(strict=False, max_length=MAX_ASSERTIONS)] | None
     ) = None
     """Results of the target's assertions, in the order of the definition; absent if it has none."""
+    login: Login | None = None
+    """What the target asks for, if it refused a request; it decides nothing."""
     inconclusive_reason: Annotated[InconclusiveReason, Field(strict=False)] | None = None
     """Reason why nothing was measured, if `result` is inconclusive; absent: `result` alone decides the
     reason.

@@ -22,14 +22,7 @@ from yarl import URL
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.mcp.conversation import EVENT_STREAM
-from lifesign.domain.net.allowed_addresses import (
-    Address,
-    AddressRefused,
-    Network,
-    TargetUrl,
-    is_in,
-    vet_address,
-)
+from lifesign.domain.net.target_address import Address, AddressRefused, Network, TargetUrl, is_in, vet_address
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, Phases, ResultClass
 from lifesign.errors import InvalidValue
 from lifesign.http.address_guard import AddressGuard
@@ -144,6 +137,8 @@ class Fetched(Answer):
     """Why a request was sent without its credential: there was no token."""
     is_certificate_refused: bool = False
     """Whether the server demands a client certificate, or refuses that of `credential`, by a TLS alert."""
+    mcp_session: str = ""
+    """`Mcp-Session-Id`, as sent; empty without one."""
 
 
 @dataclass(slots=True)
@@ -360,6 +355,7 @@ class Fetcher:
             is_part=is_part,
             is_unchanged=is_unchanged,
             allow=reply.headers.get("Allow", ""),
+            mcp_session=reply.headers.get("Mcp-Session-Id", ""),
             phases=_phases(line, ended_s),
             address=line.address,
             certificate_expires_at=line.certificate_expires_at,
@@ -422,7 +418,7 @@ def _scrubbed(fetched: Fetched, scrubber: Scrubber) -> Fetched:
     """Return an answer without the secrets that the peer may have sent back."""
     body = scrubber.clean(fetched.body)
     texts = (fetched.reason, fetched.content_type, fetched.etag or "", fetched.last_modified or "")
-    joined = "\n".join((*texts, *fetched.status_links, fetched.allow))
+    joined = "\n".join((*texts, *fetched.status_links, *fetched.challenges, fetched.allow))
     if body is fetched.body and scrubber.clean_text(joined) is joined:
         # Nearly all answers: a copy takes longer than the search.
         return fetched
@@ -434,6 +430,7 @@ def _scrubbed(fetched: Fetched, scrubber: Scrubber) -> Fetched:
         etag=None if fetched.etag is None else scrubber.clean_text(fetched.etag),
         last_modified=None if fetched.last_modified is None else scrubber.clean_text(fetched.last_modified),
         status_links=tuple(map(scrubber.clean_text, fetched.status_links)),
+        challenges=tuple(map(scrubber.clean_text, fetched.challenges)),
         allow=scrubber.clean_text(fetched.allow),
     )
 

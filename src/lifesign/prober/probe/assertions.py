@@ -14,14 +14,13 @@ from lifesign.domain.observation.assertion import (
     evaluate,
 )
 from lifesign.domain.observation.message_answer import EVENT_STREAM
-from lifesign.domain.observation.results import CREDENTIAL_FAULTS, LayerResult, ResultClass
+from lifesign.domain.observation.results import REFUSED_LOGIN, LayerResult, ResultClass
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import ProbeSession
 
 DAY_SECONDS: Final = 86_400
 # The body requires credentials, is longer than is read, or was not sent again.
-_GATED: Final = frozenset({ResultClass.GATED}) | CREDENTIAL_FAULTS
-_WITHOUT_CONTENT: Final = _GATED | {ResultClass.TOO_LARGE}
+_WITHOUT_CONTENT: Final = REFUSED_LOGIN | {ResultClass.TOO_LARGE}
 # The answer is incomplete.
 _BROKEN_OFF: Final = frozenset({ResultClass.TIMEOUT, ResultClass.REFUSED, ResultClass.TLS_FAILURE})
 _UNFINISHED: Final = frozenset({
@@ -69,7 +68,7 @@ def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer 
         latency_ms=layer.latency_ms,
         certificate_days=_certificate_days(visit, fetched),
         has_content=has_content,
-        is_gated=layer.result in _GATED,
+        is_gated=layer.result in REFUSED_LOGIN,
         has_failed=has_failed,
         value=value,
         text=text,

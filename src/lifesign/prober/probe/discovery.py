@@ -38,7 +38,7 @@ MAX_TENANT_CHARS: Final = 128
 
 _OF_A_CARD: Final = (
     "card_url", "card_redirect", "card_etag", "card_digest", "interface_url", "health_url", "link_registry",
-    "link_agent_id", "interface_digest",
+    "link_agent_id", "interface_digest", "card_schemes",
 )  # fmt: skip
 """Facts that are forgotten if the card turns out to be another agent's."""
 # RFC 9110 8.8.3, without the octets of no alphabet: it is sent back as it came.
@@ -124,6 +124,7 @@ def _classify(visit: ProbeSession, url: URL, fetched: Fetched, etag: str | None)
     _remember_reading(visit, place, fetched, digest)
     visit.learned |= _interface_memory(served.card)
     visit.learned |= _claimed_agent(served.card)
+    visit.learned["card_schemes"] = served.card.security_schemes or None
     visit.learned["health_url"] = _first_health_url(visit)
     note_card(visit, fetched.body, digest)
     return visit.layer(fetched, reason=_oddities(served.card), evidence=visit.keep(fetched.body))

@@ -1,18 +1,15 @@
 """Answers that ask for a credential which another prober has: they say nothing about what is behind it."""
 
 from collections.abc import Mapping
-from typing import Final
 
 from lifesign.domain.credentials.missing_credentials import OtherCredential
-from lifesign.domain.observation.results import CREDENTIAL_FAULTS, LayerResult, ResultClass
+from lifesign.domain.observation.results import REFUSED_LOGIN, LayerResult, ResultClass
 from lifesign.prober.probe.session import ProbeSession
-
-_REFUSED: Final = CREDENTIAL_FAULTS | {ResultClass.GATED}
 
 
 def refused_for_want(visit: ProbeSession, layer: LayerResult | None) -> str | None:
     """Return which credential an answer asked for that another prober has; None if it asked for none."""
-    if layer is None or layer.result not in _REFUSED:
+    if layer is None or layer.result not in REFUSED_LOGIN:
         return None
     fetched = visit.fetched_for(layer)
     missing = None if fetched is None else visit.missing_credential(str(fetched.url))

@@ -19,6 +19,7 @@ from lifesign.domain.credentials.scope import SENDING, Purpose, Sending
 from lifesign.domain.net.target import is_on_origin_of
 from lifesign.domain.observation.results import (
     MAX_REASON_CHARS,
+    REFUSED_LOGIN,
     LayerResult,
     ProbedDocument,
     ResultClass,
@@ -34,7 +35,7 @@ from lifesign.prober.probe.credential_use import (
     with_credential_fault,
 )
 from lifesign.prober.probe.other_origins import OtherOrigins
-from lifesign.prober.probe.robots import MAX_ROBOTS_BYTES, ROBOTS_ACCEPT, ROBOTS_PATH, RobotsRules, may_fetch
+from lifesign.prober.probe.robots import MAX_ROBOTS_BYTES, ROBOTS_ACCEPT, ROBOTS_PATH, Robots, may_fetch
 from lifesign.prober.results.ledger import TargetEntry
 from lifesign.prober.witness.target_contact import Exchange
 
@@ -68,8 +69,8 @@ class Fetches(Protocol):
         ...
 
 
-class EvidenceSink(Protocol):
-    """Store of the bytes of findings."""
+class KeepsEvidence(Protocol):
+    """Stores the bytes of findings."""
 
     def keep(self, body: bytes) -> str | None:
         """Keep bytes and return their SHA-256, or None if they could not be kept."""
@@ -86,7 +87,7 @@ class ProbeSession:
         self,
         fetcher: Fetches,
         definition: ProbeDefinition,
-        evidence: EvidenceSink | None,
+        evidence: KeepsEvidence | None,
         entry: TargetEntry,
         at_s: float,
         *,
@@ -120,7 +121,7 @@ class ProbeSession:
         self.certificate_expires_at: datetime | None = None
         self.retry_after_s: float | None = None
         """Longest requested wait."""
-        self.robots: RobotsRules | None = None
+        self.robots: Robots | None = None
         """Rules of the target's own host, if they were read in this probe."""
         self.requests = 0
         self.exchanges: list[Exchange] = []
@@ -332,6 +333,12 @@ class ProbeSession:
     def fetched_for(self, layer: LayerResult) -> Fetched | None:
         """Return the request that a layer is read from; None if it is read from none."""
         return next((fetched for each, fetched in self._layers if each is layer), None)
+
+    @property
+    def refusal(self) -> Fetched | None:
+        """Return the request that the target refused until it gets a login, one with a challenge first."""
+        refused = [fetched for layer, fetched in self._layers if layer.result in REFUSED_LOGIN]
+        return next((each for each in refused if each.challenges), refused[0] if refused else None)
 
     def missing_credential(self, url: str) -> OtherCredential | None:
         """Return the credential that another prober would send to a URL, and this one lacks."""

@@ -116,6 +116,7 @@ def _observed_state(observed: Observed) -> ObservedState | None:
         message=_layer(observed.message),
         document=_document(observed.document),
         assertions=list(observed.assertions) or None,
+        login=observed.login,
         reported_agent_id=observed.reported_agent_id,
     )
 

@@ -25,7 +25,7 @@ _HTTPS = "https"
 
 
 @dataclass(frozen=True, slots=True)
-class PublicUrl:
+class PublicAddress:
     """Public address of the server."""
 
     host: str

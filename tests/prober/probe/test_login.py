@@ -1,0 +1,170 @@
+"""Requests for the OAuth metadata of a target, and the login that an observation shows."""
+
+from typing import Any
+
+import pytest
+from tests.support.agent_check import card
+from tests.support.hostile_server import CARD_PATH, HostileServer, answer, as_json, serving
+from tests.support.probing import probing
+
+from lifesign.domain.observation.login import METADATA_PATH, MetadataResult
+from lifesign.domain.observation.results import Observation
+
+RPC, ELSEWHERE = "/rpc", "https://login.example"
+AT_RPC = METADATA_PATH + RPC
+DAY_SECONDS = 86_400.0
+NOW_S = 1_800_000_000.0
+
+
+def metadata(server: HostileServer, **members: Any) -> dict[str, Any]:
+    return {"resource": server.url + RPC, "authorization_servers": [ELSEWHERE]} | members
+
+
+def gate(server: HostileServer, challenge: str | None = "Bearer", status: int = 401) -> None:
+    server.replies[RPC] = answer(status) if challenge is None else answer(status, WWW_Authenticate=challenge)
+    schemes = {"a": {"type": "oauth2", "flows": {}}}
+    server.replies[CARD_PATH] = as_json(card(url=server.url + RPC, securitySchemes=schemes))
+
+
+def result(observation: Observation) -> str | None:
+    login = observation.login
+    return None if login is None or login.metadata is None else login.metadata.result.value
+
+
+async def seen(server: HostileServer) -> Observation:
+    async with probing(ask={}) as probes:
+        return await probes.see(server.url)
+
+
+async def test_the_path_of_the_interface_follows_the_well_known_path() -> None:
+    async with serving({}) as server:
+        gate(server)
+        server.replies[AT_RPC] = as_json(metadata(server, scopes_supported=["read"]))
+        login = (await seen(server)).login
+    assert login is not None
+    assert (login.schemes, login.card_schemes) == (("bearer",), ("oauth2",))
+    assert login.metadata is not None
+    assert login.metadata.model_dump() == {
+        "result": MetadataResult.OK,
+        "reason": "",
+        "authorization_servers": (ELSEWHERE,),
+        "scopes": ("read",),
+    }
+
+
+async def test_the_root_is_asked_if_the_path_has_none() -> None:
+    async with serving({}) as server:
+        gate(server)
+        server.replies[METADATA_PATH] = as_json(metadata(server, resource=server.url))
+        assert result(await seen(server)) == "ok"
+        assert [path for path in server.paths if path.startswith(METADATA_PATH)] == [AT_RPC, METADATA_PATH]
+
+
+async def test_the_place_in_the_challenge_replaces_the_well_known_ones() -> None:
+    async with serving({}) as server:
+        gate(server, f'Bearer resource_metadata="{server.url}/elsewhere"')
+        server.replies["/elsewhere"] = as_json(metadata(server))
+        assert result(await seen(server)) == "ok"
+        assert not any(path.startswith(METADATA_PATH) for path in server.paths)
+
+
+async def test_no_other_origin_is_asked() -> None:
+    async with serving({}) as other, serving({}) as server:
+        gate(server, f'Bearer resource_metadata="{other.url}/metadata"')
+        server.replies[AT_RPC] = as_json(metadata(server, authorization_servers=[other.url]))
+        assert result(await seen(server)) == "ok"
+        assert not other.heads
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"{}", "invalid"),
+        (b"[]", "invalid"),
+        (b'{"resource": "https://agent.example", "authorization_servers": ["https://x.example"]}', "invalid"),
+    ],
+)
+async def test_metadata_that_breaks_a_rule_is_invalid(body: bytes, expected: str) -> None:
+    async with serving({}) as server:
+        gate(server)
+        server.replies[AT_RPC] = answer(200, body, Content_Type="application/json")
+        assert result(await seen(server)) == expected
+
+
+async def test_a_page_for_people_is_no_metadata() -> None:
+    async with serving({}) as server:
+        gate(server)
+        page = answer(200, b"<html>", Content_Type="text/html")
+        server.replies |= {AT_RPC: page, METADATA_PATH: page}
+        assert result(await seen(server)) == "missing"
+
+
+async def test_a_server_error_says_nothing() -> None:
+    async with serving({}) as server:
+        gate(server)
+        server.replies[AT_RPC] = answer(503)
+        observation = await seen(server)
+    assert observation.login is not None
+    assert observation.login.metadata is None
+
+
+async def test_an_endless_body_says_nothing() -> None:
+    async with serving({}) as server:
+        gate(server)
+        server.replies[AT_RPC] = answer(200, b" " * 70_000, Content_Type="application/json")
+        observation = await seen(server)
+    assert observation.login is not None
+    assert observation.login.metadata is None
+
+
+@pytest.mark.parametrize(("challenge", "status"), [(None, 401), ("Basic", 401), ("Bearer", 403)])
+async def test_metadata_is_read_only_after_a_challenge_of_oauth(challenge: str | None, status: int) -> None:
+    async with serving({}) as server:
+        gate(server, challenge, status)
+        observation = await seen(server)
+        assert observation.login is not None
+        assert observation.login.metadata is None
+        assert not any(path.startswith(METADATA_PATH) for path in server.paths)
+
+
+async def test_an_agent_without_a_login_has_none() -> None:
+    async with serving({}) as server:
+        gate(server)
+        server.replies[RPC] = answer(405)
+        assert (await seen(server)).login is None
+
+
+async def test_metadata_is_remembered_for_a_day() -> None:
+    async with serving({}) as server:
+        gate(server)
+        server.replies[AT_RPC] = as_json(metadata(server))
+        async with probing(ask={}) as probes:
+            for after_s in (0.0, 600.0, DAY_SECONDS + 1):
+                assert result(await probes.see(server.url, at_s=NOW_S + after_s)) == "ok"
+        assert server.paths.count(AT_RPC) == 2
+
+
+async def test_no_credential_goes_to_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_TOKEN", "canary-of-the-lab")
+    async with serving({}) as server:
+        gate(server)
+        server.replies[AT_RPC] = as_json(metadata(server, authorization_servers=[server.url]))
+        lab = {"name": "lab", "origin": server.url, "bearer": {"env": "LAB_TOKEN"}}
+        async with probing(ask={}, credentials=[lab]) as probes:
+            observation = await probes.see(server.url)
+        assert result(observation) == "ok"
+        assert "authorization" in server.asked(RPC)
+        assert "authorization" not in server.asked(AT_RPC)
+
+
+async def test_a_secret_in_the_metadata_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_TOKEN", "canary-of-the-lab")
+    async with serving({}) as server:
+        gate(server, 'Bearer realm="canary-of-the-lab", canary-of-the-lab')
+        server.replies[AT_RPC] = as_json(metadata(server, scopes_supported=["canary-of-the-lab"]))
+        lab = {"name": "lab", "origin": server.url, "bearer": {"env": "LAB_TOKEN"}}
+        async with probing(ask={}, credentials=[lab]) as probes:
+            observation = await probes.see(server.url)
+            memory = probes.memory.to_json()
+    assert observation.login is not None
+    assert "canary" not in observation.model_dump_json() + memory
