@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a fil
 from benchmarks.interleaved import Measured, is_quick, print_table, verdict
 from benchmarks.target_fleet import CARD_PATH, HEALTH_PATH, RunningFleet, TargetFleet, running_fleet
 
-from lifesign.domain.net.target_address import read_networks
+from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.definition.models import Timeouts
 from lifesign.prober.network.connection_pool import WAIT_SECONDS

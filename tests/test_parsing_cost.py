@@ -32,17 +32,17 @@ from yarl import URL
 import lifesign
 from lifesign.client.candidate_urls import parse_entered_url
 from lifesign.client.event_stream import EventStreamParser
+from lifesign.dashboard.login_sessions import cookie_in
 from lifesign.dashboard.safe_redirect import local_path
-from lifesign.dashboard.visitors import cookie_in
 from lifesign.domain.a2a.agent_card import read_agent_card
 from lifesign.domain.files.workflow_file import read_workflow
 from lifesign.domain.health.a2a_response import parse_or_none
 from lifesign.domain.health.a2a_stream import read_event_stream
 from lifesign.domain.health.document_reader import read_document
 from lifesign.domain.lifecycle.opencode_event import read_event
-from lifesign.domain.net.public_address import is_own_host
+from lifesign.domain.net.allowed_addresses import vet_url, without_password, without_passwords
+from lifesign.domain.net.public_url import is_own_host
 from lifesign.domain.net.target import read_target
-from lifesign.domain.net.target_address import vet_url, without_password, without_passwords
 from lifesign.domain.observation.message_answer import classify_answer
 from lifesign.domain.parsing.json_limits import is_finite
 from lifesign.domain.schedule.opt_out_proof import is_proven

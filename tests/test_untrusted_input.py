@@ -41,9 +41,9 @@ from lifesign.domain.health.a2a_stream import read_event_stream
 from lifesign.domain.health.document_reader import read_document
 from lifesign.domain.lifecycle.opencode_event import read_event
 from lifesign.domain.models.agents import AgentRecord
+from lifesign.domain.net.allowed_addresses import vet_url, without_password, without_passwords
 from lifesign.domain.net.display_name import called
 from lifesign.domain.net.target import read_target
-from lifesign.domain.net.target_address import vet_url, without_password, without_passwords
 from lifesign.domain.observation.message_answer import classify_answer
 from lifesign.domain.observation.served_body import classify_card, classify_document
 from lifesign.domain.parsing.json_limits import is_finite, take_small

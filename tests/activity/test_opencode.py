@@ -10,10 +10,10 @@ from tests.support.opencode_server import DIRECTORY, STREAM_HEAD, FakeOpencode, 
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
 from lifesign.activity.opencode import NotOpencode, OpencodeServer, OpencodeUnreachable
-from lifesign.domain.lifecycle.passive_heartbeat import SERVER_SILENT_S, SessionState
+from lifesign.domain.lifecycle.passive_heartbeat import SERVER_SILENT_S, WatchedSessionState
 from lifesign.errors import InvalidValue
 
-BUSY, IDLE, ABSENT = SessionState.BUSY, SessionState.IDLE, SessionState.ABSENT
+BUSY, IDLE, ABSENT = WatchedSessionState.BUSY, WatchedSessionState.IDLE, WatchedSessionState.ABSENT
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from lifesign.client.candidate_urls import (
     announced_health,
     health_places,
     parse_agent_url,
+    root_health_url,
     server_health_url,
 )
 from lifesign.domain.a2a.agent_card import interpret_agent_card
@@ -151,3 +152,5 @@ def test_an_address_is_understood_or_refused(url: str) -> None:
 )
 def test_health_document_of_an_mcp_server_is_beside_its_endpoint(endpoint: str, health: str) -> None:
     assert str(server_health_url(URL(endpoint, encoded=True))) == health
+    origin = health.split("/a/", maxsplit=1)[0].removesuffix("/.well-known/agent-health")
+    assert str(root_health_url(URL(endpoint, encoded=True))) == f"{origin}/.well-known/agent-health"

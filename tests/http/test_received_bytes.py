@@ -27,7 +27,7 @@ from lifesign.activity.opencode import NotOpencode, OpencodeServer, OpencodeUnre
 from lifesign.cli.doctor.http import fetch
 from lifesign.client import RegistryClient, event_stream, fetch_health, registry_connection
 from lifesign.client.registry_errors import RegistryError
-from lifesign.domain.net.target_address import read_networks
+from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http.bounded_get import Ask, bounded_get
 from lifesign.http.byte_counter import MAX_SPARE_BYTES

@@ -7,7 +7,7 @@ from tests.support.hostile_server import as_json, serving
 from tests.support.named_hosts import named_hosts
 from yarl import URL
 
-from lifesign.domain.net.target_address import read_networks
+from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http.bounded_get import Ask
 from lifesign.mcp.vetted_get import vetted_get

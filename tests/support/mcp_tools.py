@@ -10,7 +10,7 @@ from mcp.server import Server
 from mcp_types import CallToolResult, TextContent
 
 from lifesign.client import RegistryClient
-from lifesign.domain.net.target_address import read_networks
+from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.mcp.server import new_server
 from lifesign.mcp.tool import ToolContext
 from lifesign.mcp.tools import offered

@@ -44,6 +44,8 @@ class Agent:
     port: int = 0
     card: dict[str, Any] = field(default_factory=dict)
     got: list[Got] = field(default_factory=list)
+    others: Callable[[Got], Says] = lambda _: Says(status=405)
+    """Answers to whatever is no POST and no request for the card."""
 
     @property
     def url(self) -> str:
@@ -73,7 +75,7 @@ class Agent:
     def _says(self, got: Got) -> Says:
         if got.method == "POST":
             return self.answers(got)
-        return Says(self.card) if got.path == CARD_PATH else Says(status=405)
+        return Says(self.card) if got.path == CARD_PATH else self.others(got)
 
 
 @asynccontextmanager

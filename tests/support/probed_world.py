@@ -11,7 +11,7 @@ from lifesign.domain.schedule.cadence import Cadence, after_probe
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network import host_limiter
 from lifesign.prober.network.clock import Clock
-from lifesign.prober.results.ledger import Answered, Contact, ProbeReport, TargetEntry
+from lifesign.prober.results.ledger import Answered, ProbeConnection, ProbeReport, TargetEntry
 from lifesign.prober.witness.witness_requests import WitnessReply
 
 OK = LayerResult(result=ResultClass.OK, status_code=200)
@@ -137,7 +137,7 @@ class World:
             memory = memory.model_copy(update={"card_read_at_s": at_s, "card_url": entry.url})
         has_status = is_ok or result in _STATUS
         answered = Answered(network_class=network_class, url=entry.url, sent_at_s=began_s)
-        contact = Contact(
+        contact = ProbeConnection(
             network_class=observation.network_class,
             has_answered_itself=has_status,
             is_name_failure=not has_address,

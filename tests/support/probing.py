@@ -17,7 +17,7 @@ from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetched, Fetcher, Request
 from lifesign.prober.network.resolver import Resolver
 from lifesign.prober.probe.layers import Prober
-from lifesign.prober.probe.session import KeepsEvidence
+from lifesign.prober.probe.session import EvidenceSink
 from lifesign.prober.results.ledger import ProbeReport, TargetEntry
 
 SHORT_SECONDS = 0.3
@@ -153,7 +153,7 @@ class Probes:
 
 
 @asynccontextmanager
-async def probing(evidence: KeepsEvidence | None = None, **settings: Any) -> AsyncIterator[Probes]:
+async def probing(evidence: EvidenceSink | None = None, **settings: Any) -> AsyncIterator[Probes]:
     wanted = definition(**settings)
     async with (
         fetching(wanted) as token_fetcher,

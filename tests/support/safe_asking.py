@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.dns_server import Answer, DnsServer, Names, dns_serving
 from yarl import URL
 
-from lifesign.domain.net.target_address import read_networks
+from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.prober.definition.models import Timeouts
 from lifesign.prober.network.fetch import Fetched, Fetcher, Request
 from lifesign.prober.network.resolver import Resolver

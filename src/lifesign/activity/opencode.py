@@ -22,7 +22,7 @@ from lifesign.client.event_stream import EventStreamParser
 from lifesign.client.registry_connection import is_loopback
 from lifesign.client.registry_errors import InvalidAnswer
 from lifesign.domain.health.a2a_response import parse_or_none
-from lifesign.domain.lifecycle.passive_heartbeat import SERVER_SILENT_S, SessionState
+from lifesign.domain.lifecycle.passive_heartbeat import SERVER_SILENT_S, WatchedSessionState
 from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue, NoAnswer
 from lifesign.http.bounded_body import read_bounded, read_piece
@@ -59,7 +59,7 @@ class NotOpencode(NoAnswer):
 class SessionStatus:
     """State of a session in the server's answer."""
 
-    state: SessionState
+    state: WatchedSessionState
     why: str = ""
     """If nothing can be said for it, for people."""
 
@@ -136,12 +136,15 @@ class OpencodeServer:
         self, session_id: str, place: str | None, working: Mapping[str, Collection[str]]
     ) -> SessionStatus:
         if place is None:
-            return SessionStatus(SessionState.ABSENT, "the server has no such session")
+            return SessionStatus(WatchedSessionState.ABSENT, "the server has no such session")
         if self.directory is not None and place.rstrip("/") != self.directory.rstrip("/"):
             return SessionStatus(
-                SessionState.ABSENT, f"the session works in {place[:200]!a}, not in the watched directory"
+                WatchedSessionState.ABSENT,
+                f"the session works in {place[:200]!a}, not in the watched directory",
             )
-        return SessionStatus(SessionState.BUSY if session_id in working[place] else SessionState.IDLE)
+        return SessionStatus(
+            WatchedSessionState.BUSY if session_id in working[place] else WatchedSessionState.IDLE
+        )
 
     async def _place_of(self, session_id: str) -> str | None:
         """Return the directory where a session works; None if there is no such session."""

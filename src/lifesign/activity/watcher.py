@@ -14,12 +14,12 @@ from lifesign.activity.activity_events import Emit, Once, WatchEvent, WatchEvent
 from lifesign.activity.heartbeat_sink import Dropped, HeartbeatRefused, HeartbeatSink
 from lifesign.activity.opencode import NotOpencode, OpencodeUnreachable, SessionStatus
 from lifesign.domain.base.backoff import Backoff
-from lifesign.domain.lifecycle.opencode_event import Meaning, is_session_id, read_event
+from lifesign.domain.lifecycle.opencode_event import EventMeaning, is_session_id, read_event
 from lifesign.domain.lifecycle.passive_heartbeat import (
     MIN_GAP_S,
     DueHeartbeat,
     PassiveHeartbeats,
-    SessionState,
+    WatchedSessionState,
     sessions_in,
 )
 from lifesign.domain.models.agents import AgentRecord, HeartbeatConfig
@@ -151,7 +151,7 @@ class Watcher:
             asyncio.get_running_loop().time(),
         )
         for session_id, standing in found.items():
-            if standing.state is SessionState.ABSENT:
+            if standing.state is WatchedSessionState.ABSENT:
                 agent_id = self._beats.agent_of(session_id)
                 text = f"{session_id}: {standing.why}: no heartbeats are sent for it"
                 told = WatchEvent(
@@ -168,7 +168,7 @@ class Watcher:
             return
         agent_id = self._beats.agent_of(event.session_id)
         self._beats.note_event(event, now_s)
-        if event.meaning is Meaning.ERROR and (agent_id is not None or event.session_id is None):
+        if event.meaning is EventMeaning.ERROR and (agent_id is not None or event.session_id is None):
             where = "" if event.session_id is None else f"{event.session_id}: "
             told = WatchEvent(
                 what=WatchEventKind.SESSION_ERROR,
@@ -182,7 +182,7 @@ class Watcher:
             self._emit(
                 WatchEvent(what=WatchEventKind.UNKNOWN_SESSION, text=text, session_id=event.session_id)
             )
-        if event.meaning not in {Meaning.OTHER, Meaning.REPEAT}:
+        if event.meaning not in {EventMeaning.OTHER, EventMeaning.REPEAT}:
             self._moved.set()
 
     # ── the heartbeats ──

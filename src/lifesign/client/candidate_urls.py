@@ -15,8 +15,8 @@ from yarl import URL
 from lifesign.domain.a2a.agent_card import AgentCard
 from lifesign.domain.a2a.announcement import CARD_PATHS, DEFAULT_HEALTH_PATH
 from lifesign.domain.a2a.interfaces import MAX_URL_CHARS
-from lifesign.domain.net.public_address import is_address
-from lifesign.domain.net.target_address import AddressRefused, vet_url
+from lifesign.domain.net.allowed_addresses import AddressRefused, vet_url
+from lifesign.domain.net.public_url import is_address
 from lifesign.errors import InvalidValue
 from lifesign.http.redirects import is_same_origin, joined, parsed
 
@@ -180,6 +180,11 @@ def server_health_url(endpoint: URL) -> URL:
     """Return where the health document of an MCP server is: below the parent of the endpoint's path."""
     parent = endpoint.raw_path.rstrip("/").rpartition("/")[0]
     return place_under(endpoint, parent, DEFAULT_HEALTH_PATH)
+
+
+def root_health_url(endpoint: URL) -> URL:
+    """Return where the health document of an origin is, which may be that of another agent there."""
+    return place_under(endpoint, "", DEFAULT_HEALTH_PATH)
 
 
 def is_named_by(card: AgentCard, given: ParsedAgentUrl) -> bool:

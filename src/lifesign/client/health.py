@@ -3,7 +3,7 @@
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -27,12 +27,12 @@ from lifesign.client.candidate_urls import (
     place_under,
     server_health_url,
 )
+from lifesign.client.server_detection import is_mcp_server
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES, AgentCard
 from lifesign.domain.a2a.announcement import DEFAULT_HEALTH_PATH
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
-from lifesign.domain.mcp.conversation import ACCEPT, discover_request, is_discovered, read_reply
 from lifesign.domain.observation.decision import Decision, age_seconds, decide, is_stale
 from lifesign.domain.observation.login import Login, login_of
 from lifesign.domain.observation.results import ResultClass
@@ -40,12 +40,12 @@ from lifesign.domain.observation.served_body import classify_card, classify_docu
 from lifesign.domain.text.durations import duration_text
 from lifesign.errors import InvalidValue
 from lifesign.http.answer import Answer
-from lifesign.http.bounded_get import Ask, bounded_get
+from lifesign.http.bounded_get import Ask, Get, bounded_get
 from lifesign.http.guarded_sessions import GuardedSessions
 from lifesign.http.redirects import is_same_origin, parsed
 
 if TYPE_CHECKING:
-    from lifesign.domain.net.target_address import Network
+    from lifesign.domain.net.allowed_addresses import Network
 
 TIMEOUT_SECONDS = 10.0
 MAX_TIMEOUT_SECONDS = 300.0
@@ -54,9 +54,6 @@ CARD_SHARE = 0.5
 MAX_CLOCK_DIFFERENCE_SECONDS = 300
 """A peer's `Date` that differs more from our clock is worth a finding."""
 MAX_TOKEN_CHARS = 4096
-
-Get = Callable[[URL, Ask], Awaitable[Answer]]
-"""Sends one GET and follows where it leads; raises nothing that a peer can cause."""
 
 _TOKEN = re.compile(r"[!-~]+")
 _NOT_HTTPS = Finding(
@@ -179,7 +176,7 @@ def _check_settings(timeout_seconds: float, detail_token: str | None) -> None:
 def _networks(allowed: Sequence[str]) -> "Sequence[Network]":
     if not allowed:
         return ()
-    from lifesign.domain.net.target_address import read_networks  # noqa: PLC0415 - few name any
+    from lifesign.domain.net.allowed_addresses import read_networks  # noqa: PLC0415 - few name any
 
     return read_networks(allowed, "allowed_networks")
 
@@ -282,7 +279,7 @@ async def _find_server_health(get: Get, visit: _HealthCheck) -> _HealthAnswer | 
     """Return the document of an MCP server whose endpoint is the given address; None if there is none.
 
     A document in the usual place of servers may be that of another agent there. It counts if it names the
-    address, or if the address answers `server/discover`.
+    address, or if the address is that of an MCP server.
     """
     place = CandidateUrl(server_health_url(visit.given.url))
     ask = Ask(max_bytes=MAX_DOCUMENT_BYTES, deadline_s=visit.deadline_s)
@@ -290,21 +287,7 @@ async def _find_server_health(get: Get, visit: _HealthCheck) -> _HealthAnswer | 
     if found.document is None:
         return None
     is_named = found.document.agent_id == str(visit.given.url)
-    return found if is_named or await _is_server(get, visit) else None
-
-
-async def _is_server(get: Get, visit: _HealthCheck) -> bool:
-    request = discover_request()
-    answer = await get(
-        visit.given.url,
-        Ask(
-            max_bytes=MAX_CARD_BYTES,
-            deadline_s=visit.deadline_s,
-            body=request.body,
-            headers={**request.headers, "Accept": ACCEPT},
-        ),
-    )
-    return is_discovered(read_reply(answer.content_type, answer.body, request.request_id))
+    return found if is_named or await is_mcp_server(get, visit.given.url, visit.deadline_s) else None
 
 
 def _with_document_at_root(own: _HealthAnswer) -> _HealthAnswer:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
 from lifesign.crawl.list_identity import listed_in
-from lifesign.domain.net.target_address import Network, is_public
+from lifesign.domain.net.allowed_addresses import Network, is_public
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.directories import Snapshot, read_directory

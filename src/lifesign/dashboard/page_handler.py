@@ -18,17 +18,17 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
-from lifesign.dashboard import flash, visitors
+from lifesign.dashboard import flash, login_sessions
 from lifesign.dashboard.error_messages import words_of
 from lifesign.dashboard.errors import ForgedForm, NotLoggedIn, UnknownHost
 from lifesign.dashboard.flash import BackLink, way_back
+from lifesign.dashboard.login_sessions import FORM_COOKIE, SESSION_COOKIE, Visitor
 from lifesign.dashboard.responses import HEADERS, page
 from lifesign.dashboard.safe_redirect import login_path
-from lifesign.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, Visitor
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.base.rate_limit import RateLimit, RateLimiter, caller_at
 from lifesign.domain.errors import InvalidRequest
-from lifesign.domain.net.public_address import PublicAddress, is_own_host
+from lifesign.domain.net.public_url import PublicUrl, is_own_host
 from lifesign.errors import LifesignError
 from lifesign.registry.agents.override_status import MAX_OVERRIDE_SECONDS
 from lifesign.registry.api.body_timeout import MAX_BODY_SECONDS
@@ -115,7 +115,7 @@ class PageHandler:
         self.database = registry.dispatcher.database
         self.is_open = registry.settings.open_dashboard
         public_url = registry.settings.public_url
-        self._public = None if public_url is None else PublicAddress.read(public_url)
+        self._public = None if public_url is None else PublicUrl.read(public_url)
         self._names = _names(self._public)
         self.is_https = self._public is not None and self._public.is_https
         self._pages = RateLimiter(PAGES_PER_VISITOR, MAX_VISITORS_COUNTED)
@@ -138,7 +138,7 @@ class PageHandler:
 
     def page(self, request: Request, template: str, visitor: Visitor, **shown: object) -> Response:
         """Return a page for a visitor."""
-        said = visitors.cookie_in(request, self._cookie(request, flash.COOKIE))
+        said = login_sessions.cookie_in(request, self._cookie(request, flash.COOKIE))
         done = flash.done_just_now(request, said, self.token_in(request, SESSION_COOKIE))
         is_over = not visitor.is_logged_in and self.has_expired_session(request)
         common = {
@@ -160,7 +160,7 @@ class PageHandler:
         token = self.token_in(request, SESSION_COOKIE)
 
         def read(transaction: Transaction) -> tuple[Visitor, T]:
-            visitor = visitors.visitor_of(transaction, token, is_open=self.is_open)
+            visitor = login_sessions.visitor_of(transaction, token, is_open=self.is_open)
             return visitor, function(RequestContext(transaction, visitor))
 
         return await self.database.read(read)
@@ -178,7 +178,7 @@ class PageHandler:
                 token = self.check_form(request, form)
 
                 def write(transaction: Transaction) -> str:
-                    visitor = visitors.visitor_of(transaction, token, is_open=False)
+                    visitor = login_sessions.visitor_of(transaction, token, is_open=False)
                     return function(RequestContext(transaction, visitor), request, form)
 
                 done, where = await self.database.write(write), flash.page_of(request).where
@@ -193,15 +193,15 @@ class PageHandler:
         return answer
 
     def set_cookie(self, answer: Response, request: Request, name: str, value: str, seconds: int) -> None:
-        """Give a browser a cookie, as `visitors.set_cookie` does."""
-        visitors.set_cookie(answer, name, value, seconds, is_https=self._is_asked_by_https(request))
+        """Give a browser a cookie, as `login_sessions.set_cookie` does."""
+        login_sessions.set_cookie(answer, name, value, seconds, is_https=self._is_asked_by_https(request))
 
     def token_in(self, request: Request, name: str) -> str:
         """Return the token that a request brings in a cookie that it was given here; empty if it has none."""
-        return visitors.token_in(request, self._cookie(request, name))
+        return login_sessions.token_in(request, self._cookie(request, name))
 
     def _cookie(self, request: Request, name: str) -> str:
-        return visitors.cookie_name(name, is_https=self._is_asked_by_https(request))
+        return login_sessions.cookie_name(name, is_https=self._is_asked_by_https(request))
 
     def _is_asked_by_https(self, request: Request) -> bool:
         # A proxy before us that has TLS may ask by plain http.
@@ -209,7 +209,7 @@ class PageHandler:
 
     def login_token(self, request: Request) -> str:
         """Return what the token of the login form follows from: the browser's one, or a new one."""
-        return self.token_in(request, FORM_COOKIE) or visitors.new_token()
+        return self.token_in(request, FORM_COOKIE) or login_sessions.new_token()
 
     async def form(self, request: Request) -> dict[str, str]:
         """Return the fields of a form, the last of repeated ones, without empty ones."""
@@ -238,12 +238,12 @@ class PageHandler:
         token = self.token_in(request, SESSION_COOKIE)
         if not token:
             raise NotLoggedIn
-        visitors.check_form_token(form.get("token", ""), token)
+        login_sessions.check_form_token(form.get("token", ""), token)
         return token
 
     def check_origin(self, request: Request) -> None:
         """Raise ForgedForm where a browser says that a form comes from elsewhere."""
-        visitors.check_origin(request, "" if self._public is None else self._public.origin)
+        login_sessions.check_origin(request, "" if self._public is None else self._public.origin)
 
     def has_expired_session(self, request: Request) -> bool:
         """Return whether a visitor who is not logged in had a session, and sees the answer.
@@ -368,7 +368,7 @@ def check_sure(form: Mapping[str, str]) -> None:
         raise InvalidRequest([Finding("not_sure", "", 'tick "I am sure" first')])
 
 
-def _names(public: PublicAddress | None) -> frozenset[str]:
+def _names(public: PublicUrl | None) -> frozenset[str]:
     """Return under which names pages are shown: the public one, else those that the machine has itself."""
     if public is not None:
         return frozenset({public.host})

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import aiohttp
 from yarl import URL
 
-from lifesign.domain.net.target_address import (
+from lifesign.domain.net.allowed_addresses import (
     Address,
     AddressRefused,
     Network,

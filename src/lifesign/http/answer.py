@@ -42,6 +42,8 @@ class Answer:
     retry_after_seconds: int | None = None
     status_links: tuple[str, ...] = ()
     """Targets of `Link: rel="status"` (RFC 8631), as sent."""
+    mcp_session: str = ""
+    """`Mcp-Session-Id`, as sent; empty without one."""
     challenges: tuple[str, ...] = ()
     """`WWW-Authenticate` of a refusal, as sent; see `domain/credentials/challenge.py`."""
     latency_ms: float = 0.0
@@ -91,6 +93,7 @@ class Head(TypedDict):
     max_age_seconds: int | None
     retry_after_seconds: int | None
     status_links: tuple[str, ...]
+    mcp_session: str
     challenges: tuple[str, ...]
 
 
@@ -104,6 +107,7 @@ def read_head(response: WithHeader) -> Head:
         "max_age_seconds": max_age_seconds(headers.getall("Cache-Control", [])),
         "retry_after_seconds": retry_after_seconds(headers.get("Retry-After", ""), datetime.now(UTC)),
         "status_links": status_links(headers.getall("Link", [])),
+        "mcp_session": headers.get("Mcp-Session-Id", ""),
         "challenges": _challenges(response),
     }
 

@@ -1,14 +1,15 @@
-"""One GET with its redirects, or one POST: bounded in bytes, hops and time, and safe for any peer.
+"""One GET with its redirects, one POST or one DELETE: bounded in bytes, hops and time, and safe for any peer.
 
 Whatever a peer can do wrong is a `ResultClass` with a reason, never an exception.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import metadata
 from time import perf_counter
+from typing import Literal
 
 import aiohttp
 from yarl import URL
@@ -35,11 +36,26 @@ class Ask:
     token: str | None = None
     """Sent as Bearer, and never to another origin."""
     body: bytes | None = None
-    """Body of a POST, which follows no redirect, and whose answer is read at any status; None: a GET."""
+    """Body of a POST, which follows no redirect, and whose answer is read at any status."""
+    is_delete: bool = False
+    """Whether it is a DELETE, which follows no redirect. Without a body, all others are GET requests."""
+    is_head_enough: bool = False
+    """Whether no body is read: an event stream may never end."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Besides those that every request has."""
     may_leave_origin: bool = False
     """Whether a redirect may lead to another origin; from http to https of one host it always may."""
+
+    @property
+    def method(self) -> Literal["GET", "POST", "DELETE"]:
+        """Method of the request."""
+        if self.is_delete:
+            return "DELETE"
+        return "GET" if self.body is None else "POST"
+
+
+Get = Callable[[URL, Ask], Awaitable[Answer]]
+"""Sends one request and follows where a GET leads; raises nothing that a peer can cause."""
 
 
 @cache
@@ -83,7 +99,7 @@ async def _ask_once(session: aiohttp.ClientSession, url: URL, ask: Ask) -> tuple
         async with (
             asyncio.timeout_at(ask.deadline_s),
             session.request(
-                "GET" if ask.body is None else "POST",
+                ask.method,
                 url,
                 data=ask.body,
                 headers=headers,
@@ -100,14 +116,16 @@ async def _ask_once(session: aiohttp.ClientSession, url: URL, ask: Ask) -> tuple
         ):
             result, reason = classify_status(response.status)
             body: bytes | None = b""
-            if result is ResultClass.OK and (unread := unread_coding(response)) is not None:
+            if ask.is_head_enough:
+                pass
+            elif result is ResultClass.OK and (unread := unread_coding(response)) is not None:
                 result, reason = unread
             elif result is ResultClass.OK or ask.body is not None:
                 body = await read_bounded(response, ask.max_bytes, counter_of(response))
                 if body is None:
                     result, reason = too_large(ask.max_bytes)
             answer = Answer(url=url, result=result, reason=reason, body=body or b"", **read_head(response))
-            is_followed = response.status in REDIRECTS and ask.body is None
+            is_followed = response.status in REDIRECTS and ask.method == "GET"
             return answer, response.headers.get("Location") if is_followed else None
     except FAILURES as error:
         result, reason = classify_failure(url, error)

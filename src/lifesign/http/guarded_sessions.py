@@ -15,7 +15,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from lifesign.domain.net.target_address import AddressRefused, Network
+from lifesign.domain.net.allowed_addresses import AddressRefused, Network
 from lifesign.http.address_guard import AddressGuard, PrivateAddressRefused
 from lifesign.http.counted_sessions import CountingConnector, counting_session
 

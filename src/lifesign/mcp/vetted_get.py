@@ -12,12 +12,11 @@ from typing import Final
 
 from yarl import URL
 
-from lifesign.client.health import Get
-from lifesign.domain.net.target_address import AddressRefused, Network
+from lifesign.domain.net.allowed_addresses import AddressRefused, Network
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http.address_guard import AddressGuard
 from lifesign.http.answer import Answer
-from lifesign.http.bounded_get import Ask, bounded_get
+from lifesign.http.bounded_get import Ask, Get, bounded_get
 from lifesign.http.guarded_sessions import GuardedSessions
 
 MAX_SECONDS: Final = 60.0

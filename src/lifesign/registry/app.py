@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lifesign.domain.base.rate_limit import RateLimit, RateLimiter
 from lifesign.domain.events.event import EventDraft
-from lifesign.domain.net.target_address import read_networks
+from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.middleware import AgentHealthMiddleware
 from lifesign.registry.agents.check_ready import READY_AGENT_PATH
 from lifesign.registry.agents.heartbeat_endpoint import HEARTBEAT_PATH, HeartbeatEndpoint
@@ -28,8 +28,6 @@ from lifesign.registry.api.error_responses import error_response
 from lifesign.registry.api.heard_agents import HeardAgents
 from lifesign.registry.api.operations import Operation
 from lifesign.registry.api.work_counts import WorkCounts
-from lifesign.registry.backup.prune_history import DAY_SECONDS, HistoryPruner
-from lifesign.registry.events.archive_events import Archivist
 from lifesign.registry.events.deliver_webhooks import WebhookCourier
 from lifesign.registry.events.event_feed import EventFeed
 from lifesign.registry.events.log_integrity import LogWatch
@@ -42,6 +40,8 @@ from lifesign.registry.openapi.api_documents import OPENAPI_PATH, OpenapiEndpoin
 from lifesign.registry.openapi.endpoints import HEALTH_PATH, JSON_TYPE, READY_PATH, ROOT_LINKS, ROOT_PATH
 from lifesign.registry.openintent_dialect import dialect_routes
 from lifesign.registry.operation_table import OPERATIONS
+from lifesign.registry.retention.archive_events import Archivist
+from lifesign.registry.retention.prune_history import DAY_SECONDS, HistoryPruner
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
 from lifesign.registry.targets.check_opt_outs import OptOutChecker
@@ -358,7 +358,7 @@ def _healthz(registry: Registry) -> Answer:
         """
         try:
             registry.database.writes.refuse_mismatch()
-            registry.database.check_files()
+            await registry.database.check_files()
             await registry.dispatcher.database.read(lambda transaction: transaction.now_s)
             if registry.database.writes.failure is not None:
                 await registry.dispatcher.database.write(

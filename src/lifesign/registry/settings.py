@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from lifesign.domain.files.validation_messages import invalid_setting
 from lifesign.domain.lifecycle.mass_exit import MonitorPolicy
 from lifesign.domain.lifecycle.mass_silence import MassSilencePolicy
-from lifesign.domain.net.public_address import PublicAddress
+from lifesign.domain.net.public_url import PublicUrl
 from lifesign.domain.net.target import SHARDS
 from lifesign.errors import InvalidValue
 from lifesign.registry.policies import DEFAULT_POLICIES, Policies
@@ -33,7 +33,7 @@ def _take_network(text: str) -> str:
 
 def _take_public_url(text: str) -> str:
     try:
-        PublicAddress.read(text)
+        PublicUrl.read(text)
     except InvalidValue as error:
         raise PydanticCustomError("public_url", "expected {form}", {"form": error.expected}) from None
     return text

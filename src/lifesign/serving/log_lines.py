@@ -15,7 +15,7 @@ from structlog.stdlib import ExtraAdder, ProcessorFormatter
 from structlog.typing import EventDict
 
 from lifesign.domain.access.permissions import KEY_PREFIX
-from lifesign.domain.net.target_address import without_passwords
+from lifesign.domain.net.allowed_addresses import without_passwords
 from lifesign.domain.text.times import utc_text
 
 MAX_LINE_CHARACTERS = 8_000

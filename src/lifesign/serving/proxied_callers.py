@@ -10,7 +10,7 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from lifesign.domain.net.public_address import is_address
+from lifesign.domain.net.public_url import is_address
 
 _PEER: Final = "lifesign.peer"
 """Member of a request's scope with the address of the peer."""

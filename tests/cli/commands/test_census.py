@@ -18,6 +18,8 @@ from sqlalchemy import delete, update
 from tests.support.agent_check import card
 from tests.support.complaints import problems_in
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer, as_json, serving, silence
+from tests.support.mcp_answers import handshaking
+from tests.support.message_server import agent
 from tests.support.mixed_directory import DEFINITION, mixed_directory
 from tests.support.registry_server import RegistryServer
 from tests.support.small_disk import fill, mounted
@@ -62,6 +64,32 @@ async def test_a_list_is_probed_with_the_credentials_of_a_file(
     assert "canary" not in shown.out + shown.err
     # Nothing is probed: the option has no meaning.
     assert await census("agents.db", "--credential", "lab.yml") == 3
+
+
+@pytest.mark.parametrize(("kind", "alive"), [((), 0), (("--kind", "mcp"), 1), (("--kind", "a2a"), 0)])
+async def test_kind_of_a_list_says_whether_its_entries_are_probed_as_mcp_servers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: tuple[str, ...], alive: int
+) -> None:
+    async with agent(handshaking, {}) as server:
+        (tmp_path / "list.txt").write_text(f"{server.url}/mcp\n")
+        assert await census("list.txt", *ALLOW, *kind, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["groups"]["alive"] == alive
+    assert bool(server.posted) == bool(alive)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["list.txt", "--kind", "ftp"], "--kind"),
+        (["list.yaml", "--kind", "mcp"], "list.yaml"),
+        (["sqlite:///known.db", "--kind", "mcp"], "--kind"),
+    ],
+)
+def test_kind_without_a_list_is_wrong_usage(
+    arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["census", *arguments]) == 3
+    assert part in capsys.readouterr().err
 
 
 async def test_a_list_is_counted_with_one_command_and_the_second_time_compared(

@@ -2,7 +2,7 @@ import pytest
 
 from lifesign.domain.access.actor import OwnActor, is_reserved, keys_acting, keys_in_words, spoken, spoken_in
 from lifesign.registry.events.deliver_webhooks import COURIER
-from lifesign.registry.events.erase_archives import ARCHIVIST
+from lifesign.registry.retention.erase_archives import ARCHIVIST
 from lifesign.registry.transitions.status_changes import MONITOR
 
 

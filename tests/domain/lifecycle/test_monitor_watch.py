@@ -4,7 +4,7 @@ import pytest
 
 from lifesign.domain.lifecycle.monitor_watch import (
     MAX_KEYS,
-    EvidenceChange,
+    EvidenceAlert,
     EvidenceWatchState,
     KeysWatched,
     is_due,
@@ -24,11 +24,11 @@ def test_a_loss_is_reported_once_after_an_interval_and_its_end_once() -> None:
     watched, turn = watched_after(watched, {UnknownReason.PROBER_SLOW: 1}, NOW_S + 299, LOST_S)
     assert (watched.since_s, turn) == (NOW_S, None)
     watched, turn = watched_after(watched, CUT, NOW_S + 300, LOST_S)
-    assert (watched.is_reported, turn) == (True, EvidenceChange.LOST)
+    assert (watched.is_reported, turn) == (True, EvidenceAlert.LOST)
     watched, turn = watched_after(watched, CUT, NOW_S + 900, LOST_S)
     assert (watched.is_reported, turn) == (True, None)
     watched, turn = watched_after(watched, {}, NOW_S + 915, LOST_S)
-    assert (watched, turn) == (EvidenceWatchState(counted_at_s=NOW_S + 915), EvidenceChange.RESTORED)
+    assert (watched, turn) == (EvidenceWatchState(counted_at_s=NOW_S + 915), EvidenceAlert.RESTORED)
     assert watched_after(watched, {}, NOW_S + 930, LOST_S)[1] is None
 
 
@@ -49,7 +49,7 @@ def test_clock_setback_delays_reports_only_briefly() -> None:
     watched, _ = watched_after(EvidenceWatchState(), CUT, NOW_S + 3_600, LOST_S)
     assert is_due(watched.counted_at_s, NOW_S, 15)
     watched, _ = watched_after(watched, CUT, NOW_S, LOST_S)
-    assert watched_after(watched, CUT, NOW_S + 300, LOST_S)[1] is EvidenceChange.LOST
+    assert watched_after(watched, CUT, NOW_S + 300, LOST_S)[1] is EvidenceAlert.LOST
 
 
 def test_a_count_is_due_after_its_period() -> None:

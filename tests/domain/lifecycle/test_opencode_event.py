@@ -10,14 +10,14 @@ from lifesign.domain.lifecycle.opencode_event import (
     MAX_ERROR_CHARS,
     MAX_SESSION_ID_CHARS,
     MAX_TYPE_CHARS,
-    Meaning,
+    EventMeaning,
     is_session_id,
     read_event,
     state_is_busy,
 )
 
 SESSION = "ses_1"
-ACTIVITY, OTHER = Meaning.ACTIVITY, Meaning.OTHER
+ACTIVITY, OTHER = EventMeaning.ACTIVITY, EventMeaning.OTHER
 
 
 @pytest.mark.parametrize("envelope", ENVELOPES)
@@ -46,14 +46,14 @@ ACTIVITY, OTHER = Meaning.ACTIVITY, Meaning.OTHER
             None,
         ),
         (("message.updated", {"sessionID": SESSION, "info": {"id": "msg_1"}}), OTHER, None),
-        (("session.created", {"sessionID": SESSION}), Meaning.CREATED, False),
-        (("session.deleted", {"sessionID": SESSION}), Meaning.DELETED, None),
-        (failed(SESSION), Meaning.ERROR, None),
+        (("session.created", {"sessionID": SESSION}), EventMeaning.CREATED, False),
+        (("session.deleted", {"sessionID": SESSION}), EventMeaning.DELETED, None),
+        (failed(SESSION), EventMeaning.ERROR, None),
         (("a.later.kind", {"sessionID": SESSION}), OTHER, None),
     ],
 )  # fmt: skip
 def test_an_event_means_the_same_in_every_envelope(
-    event: tuple[str, Any], meaning: Meaning, *, is_busy: bool | None, envelope: Envelope
+    event: tuple[str, Any], meaning: EventMeaning, *, is_busy: bool | None, envelope: Envelope
 ) -> None:
     read = read_event(text_of(event, envelope))
     assert read is not None
@@ -84,7 +84,7 @@ def test_a_repeat_is_no_event_of_its_own() -> None:
     repeat = {"type": "session.updated.1", "data": {"sessionID": SESSION}}
     read = read_event(json.dumps({"payload": {"type": "sync", "syncEvent": repeat}}))
     assert read is not None
-    assert (read.meaning, read.session_id) == (Meaning.REPEAT, None)
+    assert (read.meaning, read.session_id) == (EventMeaning.REPEAT, None)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_repeat_is_no_event_of_its_own() -> None:
 def test_error_is_reported_as_far_as_known(members: dict[str, Any], told: str) -> None:
     read = read_event(text_of(("session.error", members)))
     assert read is not None
-    assert (read.meaning, read.error, read.session_id) == (Meaning.ERROR, told, None)
+    assert (read.meaning, read.error, read.session_id) == (EventMeaning.ERROR, told, None)
 
 
 def test_what_a_server_says_is_cut() -> None:

@@ -11,7 +11,7 @@ from tests.support.properties import examples
 
 from lifesign.client.event_stream import EventStreamParser
 from lifesign.domain.lifecycle import passive_heartbeat
-from lifesign.domain.lifecycle.opencode_event import Meaning, read_event
+from lifesign.domain.lifecycle.opencode_event import EventMeaning, read_event
 from lifesign.domain.lifecycle.passive_heartbeat import (
     LATE_S,
     MIN_GAP_S,
@@ -19,12 +19,12 @@ from lifesign.domain.lifecycle.passive_heartbeat import (
     Cause,
     DueHeartbeat,
     PassiveHeartbeats,
-    SessionState,
+    WatchedSessionState,
     sessions_in,
 )
 from lifesign.errors import InvalidValue
 
-BUSY, IDLE, ABSENT = SessionState.BUSY, SessionState.IDLE, SessionState.ABSENT
+BUSY, IDLE, ABSENT = WatchedSessionState.BUSY, WatchedSessionState.IDLE, WatchedSessionState.ABSENT
 INTERVAL_S = 30.0
 Event = tuple[str, dict[str, object]]
 
@@ -32,7 +32,7 @@ Event = tuple[str, dict[str, object]]
 class Watched:
     """Heartbeats of agents, and a clock that is wound by hand."""
 
-    def __init__(self, **sessions: SessionState) -> None:
+    def __init__(self, **sessions: WatchedSessionState) -> None:
         """Each session belongs to the agent of its first letter: `a1` to `a`."""
         self.beats = PassiveHeartbeats()
         self.now_s = 1_000.0
@@ -182,7 +182,7 @@ def test_what_moved_while_the_stream_was_lost_was_active() -> None:
     watched.wind(6)
     watched.beats.note_lost()
     assert watched.beats.unchecked_sessions() == ["a1", "b1", "c1", "d1"]
-    assert set(watched.beats.states().values()) == {SessionState.UNKNOWN}
+    assert set(watched.beats.states().values()) == {WatchedSessionState.UNKNOWN}
     watched.beats.note_line(watched.now_s)
     watched.beats.note_states({"a1": IDLE, "b1": BUSY, "c1": BUSY, "d1": IDLE}, watched.now_s)
     assert [(due.agent_id, due.source) for due in watched.look()] == [
@@ -278,7 +278,9 @@ def test_no_activity_is_without_a_heartbeat_within_five_seconds(
         )
 
 
-def told_states(events: Iterable[Event], begin: dict[str, SessionState]) -> dict[str, SessionState]:
+def told_states(
+    events: Iterable[Event], begin: dict[str, WatchedSessionState]
+) -> dict[str, WatchedSessionState]:
     """Return the states of a server with these events."""
     states = dict(begin)
     for kind, members in events:
@@ -354,7 +356,7 @@ def test_a_capture_replays_to_exactly_the_expected_heartbeats(
         event = read_event(message.data) if message.data else None
         if event is None:
             continue
-        if event.meaning is not Meaning.REPEAT:
+        if event.meaning is not EventMeaning.REPEAT:
             at_ms = int(id_of(message.data)[4:13], 16)
             began_ms = began_ms or at_ms
             watched.wind(began_s + (at_ms - began_ms) / 1000 - watched.now_s)

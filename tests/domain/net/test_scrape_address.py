@@ -1,7 +1,7 @@
 import pytest
 
+from lifesign.domain.net.allowed_addresses import AddressRefused
 from lifesign.domain.net.scrape_address import ScrapeAddress, scrape_address
-from lifesign.domain.net.target_address import AddressRefused
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from lifesign.domain.net import target
+from lifesign.domain.net.allowed_addresses import MAX_URL_CHARACTERS, AddressRefused, TargetUrl, vet_url
 from lifesign.domain.net.international_host import with_ascii_host
 from lifesign.domain.net.target import (
     HASH_DIGITS,
@@ -23,7 +24,6 @@ from lifesign.domain.net.target import (
     target_id,
     turn_of,
 )
-from lifesign.domain.net.target_address import MAX_URL_CHARACTERS, AddressRefused, TargetUrl, vet_url
 from lifesign.domain.observation.results import MAX_URL_CHARS, URL_PATTERN
 
 TARGETS = 100_000

@@ -11,13 +11,13 @@ from lifesign.domain.net.network_class import PUBLIC_IPV4, PUBLIC_IPV6, THIS_MAC
 from lifesign.domain.observation.witness_rule import (
     Canary,
     FailureFacts,
-    Ruling,
     WitnessAnswer,
+    WitnessNeed,
     WitnessPolicy,
     bears_out,
     is_canary_quorum,
     is_second_request_in_time,
-    ruling,
+    witness_need,
 )
 from lifesign.errors import InvalidValue
 
@@ -42,40 +42,40 @@ def test_a_failure_needs_a_witness_unless_it_is_known_to_be_the_targets_own(fact
         (facts.alive_at_s or 0.0) < (facts.confirmed_at_s or 0.0)
     )
     is_own = facts.alive_at_s is None or facts.has_answered_itself or facts.network_class == THIS_MACHINE
-    assert (ruling(facts) is Ruling.COUNTS) == (is_own or is_confirmed)
+    assert (witness_need(facts) is WitnessNeed.COUNTS) == (is_own or is_confirmed)
 
 
 @given(FACTS)
 def test_in_a_class_with_canaries_only_they_are_witnesses(facts: FailureFacts) -> None:
-    with_canaries = ruling(replace(facts, has_canaries=True))
-    assert with_canaries in {Ruling.COUNTS, Ruling.ASK_CANARIES}
-    assert ruling(replace(facts, has_canaries=False)) is not Ruling.ASK_CANARIES
+    with_canaries = witness_need(replace(facts, has_canaries=True))
+    assert with_canaries in {WitnessNeed.COUNTS, WitnessNeed.ASK_CANARIES}
+    assert witness_need(replace(facts, has_canaries=False)) is not WitnessNeed.ASK_CANARIES
 
 
 @given(FACTS)
 def test_in_a_silent_class_without_canaries_no_target_is_a_witness(facts: FailureFacts) -> None:
-    found = ruling(replace(facts, has_canaries=False, is_class_silent=True))
-    assert found in {Ruling.COUNTS, Ruling.NO_WITNESS}
+    found = witness_need(replace(facts, has_canaries=False, is_class_silent=True))
+    assert found in {WitnessNeed.COUNTS, WitnessNeed.NO_WITNESS}
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, Ruling.ASK_TARGETS),
-        ({"has_canaries": True}, Ruling.ASK_CANARIES),
-        ({"is_class_silent": True}, Ruling.NO_WITNESS),
-        ({"is_class_silent": True, "has_canaries": True}, Ruling.ASK_CANARIES),
-        ({"alive_at_s": None}, Ruling.COUNTS),
-        ({"has_answered_itself": True}, Ruling.COUNTS),
-        ({"network_class": THIS_MACHINE}, Ruling.COUNTS),
-        ({"confirmed_at_s": 101.0}, Ruling.COUNTS),
+        ({}, WitnessNeed.ASK_TARGETS),
+        ({"has_canaries": True}, WitnessNeed.ASK_CANARIES),
+        ({"is_class_silent": True}, WitnessNeed.NO_WITNESS),
+        ({"is_class_silent": True, "has_canaries": True}, WitnessNeed.ASK_CANARIES),
+        ({"alive_at_s": None}, WitnessNeed.COUNTS),
+        ({"has_answered_itself": True}, WitnessNeed.COUNTS),
+        ({"network_class": THIS_MACHINE}, WitnessNeed.COUNTS),
+        ({"confirmed_at_s": 101.0}, WitnessNeed.COUNTS),
         # An answer that is newer than what was confirmed: nothing has to be undone.
-        ({"confirmed_at_s": 100.0}, Ruling.ASK_TARGETS),
-        ({"confirmed_at_s": 101.0, "is_class_silent": True}, Ruling.COUNTS),
+        ({"confirmed_at_s": 100.0}, WitnessNeed.ASK_TARGETS),
+        ({"confirmed_at_s": 101.0, "is_class_silent": True}, WitnessNeed.COUNTS),
     ],
 )
-def test_ruling(changes: dict[str, object], expected: Ruling) -> None:
-    assert ruling(replace(ORDINARY, **changes)) is expected  # type: ignore[arg-type]  # by name
+def test_ruling(changes: dict[str, object], expected: WitnessNeed) -> None:
+    assert witness_need(replace(ORDINARY, **changes)) is expected  # type: ignore[arg-type]  # by name
 
 
 @given(ANSWERS, CLASSES, TIMES)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.domain.net.target_address import AddressRefused
+from lifesign.domain.net.allowed_addresses import AddressRefused
 from lifesign.domain.schedule.opt_out_proof import (
     MAX_PROOF_BYTES,
     PROOF_PATH,

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.domain.net.target import TargetKind, read_target
-from lifesign.domain.net.target_address import read_networks
 from lifesign.prober.directories import gathered as module
 from lifesign.prober.directories.gathered import (
     MAX_EXAMPLE_CHARS,

@@ -12,7 +12,7 @@ import pytest
 from tests.support.hostile_server import HostileServer, Reply, answer, as_json, raw, redirect, serving
 from yarl import URL
 
-from lifesign.domain.net.target_address import read_networks
+from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.domain.observation.results import ResultClass
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import Timeouts

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.support.hostile_server import Reply, answer, as_json, endless_body, reset, serving
 
-from lifesign.domain.net.target_address import read_networks
+from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.prober.definition.models import Timeouts
 from lifesign.prober.directories import ListSource, Snapshot, read_directory, server_cards
 from lifesign.prober.directories.fetching import fetching_with

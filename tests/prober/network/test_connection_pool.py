@@ -7,7 +7,7 @@ from tests.support.open_files import no_more_than, open_files
 from tests.support.safe_asking import HERE, Asker, asking
 from yarl import URL
 
-from lifesign.domain.net.target_address import TargetUrl
+from lifesign.domain.net.allowed_addresses import TargetUrl
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.network import connection_pool
 from lifesign.prober.network.connection import HttpConnection

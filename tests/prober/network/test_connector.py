@@ -18,7 +18,7 @@ from tests.support.safe_asking import HERE, PATIENT, asking
 from tests.support.servers import free_port
 from yarl import URL
 
-from lifesign.domain.net.target_address import TargetUrl
+from lifesign.domain.net.allowed_addresses import TargetUrl
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.network import connector as connector_file
 from lifesign.prober.network.connection import HttpConnection

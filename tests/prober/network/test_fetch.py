@@ -15,7 +15,7 @@ from tests.support.servers import free_port
 from tests.support.virtual_loop import with_sockets_in_virtual_time
 from yarl import URL
 
-from lifesign.domain.net.target_address import AddressRefused, TargetUrl
+from lifesign.domain.net.allowed_addresses import AddressRefused, TargetUrl
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, ResultClass
 from lifesign.errors import InvalidValue
 from lifesign.http.address_guard import _read_alike

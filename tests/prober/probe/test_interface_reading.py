@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from tests.prober.probe.test_mcp_server import rpc
 from tests.prober.probe.test_mcp_tools import serving_tools
 from tests.support.agent_check import card
 from tests.support.hostile_server import CARD_PATH, answer, as_json, serving
+from tests.support.mcp_answers import rpc
 from tests.support.message_server import agent
 from tests.support.probing import Probes, probing
 

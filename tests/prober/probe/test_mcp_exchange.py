@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.prober.probe.test_mcp_server import handshaking, probed, rpc, stateless
+from tests.prober.probe.test_mcp_server import probed
+from tests.support.mcp_answers import handshaking, rpc, stateless
 from tests.support.message_server import Got, Says
 from tests.support.probing import SHORT_SECONDS, layer, see
 

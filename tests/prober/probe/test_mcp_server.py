@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 from mcp.server.mcpserver import MCPServer
-from tests.support.agent_check import card
+from tests.support.agent_check import card, document
+from tests.support.mcp_answers import handshaking, methods, refused, rpc, stateless
 from tests.support.message_server import Agent, Got, Says, agent
 from tests.support.official_clients import NODE_ROOT
 from tests.support.probing import SHORT_SECONDS, layer, probing, results, see
@@ -23,43 +24,11 @@ DAY_S = 1_790_000_000.0
 DISCOVER, INITIALIZE = "server/discover", "initialize"
 
 
-def rpc(got: Got, **members: Any) -> Says:
-    return Says({"jsonrpc": "2.0", "id": got.json.get("id"), **members})
-
-
-def refused(got: Got, code: int, status: int = 200, **members: Any) -> Says:
-    error = {"code": code, "message": "no", **members}
-    return Says({"jsonrpc": "2.0", "id": got.json.get("id"), "error": error}, status=status)
-
-
-def stateless(got: Got) -> Says:
-    return rpc(got, result={"supportedVersions": [CURRENT_VERSION], "capabilities": {}})
-
-
-def handshaking(got: Got, *, session: str = "", first: Callable[[Got], Says] | None = None) -> Says:
-    """A server of 2025."""
-    match got.json["method"]:
-        case "server/discover":
-            return first(got) if first else refused(got, -32601)
-        case "initialize":
-            result = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "old"}}
-            says = rpc(got, result=result)
-            return Says(says.body, headers=f"Mcp-Session-Id: {session}\r\n" if session else "")
-        case "ping":
-            return rpc(got, result={})
-        case _:
-            return Says(status=202)
-
-
 async def probed(answers: Callable[[Got], Says], **settings: Any) -> tuple[Observation, Agent]:
     """Probe a server whose kind the definition names."""
     async with agent(answers, {}) as serving:
         url = f"{serving.url}/mcp"
         return await see(url, targets=[{"url": url, "kind": "mcp"}], **settings), serving
-
-
-def methods(serving: Agent) -> list[str]:
-    return [got.json["method"] if got.method == "POST" else got.method for got in serving.got]
 
 
 async def test_stateless_server_is_discovered_with_one_request() -> None:
@@ -180,6 +149,41 @@ async def test_health_document_is_looked_for_below_the_parent_of_the_endpoint() 
     assert [got.path for got in serving.got if got.method == "GET"] == ["/.well-known/agent-health"]
 
 
+@pytest.mark.parametrize(
+    ("own", "others", "shares_origin", "expected"),
+    [
+        (200, [], False, ["/a/.well-known/agent-health"]),
+        (404, [], False, ["/a/.well-known/agent-health", "/.well-known/agent-health"]),
+        (404, ["/b"], False, ["/a/.well-known/agent-health"]),
+        (404, [], True, ["/a/.well-known/agent-health"]),
+    ],
+)
+async def test_document_at_the_root_counts_if_no_other_target_has_the_origin(
+    own: int, others: list[str], shares_origin: object, expected: list[str]
+) -> None:
+    def served(got: Got) -> Says:
+        return Says(status=own) if own != 200 and got.path.startswith("/a") else Says(document())
+
+    async with agent(stateless, {}) as serving:
+        serving.others = served
+        url = f"{serving.url}/a/mcp"
+        targets = [{"url": url, "kind": "mcp"}, *(f"{serving.url}{path}" for path in others)]
+        async with probing(targets=targets) as probes:
+            observation = await probes.see(url, shares_origin=lambda: bool(shares_origin))
+    assert [got.path for got in serving.got if got.method == "GET"] == expected
+    is_found = own == 200 or len(expected) == 2
+    assert (observation.document is not None) == is_found
+
+
+async def test_document_at_the_root_is_not_that_of_a_server_which_does_not_answer() -> None:
+    async with agent(lambda _: Says(status=500), {}) as serving:
+        serving.others = lambda got: Says(status=404) if got.path.startswith("/a") else Says(document())
+        url = f"{serving.url}/a/mcp"
+        observation = await see(url, targets=[{"url": url, "kind": "mcp"}])
+    assert observation.document is None
+    assert [got.path for got in serving.got if got.method == "GET"] == ["/a/.well-known/agent-health"]
+
+
 async def test_handshake_is_remembered_for_a_day() -> None:
     async with agent(handshaking, {}) as serving:
         url = f"{serving.url}/mcp"
@@ -204,14 +208,32 @@ async def test_remembered_handshake_that_fails_is_followed_by_discovery() -> Non
     assert observation.result is ResultClass.OK
 
 
-async def test_target_that_is_named_without_a_kind_is_asked_once_if_it_has_no_card() -> None:
-    async with agent(stateless, {}) as serving:
+@pytest.mark.parametrize(
+    ("answers", "firsts", "generation"),
+    [
+        (stateless, [DISCOVER, DISCOVER], Generation.STATELESS),
+        (handshaking, [DISCOVER, INITIALIZE, INITIALIZE], Generation.HANDSHAKE),
+    ],
+)
+async def test_target_that_is_named_without_a_kind_is_detected_if_it_has_no_card(
+    answers: Callable[[Got], Says], firsts: list[str], generation: Generation
+) -> None:
+    async with agent(answers, {}) as serving:
         url = f"{serving.url}/mcp"
         async with probing(targets=[url], ask={"health": False}) as probes:
             first = await probes.see(url)
             again = await probes.see(url)
+            assert probes.memory.mcp_generation is generation
     assert [results(seen) for seen in (first, again)] == [{"discovery": "ok", "transport": "ok"}] * 2
-    assert [name for name in methods(serving) if name == DISCOVER] == [DISCOVER] * 2
+    assert [name for name in methods(serving) if name in {DISCOVER, INITIALIZE}] == firsts
+
+
+async def test_named_target_without_a_card_that_is_no_server_has_none() -> None:
+    async with agent(lambda _: Says(status=404), {}) as serving:
+        url = f"{serving.url}/mcp"
+        observation = await see(url, targets=[url], ask={"health": False})
+    assert observation.result is ResultClass.HTTP_ERROR
+    assert [name for name in methods(serving) if name != "GET"] == [DISCOVER, INITIALIZE]
 
 
 @pytest.mark.parametrize("memory", [ProbeMemory(), ProbeMemory(mcp_generation=Generation.STATELESS)])

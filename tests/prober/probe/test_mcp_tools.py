@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from mcp.server.mcpserver import MCPServer
 from mcp.types import ToolAnnotations
-from tests.prober.probe.test_mcp_server import DAY_S, handshaking, methods, refused, rpc, stateless
+from tests.prober.probe.test_mcp_server import DAY_S
+from tests.support.mcp_answers import handshaking, methods, refused, rpc, stateless
 from tests.support.message_server import Agent, Got, Says, agent
 from tests.support.probing import layer, probing, results
 from tests.support.uvicorn_thread import served

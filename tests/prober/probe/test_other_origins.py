@@ -19,7 +19,7 @@ from yarl import URL
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.other_origins import OtherOrigins
-from lifesign.prober.probe.robots import Robots
+from lifesign.prober.probe.robots import RobotsRules
 from lifesign.prober.probe.session import MAX_OTHER_ORIGINS
 
 ROBOTS_PATH = "/robots.txt"
@@ -164,9 +164,9 @@ async def test_those_who_come_while_one_reads_wait_for_what_it_reads() -> None:
 async def test_absent_answer_is_not_cached_for_the_next_caller() -> None:
     others = OtherOrigins()
     gone = Reader(status=None, body=b"", result=ResultClass.REFUSED, is_reached=False)
-    assert await others.rules(ORIGIN, AT_S, gone) == Robots()
+    assert await others.rules(ORIGIN, AT_S, gone) == RobotsRules()
     read = Reader()
-    assert await others.rules(ORIGIN, AT_S, read) != Robots()
+    assert await others.rules(ORIGIN, AT_S, read) != RobotsRules()
     assert read.count == 1
 
 
@@ -179,7 +179,7 @@ async def test_failed_reader_leaves_no_waiting_caller() -> None:
 
     first = asyncio.create_task(others.rules(ORIGIN, AT_S, fails))
     await asyncio.sleep(0)
-    assert await others.rules(ORIGIN, AT_S, read) != Robots()
+    assert await others.rules(ORIGIN, AT_S, read) != RobotsRules()
     with pytest.raises(RuntimeError):
         await first
 

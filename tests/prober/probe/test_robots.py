@@ -12,7 +12,7 @@ from lifesign.prober.probe.robots import (
     MAX_RULES,
     MAX_SEARCHED_CHARS,
     ROBOTS_PATH,
-    Robots,
+    RobotsRules,
     keeps_out,
     may_fetch,
     read_robots,
@@ -24,7 +24,7 @@ FOR_US = f"User-agent: {PRODUCT}\n"
 PATHS = st.text(alphabet="/ab*$%?=é.", max_size=12).map(lambda rest: f"/{rest}")
 
 
-def rules(text: str | bytes) -> Robots:
+def rules(text: str | bytes) -> RobotsRules:
     robots = read_robots(200, text.encode() if isinstance(text, str) else text)
     assert robots is not None
     return robots
@@ -226,7 +226,7 @@ def test_a_target_is_left_alone_if_one_of_the_paths_that_it_needs_is_closed() ->
 def test_an_answer_without_rules_lets_us_in() -> None:
     body = f"{FOR_US}Disallow: /".encode()
     for status in (301, 302, 400, 401, 403, 404, 410, 451):
-        assert read_robots(status, body) == Robots()
+        assert read_robots(status, body) == RobotsRules()
 
 
 def test_a_host_that_fails_says_nothing_about_what_it_wants() -> None:
@@ -266,7 +266,7 @@ def test_a_line_that_is_cut_is_none() -> None:
     assert robots is not None
     assert may_fetch(robots, CARD)
     assert not may_fetch(robots, "/private")
-    assert read_robots(200, b"User-agent: *", is_part=True) == Robots()
+    assert read_robots(200, b"User-agent: *", is_part=True) == RobotsRules()
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_number_of_rules_is_bounded() -> None:
 
 def test_pattern_longer_than_any_path_is_not_kept() -> None:
     robots = rules(f"{FOR_US}Disallow: /{'a' * MAX_PATH_CHARS}\nDisallow: /*{'é' * MAX_PATH_CHARS}\n")
-    assert robots == Robots()
+    assert robots == RobotsRules()
     assert not may(f"{FOR_US}Disallow: /{'a' * (MAX_PATH_CHARS - 1)}", f"/{'a' * MAX_PATH_CHARS}")
 
 

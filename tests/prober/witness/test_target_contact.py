@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from yarl import URL
 
+from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.domain.net.network_class import PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE
 from lifesign.domain.net.target import target_id
-from lifesign.domain.net.target_address import read_networks
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, Phases, ResultClass
 from lifesign.prober.network.fetch import Fetched
-from lifesign.prober.results.ledger import Contact, TargetEntry
+from lifesign.prober.results.ledger import ProbeConnection, TargetEntry
 from lifesign.prober.witness import target_contact as contact_file
 from lifesign.prober.witness.target_contact import ContactReader, Exchange, NetworkClasses
 
@@ -51,7 +51,7 @@ class Traces:
     def fetched_for(self, layer: LayerResult) -> Fetched | None:
         return next((self.requests[name] for name, each in self.layers.items() if each is layer), None)
 
-    def read(self) -> Contact:
+    def read(self) -> ProbeConnection:
         observation = Observation(target_url=URL_HERE, observed_at=datetime.now(UTC), **self.layers)  # type: ignore[arg-type]  # layers alone
         self.deciding = next(iter(self.layers.values()), None)
         reader = ContactReader(CLASSES)
@@ -60,7 +60,7 @@ class Traces:
         return reader.read(self, observation.model_copy(update=update))
 
 
-def contact_of(known_class: str | None = None, **requests: Fetched) -> Contact:
+def contact_of(known_class: str | None = None, **requests: Fetched) -> ProbeConnection:
     return Traces(requests, known_class).read()
 
 

@@ -12,7 +12,7 @@ from tests.support.hostile_server import accepting, answer, serving
 from tests.support.safe_asking import SHORT, USER_AGENT, Asker, asking
 from tests.support.servers import free_port
 
-from lifesign.domain.net.target_address import read_networks
+from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.witness.target_contact import NetworkClasses
 from lifesign.prober.witness.witness_requests import WitnessReply, WitnessRequests

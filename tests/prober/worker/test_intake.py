@@ -15,7 +15,7 @@ from lifesign.domain.observation.results import InconclusiveReason, LayerResult,
 from lifesign.domain.observation.witness_rule import WitnessAnswer, WitnessPolicy
 from lifesign.domain.schedule.cadence import Cadence, after_probe
 from lifesign.prober.definition.event_loop_lag import SelfCheck
-from lifesign.prober.results.ledger import Answered, Contact, ProbeReport, ShardClaim, TargetEntry
+from lifesign.prober.results.ledger import Answered, ProbeConnection, ProbeReport, ShardClaim, TargetEntry
 from lifesign.prober.worker.intake import MAX_ROUNDS, FinishedProbe, Intake
 from lifesign.prober.worker.outbox import Outbox, Result
 from lifesign.prober.worker.pending_interfaces import PendingInterfaces
@@ -91,7 +91,7 @@ class Desk:
         )
 
     def probed(
-        self, *, first: WaitingFailure | None = None, contact: Contact | None = None, **layers: str
+        self, *, first: WaitingFailure | None = None, contact: ProbeConnection | None = None, **layers: str
     ) -> FinishedProbe:
         """Return a probe that ended just now, with layers by their classes."""
         memory = self.slot.recall() if first is None else first.memory
@@ -104,7 +104,7 @@ class Desk:
             subject_id=self.slot.subject_id,
             observation=observation,
             memory=after_probe(memory, observation, CADENCE, self.loop.wall_s()),
-            contact=contact or Contact(network_class=PUBLIC_IPV4),
+            contact=contact or ProbeConnection(network_class=PUBLIC_IPV4),
         )
         now_s = self.loop.time()
         return FinishedProbe(
@@ -218,7 +218,7 @@ async def test_a_second_request_that_comes_too_late_is_a_first_failure_again() -
 
 @in_virtual_time
 async def test_a_second_failure_by_name_needs_a_witness_that_was_looked_up() -> None:
-    by_name = Contact(network_class=PUBLIC_IPV4, is_name_failure=True)
+    by_name = ProbeConnection(network_class=PUBLIC_IPV4, is_name_failure=True)
     desk = Desk()
     desk.take(discovery="timeout")
     desk.take(first=desk.witness(), discovery="dns_failure", contact=by_name)
@@ -231,16 +231,19 @@ async def test_a_second_failure_by_name_needs_a_witness_that_was_looked_up() -> 
 async def test_a_second_failure_in_another_class_needs_a_witness_of_that_class() -> None:
     desk = Desk()
     desk.take(discovery="timeout")
-    desk.take(first=desk.witness(), discovery="timeout", contact=Contact(network_class=PUBLIC_IPV6))
+    desk.take(first=desk.witness(), discovery="timeout", contact=ProbeConnection(network_class=PUBLIC_IPV6))
     assert (len(desk.failures), desk.results) == (1, [])
     assert desk.failures.first_at_s(PUBLIC_IPV6) is not None
 
 
 @pytest.mark.parametrize(
     "contact",
-    [Contact(network_class=PUBLIC_IPV4, has_answered_itself=True), Contact(network_class=THIS_MACHINE)],
+    [
+        ProbeConnection(network_class=PUBLIC_IPV4, has_answered_itself=True),
+        ProbeConnection(network_class=THIS_MACHINE),
+    ],
 )
-def test_a_failure_of_a_host_that_answered_itself_or_is_here_counts_at_once(contact: Contact) -> None:
+def test_a_failure_of_a_host_that_answered_itself_or_is_here_counts_at_once(contact: ProbeConnection) -> None:
     @in_virtual_time
     async def take() -> None:
         desk = Desk()
@@ -291,7 +294,9 @@ def test_a_certificate_that_fails_by_date_does_not_count_with_a_wrong_clock(
     async def take() -> None:
         desk = Desk()
         desk.offset_s = offset_s
-        desk.take(discovery="tls_failure", contact=Contact(network_class=PUBLIC_IPV4, is_date_failure=True))
+        desk.take(
+            discovery="tls_failure", contact=ProbeConnection(network_class=PUBLIC_IPV4, is_date_failure=True)
+        )
         if reason is None:
             assert (len(desk.failures), desk.results) == (1, [])
             return
@@ -316,7 +321,7 @@ async def test_a_target_that_never_answered_fails_as_it_is_with_a_wrong_clock_to
 async def test_an_interface_of_another_class_that_is_not_reached_needs_a_witness_though_the_agent_lives() -> (
     None
 ):
-    unreached = Contact(network_class=PUBLIC_IPV6, unreached_layers=("transport",))
+    unreached = ProbeConnection(network_class=PUBLIC_IPV6, unreached_layers=("transport",))
     desk = Desk()
     desk.take(discovery="ok", transport="timeout", contact=unreached)
     assert (len(desk.failures), desk.results) == (1, [])
@@ -332,7 +337,7 @@ async def test_an_interface_of_another_class_that_is_not_reached_needs_a_witness
 async def test_answers_are_witnesses_and_failures_are_none_any_more() -> None:
     desk = Desk()
     answered = Answered(network_class=PUBLIC_IPV4, url=URL, sent_at_s=desk.loop.time())
-    alive = Contact(network_class=PUBLIC_IPV4, answered=answered)
+    alive = ProbeConnection(network_class=PUBLIC_IPV4, answered=answered)
     desk.take(discovery="ok", contact=alive)
     known = desk.witnesses._classes[PUBLIC_IPV4].known
     assert list(known) == ["a.example"]
@@ -381,7 +386,11 @@ async def test_a_recheck_that_fails_restarts_the_back_off() -> None:
     long_dead = desk.alive.model_copy(update={"alive_at_s": None, "failures_in_row": 200})
     desk.slot.remember(long_dead)
     desk.slot.recheck_at_s = desk.loop.wall_s() - 1
-    desk.take(discovery="refused", contact=Contact(network_class=PUBLIC_IPV4, has_answered_itself=True))
+    desk.take(
+        discovery="refused", contact=ProbeConnection(network_class=PUBLIC_IPV4, has_answered_itself=True)
+    )
     assert desk.slot.recall().failures_in_row == 1
-    desk.take(discovery="refused", contact=Contact(network_class=PUBLIC_IPV4, has_answered_itself=True))
+    desk.take(
+        discovery="refused", contact=ProbeConnection(network_class=PUBLIC_IPV4, has_answered_itself=True)
+    )
     assert desk.slot.recall().failures_in_row == 2

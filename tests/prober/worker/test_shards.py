@@ -59,6 +59,13 @@ def test_a_kind_that_is_stated_later_is_taken_over() -> None:
     assert shard.slots[target_id(A)].kind is TargetKind.MCP
 
 
+def test_targets_of_one_origin_share_it() -> None:
+    alone, mcp, agent = "https://a.example:444/a/mcp", "https://a.example/a/mcp", "https://a.example/"
+    _, shard = with_one_shard(entry(alone), entry(mcp), entry(agent))
+    shares = {slot.url: slot.shares_origin() for slot in shard.slots.values()}
+    assert shares == {alone: False, mcp: True, agent: True}
+
+
 def test_a_renewal_changes_nothing_but_the_deadline() -> None:
     holdings, shard = with_one_shard(entry(A))
     (held, lost) = holdings.take([claim(7, expires_at_s=500.0)])

@@ -10,7 +10,7 @@ from lifesign.domain.net.target import target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.domain.observation.witness_rule import WitnessAnswer
-from lifesign.prober.results.ledger import Contact, ProbeReport, ShardClaim, TargetEntry
+from lifesign.prober.results.ledger import ProbeConnection, ProbeReport, ShardClaim, TargetEntry
 from lifesign.prober.worker.shards import Shard, TargetSlot
 from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailures
 
@@ -38,7 +38,7 @@ def failure(
         subject_id=slot.subject_id,
         observation=observation,
         memory=after,
-        contact=Contact(is_name_failure=is_name_failure, unreached_layers=unreached),
+        contact=ProbeConnection(is_name_failure=is_name_failure, unreached_layers=unreached),
     )
     return WaitingFailure(
         slot,

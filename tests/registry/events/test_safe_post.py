@@ -6,7 +6,7 @@ import pytest
 from tests.support.hostile_server import answer, serving
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.domain.net.target_address import read_networks
+from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.registry.events import safe_post as safe_post_file
 from lifesign.registry.events.safe_post import Sent, safe_post
 

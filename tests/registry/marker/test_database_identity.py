@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url, text
-from tests.registry.events.test_archive_events import archive_everything
+from tests.registry.retention.test_archive_events import archive_everything
 from tests.support.databases import WoundClock, bare_url, migrated_url
 from tests.support.registry_api import AGENTS, RegistryApi
 

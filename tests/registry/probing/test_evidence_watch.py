@@ -198,13 +198,13 @@ async def test_targets_that_only_another_probers_definition_allows_are_named(
     blocked = {"network_class": None, "address": None}
     await report(api, *(result(clock, number, "blocked_address", **blocked) for number in range(2)))
     await api.sweep()
-    assert (await shown(api))["unreached_targets"] == [
+    assert (await shown(api))["disallowed_targets"] == [
         {"holder": holder("second"), "network_class": CLASS, "targets": 2, "reached_by": holder("first")}
     ]
     clock.advance(15)
     assert await claim(api, "second", reached_classes=[other, CLASS])
     await api.sweep()
-    assert (await shown(api))["unreached_targets"] == []
+    assert (await shown(api))["disallowed_targets"] == []
 
 
 @pytest.mark.both_databases

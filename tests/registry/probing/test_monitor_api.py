@@ -27,7 +27,7 @@ async def test_registry_before_its_first_sweep_is_normal(api: RegistryApi) -> No
         },
         "silent_classes": {},
         "confirmed_classes": {},
-        "unreached_targets": [],
+        "disallowed_targets": [],
         "missing_credentials": [],
         "credential_faults": [],
         "excluded_downtime": [],

@@ -11,7 +11,7 @@ from tests.support.hostile_server import (
 )
 from tests.support.registry_api import RegistryApi
 
-from lifesign.domain.net.target_address import read_networks
+from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.domain.schedule.opt_out_proof import PROOF_PATH
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.targets import check_opt_outs

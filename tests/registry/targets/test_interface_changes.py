@@ -15,7 +15,7 @@ from lifesign.domain.interface.published import Interface
 from lifesign.domain.interface.version_rule import EVENT_SECONDS, MAX_VERSIONS, UNSTABLE_READINGS
 from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import target_id
-from lifesign.registry.backup.prune_history import DAY_SECONDS, HistoryPruner
+from lifesign.registry.retention.prune_history import DAY_SECONDS, HistoryPruner
 from lifesign.storage.engine.transaction import Transaction
 
 pytestmark = pytest.mark.both_databases

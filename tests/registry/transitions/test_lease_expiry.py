@@ -13,7 +13,7 @@ from lifesign.registry import sweep
 from lifesign.registry.leases.raise_epoch import raise_epoch
 from lifesign.registry.transitions.lease_expiry import Reaper, reap
 from lifesign.storage.engine.transaction import Transaction
-from lifesign.storage.maintenance import set_clock
+from lifesign.storage.maintenance import clock_shift
 
 QUICK = {"interval_seconds": 1, "unhealthy_after_seconds": 10, "dead_after_seconds": 20}
 
@@ -163,7 +163,7 @@ async def test_case_19_the_reaper_leaves_leases_alone_until_a_sweep_has_mended_a
     assert (await task(api, made["task_id"]))["holder"] == "agent-1"
 
     def mend(transaction: Transaction) -> None:
-        set_clock.move_leases(transaction, 3_600, api.clock.at_s - 3_600)
+        clock_shift.move_leases(transaction, 3_600, api.clock.at_s - 3_600)
 
     await api.database.write(mend)
     for _ in range(30):

@@ -113,11 +113,11 @@ async def test_failed_transaction_on_a_lost_file_reports_the_loss(database: Data
 
 
 async def test_a_loss_is_found_without_a_write(database: Database, file: Path) -> None:
-    database.check_files()
+    await database.check_files()
     assert await database.read(_rows) == [1]
     _replace(file)
     with pytest.raises(DatabaseReplaced):
-        database.check_files()
+        await database.check_files()
     # Nothing more is written to it. Its content is still readable.
     with pytest.raises(DatabaseReplaced):
         await database.write(_add_row(2))
@@ -129,7 +129,7 @@ async def test_a_file_that_is_moved_back_is_written_to_again(database: Database,
     with pytest.raises(DatabaseReplaced):
         await database.write(_add_row(2))
     _rename(file.with_name("aside.db"), file.name)
-    database.check_files()
+    await database.check_files()
     await database.write(_add_row(3))
     # The change that was not acknowledged may be there, as after any 503.
     assert await database.read(_rows) == [1, 2, 3]
@@ -208,7 +208,7 @@ async def test_other_processes_that_come_and_go_are_no_loss(database: Database, 
 async def test_a_database_in_memory_has_no_files() -> None:
     database = open_database("sqlite://")
     await create_tables(database)
-    database.check_files()
+    await database.check_files()
     await database.write(_add_row(1))
     await database.close()
 
@@ -220,10 +220,10 @@ def test_a_path_that_cannot_be_reached_is_a_loss(tmp_path: Path, monkeypatch: py
     files.note_opened()
     files.check()
 
-    def refuse(_path: Path) -> open_files.FileId:
+    def refuse(_path: Path) -> os.stat_result:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(open_files, "_id_of", refuse)
+    monkeypatch.setattr(open_files, "_stat", refuse)
     with pytest.raises(DatabaseReplaced) as refused:
         files.check()
     assert refused.value.why.endswith(" (Permission denied)")

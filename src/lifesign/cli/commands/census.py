@@ -14,7 +14,7 @@ from lifesign.cli.commands.crawl import (
     place_of,
     run_crawl,
 )
-from lifesign.cli.commands.probe import Timeout
+from lifesign.cli.commands.probe import KINDS, Timeout, check_kind
 from lifesign.cli.options.credential_file import CredentialFile, with_credentials
 from lifesign.cli.options.duration import format_duration
 from lifesign.cli.options.json_option import AsJson
@@ -25,8 +25,8 @@ from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.cli.output.table import write_json
 from lifesign.client.environment_variables import URL_VARIABLE
+from lifesign.domain.net.allowed_addresses import without_password
 from lifesign.domain.net.peer_text import printable
-from lifesign.domain.net.target_address import without_password
 from lifesign.errors import InvalidValue
 from lifesign.storage.engine.sqlite_path import sqlite_file
 
@@ -89,6 +89,14 @@ def census(
             help="For a list: private network that the prober may contact; may be repeated.",
         ),
     ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--kind",
+            metavar=KINDS,
+            help="For a list: probe entries of this kind only; entries without a kind are of it.",
+        ),
+    ] = None,
     timeout_seconds: Timeout = None,
     credential: CredentialFile = None,
     workers: Workers = 1,
@@ -126,6 +134,7 @@ def census(
       lifesign census urls.txt --contact mailto:you@example.org
       lifesign census https://directory.example/agents.json --contact mailto:you@example.org
       lifesign census agents.txt --allow-network 10.0.0.0/8 --timeout 5s --output report
+      lifesign census mcp-servers.txt --kind mcp --contact mailto:you@example.org
       lifesign census agents.txt --credential credentials.yml --contact mailto:you@example.org
       lifesign census probes/census.yml --workers 2 --format html > census.html
       lifesign census census.db --json | jq .alive_ratio
@@ -149,7 +158,7 @@ def census(
     if known is not None and registry is not None:
         raise InvalidValue("--registry", registry, "no such option, since a database is named")
     if source is None or known is not None:
-        _refuse_probe_options(timeout_seconds, credential)
+        _refuse_probe_options(timeout_seconds, credential, kind)
         # A list or a definition is counted on its own, unless a registry is named with it.
         place = known or _registry(
             registry or os.environ.get(URL_VARIABLE), key_file, allow_plain_http=allow_plain_http
@@ -157,7 +166,7 @@ def census(
         _write(_taken(place, None), place, form, output, as_json=as_json)
         return 0
     code = ExitCode.SUCCESS
-    definition = _definition(source, contact, allow_network or [], timeout_seconds)
+    definition = _definition(source, contact, allow_network or [], timeout_seconds, kind)
     definition = with_credentials(definition, credential)
     place = place_of(definition, database, registry, key_file, allow_plain_http=allow_plain_http)
     if not no_crawl:
@@ -175,13 +184,15 @@ def census(
     return code
 
 
-def _refuse_probe_options(timeout_seconds: float | None, credential: Path | None) -> None:
+def _refuse_probe_options(timeout_seconds: float | None, credential: Path | None, kind: str | None) -> None:
     """Refuse options that have no meaning without a probe. InvalidValue."""
     expected = "no such option, since nothing is probed"
     if timeout_seconds is not None:
         raise InvalidValue("--timeout", format_duration(timeout_seconds), expected)
     if credential is not None:
         raise InvalidValue("--credential", str(credential), expected)
+    if kind is not None:
+        raise InvalidValue("--kind", kind, expected)
 
 
 def _registry(url: str | None, key_file: Path | None, *, allow_plain_http: bool) -> "RegistryAddress":
@@ -222,14 +233,24 @@ def _is_there(place: "str | RegistryAddress") -> bool:
 
 
 def _definition(
-    source: str, contact: str | None, networks: list[str], timeout_seconds: float | None
+    source: str,
+    contact: str | None,
+    networks: list[str],
+    timeout_seconds: float | None,
+    kind: str | None,
 ) -> "ProbeDefinition":
     """Return what is to be probed: as a file says, or all of a list."""
     from lifesign.prober.definition.file import read_definition_file, unreadable  # noqa: PLC0415
     from lifesign.prober.definition.models import ProbeDefinition  # noqa: PLC0415 - takes 200 ms
 
+    check_kind(kind)
     if source.endswith((".yml", ".yaml")):
-        given = {"--contact": contact, "--allow-network": networks, "--timeout": timeout_seconds}
+        given = {
+            "--contact": contact,
+            "--allow-network": networks,
+            "--timeout": timeout_seconds,
+            "--kind": kind,
+        }
         for option, value in given.items():
             if value not in (None, []):
                 expected = (
@@ -244,7 +265,7 @@ def _definition(
         raise InvalidValue("FILE|URL", shown, f"a file that can be read, a URL, or a database ({why})")
     with options(contact="--contact", network="--allow-network"):
         return ProbeDefinition.for_directory(
-            source, contact=contact, networks=networks, total_seconds=timeout_seconds
+            source, contact=contact, networks=networks, total_seconds=timeout_seconds, kind=kind
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -16,7 +17,7 @@ from lifesign.cli.options.secret_file import read_secret
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
-from lifesign.domain.net.target_address import MAX_URL_CHARACTERS
+from lifesign.domain.net.allowed_addresses import MAX_URL_CHARACTERS
 from lifesign.domain.text.counts import pluralize
 from lifesign.domain.text.durations import duration_text
 from lifesign.domain.text.times import utc_text
@@ -190,6 +191,9 @@ def hints(checked: "HealthCheck") -> Iterator[str]:
     if document is None:
         if ResultClass.REFUSED in {checked.document_result, checked.card_result}:
             yield "check that the agent runs, and that host and port of its URL are right"
+        is_absent = checked.document_result in {ResultClass.NOT_AN_AGENT, ResultClass.HTTP_ERROR}
+        if is_absent and checked.card is None and urlsplit(checked.url).path.strip("/"):
+            yield "a check reads health documents; to measure an MCP server without one: lifesign probe URL"
         return
     calibration, age_s, refresh_in_s = document.calibration, checked.age_seconds, checked.refresh_in_seconds
     is_new = calibration is not None and calibration.sample_count < MINIMUM_SAMPLES

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mcp.server import Server
 
     from lifesign.client.registry_tasks import HeldRun
-    from lifesign.domain.net.target_address import Network
+    from lifesign.domain.net.allowed_addresses import Network
     from lifesign.mcp.listen_address import ListenAddress
     from lifesign.mcp.tool import ToolContext
 
@@ -112,7 +112,7 @@ def mcp(
     # The SDK takes a second, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
 
-    from lifesign.domain.net.target_address import read_networks  # noqa: PLC0415
+    from lifesign.domain.net.allowed_addresses import read_networks  # noqa: PLC0415
 
     # First of all: without the SDK, the message names the extra that installs everything.
     from lifesign.mcp.run_calls import run_in  # noqa: PLC0415

@@ -37,6 +37,9 @@ EXIT_CODES = {
 }
 """Exit code by the group of a probe's result. For several targets, the first of 1, 2 and 0 that occurs."""
 
+KINDS = "a2a|mcp"
+"""Kinds of targets, as an option shows them."""
+
 Timeout = Annotated[
     float | None,
     duration_option(
@@ -66,9 +69,7 @@ def probe(
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option(
-            "--kind", metavar="a2a|mcp", help="Kind of the targets. Without it, the prober detects it."
-        ),
+        typer.Option("--kind", metavar=KINDS, help="Kind of the targets. Without it, the prober detects it."),
     ] = None,
     allow_network: Annotated[
         list[str] | None,
@@ -143,6 +144,12 @@ def exit_code(groups: "Sequence[str]") -> ExitCode:
     return next((code for code in (ExitCode.FAILED, ExitCode.NO_ANSWER) if code in codes), ExitCode.SUCCESS)
 
 
+def check_kind(kind: str | None) -> None:
+    """Raise InvalidValue unless the option --kind is absent or names a kind."""
+    if kind not in {None, *KINDS.split("|")}:
+        raise InvalidValue("--kind", kind, "a2a or mcp")
+
+
 def _definition(
     urls: "Sequence[str]",
     file: Path | None,
@@ -155,8 +162,7 @@ def _definition(
     """Return what is asked of whom; what the command line says stands above what the file says."""
     from lifesign.prober.definition.models import ProbeDefinition  # noqa: PLC0415 - see probe
 
-    if kind not in {None, "a2a", "mcp"}:
-        raise InvalidValue("--kind", kind, "a2a or mcp")
+    check_kind(kind)
     with options(**{"network": "--allow-network", "ask.message.text": "--message"}):
         given = ProbeDefinition.for_urls(
             urls, networks=networks, message=message, total_seconds=timeout_seconds, kind=kind

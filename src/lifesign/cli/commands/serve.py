@@ -14,8 +14,8 @@ from lifesign.cli.options.config_file import SOURCES, blaming_the_source
 from lifesign.cli.options.config_file import show_config as print_config
 from lifesign.cli.options.duration import duration_option
 from lifesign.cli.options.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig, StateDir
+from lifesign.domain.net.allowed_addresses import without_passwords
 from lifesign.domain.net.peer_text import printable
-from lifesign.domain.net.target_address import without_passwords
 from lifesign.registry.errors import DatabaseMismatch
 from lifesign.serving.log_output import LogFormat
 

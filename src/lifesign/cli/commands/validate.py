@@ -15,7 +15,7 @@ from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
-from lifesign.domain.net.target_address import without_password
+from lifesign.domain.net.allowed_addresses import without_password
 from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue
 

@@ -51,8 +51,8 @@ async def with_agent_id(function: Callable[[str], Awaitable[T]], targets: ListsT
     must be NotFound or TargetNotFound for an unknown id.
     """
     from lifesign.client.registry_errors import NotFound  # noqa: PLC0415 - pydantic takes 60 ms
+    from lifesign.domain.net.allowed_addresses import AddressRefused, without_password  # noqa: PLC0415
     from lifesign.domain.net.target import read_target  # noqa: PLC0415
-    from lifesign.domain.net.target_address import AddressRefused, without_password  # noqa: PLC0415
     from lifesign.registry.errors import TargetNotFound  # noqa: PLC0415
 
     url = read_target(given)

@@ -24,8 +24,8 @@ from lifesign.cli.options.duration import DURATION_HINT, FORM, METAVAR, format_d
 from lifesign.cli.options.secret_file import complain
 from lifesign.client.secret_file import complain_if_open
 from lifesign.domain.errors import FileFault
+from lifesign.domain.net.allowed_addresses import without_passwords
 from lifesign.domain.net.peer_text import printable
-from lifesign.domain.net.target_address import without_passwords
 from lifesign.errors import InvalidValue
 
 MAX_BYTES: Final = 65_536

@@ -7,7 +7,7 @@ from typing import Final
 
 from lifesign.client.call_advice import DEFAULT_SECONDS, should_call
 from lifesign.client.health import check_timeout
-from lifesign.domain.net.target_address import without_password
+from lifesign.domain.net.allowed_addresses import without_password
 from lifesign.domain.observation.decision import Action, Decision
 from lifesign.domain.text.safe_text import harmless
 from lifesign.errors import LifesignError

@@ -5,12 +5,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from lifesign.dashboard import visitors
+from lifesign.dashboard import login_sessions
 from lifesign.dashboard.errors import ForgedForm
+from lifesign.dashboard.login_sessions import FORM_COOKIE, SESSION_COOKIE, SESSION_COOKIE_SECONDS, Visitor
 from lifesign.dashboard.page_handler import PageHandler, note_refusal
 from lifesign.dashboard.responses import HEADERS, page
 from lifesign.dashboard.safe_redirect import LOGIN_PATH, MEMBER, local_path, was_form_refused
-from lifesign.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, SESSION_COOKIE_SECONDS, Visitor
 from lifesign.domain.errors import NotAllowed
 from lifesign.registry.errors import UnknownKey
 from lifesign.storage.engine.transaction import Transaction
@@ -56,17 +56,19 @@ class LogIn:
             self._desk.check_origin(request)
             where = local_path(form.get(MEMBER, ""))
             try:
-                visitors.check_form_token(form.get("token", ""), self._desk.token_in(request, FORM_COOKIE))
+                login_sessions.check_form_token(
+                    form.get("token", ""), self._desk.token_in(request, FORM_COOKIE)
+                )
             except ForgedForm as refused:
                 note_refusal(request, refused)
                 holder = await self._find_visitor(request)
                 return self._form(request, 403, OLD_FORM if holder is None else None, where, holder)
             before = self._desk.token_in(request, SESSION_COOKIE)
-            token, key = visitors.new_token(), form.get("key", "").strip()
+            token, key = login_sessions.new_token(), form.get("key", "").strip()
 
             def write(transaction: Transaction) -> None:
-                visitors.log_in(transaction, key, token)
-                visitors.log_out(transaction, before)
+                login_sessions.log_in(transaction, key, token)
+                login_sessions.log_out(transaction, before)
 
             try:
                 await self._desk.database.write(write)
@@ -90,7 +92,7 @@ class LogIn:
         async def end() -> Response:
             form: dict[str, Any] = await self._desk.form(request)
             token = self._desk.check_form(request, form)
-            await self._desk.database.write(lambda transaction: visitors.log_out(transaction, token))
+            await self._desk.database.write(lambda transaction: login_sessions.log_out(transaction, token))
             answer = RedirectResponse(LOGIN_PATH, 303, HEADERS)
             self._desk.set_cookie(answer, request, SESSION_COOKIE, "", 0)
             return answer
@@ -101,7 +103,9 @@ class LogIn:
         token = self._desk.token_in(request, SESSION_COOKIE)
         if not token:
             return None
-        return await self._desk.database.read(lambda transaction: visitors.find_visitor(transaction, token))
+        return await self._desk.database.read(
+            lambda transaction: login_sessions.find_visitor(transaction, token)
+        )
 
     def _form(
         self, request: Request, status: int, why: str | None, where: str, holder: Visitor | None = None
@@ -114,7 +118,7 @@ class LogIn:
             "why": why,
             "where": where,
             "holder": holder,
-            "form_token": visitors.form_token(token),
+            "form_token": login_sessions.form_token(token),
             "is_open": self._desk.is_open,
         }
         answer = page("login.html", shown, status)

@@ -80,7 +80,7 @@ def keys_after(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnreachedTargets:
+class DisallowedTargets:
     """Targets that answered before, and that the definition of their present prober does not allow."""
 
     holder: str
@@ -92,9 +92,9 @@ class UnreachedTargets:
     """Another living worker that reaches the class; None if none says so."""
 
 
-def unreached_targets(
+def disallowed_targets(
     not_allowed: Mapping[tuple[str, str], int], reached: Mapping[str, Collection[str] | None]
-) -> tuple[UnreachedTargets, ...]:
+) -> tuple[DisallowedTargets, ...]:
     """Return the targets that a prober may not probe because its `networks.allow` differs from another one's.
 
     `not_allowed` counts targets by the holder of their shard and the class in which they answered before;
@@ -106,7 +106,7 @@ def unreached_targets(
         own = reached.get(holder)
         if own is not None and network_class not in own:
             others = sorted(other for other, classes in reached.items() if network_class in (classes or ()))
-            each = UnreachedTargets(
+            each = DisallowedTargets(
                 holder=holder,
                 network_class=network_class,
                 targets=targets,
@@ -128,7 +128,7 @@ class EvidenceWatchState:
     is_reported: bool = False
     """Whether it has lasted long enough to be reported."""
     keys: KeysWatched = KeysWatched()
-    unreached: tuple[UnreachedTargets, ...] = ()
+    unreached: tuple[DisallowedTargets, ...] = ()
     credentials: tuple[WatchedCredential, ...] = ()
 
     @property
@@ -137,8 +137,8 @@ class EvidenceWatchState:
         return sum(self.reasons.values())
 
 
-class EvidenceChange(StrEnum):
-    """Change that must be reported after a count."""
+class EvidenceAlert(StrEnum):
+    """Reason for an alert after a count of the agents with old evidence."""
 
     LOST = "lost"
     RESTORED = "restored"
@@ -146,7 +146,7 @@ class EvidenceChange(StrEnum):
 
 def watched_after(
     before: EvidenceWatchState, counted: Mapping[UnknownReason, int], now_s: float, lost_seconds: float
-) -> tuple[EvidenceWatchState, EvidenceChange | None]:
+) -> tuple[EvidenceWatchState, EvidenceAlert | None]:
     """Return what is known after a count, and what to report: each loss and each end of one once.
 
     A loss is reported once there was such an agent at every count for `lost_seconds`.
@@ -156,12 +156,12 @@ def watched_after(
     }
     if not reasons:
         restored = EvidenceWatchState(counted_at_s=now_s, keys=before.keys)
-        return restored, EvidenceChange.RESTORED if before.is_reported else None
+        return restored, EvidenceAlert.RESTORED if before.is_reported else None
     # A moment that lies ahead was written before the clock was set back.
     since_s = now_s if before.since_s is None else min(before.since_s, now_s)
     is_reported = before.is_reported or now_s - since_s >= lost_seconds
     watched = replace(before, counted_at_s=now_s, reasons=reasons, since_s=since_s, is_reported=is_reported)
-    return watched, EvidenceChange.LOST if is_reported and not before.is_reported else None
+    return watched, EvidenceAlert.LOST if is_reported and not before.is_reported else None
 
 
 def is_due(counted_at_s: float, now_s: float, watch_seconds: float) -> bool:

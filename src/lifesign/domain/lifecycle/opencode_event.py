@@ -18,7 +18,7 @@ MAX_ERROR_CHARS: Final = 300
 """Maximum stored length of an error's name and text."""
 
 
-class Meaning(StrEnum):
+class EventMeaning(StrEnum):
     """Meaning of an event for the question whether an agent works."""
 
     ACTIVITY = "activity"
@@ -33,15 +33,15 @@ class Meaning(StrEnum):
     """Any other event, which only shows that the server is alive."""
 
 
-_MEANINGS: Final[Mapping[str, Meaning]] = {
-    "session.idle": Meaning.ACTIVITY,
-    "session.updated": Meaning.ACTIVITY,
-    "session.status": Meaning.ACTIVITY,
-    "message.part.delta": Meaning.ACTIVITY,
-    "session.error": Meaning.ERROR,
-    "session.created": Meaning.CREATED,
-    "session.deleted": Meaning.DELETED,
-    "sync": Meaning.REPEAT,
+_MEANINGS: Final[Mapping[str, EventMeaning]] = {
+    "session.idle": EventMeaning.ACTIVITY,
+    "session.updated": EventMeaning.ACTIVITY,
+    "session.status": EventMeaning.ACTIVITY,
+    "message.part.delta": EventMeaning.ACTIVITY,
+    "session.error": EventMeaning.ERROR,
+    "session.created": EventMeaning.CREATED,
+    "session.deleted": EventMeaning.DELETED,
+    "sync": EventMeaning.REPEAT,
 }
 """Meaning of types. `message.part.updated` depends on its part; all other types are OTHER."""
 
@@ -52,7 +52,7 @@ class ActivityEvent:
 
     type: str
     """Type as the server sends it, cut to MAX_TYPE_CHARS; safe to show."""
-    meaning: Meaning
+    meaning: EventMeaning
     session_id: str | None = None
     """None if it concerns no session, or none by a name that can be one."""
     is_busy: bool | None = None
@@ -70,13 +70,13 @@ def read_event(text: str) -> ActivityEvent | None:
     if not isinstance(kind, str):
         return None
     members = _object(inner, "properties") or _object(inner, "data") or {}
-    meaning = Meaning.ACTIVITY if _is_work(kind, members) else _MEANINGS.get(kind, Meaning.OTHER)
+    meaning = EventMeaning.ACTIVITY if _is_work(kind, members) else _MEANINGS.get(kind, EventMeaning.OTHER)
     return ActivityEvent(
         type=_safe(kind, MAX_TYPE_CHARS),
         meaning=meaning,
         session_id=_session_id(members),
         is_busy=_is_busy(kind, members),
-        error=_error(members) if meaning is Meaning.ERROR else "",
+        error=_error(members) if meaning is EventMeaning.ERROR else "",
     )
 
 

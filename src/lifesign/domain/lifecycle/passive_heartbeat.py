@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from lifesign.domain.lifecycle.opencode_event import ActivityEvent, Meaning
+from lifesign.domain.lifecycle.opencode_event import ActivityEvent, EventMeaning
 from lifesign.errors import InvalidValue
 
 MIN_GAP_S: Final = 5.0
@@ -27,7 +27,7 @@ MAX_UNKNOWN_SESSIONS: Final = 1_000
 """Maximum of unknown sessions that are distinguished; the events of further ones are only counted."""
 
 
-class SessionState(StrEnum):
+class WatchedSessionState(StrEnum):
     """State of a watched session."""
 
     UNKNOWN = "unknown"
@@ -62,8 +62,8 @@ class DueHeartbeat:
 @dataclass(slots=True)
 class _Session:
     agent_id: str
-    state: SessionState = SessionState.UNKNOWN
-    before: SessionState = SessionState.UNKNOWN
+    state: WatchedSessionState = WatchedSessionState.UNKNOWN
+    before: WatchedSessionState = WatchedSessionState.UNKNOWN
     """State before the stream was lost."""
 
 
@@ -124,13 +124,15 @@ class PassiveHeartbeats:
         session = self._sessions.get(session_id or "")
         return None if session is None else session.agent_id
 
-    def states(self) -> Mapping[str, SessionState]:
+    def states(self) -> Mapping[str, WatchedSessionState]:
         """Return what is known of each watched session."""
         return {session_id: session.state for session_id, session in self._sessions.items()}
 
     def unchecked_sessions(self) -> list[str]:
         """Return the sessions of which the server has still to be asked."""
-        return [known for known, session in self._sessions.items() if session.state is SessionState.UNKNOWN]
+        return [
+            known for known, session in self._sessions.items() if session.state is WatchedSessionState.UNKNOWN
+        ]
 
     def note_line(self, now_s: float) -> None:
         """Note that the server said something, whatever it was."""
@@ -140,27 +142,27 @@ class PassiveHeartbeats:
         """Note that the stream is over: what it would have told is not known until the server is asked."""
         self._heard_s = -math.inf
         for session in self._sessions.values():
-            if session.state is not SessionState.UNKNOWN:
-                session.before, session.state = session.state, SessionState.UNKNOWN
+            if session.state is not WatchedSessionState.UNKNOWN:
+                session.before, session.state = session.state, WatchedSessionState.UNKNOWN
 
-    def note_states(self, found: Mapping[str, SessionState], now_s: float) -> None:
+    def note_states(self, found: Mapping[str, WatchedSessionState], now_s: float) -> None:
         """Note what the server answered of sessions; what events have told since the beginning is newer.
 
         A session that is not as it was before the stream was lost has moved meanwhile: that is activity.
         """
         for session_id, state in found.items():
             session = self._sessions.get(session_id)
-            if session is None or session.state is not SessionState.UNKNOWN:
+            if session is None or session.state is not WatchedSessionState.UNKNOWN:
                 continue
             session.state = state
-            moved = {session.before, state} == {SessionState.IDLE, SessionState.BUSY}
+            moved = {session.before, state} == {WatchedSessionState.IDLE, WatchedSessionState.BUSY}
             if moved:
                 self._owe(session, session_id, "session/status", now_s)
             session.before = state
 
     def note_event(self, event: ActivityEvent, now_s: float) -> None:
         """Note one event of the stream."""
-        if event.meaning in {Meaning.REPEAT, Meaning.OTHER} or event.session_id is None:
+        if event.meaning in {EventMeaning.REPEAT, EventMeaning.OTHER} or event.session_id is None:
             return
         session = self._sessions.get(event.session_id)
         if session is None:
@@ -168,11 +170,11 @@ class PassiveHeartbeats:
             if len(self.unknown_sessions) < MAX_UNKNOWN_SESSIONS:
                 self.unknown_sessions.add(event.session_id)
             return
-        if event.meaning is Meaning.DELETED:
-            session.state = SessionState.ABSENT
+        if event.meaning is EventMeaning.DELETED:
+            session.state = WatchedSessionState.ABSENT
         elif event.is_busy is not None:
-            session.state = SessionState.BUSY if event.is_busy else SessionState.IDLE
-        if event.meaning is Meaning.ACTIVITY:
+            session.state = WatchedSessionState.BUSY if event.is_busy else WatchedSessionState.IDLE
+        if event.meaning is EventMeaning.ACTIVITY:
             self._owe(session, event.session_id, event.type, now_s)
 
     def hold(self, agent_id: str, until_s: float) -> None:
@@ -198,7 +200,7 @@ class PassiveHeartbeats:
     def _due_of(self, agent_id: str, agent: _Agent, now_s: float) -> DueHeartbeat | None:
         if now_s < _not_before_s(agent):
             return None
-        busy = sum(session.state is SessionState.BUSY for session in agent.sessions.values())
+        busy = sum(session.state is WatchedSessionState.BUSY for session in agent.sessions.values())
         owed, agent.owed = agent.owed, None
         if owed is not None and now_s - owed.at_s <= LATE_S:
             return DueHeartbeat(
@@ -245,6 +247,6 @@ def _not_before_s(agent: _Agent) -> float:
 def _idle_session(agent: _Agent) -> str | None:
     """Return an idle session, unless one is busy: the state of a busy one must be observed."""
     states = {session_id: session.state for session_id, session in agent.sessions.items()}
-    if SessionState.BUSY in states.values() or SessionState.UNKNOWN in states.values():
+    if WatchedSessionState.BUSY in states.values() or WatchedSessionState.UNKNOWN in states.values():
         return None
-    return next((known for known, state in states.items() if state is SessionState.IDLE), None)
+    return next((known for known, state in states.items() if state is WatchedSessionState.IDLE), None)

@@ -80,7 +80,7 @@ class LostEvidence(BaseModel):
     """True if it has lasted for `evidence_lost_seconds`, so that `monitor.evidence_lost` was logged."""
 
 
-class UnreachedTargetsShown(BaseModel):
+class DisallowedTargetsShown(BaseModel):
     """Targets that answered before, and that the definition of their present prober does not allow."""
 
     holder: str
@@ -105,7 +105,7 @@ class MonitorRecord(BaseModel):
     """Network classes that an operator confirmed, with the time of the confirmation."""
     lost_evidence: LostEvidence | None = None
     """Agents without evidence, by reason; absent if there is evidence about every living agent."""
-    unreached_targets: list[UnreachedTargetsShown] = []
+    disallowed_targets: list[DisallowedTargetsShown] = []
     """Network classes that some of the registry's probers do not allow in `networks.allow`; at most 100."""
     missing_credentials: list[MissingCredential] = []
     """Credentials that one living prober has and another one lacks; at most 100."""

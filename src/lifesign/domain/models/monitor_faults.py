@@ -34,7 +34,7 @@ def lost_evidence_text(lost: LostEvidence) -> str:
 
 
 def silent_class_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
-    """Yield what holds in each network class in mass silence (`mass_silence`, `witness_rule.ruling`)."""
+    """Yield a fault for each network class in mass silence (`mass_silence`, `witness_need`)."""
     for name, since in monitor.silent_classes.items():
         began = f"mass silence in {name} since {utc_text(since, 'seconds')}"
         text = (
@@ -55,7 +55,7 @@ def silent_class_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
 
 def unreached_target_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
     """Yield which probers may not probe targets that answered another one, or an earlier definition."""
-    for each in monitor.unreached_targets:
+    for each in monitor.disallowed_targets:
         targets = pluralize(each.targets, "target")
         reached = "" if each.reached_by is None else f"; prober {each.reached_by} reaches that network"
         yield MonitorFault(

@@ -9,7 +9,7 @@ from pydantic import BaseModel, StringConstraints
 
 from lifesign.domain.health.document import Time
 from lifesign.domain.models.base import NAME_PATTERN, Body
-from lifesign.domain.net.target_address import MAX_URL_CHARACTERS
+from lifesign.domain.net.allowed_addresses import MAX_URL_CHARACTERS
 
 OptOutUrl = Annotated[
     str, StringConstraints(min_length=1, max_length=MAX_URL_CHARACTERS, pattern=NAME_PATTERN)

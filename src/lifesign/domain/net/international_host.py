@@ -9,7 +9,7 @@ address.
 import re
 from typing import Final
 
-from lifesign.domain.net.target_address import MAX_HOST_CHARACTERS, AddressRefused
+from lifesign.domain.net.allowed_addresses import MAX_HOST_CHARACTERS, AddressRefused
 
 _PARTS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/?#\\\s]*)(.*)", re.DOTALL)
 _HOST_AND_PORT: Final = re.compile(r"([^@\[\]:]+)(:[0-9]*)?")

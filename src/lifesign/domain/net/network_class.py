@@ -8,7 +8,7 @@ from ipaddress import IPv6Address, IPv6Network
 from typing import Final
 from urllib.parse import urlsplit
 
-from lifesign.domain.net.target_address import Address, Network
+from lifesign.domain.net.allowed_addresses import Address, Network
 
 THIS_MACHINE: Final = "this_machine"
 """127.0.0.1 and ::1."""

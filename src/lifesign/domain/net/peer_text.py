@@ -1,6 +1,6 @@
 """Text of peers on one line, without harm to a terminal."""
 
-from lifesign.domain.net.target_address import without_passwords
+from lifesign.domain.net.allowed_addresses import without_passwords
 from lifesign.domain.text.safe_text import harmless
 
 MAX_LINE_CHARS = 500

@@ -13,8 +13,8 @@ from ipaddress import IPv6Address
 from typing import Final
 from urllib.parse import urlsplit
 
+from lifesign.domain.net.allowed_addresses import DEFAULT_PORTS, MAX_URL_CHARACTERS, AddressRefused, vet_url
 from lifesign.domain.net.international_host import with_ascii_host
-from lifesign.domain.net.target_address import DEFAULT_PORTS, MAX_URL_CHARACTERS, AddressRefused, vet_url
 
 SHARDS: Final = 1024
 """Number of shards into which targets are divided (protocol 8)."""

@@ -59,8 +59,8 @@ class Canary:
         return status == self.status
 
 
-class Ruling(StrEnum):
-    """Consequence of a failure."""
+class WitnessNeed(StrEnum):
+    """Which witness a failure needs before it counts against a target."""
 
     COUNTS = "counts"
     """The failure counts without a witness."""
@@ -90,19 +90,19 @@ class FailureFacts:
     """Whether the registry says that the class is in mass silence."""
 
 
-def ruling(facts: FailureFacts) -> Ruling:
+def witness_need(facts: FailureFacts) -> WitnessNeed:
     """Return what follows from a failure.
 
     A target that never gave a liveness signal has nothing to lose. In a class that has canaries only
     they are witnesses, so that mass silence there changes nothing.
     """
     if facts.alive_at_s is None or facts.has_answered_itself or facts.network_class == THIS_MACHINE:
-        return Ruling.COUNTS
+        return WitnessNeed.COUNTS
     if facts.confirmed_at_s is not None and facts.alive_at_s < facts.confirmed_at_s:
-        return Ruling.COUNTS
+        return WitnessNeed.COUNTS
     if facts.has_canaries:
-        return Ruling.ASK_CANARIES
-    return Ruling.NO_WITNESS if facts.is_class_silent else Ruling.ASK_TARGETS
+        return WitnessNeed.ASK_CANARIES
+    return WitnessNeed.NO_WITNESS if facts.is_class_silent else WitnessNeed.ASK_TARGETS
 
 
 @fast_dataclass(kw_only=True)

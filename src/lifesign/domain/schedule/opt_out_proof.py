@@ -12,8 +12,8 @@ import hmac
 import re
 from typing import Final
 
+from lifesign.domain.net.allowed_addresses import AddressRefused
 from lifesign.domain.net.target import read_target
-from lifesign.domain.net.target_address import AddressRefused
 from lifesign.errors import InvalidValue
 
 PROOF_PATH: Final = "/.well-known/lifesign-proof"

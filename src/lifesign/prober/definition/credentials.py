@@ -13,8 +13,8 @@ from pydantic_core import PydanticCustomError
 from yarl import URL
 
 from lifesign.domain.credentials.scope import MAX_CREDENTIALS, CredentialScope
+from lifesign.domain.net.allowed_addresses import AddressRefused, vet_url
 from lifesign.domain.net.target import read_target
-from lifesign.domain.net.target_address import AddressRefused, vet_url
 from lifesign.prober.definition.layer_settings import DefinitionMapping
 from lifesign.prober.definition.values import FileName, HealthPath, Name
 

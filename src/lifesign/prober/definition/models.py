@@ -26,15 +26,15 @@ from lifesign.domain.base.project import PROJECT_URL, project_suffix
 from lifesign.domain.files.validation_messages import invalid_setting
 from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
 from lifesign.domain.models.census import Deadlines
-from lifesign.domain.net.network_class import PUBLIC_CLASSES
-from lifesign.domain.net.target import TargetKind, host_of, read_target
-from lifesign.domain.net.target_address import (
+from lifesign.domain.net.allowed_addresses import (
     MAX_NETWORKS,
     AddressRefused,
     Network,
     read_networks,
     without_password,
 )
+from lifesign.domain.net.network_class import PUBLIC_CLASSES
+from lifesign.domain.net.target import TargetKind, host_of, read_target
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
 from lifesign.domain.schedule.cadence import Cadence
 from lifesign.domain.schedule.shard_share import MAX_TTL_SECONDS
@@ -530,11 +530,13 @@ class ProbeDefinition(DefinitionMapping):
         contact: str | None = None,
         networks: Sequence[str] = (),
         total_seconds: float | None = None,
+        kind: str | None = None,
     ) -> "ProbeDefinition":
         """Return the definition of a census of one list, at a URL or in a file.
 
-        The deadlines are those of `for_urls`, so that both find the same agents alive. Raise InvalidValue,
-        with the argument's name, for values that a definition does not allow.
+        `kind`: the only kind of entries that become targets, and of those without a kind. The deadlines are
+        those of `for_urls`, so that both find the same agents alive. Raise InvalidValue, with the argument's
+        name, for values that a definition does not allow.
         """
         is_url = "://" in source
         if is_url and isinstance(target := read_target(source), AddressRefused):
@@ -546,6 +548,7 @@ class ProbeDefinition(DefinitionMapping):
                 file=None if is_url else Path(source),
                 # A list that is named by hand stands for its content at this moment.
                 allow_shrink=True,
+                kinds=tuple(TargetKind) if kind is None else (TargetKind(kind),),
             )
             return cls.model_validate({
                 "name": directory.label if is_url else name_from(Path(source).stem),

@@ -13,16 +13,16 @@ from urllib.parse import unquote
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from lifesign.domain.net.international_host import ascii_host, with_ascii_host
-from lifesign.domain.net.network_class import PUBLIC_CLASSES, network_class_of
-from lifesign.domain.net.target import host_of, read_target
-from lifesign.domain.net.target_address import (
+from lifesign.domain.net.allowed_addresses import (
     MAX_HOST_CHARACTERS,
     AddressRefused,
     Network,
     read_networks,
     vet_url,
 )
+from lifesign.domain.net.international_host import ascii_host, with_ascii_host
+from lifesign.domain.net.network_class import PUBLIC_CLASSES, network_class_of
+from lifesign.domain.net.target import host_of, read_target
 from lifesign.domain.observation.witness_rule import MIN_PUBLIC_CANARY_HOSTS
 from lifesign.errors import InvalidValue
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final, Literal
 
+from lifesign.domain.net.allowed_addresses import without_password
 from lifesign.domain.net.target import read_target
-from lifesign.domain.net.target_address import without_password
 from lifesign.prober.directories.page import (
     DirectoryPage,
     Document,

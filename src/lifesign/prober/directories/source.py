@@ -10,8 +10,8 @@ from urllib.parse import urljoin, urlsplit
 from yarl import URL
 
 from lifesign.client.registry_connection import check_key, is_loopback
+from lifesign.domain.net.allowed_addresses import AddressRefused, Network, without_password
 from lifesign.domain.net.target import host_of, read_target
-from lifesign.domain.net.target_address import AddressRefused, Network, without_password
 from lifesign.domain.observation.results import ResultClass
 from lifesign.errors import InvalidValue
 from lifesign.prober.directories.formats import AUTO, well_known_places

@@ -22,7 +22,7 @@ from lifesign.http.failures import MAX_HEADER_LINE_BYTES, MAX_HEADERS, TooManyBy
 if TYPE_CHECKING:
     from multidict import CIMultiDictProxy
 
-    from lifesign.domain.net.target_address import Address
+    from lifesign.domain.net.allowed_addresses import Address
 
 Place = tuple[str, str, int, str]
 """Scheme, host and port, as the judge has read them, and the name of the credential; empty without one."""

@@ -16,7 +16,7 @@ from itertools import zip_longest
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from lifesign.domain.net.target_address import Address, TargetUrl
+from lifesign.domain.net.allowed_addresses import Address, TargetUrl
 from lifesign.domain.observation.results import Phases, ResultClass
 from lifesign.http.address_guard import AddressGuard
 from lifesign.http.answer import in_ms

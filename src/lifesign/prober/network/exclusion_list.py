@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from lifesign.domain.net.allowed_addresses import AddressRefused
 from lifesign.domain.net.target import host_of, read_target
-from lifesign.domain.net.target_address import AddressRefused
 from lifesign.errors import InvalidValue
 
 MAX_OPT_OUTS: Final = 1_000_000

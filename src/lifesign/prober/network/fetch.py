@@ -22,7 +22,14 @@ from yarl import URL
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.mcp.conversation import EVENT_STREAM
-from lifesign.domain.net.target_address import Address, AddressRefused, Network, TargetUrl, is_in, vet_address
+from lifesign.domain.net.allowed_addresses import (
+    Address,
+    AddressRefused,
+    Network,
+    TargetUrl,
+    is_in,
+    vet_address,
+)
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, Phases, ResultClass
 from lifesign.errors import InvalidValue
 from lifesign.http.address_guard import AddressGuard
@@ -137,8 +144,6 @@ class Fetched(Answer):
     """Why a request was sent without its credential: there was no token."""
     is_certificate_refused: bool = False
     """Whether the server demands a client certificate, or refuses that of `credential`, by a TLS alert."""
-    mcp_session: str = ""
-    """`Mcp-Session-Id`, as sent; empty without one."""
 
 
 @dataclass(slots=True)
@@ -355,7 +360,6 @@ class Fetcher:
             is_part=is_part,
             is_unchanged=is_unchanged,
             allow=reply.headers.get("Allow", ""),
-            mcp_session=reply.headers.get("Mcp-Session-Id", ""),
             phases=_phases(line, ended_s),
             address=line.address,
             certificate_expires_at=line.certificate_expires_at,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-from lifesign.domain.net.target_address import Address
+from lifesign.domain.net.allowed_addresses import Address
 from lifesign.prober.network.dns_channel import DnsChannel, NameAnswer, answers_for_root, open_channel
 
 MIN_TTL_SECONDS: Final = 5.0

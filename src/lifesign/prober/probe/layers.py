@@ -11,9 +11,9 @@ from typing import Final
 from pydantic import ValidationError
 from yarl import URL
 
-from lifesign.client.candidate_urls import place_under
+from lifesign.client.candidate_urls import CandidateUrl, place_under, root_health_url, server_health_url
 from lifesign.domain.credentials.scope import Purpose
-from lifesign.domain.net.target import TargetKind, is_target_id
+from lifesign.domain.net.target import TargetKind, is_on_origin_of, is_target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import (
     MAX_REASON_CHARS,
@@ -35,13 +35,13 @@ from lifesign.prober.network.host_limiter import AddressBusy
 from lifesign.prober.probe.assertions import check_assertions, needs_body
 from lifesign.prober.probe.discovery import discover
 from lifesign.prober.probe.login import read_login
-from lifesign.prober.probe.mcp_server import ServerLayers, find_server_health, nothing_asked, probe_server
+from lifesign.prober.probe.mcp_server import ServerLayers, nothing_asked, probe_server
 from lifesign.prober.probe.message import send_message
 from lifesign.prober.probe.missing_credential import without_refused
 from lifesign.prober.probe.other_origins import OtherOrigins
 from lifesign.prober.probe.readiness import read_health
 from lifesign.prober.probe.robots_check import check_robots_rules
-from lifesign.prober.probe.session import Fetches, KeepsEvidence, ProbeSession, not_measured
+from lifesign.prober.probe.session import EvidenceSink, Fetches, ProbeSession, not_measured
 from lifesign.prober.probe.transport import probe_interface, without_card
 from lifesign.prober.results.ledger import ProbeReport, TargetEntry
 from lifesign.prober.witness.target_contact import ContactReader, NetworkClasses
@@ -62,7 +62,7 @@ class Prober:
         self,
         fetcher: Fetches,
         definition: ProbeDefinition,
-        evidence: KeepsEvidence | None = None,
+        evidence: EvidenceSink | None = None,
         opt_outs: OptOuts | None = None,
         forget_absence: Callable[[str], None] | None = None,
         *,
@@ -231,7 +231,7 @@ class Prober:
         is_unknown = self._kind_of(visit) is None and visit.entry.url in self._named
         if not (is_without_card and is_unknown) or visit.has_found_another:
             return None
-        found = await probe_server(visit, asked, may_shake_hands=False)
+        found = await probe_server(visit, asked)
         return found if found is not None and found.discovery.result is ResultClass.OK else None
 
     async def _observe_server(self, visit: ProbeSession, asked: LayerSettings) -> Observation:
@@ -244,7 +244,11 @@ class Prober:
     async def _with_health(
         self, visit: ProbeSession, asked: LayerSettings, found: ServerLayers
     ) -> Observation:
-        find_server_health(visit)
+        own, root = server_health_url(visit.given.url), root_health_url(visit.given.url)
+        visit.health_places = (CandidateUrl(own),)
+        # Without an answer of the server, a document at the origin's root shows nothing about it.
+        if root != own and found.transport is not None and not self._shares_origin(visit):
+            visit.health_places += (CandidateUrl(root, is_guess=True),)
         return self._observation(
             visit,
             discovery=found.discovery,
@@ -254,6 +258,12 @@ class Prober:
             tools=found.tools.listed,
             paths=await _ask_paths(visit, paths_of(self._settings_by_url.get(visit.entry.url), asked)),
         )
+
+    def _shares_origin(self, visit: ProbeSession) -> bool:
+        """Return whether another target of the definition or of the worker has the origin of this one."""
+        url = visit.entry.url
+        is_shared = any(is_on_origin_of(other, url) for other in self._named if other != url)
+        return is_shared or visit.entry.shares_origin()
 
     async def _refused_by_rules(self, visit: ProbeSession) -> LayerResult | None:
         """Return why a target is not asked; None if it may be."""

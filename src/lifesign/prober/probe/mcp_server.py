@@ -6,7 +6,7 @@ How the server is spoken to is remembered, and found out again daily or after a 
 from dataclasses import dataclass
 from typing import Final
 
-from lifesign.client.candidate_urls import CandidateUrl, server_health_url
+from lifesign.client.server_detection import READ_RESULTS
 from lifesign.domain.credentials.scope import Purpose
 from lifesign.domain.mcp.conversation import (
     CURRENT_VERSION,
@@ -36,10 +36,6 @@ from lifesign.prober.probe.session import ProbeSession, not_measured
 
 RETRY_DISCOVERY_SECONDS: Final = 86_400.0
 """A server that needed a handshake is asked for `server/discover` again after this time."""
-_READ: Final = frozenset({
-    ResultClass.OK, ResultClass.NOT_AN_AGENT, ResultClass.HTTP_ERROR,
-})  # fmt: skip
-"""Results with a complete answer, whose body may be that of an MCP server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +48,10 @@ class ServerLayers:
     tools: ToolLayers = NO_TOOLS
 
 
-async def probe_server(
-    visit: ProbeSession, asked: LayerSettings, *, may_shake_hands: bool = True
-) -> ServerLayers | None:
-    """Ask a server what it is, and what `asked` says of its tools; None if nothing could be requested.
-
-    Without `may_shake_hands` one `server/discover` is sent, to find out whether it is an MCP server.
-    """
+async def probe_server(visit: ProbeSession, asked: LayerSettings) -> ServerLayers | None:
+    """Ask a server what it is, and what `asked` says of its tools; None if nothing could be requested."""
     exchange = McpExchange(visit)
-    known = _known_generation(visit) if may_shake_hands else None
+    known = _known_generation(visit)
     layers = None
     if known is Generation.EVENT_STREAM:
         layers = await _follow_stream(visit, asked, is_known=True)
@@ -78,15 +69,12 @@ async def probe_server(
         tools = await ask_tools(visit, exchange, McpSession(Generation.STATELESS, version), asked)
         return _answered(visit, answer, version, tools)
     fetched = answer.fetched
-    is_older = fetched.result in _READ and may_be_older(fetched.status or 0, fetched.body, answer.reply)
-    if may_shake_hands and is_older and known is not Generation.HANDSHAKE:
+    is_older = fetched.result in READ_RESULTS and may_be_older(
+        fetched.status or 0, fetched.body, answer.reply
+    )
+    if is_older and known is not Generation.HANDSHAKE:
         return await _shake_hands(visit, exchange, asked, may_stream=known is None)
     return _failed(visit, fetched, answer.reply)
-
-
-def find_server_health(visit: ProbeSession) -> None:
-    """Look for the health document below the parent of the endpoint's path."""
-    visit.health_places = (CandidateUrl(server_health_url(visit.given.url)),)
 
 
 async def _discover(exchange: McpExchange) -> tuple[McpAnswer, str] | None:
@@ -124,7 +112,7 @@ async def _follow_stream(
     async with open_stream(visit) as (exchange, stream):
         if not exchange.has_endpoint:
             fetched = await stream
-            if is_known and fetched is not None and fetched.result not in _READ:
+            if is_known and fetched is not None and fetched.result not in READ_RESULTS:
                 return ServerLayers(visit.layer(fetched), None)
             return _without_endpoint(visit, fetched, is_misled=exchange.is_misled)
         answer = await exchange.send(initialize_request(request_id=exchange.next_id()))
@@ -198,7 +186,7 @@ def _answered(
 def _failed(visit: ProbeSession, fetched: Fetched, reply: McpReply) -> ServerLayers:
     if fetched.result is ResultClass.GATED:
         return ServerLayers(visit.layer(fetched), visit.layer(fetched))
-    if fetched.result not in _READ:
+    if fetched.result not in READ_RESULTS:
         return ServerLayers(visit.layer(fetched), None)
     if reply.code is not None:
         reason = f"HTTP {fetched.status}: JSON-RPC error {reply.code}"

@@ -15,7 +15,7 @@ from yarl import URL
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.schedule.cadence import ROBOTS_EVERY_S
 from lifesign.prober.network.fetch import Fetched
-from lifesign.prober.probe.robots import Robots, rules_in
+from lifesign.prober.probe.robots import RobotsRules, rules_in
 
 MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
 """Approximate maximum of all origins with their rules; the least recently used are dropped and read again."""
@@ -30,7 +30,7 @@ Read = Callable[[URL], Awaitable[Fetched]]
 
 @dataclass(frozen=True, slots=True)
 class _KnownOrigin:
-    robots: Robots
+    robots: RobotsRules
     read_at_s: float
     """Time of the last request, in seconds since the epoch."""
     size: int
@@ -46,7 +46,7 @@ class OtherOrigins:
         self._kept = 0
         self._being_read: dict[URL, asyncio.Event] = {}
 
-    async def rules(self, origin: URL, at_s: float, read: Read) -> Robots | str:
+    async def rules(self, origin: URL, at_s: float, read: Read) -> RobotsRules | str:
         """Return what is in force at an origin, without rules if none could be read; or why it is not asked.
 
         `at_s` is the time now, in seconds since the epoch. Probes that come while one reads wait for it.
@@ -66,7 +66,7 @@ class OtherOrigins:
         if fetched.result is ResultClass.RATE_LIMITED:
             return fetched.reason
         before = self._known.get(origin)
-        robots = rules_in(fetched) or (Robots() if before is None else before.robots)
+        robots = rules_in(fetched) or (RobotsRules() if before is None else before.robots)
         # If the origin did not answer, it is requested again at the next opportunity.
         if fetched.is_reached:
             self._keep(origin, _KnownOrigin(robots, at_s, _size(robots)))
@@ -88,7 +88,7 @@ class OtherOrigins:
             self._kept -= forgotten.size
 
 
-def _size(robots: Robots) -> int:
+def _size(robots: RobotsRules) -> int:
     pieces = (piece for rule in robots.rules for piece in rule.pieces)
     # They are ASCII: one byte a character.
     texts = sum(_PIECE_BYTES + len(piece) for piece in pieces)

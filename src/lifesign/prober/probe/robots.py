@@ -62,14 +62,14 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Robots:
+class RobotsRules:
     """Rules of a robots.txt for the prober; none by default."""
 
     rules: tuple[Rule, ...] = ()
     """The most specific first, and of two that are equally specific the one that allows."""
 
 
-def read_robots(status: int | None, body: bytes, *, is_part: bool = False) -> Robots | None:
+def read_robots(status: int | None, body: bytes, *, is_part: bool = False) -> RobotsRules | None:
     """Read the answer to a GET of ROBOTS_PATH; None if the known rules stay in force.
 
     `status` is that of the last hop, None if there was no answer or its body was not read. A 2xx body is read
@@ -82,18 +82,18 @@ def read_robots(status: int | None, body: bytes, *, is_part: bool = False) -> Ro
     if 200 <= status < 300:
         if is_part or len(body) > MAX_ROBOTS_BYTES:
             body = _complete_lines(body[:MAX_ROBOTS_BYTES])
-        return Robots(_rules_for_us(body))
-    return Robots() if 300 <= status < 500 else None
+        return RobotsRules(_rules_for_us(body))
+    return RobotsRules() if 300 <= status < 500 else None
 
 
-def rules_in(fetched: Fetched) -> Robots | None:
+def rules_in(fetched: Fetched) -> RobotsRules | None:
     """Return what the answer to a request for ROBOTS_PATH says; None if it says nothing."""
     # A success that is an error all the same cannot be unpacked.
     is_unread = fetched.result is ResultClass.HTTP_ERROR and (fetched.status or 0) // 100 == 2
     return read_robots(None if is_unread else fetched.status, fetched.body, is_part=fetched.is_part)
 
 
-def may_fetch(robots: Robots, path: str) -> bool:
+def may_fetch(robots: RobotsRules, path: str) -> bool:
     """Return whether a path, with its query, may be requested; a path without a matching rule may."""
     path = _normal(path or "/", plain=_PLAIN)[:MAX_PATH_CHARS]
     # We may always ask for the rules themselves (2.2.2).
@@ -102,7 +102,7 @@ def may_fetch(robots: Robots, path: str) -> bool:
     return next((rule.is_allowed for rule in robots.rules if _matches(rule, path)), True)
 
 
-def keeps_out(robots: Robots, paths: Iterable[str]) -> bool:
+def keeps_out(robots: RobotsRules, paths: Iterable[str]) -> bool:
     """Return whether a target whose probe needs these paths is left out.
 
     It is if one of them is disallowed: a target is probed as its definition says, or not at all. With only

@@ -35,7 +35,7 @@ from lifesign.prober.probe.credential_use import (
     with_credential_fault,
 )
 from lifesign.prober.probe.other_origins import OtherOrigins
-from lifesign.prober.probe.robots import MAX_ROBOTS_BYTES, ROBOTS_ACCEPT, ROBOTS_PATH, Robots, may_fetch
+from lifesign.prober.probe.robots import MAX_ROBOTS_BYTES, ROBOTS_ACCEPT, ROBOTS_PATH, RobotsRules, may_fetch
 from lifesign.prober.results.ledger import TargetEntry
 from lifesign.prober.witness.target_contact import Exchange
 
@@ -69,8 +69,8 @@ class Fetches(Protocol):
         ...
 
 
-class KeepsEvidence(Protocol):
-    """Stores the bytes of findings."""
+class EvidenceSink(Protocol):
+    """Store of the bytes of findings."""
 
     def keep(self, body: bytes) -> str | None:
         """Keep bytes and return their SHA-256, or None if they could not be kept."""
@@ -87,7 +87,7 @@ class ProbeSession:
         self,
         fetcher: Fetches,
         definition: ProbeDefinition,
-        evidence: KeepsEvidence | None,
+        evidence: EvidenceSink | None,
         entry: TargetEntry,
         at_s: float,
         *,
@@ -121,7 +121,7 @@ class ProbeSession:
         self.certificate_expires_at: datetime | None = None
         self.retry_after_s: float | None = None
         """Longest requested wait."""
-        self.robots: Robots | None = None
+        self.robots: RobotsRules | None = None
         """Rules of the target's own host, if they were read in this probe."""
         self.requests = 0
         self.exchanges: list[Exchange] = []

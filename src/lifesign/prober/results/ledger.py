@@ -4,7 +4,7 @@ A ledger leases shards to workers and accepts results for them. One implementati
 process, another a remote registry; the worker does not know which.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -51,6 +51,8 @@ class TargetEntry:
     """As a directory states it; None: unknown."""
     is_repeat: bool = False
     """Whether this is the second request of the witness rule: no message is sent a second time."""
+    shares_origin: Callable[[], bool] = lambda: False
+    """Return whether another target has its origin, as far as the prober knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ class Answered:
 
 
 @fast_dataclass(kw_only=True)
-class Contact:
+class ProbeConnection:
     """Facts about the connection of one probe; not reported."""
 
     network_class: str | None = None
@@ -92,7 +94,7 @@ class Contact:
     """An answer over a new connection, of a host that answered itself."""
 
 
-NO_CONTACT: Final = Contact()
+NO_CONNECTION: Final = ProbeConnection()
 
 
 @fast_dataclass(kw_only=True)
@@ -104,7 +106,7 @@ class ProbeReport:
     memory: ProbeMemory
     requests: int = 1
     """Number of requests: its host is left alone for so much longer. Not reported."""
-    contact: Contact = NO_CONTACT
+    contact: ProbeConnection = NO_CONNECTION
     """Not reported."""
     interface: Interface | None = None
     """Published interface, if this probe read another one than the one before."""

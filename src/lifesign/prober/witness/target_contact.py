@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.net.allowed_addresses import Address, Network
 from lifesign.domain.net.network_class import (
     PUBLIC_CLASSES,
     THIS_MACHINE,
@@ -11,10 +12,9 @@ from lifesign.domain.net.network_class import (
     is_loopback,
     network_class_of,
 )
-from lifesign.domain.net.target_address import Address, Network
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.prober.network.fetch import Fetched
-from lifesign.prober.results.ledger import Answered, Contact, TargetEntry
+from lifesign.prober.results.ledger import Answered, ProbeConnection, TargetEntry
 
 MAX_KNOWN_ADDRESSES: Final = 100_000
 """Addresses whose class is remembered."""
@@ -84,14 +84,14 @@ class ContactReader:
         layer = traces.deciding
         return self._place_of(traces, None if layer is None else traces.fetched_for(layer))
 
-    def read(self, traces: Traces, observation: Observation) -> Contact:
+    def read(self, traces: Traces, observation: Observation) -> ProbeConnection:
         """Return what the probe that saw `observation` shows of the way to its target."""
         answered = self._answered(traces.exchanges)
         if observation.is_liveness_signal:
             return self._of_living(traces, observation, answered)
         layer = traces.deciding
         fetched = None if layer is None else traces.fetched_for(layer)
-        return Contact(
+        return ProbeConnection(
             network_class=observation.network_class,
             has_answered_itself=fetched is not None and self._has_answered_itself(fetched),
             is_name_failure=layer is not None and layer.result is ResultClass.DNS_FAILURE,
@@ -99,7 +99,9 @@ class ContactReader:
             answered=answered,
         )
 
-    def _of_living(self, traces: Traces, observation: Observation, answered: Answered | None) -> Contact:
+    def _of_living(
+        self, traces: Traces, observation: Observation, answered: Answered | None
+    ) -> ProbeConnection:
         """Return the contact of a target that lives; an interface of another class may be unreached.
 
         Its failures would contradict what the agent says of itself, though the way there may be cut.
@@ -115,8 +117,10 @@ class ContactReader:
             if network_class not in self._answering_classes(traces.exchanges):
                 unreached.setdefault(network_class, []).append(name)
         for network_class, names in unreached.items():
-            return Contact(network_class=network_class, unreached_layers=tuple(names), answered=answered)
-        return Contact(network_class=observation.network_class, answered=answered)
+            return ProbeConnection(
+                network_class=network_class, unreached_layers=tuple(names), answered=answered
+            )
+        return ProbeConnection(network_class=observation.network_class, answered=answered)
 
     def _place_of(self, traces: Traces, fetched: Fetched | None) -> tuple[str | None, str | None]:
         """Return the network class and address that decide about a request.

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from yarl import URL
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
-from lifesign.domain.net.target_address import Address, AddressRefused, TargetUrl
+from lifesign.domain.net.allowed_addresses import Address, AddressRefused, TargetUrl
 from lifesign.http.failures import FAILURES
 from lifesign.prober.network.connector import Unreached, VettedConnector
 from lifesign.prober.network.dns_channel import DnsChannel, NameAnswer, open_channel

@@ -348,6 +348,7 @@ class Dispatch:
             thresholds_s=slot.thresholds_s,
             kind=slot.kind,
             is_repeat=first is not None,
+            shares_origin=slot.shares_origin,
         )
         try:
             if first is None and self._must_wait(memory, began_at_s):

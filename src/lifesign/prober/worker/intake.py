@@ -9,11 +9,11 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason, Observation, ResultClass
 from lifesign.domain.observation.witness_rule import (
     FailureFacts,
-    Ruling,
+    WitnessNeed,
     WitnessPolicy,
     bears_out,
     is_second_request_in_time,
-    ruling,
+    witness_need,
 )
 from lifesign.domain.schedule.cadence import (
     Cadence,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MAX_ROUNDS: Final = 3
 """Maximum number of witness rounds for one failure, if the second request is late or fails in another way."""
 
-_ASKING: Final = frozenset({Ruling.ASK_CANARIES, Ruling.ASK_TARGETS})
+_ASKING: Final = frozenset({WitnessNeed.ASK_CANARIES, WitnessNeed.ASK_TARGETS})
 
 
 @fast_dataclass(kw_only=True)
@@ -114,12 +114,12 @@ class Intake:
             if not report.observation.is_measured_failure:
                 self._settle_or_retry(probed, report)
                 return
-        match self._ruling(probed):
-            case Ruling.COUNTS:
+        match self._witness_need(probed):
+            case WitnessNeed.COUNTS:
                 self._settle(probed, report)
-            case Ruling.NO_WITNESS:
+            case WitnessNeed.NO_WITNESS:
                 self._settle_unwitnessed(probed, "no witness could answer")
-            case Ruling.ASK_CANARIES | Ruling.ASK_TARGETS:
+            case WitnessNeed.ASK_CANARIES | WitnessNeed.ASK_TARGETS:
                 self._wait_for_witness(probed)
 
     def note_witnessed(self, failures: Sequence[WaitingFailure]) -> None:
@@ -197,11 +197,11 @@ class Intake:
         cadence = probed.slot.cadence(self._cadence)
         return inconclusive.discount_failures(learned, probed.report, observation, cadence, probed.began_at_s)
 
-    def _ruling(self, probed: FinishedProbe) -> Ruling:
+    def _witness_need(self, probed: FinishedProbe) -> WitnessNeed:
         """Return what follows from a probe, which need not have failed."""
         observation, contact, slot = probed.report.observation, probed.report.contact, probed.slot
         if not (contact.unreached_layers or observation.is_measured_failure):
-            return Ruling.COUNTS
+            return WitnessNeed.COUNTS
         network_class = self.witnesses.class_for(contact.network_class)
         moments = (slot.confirmed_at_s, self.witnesses.confirmed_at_s(network_class))
         facts = FailureFacts(
@@ -213,9 +213,9 @@ class Intake:
             has_canaries=self.witnesses.has_canaries(network_class),
             is_class_silent=self.witnesses.is_silent(network_class),
         )
-        found = ruling(facts)
+        found = witness_need(facts)
         if found in _ASKING and self._is_second_failure(probed, network_class):
-            return Ruling.COUNTS
+            return WitnessNeed.COUNTS
         return found
 
     def _is_second_failure(self, probed: FinishedProbe, network_class: str) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from lifesign.domain.net.target import host_of, is_target_id
+from lifesign.domain.net.target import host_of, is_on_origin_of, is_target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.result_sums import supersedes
 from lifesign.domain.observation.results import (
@@ -87,6 +87,11 @@ class TargetSlot:
     def host(self) -> str:
         """Host of its URL."""
         return host_of(self.url)
+
+    def shares_origin(self) -> bool:
+        """Return whether another target has its origin: all targets of a host are in one shard."""
+        others = (slot.url for slot in self.shard.slots.values() if slot.url != self.url)
+        return any(is_on_origin_of(url, self.url) for url in others)
 
     @property
     def is_gone(self) -> bool:

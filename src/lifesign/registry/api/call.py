@@ -24,7 +24,7 @@ from lifesign.domain.base.finding import Finding, json_pointer
 from lifesign.domain.base.rate_limit import RateLimiter
 from lifesign.domain.errors import InvalidRequest, NotAllowed
 from lifesign.domain.files.validation_messages import known_expectation
-from lifesign.domain.net.target_address import Network
+from lifesign.domain.net.allowed_addresses import Network
 from lifesign.domain.parsing.json_limits import repeated_member
 from lifesign.errors import LifesignError
 from lifesign.registry.api.body_timeout import BodyTime

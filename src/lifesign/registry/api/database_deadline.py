@@ -52,9 +52,9 @@ class DeadlineDatabase:
             self.writes.failed(failure)
             raise
 
-    def check_files(self) -> None:
-        """Raise DatabaseReplaced if its file, or one of its companions, was removed or replaced."""
-        self._database.check_files()
+    async def check_files(self) -> None:
+        """Raise DatabaseReplaced if its file or a companion was removed or replaced, or its log truncated."""
+        await self._database.check_files()
 
     async def close(self) -> None:
         """Let all connections go; functions that wait are finished first."""

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator
 
 from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
 from lifesign.domain.access.permissions import Permission, Principal
-from lifesign.domain.net.target_address import Network
+from lifesign.domain.net.allowed_addresses import Network
 from lifesign.errors import LifesignError
 from lifesign.registry.api.recent_totals import RecentTotals
 from lifesign.registry.errors import StaleVersion, VersionRequired

@@ -19,7 +19,7 @@ from lifesign.domain.access.actor import OwnActor
 from lifesign.domain.events.chain import Event
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.webhook_delivery import after_failure, delivery_headers
-from lifesign.domain.net.target_address import read_networks
+from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.registry.api.work_counts import WorkCounts, WorkKind
 from lifesign.registry.events.event_feed import EventFeed
 from lifesign.registry.events.manage_webhooks import WebhookBatch, WebhookDelivery, changed

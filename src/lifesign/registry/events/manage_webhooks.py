@@ -18,7 +18,7 @@ from lifesign.domain.events.registry_payloads import WebhookChanged
 from lifesign.domain.events.webhook_delivery import PAYLOAD_TYPE, secret_of
 from lifesign.domain.health.document import Time
 from lifesign.domain.models.base import AgentId, Body, Url, moment
-from lifesign.domain.net.target_address import AddressRefused, vet_url
+from lifesign.domain.net.allowed_addresses import AddressRefused, vet_url
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import TooManyWebhooks, WebhookNotFound
 from lifesign.storage.engine.transaction import Transaction

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from yarl import URL
 
-from lifesign.domain.net.target_address import Network
+from lifesign.domain.net.allowed_addresses import Network
 from lifesign.http.address_guard import PrivateAddressRefused
 from lifesign.http.failures import FAILURES
 from lifesign.http.guarded_sessions import GuardedSessions

@@ -74,7 +74,7 @@ class MarkerTracker:
         written, the server goes on, with a warning and a metric.
         """
         try:
-            self._database.check_files()
+            await self._database.check_files()
             await self._track(is_last=is_last)
         except DatabaseReplaced as error:
             self._database.writes.failed(error)
@@ -99,7 +99,7 @@ class MarkerTracker:
         if found != known.marker:
             if not (is_last or self._counts.is_first):
                 return
-            self._database.check_files()
+            await self._database.check_files()
             await asyncio.to_thread(file.write, found)
         self._counts.note_marker(time.time())
         self._warned_at_s = -inf

@@ -23,7 +23,7 @@ from lifesign.errors import LifesignError
 from lifesign.registry.api.call import OperationDispatcher, authenticate, headers_in
 from lifesign.registry.api.error_responses import error_response
 from lifesign.registry.api.work_counts import WorkCounts
-from lifesign.registry.events.archive_events import archive_directory
+from lifesign.registry.retention.archive_events import archive_directory
 from lifesign.registry.settings import RegistrySettings
 from lifesign.serving.error_body import problem
 from lifesign.storage.engine.database import Database

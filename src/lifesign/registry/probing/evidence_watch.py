@@ -18,13 +18,13 @@ from lifesign.domain.events.monitor_payloads import LostEvidenceChanged, ProberF
 from lifesign.domain.lifecycle import mass_silence
 from lifesign.domain.lifecycle.mass_silence import ClassCounts, next_mass_silence
 from lifesign.domain.lifecycle.monitor_watch import (
-    EvidenceChange,
+    DisallowedTargets,
+    EvidenceAlert,
     EvidenceWatchState,
     KeyFailuresChange,
-    UnreachedTargets,
+    disallowed_targets,
     is_due,
     keys_after,
-    unreached_targets,
     watched_after,
 )
 from lifesign.domain.models.base import moment
@@ -53,7 +53,7 @@ class EvidenceTally:
     old_evidence: Mapping[UnknownReason, int]
     key_sums: Mapping[str, tuple[int, int]]
     """Total of reports about living agents by prober key: answered, failed."""
-    unreached: Sequence[UnreachedTargets]
+    unreached: Sequence[DisallowedTargets]
     credentials: Sequence[CredentialReport]
     """Credentials as the living workers report them."""
     ended_keys: Sequence[str]
@@ -79,7 +79,7 @@ def count_evidence(transaction: Transaction, policies: Policies) -> EvidenceTall
     return EvidenceTally(
         classes=classes,
         old_evidence=old,
-        unreached=_unreached(transaction) if UnknownReason.NOT_ALLOWED in old else (),
+        unreached=_disallowed(transaction) if UnknownReason.NOT_ALLOWED in old else (),
         credentials=credential_reports(probers.living(transaction, SHARDS)),
         key_sums={
             key.removeprefix(KEY_ACTOR_PREFIX): (sums.answered, sums.failed)
@@ -89,10 +89,10 @@ def count_evidence(transaction: Transaction, policies: Policies) -> EvidenceTall
     )
 
 
-def _unreached(transaction: Transaction) -> Sequence[UnreachedTargets]:
+def _disallowed(transaction: Transaction) -> Sequence[DisallowedTargets]:
     living = probers.living(transaction, SHARDS)
     reached = {prober.holder: prober.reached for prober in living}
-    return unreached_targets(old_evidence.count_not_allowed(transaction), reached)
+    return disallowed_targets(old_evidence.count_not_allowed(transaction), reached)
 
 
 def note_evidence(transaction: Transaction, counted: EvidenceTally, policies: Policies) -> None:
@@ -125,8 +125,8 @@ def _key_turned(turn: KeyFailuresChange) -> EventDraft:
     return EventDraft(type=kind, actor=MONITOR, payload=payload)
 
 
-def _turned(turn: EvidenceChange, before: EvidenceWatchState, watched: EvidenceWatchState) -> EventDraft:
-    is_lost = turn is EvidenceChange.LOST
+def _turned(turn: EvidenceAlert, before: EvidenceWatchState, watched: EvidenceWatchState) -> EventDraft:
+    is_lost = turn is EvidenceAlert.LOST
     since_s = (watched if is_lost else before).since_s
     assert since_s is not None  # noqa: S101 - there were such agents, or are
     payload = LostEvidenceChanged(

@@ -21,17 +21,17 @@ from lifesign.domain.lifecycle.mass_exit import (
     baseline_exits,
     exit_limit,
 )
-from lifesign.domain.lifecycle.monitor_watch import EvidenceWatchState, UnreachedTargets
+from lifesign.domain.lifecycle.monitor_watch import DisallowedTargets, EvidenceWatchState
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.monitor import (
     Confirmation,
     Confirmed,
+    DisallowedTargetsShown,
     LostEvidence,
     MonitorRecord,
     MonitorRelease,
     ShownSpan,
     TrackRecord,
-    UnreachedTargetsShown,
 )
 from lifesign.domain.net.target import SHARDS
 from lifesign.registry.api.operations import Call, Operation, OperationReply
@@ -164,7 +164,7 @@ def _shown(
         silent_classes={} if row is None else _moments(mass_silence_in(row).classes),
         confirmed_classes={} if row is None else _moments(confirmed_in(row)),
         lost_evidence=None if row is None else _lost_evidence(watched_in(row)),
-        unreached_targets=[] if row is None else [_unreached(each) for each in watched_in(row).unreached],
+        disallowed_targets=[] if row is None else [_disallowed(each) for each in watched_in(row).unreached],
         credential_faults=[] if row is None else shown_faults(watched_in(row).credentials),
         missing_credentials=all_missing(probers.living(transaction, SHARDS)),
         excluded_downtime=[
@@ -174,8 +174,8 @@ def _shown(
     )
 
 
-def _unreached(each: UnreachedTargets) -> UnreachedTargetsShown:
-    return UnreachedTargetsShown(
+def _disallowed(each: DisallowedTargets) -> DisallowedTargetsShown:
+    return DisallowedTargetsShown(
         holder=each.holder, network_class=each.network_class, targets=each.targets, reached_by=each.reached_by
     )
 

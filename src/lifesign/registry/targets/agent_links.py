@@ -6,8 +6,8 @@ from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.lifecycle.target_claim import LinkState, Proof, claimed_urls, is_claim
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.links import LinkShown
+from lifesign.domain.net.allowed_addresses import AddressRefused, Network, vet_url
 from lifesign.domain.net.target import target_id
-from lifesign.domain.net.target_address import AddressRefused, Network, vet_url
 from lifesign.domain.schedule.opt_out_proof import origin_of
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction

@@ -9,8 +9,8 @@ from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.lifecycle.target_claim import claimed_urls, is_claim
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.links import LinkRequest, LinkToken
+from lifesign.domain.net.allowed_addresses import AddressRefused
 from lifesign.domain.net.target import read_target, target_id
-from lifesign.domain.net.target_address import AddressRefused
 from lifesign.domain.schedule.opt_out_proof import (
     LINK_TOKEN_PREFIX,
     PROOF_PATH,

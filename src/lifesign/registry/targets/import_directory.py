@@ -27,8 +27,8 @@ from lifesign.domain.models.directories import (
     ImportRecord,
     ImportState,
 )
+from lifesign.domain.net.allowed_addresses import AddressRefused
 from lifesign.domain.net.target import read_target
-from lifesign.domain.net.target_address import AddressRefused
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import DirectoryNotFound, ImportNotFound, ImportOver, NothingSuspended, TooMany
 from lifesign.registry.targets.replace_listing import advance, begin, confirm

@@ -8,7 +8,7 @@ import asyncio
 from functools import partial
 
 from lifesign.domain.lifecycle.target_claim import CHECK_SECONDS
-from lifesign.domain.net.target_address import read_networks
+from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.domain.schedule.opt_out_proof import TOKEN_TTL_SECONDS, is_proven, origin_of
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.targets.check_opt_outs import repeat, served_file

@@ -20,8 +20,8 @@ from lifesign.domain.models.targets import (
     TargetRecord,
     TargetSummary,
 )
+from lifesign.domain.net.allowed_addresses import MAX_HOST_CHARACTERS, AddressRefused
 from lifesign.domain.net.international_host import ascii_host
-from lifesign.domain.net.target_address import MAX_HOST_CHARACTERS, AddressRefused
 from lifesign.domain.observation.evidence_age import Evidence, unknown_reason
 from lifesign.domain.observation.probe_summary import combine_with_card, probe_summary
 from lifesign.domain.observation.result_sums import Layer

@@ -19,8 +19,8 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.registry_payloads import OriginChanged
 from lifesign.domain.models.base import Body, moment
 from lifesign.domain.models.opt_outs import OptOutList, OptOutRecord, OptOutRequest, OptOutUrl
+from lifesign.domain.net.allowed_addresses import AddressRefused
 from lifesign.domain.net.target import host_of
-from lifesign.domain.net.target_address import AddressRefused
 from lifesign.domain.schedule.opt_out_proof import (
     PROOF_PATH,
     TOKEN_BYTES,

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.net.allowed_addresses import AddressRefused
 from lifesign.domain.net.target import read_target
-from lifesign.domain.net.target_address import AddressRefused
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.schedule.cadence import Cadence, without_failures
 from lifesign.registry.targets.opt_out_origins import has_opted_out

@@ -21,7 +21,7 @@ from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
-from lifesign.storage.maintenance import set_clock
+from lifesign.storage.maintenance import clock_shift
 from lifesign.storage.probing import prober_reports
 
 
@@ -58,13 +58,13 @@ def note_gap(
     drafts = []
     if jump_s > 0:
         row = with_span(row, ExcludedSpan(now_s - jump_s, now_s), now_s)
-        set_clock.move_drains(transaction, jump_s, last_s)
-        set_clock.move_leases(transaction, jump_s, last_s)
+        clock_shift.move_drains(transaction, jump_s, last_s)
+        clock_shift.move_leases(transaction, jump_s, last_s)
         drafts.append(_clock_jump(jump_s))
     gap = downtime(last_s, now_s - jump_s, period_s)
     if gap is not None:
         row = with_span(row, gap, now_s)
-        set_clock.move_drains(transaction, gap.end_s - gap.begin_s, last_s)
+        clock_shift.move_drains(transaction, gap.end_s - gap.begin_s, last_s)
         if gap.end_s - gap.begin_s >= MIN_REPORTED_DOWNTIME_S:
             payload = MonitorDowntime(begin=moment(gap.begin_s), end=moment(gap.end_s))
             drafts.append(EventDraft(type=EventType.MONITOR_DOWNTIME, actor=MONITOR, payload=payload))
@@ -72,13 +72,13 @@ def note_gap(
 
 
 def move_back_some(transaction: Transaction, by_s: float, *, after: int, limit: int) -> int | None:
-    """Bring back the times of some agents that lie ahead of now; see `set_clock.move_agents_back`."""
-    return set_clock.move_agents_back(transaction, by_s, transaction.now_s, after=after, limit=limit)
+    """Bring back the times of some agents that lie ahead of now; see `clock_shift.move_agents_back`."""
+    return clock_shift.move_agents_back(transaction, by_s, transaction.now_s, after=after, limit=limit)
 
 
 def move_some_targets_back(transaction: Transaction, by_s: float, *, after: int, limit: int) -> int | None:
-    """Bring back the times of some targets' results; see `set_clock.move_targets_back`."""
-    return set_clock.move_targets_back(transaction, by_s, transaction.now_s, after=after, limit=limit)
+    """Bring back the times of some targets' results; see `clock_shift.move_targets_back`."""
+    return clock_shift.move_targets_back(transaction, by_s, transaction.now_s, after=after, limit=limit)
 
 
 def note_set_back(transaction: Transaction, by_s: float) -> None:
@@ -87,8 +87,8 @@ def note_set_back(transaction: Transaction, by_s: float) -> None:
     now_s = transaction.now_s
     if row.swept_at_s is None or row.swept_at_s <= now_s:
         return
-    set_clock.move_drains(transaction, by_s, row.swept_at_s)
-    set_clock.move_leases(transaction, by_s, row.swept_at_s)
+    clock_shift.move_drains(transaction, by_s, row.swept_at_s)
+    clock_shift.move_leases(transaction, by_s, row.swept_at_s)
     prober_reports.move_back(transaction, by_s, now_s)
     row = with_moved_confirmations(without_future(row, now_s), by_s, now_s)
     registry_row.store(transaction, replace(row, swept_at_s=now_s, sweeper_until_s=now_s))

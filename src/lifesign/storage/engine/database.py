@@ -35,8 +35,8 @@ class Database(Protocol):
         Raise StoreUnavailable if the database is unreachable, full or locked for too long.
         """
 
-    def check_files(self) -> None:
-        """Raise DatabaseReplaced if its file, or one of its companions, was removed or replaced."""
+    async def check_files(self) -> None:
+        """Raise DatabaseReplaced if its file or a companion was removed or replaced, or its log truncated."""
 
     async def close(self) -> None:
         """Let all connections go; functions that wait are finished first."""

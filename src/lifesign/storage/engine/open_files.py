@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from lifesign.storage.engine.write_ahead_log import WriteAheadLog
 from lifesign.storage.errors import DatabaseReplaced
 
 COMPANIONS = ("-wal", "-shm")
@@ -21,8 +22,9 @@ FileId = tuple[int, int]
 class OpenFiles:
     """The database file and its companions as this process opened them.
 
-    A check costs one `os.stat` per file. It detects a removed, renamed or replaced file, a renamed directory
-    and a changed symbolic link. It does not detect other content in the same file (`cp` over the file).
+    A check costs one `os.stat` per file. It detects a removed, renamed or replaced file, a renamed directory,
+    a changed symbolic link and a shorter log. It does not detect other content in the same file (`cp` over
+    the file).
     """
 
     def __init__(self, file: Path) -> None:
@@ -30,6 +32,8 @@ class OpenFiles:
         """Without resolving symbolic links: a link that leads to another file must be detected."""
         self.is_lost = False
         """Whether the last check failed."""
+        self.log: WriteAheadLog | None = None
+        """Known once a connection has been opened."""
         self._opened: dict[Path, FileId] = {}
         self._has_companions = False
         """Whether they were looked for."""
@@ -42,31 +46,39 @@ class OpenFiles:
     def note_opened(self) -> None:
         """Remember which file the first connection opened."""
         # Not before the connection exists: on an overlay file system, opening for writing changes the inode.
-        self._opened[self.file] = _id_of(self.file)
+        self._opened[self.file] = _id_of(_stat(self.file))
+        # SQLite's own path of the log, also for a symbolic link.
+        self.log = WriteAheadLog(self._companion(COMPANIONS[0]))
 
     def note_companions(self) -> None:
         """Remember the companions, after the first commit; none exist in other journal modes."""
         if self._has_companions:
             return
         self._has_companions = True
-        target = self.file.resolve()
-        for suffix in COMPANIONS:
-            companion = target.with_name(f"{target.name}{suffix}")
+        for companion in map(self._companion, COMPANIONS):
             with suppress(FileNotFoundError):
-                self._opened[companion] = _id_of(companion)
+                self._opened[companion] = _id_of(_stat(companion))
 
     def check(self) -> None:
-        """Raise DatabaseReplaced unless each path leads to the file that was opened."""
+        """Raise DatabaseReplaced unless each path leads to the file that was opened.
+
+        LogShrunk if they do, and the log is shorter than after the last commit.
+        """
+        log_size = None
         for path, opened in self._opened.items():
             try:
-                found = _id_of(path)
+                found = _stat(path)
             except (FileNotFoundError, NotADirectoryError):
                 self._lose(path, "was removed")
             except OSError as error:
                 self._lose(path, f"cannot be reached ({error.strerror})")
             else:
-                if found != opened:
+                if _id_of(found) != opened:
                     self._lose(path, "was replaced by another file")
+                if self.log is not None and path == self.log.file:
+                    log_size = found.st_size
+        if self.log is not None and log_size is not None:
+            self.log.check_size(log_size)
         self.is_lost = False
 
     def _lose(self, path: Path, how: str) -> NoReturn:
@@ -74,8 +86,15 @@ class OpenFiles:
         what = "the database file" if path == self.file else f"the database's {path.name[-3:]} file"
         raise DatabaseReplaced(f"{what} {how}") from None
 
+    def _companion(self, suffix: str) -> Path:
+        target = self.file.resolve()
+        return target.with_name(f"{target.name}{suffix}")
 
-def _id_of(path: Path) -> FileId:
+
+def _stat(path: Path) -> os.stat_result:
     # Not Path.stat, which takes twice as long.
-    found = os.stat(path)  # noqa: PTH116
+    return os.stat(path)  # noqa: PTH116
+
+
+def _id_of(found: os.stat_result) -> FileId:
     return found.st_dev, found.st_ino

@@ -62,7 +62,7 @@ class PostgresqlDatabase:
         self.writes.succeeded()
         return result
 
-    def check_files(self) -> None:
+    async def check_files(self) -> None:
         """There are none of ours."""
 
     async def close(self) -> None:

@@ -25,6 +25,7 @@ from lifesign.storage.engine.database_faults import translated
 from lifesign.storage.engine.open_files import OpenFiles
 from lifesign.storage.engine.sqlite_file import BUSY_SECONDS, enter_wal_mode, is_foreign_file, make_private
 from lifesign.storage.engine.transaction import Clock, T, Transaction
+from lifesign.storage.engine.write_ahead_log import TRUNCATED, LogShrunk
 from lifesign.storage.engine.write_watch import WriteWatch
 from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
 
@@ -109,10 +110,14 @@ class SqliteDatabase:
             self._writing = asyncio.create_task(self._write_all())
         return await done
 
-    def check_files(self) -> None:
-        """Raise DatabaseReplaced if its file, or one of its companions, was removed or replaced."""
-        if self._files is not None:
+    async def check_files(self) -> None:
+        """Raise DatabaseReplaced if its file or a companion was removed or replaced, or its log truncated."""
+        if self._files is None:
+            return
+        try:
             self._files.check()
+        except LogShrunk:
+            await asyncio.get_running_loop().run_in_executor(self._writer, self._check_files)
 
     async def close(self) -> None:
         """Let all connections go; functions that wait are finished first."""
@@ -154,16 +159,45 @@ class SqliteDatabase:
         try:
             if self._files.is_lost:
                 # Before anything is written: another database may have taken over the log's path.
-                self._files.check()
-            outcomes, has_changed = self._commit_group(functions)
+                self._check_files()
+            try:
+                outcomes, has_changed = self._commit_group(functions)
+            except LogShrunk:
+                # Nothing was written.
+                self._confirm_log()
+                outcomes, has_changed = self._commit_group(functions)
             # Before any answer, a refusal too: a commit to a file without a path is lost.
             self._files.note_companions()
-            self._files.check()
+            self._check_files(has_changed=has_changed)
         except DatabaseReplaced as error:
-            self._empty_log(error)
+            self._files.is_lost = True
+            self._say_loss(error)
             return [_Outcome(error=error)] * len(functions), False
         self._has_told_loss = False
         return outcomes, has_changed
+
+    def _check_files(self, *, has_changed: bool = False) -> None:
+        """Raise DatabaseReplaced if the files are lost. In the writer's thread."""
+        assert self._files is not None  # noqa: S101 - a database in memory has none
+        try:
+            self._files.check()
+            if self._files.log is not None:
+                self._files.log.note_commit(has_changed=has_changed)
+        except LogShrunk:
+            self._confirm_log()
+            self._files.is_lost = False
+
+    def _confirm_log(self) -> None:
+        """Raise DatabaseReplaced if the log is shorter than what SQLite has written to it."""
+        if self._files is None or self._files.log is None:
+            return
+        with translated():
+            connection = self._write_engine.raw_connection()
+        driver: Any = connection.driver_connection
+        try:
+            self._files.log.confirm(driver)
+        finally:
+            connection.close()
 
     def _commit_group(self, functions: list[Callable[[Transaction], Any]]) -> tuple[list[_Outcome], bool]:
         """Commit several functions at once; an exception of one of them rolls back only that one.
@@ -178,19 +212,26 @@ class SqliteDatabase:
                 run = self._run_in_savepoint if len(functions) > 1 else self._run_plainly
                 outcomes = [run(connection, function) for function in functions]
                 has_changed = driver.total_changes > changes
+                if has_changed and self._files is not None and self._files.log is not None:
+                    self._files.log.check_before_commit()
+        except LogShrunk:
+            raise
         except Exception as error:  # noqa: BLE001 - it is handed to all who wait
             return [_Outcome(error=error)] * len(functions), False
         return outcomes, has_changed
 
-    def _empty_log(self, error: DatabaseReplaced) -> None:
-        """Once the file is lost, move its log into it: no other file at its path must be read with that log.
+    def _say_loss(self, error: DatabaseReplaced) -> None:
+        """Log that the files are lost, and move the log of a lost file into it.
 
-        SQLite would apply the log to whatever database lies at the path. The moved file becomes complete.
+        SQLite would apply the log to whatever database lies at the path. The moved file becomes complete. A
+        truncated log is left as it is: its rest is not the database's state at any time.
         """
         if self._has_told_loss or self._files is None:
             return
         self._has_told_loss = True
         _log.error("%s: %s; see docs/operating.md, section 10", self._files.file, error.why)
+        if error.why == TRUNCATED:
+            return
         with suppress(SQLAlchemyError, sqlite3.Error, StoreUnavailable):
             connection = self._write_engine.raw_connection()
             try:

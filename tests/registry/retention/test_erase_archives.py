@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.registry.events.test_archive_events import archive_everything
 from tests.registry.events.test_verify_events import live_a_little, report
+from tests.registry.retention.test_archive_events import archive_everything
 from tests.support.event_logs import read_archive, verify
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.domain.events.chain import Event, agent_of
-from lifesign.registry.events import archive_events, erase_archives
-from lifesign.registry.events.archive_events import Archivist
-from lifesign.registry.events.erase_archives import without
+from lifesign.registry.retention import archive_events, erase_archives
+from lifesign.registry.retention.archive_events import Archivist
+from lifesign.registry.retention.erase_archives import without
 from lifesign.registry.settings import RegistrySettings
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import archive_erasures, event_archive, event_log

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lifesign.domain.net.target_address import (
+from lifesign.domain.net.allowed_addresses import (
     MAX_NETWORKS,
     SPECIAL_RANGES,
     Address,

@@ -3,7 +3,7 @@
 import pytest
 from starlette.requests import Request
 
-from lifesign.dashboard.visitors import SESSION_COOKIE, cookie_in, token_in
+from lifesign.dashboard.login_sessions import SESSION_COOKIE, cookie_in, token_in
 
 
 def asked(*lines: str) -> Request:

@@ -10,8 +10,8 @@ from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.domain.errors import BrokenChain
-from lifesign.registry.events import archive_events
-from lifesign.registry.events.archive_events import Archivist, archive, archive_directory
+from lifesign.registry.retention import archive_events
+from lifesign.registry.retention.archive_events import Archivist, archive, archive_directory
 from lifesign.registry.settings import RegistrySettings
 from lifesign.storage.engine.tables import events
 from lifesign.storage.errors import StoreUnavailable

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.domain.net import public_address
-from lifesign.domain.net.public_address import PublicAddress, is_own_host
+from lifesign.domain.net import public_url
+from lifesign.domain.net.public_url import PublicUrl, is_own_host
 from lifesign.errors import InvalidValue
 
 
@@ -19,7 +19,7 @@ from lifesign.errors import InvalidValue
     ],
 )
 def test_a_public_address_is_host_and_port(url: str, host: str, place: str) -> None:
-    address = PublicAddress.read(url)
+    address = PublicUrl.read(url)
     assert (address.host, address.place) == (host, place)
     assert address.is_https == url.startswith("https")
 
@@ -37,8 +37,8 @@ def test_a_public_address_is_host_and_port(url: str, host: str, place: str) -> N
 )  # fmt: skip
 def test_what_is_no_address_of_a_server_is_refused(url: str) -> None:
     with pytest.raises(InvalidValue) as refused:
-        PublicAddress.read(url)
-    assert refused.value.expected == public_address.EXPECTED
+        PublicUrl.read(url)
+    assert refused.value.expected == public_url.EXPECTED
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_another_name_is_not(host: str) -> None:
 def test_any_text_is_classified(text: str) -> None:
     is_own_host(text, {"registry.example"})
     try:
-        PublicAddress.read(text)
+        PublicUrl.read(text)
     except InvalidValue:
         return
     assert text.startswith(("http", "HTTP"))

@@ -18,7 +18,7 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.registry_payloads import LogArchived
 from lifesign.domain.events.replay import Replay
 from lifesign.errors import LifesignError
-from lifesign.registry.events.erase_archives import ARCHIVIST, erase_archives
+from lifesign.registry.retention.erase_archives import ARCHIVIST, erase_archives
 from lifesign.registry.settings import RegistrySettings
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.transaction import Transaction

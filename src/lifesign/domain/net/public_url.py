@@ -25,7 +25,7 @@ _HTTPS = "https"
 
 
 @dataclass(frozen=True, slots=True)
-class PublicAddress:
+class PublicUrl:
     """Public address of the server."""
 
     host: str

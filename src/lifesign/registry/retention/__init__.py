@@ -1,0 +1,1 @@
+"""Retention: pruning of old data, and archives of old events."""

@@ -1,0 +1,117 @@
+"""The write-ahead log of an open SQLite database, and whether it was truncated in place.
+
+SQLite does not notice that. It writes the next commit behind a gap, where no later process reads it. At the
+next checkpoint it copies the gap into the database file. SQLite itself shortens a log only after it has moved
+the log into the database file.
+"""
+
+import os
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from lifesign.storage.errors import DatabaseReplaced
+
+HEADER_BYTES: Final = 32
+FRAME_HEADER_BYTES: Final = 24
+"""Sizes in a write-ahead log (sqlite.org/fileformat2.html, section 4.1)."""
+MAGIC: Final = frozenset({b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83"})
+"""First bytes of a write-ahead log."""
+TRUNCATED: Final = "the database's wal file was truncated"
+
+
+class LogShrunk(DatabaseReplaced):
+    """The log is shorter than expected. Another process may have moved it into the database file."""
+
+    def __init__(self) -> None:
+        super().__init__(TRUNCATED)
+
+
+class WriteAheadLog:
+    """The log as this process found it after its last commit."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._is_known = False
+        """Whether this process has looked at it."""
+        self._size = 0
+        self._header = b""
+        """Has a new salt each time SQLite begins the log anew."""
+
+    def check_size(self, size: int) -> None:
+        """Raise LogShrunk if this size is smaller than it was after the last commit."""
+        if size < self._size:
+            raise LogShrunk
+
+    def check_before_commit(self) -> None:
+        """Raise LogShrunk if the log is shorter than after the last commit, or was not looked at yet.
+
+        Within a transaction no other process may shorten the log.
+        """
+        try:
+            # Not Path.stat, which takes twice as long.
+            size = os.stat(self.file).st_size  # noqa: PTH116
+        except OSError:
+            # Either there is none yet, or the check of the paths says what became of it.
+            return
+        if not self._is_known:
+            raise LogShrunk
+        self.check_size(size)
+
+    def note_commit(self, *, has_changed: bool) -> None:
+        """Remember the log after a commit. LogShrunk; DatabaseReplaced if the log begins with a gap."""
+        with suppress(OSError):
+            size, header = self._read()
+            if size < self._size or (has_changed and not size):
+                raise LogShrunk
+            self._remember(size, header)
+
+    def confirm(self, connection: sqlite3.Connection) -> None:
+        """Raise DatabaseReplaced if the log lacks anything that is not in the database file.
+
+        Outside of a transaction. If SQLite needs nothing of the log, SQLite begins it anew.
+        """
+        with suppress(FileNotFoundError):
+            size, header = self._read()
+            if size < self._size and len(header) == HEADER_BYTES and header == self._header:
+                # A checkpoint would copy the rest of it, and the database file would be a mixture.
+                raise DatabaseReplaced(TRUNCATED)
+        try:
+            [(page_bytes,)] = connection.execute("PRAGMA page_size")
+            # PASSIVE waits for no reader, and returns the number of frames that SQLite knows.
+            is_whole = any(self._is_whole(connection, mode, page_bytes) for mode in ("PASSIVE", "TRUNCATE"))
+        except sqlite3.Error:
+            # SQLite reads the frames that it has not moved yet, and does not find them.
+            is_whole = False
+        if not is_whole:
+            raise DatabaseReplaced(TRUNCATED)
+
+    def _is_whole(self, connection: sqlite3.Connection, mode: str, page_bytes: int) -> bool:
+        [(_, frames, _)] = connection.execute(f"PRAGMA wal_checkpoint({mode})")
+        try:
+            size, header = self._read()
+        except FileNotFoundError:
+            return _is_empty(frames)
+        if not _is_empty(frames) and size < HEADER_BYTES + frames * (FRAME_HEADER_BYTES + page_bytes):
+            return False
+        self._remember(size, header)
+        return True
+
+    def _remember(self, size: int, header: bytes) -> None:
+        if size and header[:4] not in MAGIC:
+            raise DatabaseReplaced(TRUNCATED)
+        self._is_known, self._size, self._header = True, size, header
+
+    def _read(self) -> tuple[int, bytes]:
+        """Return size and header. SQLite holds no lock on this file that closing it would release."""
+        opened = os.open(self.file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.fstat(opened).st_size, os.pread(opened, HEADER_BYTES, 0)
+        finally:
+            os.close(opened)
+
+
+def _is_empty(frames: Any) -> bool:
+    # -1 in other journal modes.
+    return int(frames) <= 0
