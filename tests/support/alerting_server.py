@@ -23,6 +23,11 @@ class AlertingServer:
     """Names in the certificates of the clients; empty for a client without one."""
     resumed: list[bool | None] = field(default_factory=list)
     """Whether the TLS session of each request was resumed."""
+    may_close: threading.Event = field(default_factory=threading.Event)
+    """Set from the beginning; a test clears it to let connections stay open after the answer."""
+
+    def __post_init__(self) -> None:
+        self.may_close.set()
 
     @property
     def url(self) -> str:
@@ -43,6 +48,7 @@ class AlertingServer:
                 self.clients.append(" ".join(str(name[1]) for name in names))
                 self.resumed.append(line.session_reused)
                 line.sendall(OK)
+                self.may_close.wait(60)
             except ssl.SSLError:
                 line.shutdown(socket.SHUT_WR)
                 while line.recv(4096):

@@ -1,7 +1,10 @@
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.alerting_server import alerting
 from tests.support.both_loops import on_both_loops
+from tests.support.certificates import Authority
 from tests.support.hostile_server import kept, serving
 from tests.support.open_files import no_more_than, open_files
 from tests.support.safe_asking import HERE, Asker, asking
@@ -65,3 +68,24 @@ async def test_what_is_open_is_closed_at_the_end() -> None:
             for name in names:
                 assert (await asker.get(f"http://{name}:{server.port}/")).result is ResultClass.OK
         await no_more_than(before)
+
+
+@on_both_loops
+async def test_connection_whose_peer_does_not_close_it_has_ended_after_the_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    authority.is_trusted(monkeypatch)
+    names: Names = {"slow.example": HERE}
+    with alerting(authority.serving("slow.example")) as server:
+        server.may_close.clear()
+        async with asking(names) as asker:
+            pool = asker.fetcher._lines
+            url = f"https://slow.example:{server.port}/"
+            assert (await asker.get(url)).status == 405
+            # It was asked to close, and takes no other request.
+            assert waiting(asker, url) is None
+            (end,) = pool._closing.values()
+            await pool.close()
+            assert end.done()
+        server.may_close.set()

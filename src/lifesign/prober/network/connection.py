@@ -108,6 +108,11 @@ class HttpConnection(ResponseHandler):
         """Take the connection as the event loop has made it: it sends small packets at once already."""
         self.transport = self._wire = cast("asyncio.Transport", transport)
 
+    def abort(self) -> None:
+        """Cut the connection, also if it is being closed and waits for its peer."""
+        super().abort()
+        self._wire.abort()
+
     def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 - it is aiohttp's
         """Read on if the peer was held back; aiohttp asks for it after every piece of a body."""
         if self._reading_paused:

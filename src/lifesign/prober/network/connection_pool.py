@@ -19,6 +19,8 @@ class ConnectionPool:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._lines: set[HttpConnection] = set()
+        self._closing: dict[HttpConnection, asyncio.Future[None]] = {}
+        """Connections that wait for their peer to close, each with its end."""
         self._waiting: dict[HttpConnection, None] = {}
         """Connections that wait, the oldest first."""
         self._waiting_at: dict[Place, list[HttpConnection]] = {}
@@ -64,7 +66,8 @@ class ConnectionPool:
         if self._timer is not None:
             self._timer.cancel()
         ends = [line.closed for line in self._lines if line.is_connected()]
-        for line in list(self._lines):
+        ends += self._closing.values()
+        for line in [*self._lines, *self._closing]:
             self.cut(line)
         self._waiting.clear()
         self._waiting_at.clear()
@@ -73,8 +76,19 @@ class ConnectionPool:
             await asyncio.wait(left, timeout=CLOSE_SECONDS)
 
     def _close(self, line: HttpConnection) -> None:
+        """Close a connection; the peer of a TLS connection has a moment to close it too."""
+        end = line.closed
         line.close()
         self._lines.discard(line)
+        if end is not None:
+            self._closing[line] = end
+            end.add_done_callback(lambda _: self._forget(line))
+
+    def _forget(self, line: HttpConnection) -> None:
+        end = self._closing.pop(line)
+        # The failure of a connection that nobody uses is no news; asyncio would log it.
+        if not end.cancelled():
+            end.exception()
 
     def _close_oldest(self) -> None:
         line = next(iter(self._waiting))
