@@ -172,15 +172,21 @@ async def test_a_lease_that_is_over_or_of_another_kind_is_not_renewed(api: Regis
 async def test_lease_of_another_is_refused_like_one_that_does_not_exist(api: RegistryApi) -> None:
     lease_id = (await acquired(api, await registered(api))).json()["id"]
     other = await registered(api, "two")
-    for intent_id in ("i", "j"):
+    forged = lease_id[:-26] + "a" * 26
+    for headers, status in (
+        ({}, 404),
+        ({"X-Agent-Incarnation": "7"}, 410),
+        ({"X-Agent-Incarnation": "x"}, 400),
+    ):
         told = set()
-        for named in (lease_id, lease_id[:-1], "lease_99_1", "nonsense"):
-            path = f"{PREFIX}/intents/{intent_id}/leases/{named}"
-            for method, body in (("PATCH", {}), ("DELETE", None)):
-                answer = await api.ask(method, path, body, key=other)
-                told.add((answer.status, answer.body.decode().replace(named, "ID")))
+        for intent_id in ("i", "j"):
+            for named in (lease_id, forged, lease_id[:-1], "lease_99_1", "nonsense"):
+                path = f"{PREFIX}/intents/{intent_id}/leases/{named}"
+                for method, body in (("PATCH", {}), ("DELETE", None)):
+                    answer = await api.ask(method, path, body, key=other, headers=headers)
+                    told.add((answer.status, answer.body.decode().replace(named, "ID")))
         assert len(told) == 1
-        assert told.pop()[0] == 404
+        assert told.pop()[0] == status
 
 
 async def test_a_released_lease_says_so(api: RegistryApi) -> None:

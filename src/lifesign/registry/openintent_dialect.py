@@ -61,6 +61,8 @@ from lifesign.storage.tasks.leases import LeaseFilter
 
 PREFIX = "/dialects/openintent/api/v1"
 MAX_VERSION_DIGITS = 18
+NO_LEASE = ""
+"""Id of no lease."""
 
 # By error code: the statuses for which the SDK has an exception.
 _STATUS_OF_CODE: Mapping[str, int] = MappingProxyType({
@@ -171,14 +173,14 @@ def _renew(transaction: Transaction, call: Call) -> OperationReply | LifesignErr
     lease_id = _lease_of_intent(transaction, call)
     token = token_in(lease_id) or 0
     ttl_s = call.body_as(OpenIntentRenewal).duration_seconds
-    return _run_operation(
+    return _run_on_lease(
         transaction, call, Renew(digest=call.digest, lease_id=lease_id, token=token, ttl_s=ttl_s)
     )
 
 
 def _release(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
     lease_id = _lease_of_intent(transaction, call)
-    return _run_operation(transaction, call, LeaseReleaseRequest(digest=call.digest, lease_id=lease_id))
+    return _run_on_lease(transaction, call, LeaseReleaseRequest(digest=call.digest, lease_id=lease_id))
 
 
 def _list_leases(transaction: Transaction, call: Call) -> OperationReply:
@@ -198,15 +200,25 @@ def _run_operation(
     return OperationReply(content=_lease_shown(lease_record(answer, transaction.now_s)))
 
 
+def _run_on_lease(
+    transaction: Transaction, call: Call, asked: LeaseOperation
+) -> OperationReply | LifesignError:
+    answer = _run_operation(transaction, call, asked)
+    return LeaseNotFound(call.path["lease_id"]) if isinstance(answer, LeaseNotFound) else answer
+
+
 def _lease_of_intent(transaction: Transaction, call: Call) -> str:
-    """Return the lease's id; LeaseNotFound if it is of another intent, which never changes."""
+    """Return the lease's id, or NO_LEASE if it is of another intent, which never changes.
+
+    Other faults of the request come first, whether the intent has this lease or not.
+    """
     lease_id = call.path["lease_id"]
     number = number_in(lease_id)
     if number is not None:
         found = leases.listing(transaction, LeaseFilter(), after=number - 1, limit=1).get(number)
         if found is not None and found.resource.startswith(f"intent:{call.path['intent_id']}/"):
             return lease_id
-    raise LeaseNotFound(lease_id)
+    return NO_LEASE
 
 
 def _record_shown(reply: OperationReply) -> OperationReply:

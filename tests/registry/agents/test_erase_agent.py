@@ -167,7 +167,7 @@ async def test_tasks_stay_without_the_name_of_who_had_or_created_them(api: Regis
     assert "agent_id" not in await task(api, made["task_id"])
     # No other agent gets its private resource.
     assert (await task(api, waiting["task_id"]))["agent_id"] == "agent-1"
-    assert (await other.claim(task_id=waiting["task_id"])).status == 422
+    assert (await other.claim(task_id=waiting["task_id"])).status == 404
     await steer(api, waiting["task_id"], "cancel")
     # An agent of this name that came later is another one.
     await api.register("agent-1")

@@ -92,7 +92,10 @@ async def test_a_claim_of_one_task_that_can_only_wait_in_vain_says_why(api: Regi
     assert told(await one.claim(task_id="task-1")) == (422, "invalid_request")
     for foreign in ({"agent_id": "another"}, {"role_id": "readers"}, {"capabilities": ["flying"]}):
         made = (await create(api, **foreign))["task_id"]
-        assert told(await one.claim(task_id=made)) == (422, "invalid_request")
+        assert told(await one.claim(task_id=made)) == (404, "task_not_found")
+        assert (await api.ask("POST", f"{TASKS}/{made}/cancel", {}, key=Role.COORDINATOR)).status == 200
+        # Its end is hidden too.
+        assert told(await one.claim(task_id=made)) == (404, "task_not_found")
     made = (await create(api))["task_id"]
     grant = await one.granted(task_id=made)
     assert (await one.write(grant, "complete")).status == 200

@@ -44,5 +44,10 @@ async def test_an_agent_reads_what_it_works_at_and_what_was_delegated_from_that(
         assert (await api.ask("GET", allowed, key=one.key)).status == 200
         assert told(await api.ask("GET", allowed, key=other.key)) == (403, "not_allowed")
     assert told(await api.ask("GET", f"{TASKS}/nonsense", key=Role.READER)) == (404, "task_not_found")
+    for parent_id in (made["task_id"], child_id, UNKNOWN):
+        answer = await api.ask("GET", f"{TASKS}?parent_id={parent_id}", key=other.key)
+        assert told(answer) == (404, "task_not_found")
+    for parent_id in (made["task_id"], child_id):
+        assert (await api.ask("GET", f"{TASKS}?parent_id={parent_id}", key=one.key)).status == 200
     for path in (f"{TASKS}/nonsense", f"{TASKS}/nonsense/progress"):
         assert told(await api.ask("GET", path, key=one.key)) == (403, "not_allowed")

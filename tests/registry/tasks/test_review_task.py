@@ -109,3 +109,25 @@ async def test_who_may_not_create_tasks_decides_nothing_about_them(api: Registry
                 assert told(answer) == (403, "not_allowed"), function
                 assert "tasks" in answer.json()["message"], function
     assert (await task(api, task_id))["status"] == "review"
+
+
+@pytest.mark.both_databases
+async def test_a_review_by_who_never_held_the_parent_is_refused_alike_for_every_task(
+    api: RegistryApi,
+) -> None:
+    await create(api)
+    one = await worker(api)
+    grant = await one.granted()
+    child_id = (await one.write(grant, "delegate", task={"title": "child"})).json()["child_id"]
+    other = await worker(api, "agent-2")
+    shown = {"run_id": grant["run_id"], "fencing_token": grant["lease"]["fencing_token"]}
+    for members in ({}, shown, {**shown, "fencing_token": 9}):
+        refusals = set()
+        for task_id in (UNKNOWN, child_id, grant["task"]["task_id"]):
+            body = {"verdict": "accept", **members}
+            answer = await api.ask("POST", f"{TASKS}/{task_id}/review", body, key=other.key)
+            refusals.add((answer.status, answer.body))
+        ((status, _),) = refusals
+        assert status == 403
+    missing = await api.ask("POST", f"{TASKS}/{child_id}/review", {"verdict": "accept"}, key=one.key)
+    assert missing.status == 428

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.registry.events.test_verify_events import report as log_report
 from tests.support.registry_api import AGENTS, RegistryApi
-from tests.support.task_api import REPORT, TASKS, create, steer, steps, task, told, worker
+from tests.support.task_api import REPORT, TASKS, UNKNOWN, create, steer, steps, task, told, worker
 
 from lifesign.domain.access.permissions import Role
 
@@ -119,9 +119,9 @@ async def test_case_5_what_was_granted_for_one_task_is_good_for_no_other_and_wit
     # The first grant of each resource: their tokens are equal.
     assert grant["lease"]["fencing_token"] == grant_2["lease"]["fencing_token"]
     assert told(await one.report(grant, task_id=second["task_id"])) == (412, "wrong_run")
-    assert told(await other.report(grant)) == (403, "not_holder")
+    assert told(await other.report(grant)) == (404, "task_not_found")
     assert told(await api.ask("POST", f"{TASKS}/{second['task_id']}/help", {}, key=Role.READER))[0] == 403
-    assert await _rejected(api) == ["wrong_run", "not_holder"]
+    assert await _rejected(api) == ["wrong_run"]
     assert [(await task(api, second["task_id"]))["status"]] == ["assigned"]
 
 
@@ -252,7 +252,58 @@ async def test_the_first_answer_is_the_writers_alone(api: RegistryApi) -> None:
     one, other = await worker(api), await worker(api, "agent-2")
     grant = await one.granted()
     await one.write(grant, "complete", output={"secret": 1})
-    assert told(await other.write(grant, "complete", output={"secret": 1})) == (403, "not_holder")
+    assert told(await other.write(grant, "complete", output={"secret": 1})) == (404, "task_not_found")
+
+
+async def test_a_former_holder_hears_that_another_holds_the_task_and_that_its_run_is_over(
+    api: RegistryApi,
+) -> None:
+    made = await create(api)
+    one, other = await worker(api), await worker(api, "agent-2")
+    late = await one.granted(ttl_seconds=60)
+    api.clock.advance(61)
+    await api.sweep()
+    grant = await other.granted()
+    assert told(await one.report(grant)) == (403, "not_holder")
+    assert told(await one.report(late)) == (412, "stale_token")
+    shown = {**grant, "run_id": late["run_id"]}
+    assert told(await other.report(shown)) == (412, "wrong_run")
+    assert await _rejected(api) == ["not_holder", "stale_token", "wrong_run"]
+    assert (await task(api, made["task_id"]))["status"] == "assigned"
+
+
+WRITES: dict[str, dict[str, Any]] = {
+    "progress": {"report": REPORT},
+    "complete": {},
+    "help": {"reason": "?"},
+    "delegate": {"task": {"title": "child", "budget": {"tokens": 1}}},
+    "release": {"exit_reason": "crash"},
+    "calls": {"call_id": "c", "tool": "t", "most": {"tokens": 1}},
+    "calls/c/settle": {"cost": {"tokens": 1}},
+    "calls/c/release": {},
+}
+
+
+@pytest.mark.parametrize("incarnation", [None, "7", "x"])
+async def test_a_task_that_an_agent_never_had_looks_as_if_it_did_not_exist(
+    api: RegistryApi, incarnation: str | None
+) -> None:
+    made, queued = await create(api), await create(api, agent_id="agent-3")
+    one, other = await worker(api), await worker(api, "agent-2")
+    grant = await one.granted()
+    await one.report(grant)
+    headers = {} if incarnation is None else {"X-Agent-Incarnation": incarnation}
+    bodies: list[dict[str, Any]] = [{}, {"run_id": f"run_{'0' * 26}"}, {"fencing_token": 9}, {"unknown": 1}]
+    for function, members in WRITES.items():
+        for more in bodies:
+            told_of = set()
+            for task_id in (UNKNOWN, made["task_id"], queued["task_id"]):
+                given: Any = {**members, **more}
+                answer = await other.write(grant, function, task_id=task_id, headers=headers, **given)
+                told_of.add((answer.status, answer.body.decode().replace(task_id, "ID")))
+            ((status, text),) = told_of
+            assert status == (422 if "unknown" in more else 404), text
+    assert await _rejected(api) == []
 
 
 @pytest.mark.both_databases
@@ -279,7 +330,7 @@ async def test_case_11_a_delegated_task_is_paid_out_of_its_parents_envelope(api:
     review = {"verdict": "accept", **credentials}
     path = f"{TASKS}/{child_id}/review"
     assert told(await api.ask("POST", path, {"verdict": "accept"}, key=one.key)) == (428, "token_required")
-    assert told(await api.ask("POST", path, review, key=other.key)) == (403, "not_holder")
+    assert told(await api.ask("POST", path, review, key=other.key)) == (403, "not_allowed")
     assert (await api.ask("POST", path, review, key=one.key)).status == 200
     budget = (await task(api, parent["task_id"]))["budget"]
     assert budget["settled"] == {"tokens": 15, "usd": 0.0}

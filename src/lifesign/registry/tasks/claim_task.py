@@ -130,18 +130,23 @@ def _claimant(transaction: Transaction, agent: StoredAgent, wanted: TaskClaim) -
 
 
 def _wanted_task(transaction: Transaction, agent: StoredAgent, task_id: str) -> int:
-    """Return the number of a task that this agent may have, now or later."""
+    """Return the number of a task that this agent may have, now or later.
+
+    TaskNotFound for a task that is for others, as if it did not exist.
+    """
     number = task_rows.number_of(transaction, task_id)
-    if number is None:
+    task = None if number is None else task_rows.find(transaction, number)
+    if number is None or task is None or not _is_for(task, agent):
         raise TaskNotFound(task_id)
-    task = task_rows.find(transaction, number)
-    if task.agent_id not in {None, agent.agent_id} or task.role_id not in {None, agent.role_id}:
-        raise _not_its_own("/task_id", "a task for this agent, or for its pool")
-    if not set(task.capabilities) <= set(agent.capabilities):
-        raise _not_its_own("/task_id", "a task that asks for no capability that the agent lacks")
     if is_never_queued_again(TaskStatus(task.status)):
         raise InvalidTaskTransition(task.status, TaskSignal.GRANTED)
     return number
+
+
+def _is_for(task: StoredTask, agent: StoredAgent) -> bool:
+    """Return whether a task is for this agent, or for its pool, and asks for no capability that it lacks."""
+    is_named = task.agent_id in {None, agent.agent_id} and task.role_id in {None, agent.role_id}
+    return is_named and set(task.capabilities) <= set(agent.capabilities)
 
 
 def _not_its_own(pointer: str, expected: str) -> InvalidRequest:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from lifesign.domain.access.permissions import Permission, may, require
+from lifesign.domain.access.permissions import Permission, Principal, may, require
 from lifesign.domain.errors import NotAllowed
 from lifesign.domain.events.payload_fields import AgentId
 from lifesign.domain.models.base import Body, RoleId
@@ -60,7 +60,7 @@ def list_tasks(transaction: Transaction, call: Call) -> OperationReply:
     parent = None
     if query.parent_id is not None:
         parent = task_rows.number_of(transaction, query.parent_id)
-        if parent is None:
+        if parent is None or not _is_readable(transaction, call.caller, task_rows.find(transaction, parent)):
             raise TaskNotFound(query.parent_id)
     wanted = TaskFilter(
         statuses=query.status,
@@ -115,12 +115,16 @@ def _readable(transaction: Transaction, call: Call) -> StoredTask:
             else NotAllowed(call.caller.role, Permission.READ_TASKS, None)
         )
     task = task_rows.find(transaction, number)
-    if not may_read_all:
-        agent_id = call.caller.agent_id or ""
-        numbers = [number] if task.parent is None else [number, task.parent]
-        if not task_runs.has_worked(transaction, agent_id, numbers):
-            raise NotAllowed(call.caller.role, Permission.READ_TASKS, None)
+    if not _is_readable(transaction, call.caller, task):
+        raise NotAllowed(call.caller.role, Permission.READ_TASKS, None)
     return task
+
+
+def _is_readable(transaction: Transaction, caller: Principal, task: StoredTask) -> bool:
+    if may(caller, Permission.READ_TASKS):
+        return True
+    numbers = [task.number] if task.parent is None else [task.number, task.parent]
+    return task_runs.has_worked(transaction, caller.agent_id or "", numbers)
 
 
 OPERATIONS = (

@@ -16,7 +16,7 @@ from lifesign.errors import LifesignError
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import TaskNotFound, TokenRequired
 from lifesign.registry.tasks.create_task import MAX_TASK_BYTES, PATH, TaskOrigin, add_task
-from lifesign.registry.tasks.run_guard import RunGuard, authorize_run, lock_task, rejected
+from lifesign.registry.tasks.run_guard import RunGuard, authorize_run, has_worked, lock_task, rejected
 from lifesign.registry.transitions.task_transitions import MAX_COMMENTS, Move, move
 from lifesign.registry.views.task_records import summary
 from lifesign.storage.engine.transaction import Transaction
@@ -63,12 +63,14 @@ def _parent_refusal(locked: RunGuard, call: Call) -> LifesignError | None:
         return None
     require(call.caller, Permission.WORK_TASKS, call.caller.agent_id)
     said, transaction = call.body_as(TaskReview), locked.transaction
-    if locked.task.parent is None:
+    number = locked.task.parent
+    claim = None if number is None else leases.lock(transaction, numbers=[number])[number]
+    if number is None or claim is None or not has_worked(transaction, call, claim, number):
+        # As for a task that does not exist.
         raise NotAllowed(call.caller.role, Permission.CREATE_TASKS, None)
     if said.fencing_token is None or said.run_id is None:
         raise TokenRequired
-    parent = task_rows.find(transaction, locked.task.parent)
-    claim = leases.lock(transaction, numbers=[parent.number])[parent.number]
+    parent = task_rows.find(transaction, number)
     token, run_id = said.fencing_token, said.run_id
     run = authorize_run(transaction, parent, claim, call, token=token, run_id=run_id)
     if isinstance(run, Refusal):

@@ -75,12 +75,16 @@ def enter_run(
 ) -> AuthorizedRun | OperationReply | LifesignError:
     """Return the run that a request shows, if it may write; else its first answer, or why not.
 
-    A refusal is returned, not raised: its event has to be committed. `is_end`: the write ends the run.
+    TaskNotFound if the caller has never had the task, whether the task exists or not. A refusal is returned,
+    not raised: its event has to be committed. `is_end`: the write ends the run.
     """
     require(call.caller, Permission.WORK_TASKS, call.caller.agent_id)
     shown = call.body_as(RunWrite)
     locked = lock_task(transaction, call)
     transaction, task = locked.transaction, locked.task
+    if not has_worked(transaction, call, locked.claim, task.number):
+        # Before anything else of the request is looked at, and without an event, which the caller could read.
+        raise TaskNotFound(task.task_id)
     _check_incarnation(call, locked)
     if isinstance(shown, FencedWrite):
         known = _known(transaction, call, task, shown)
@@ -94,6 +98,15 @@ def enter_run(
     return AuthorizedRun(
         transaction=transaction, task=task, claim=locked.claim, holders=locked.holders, run=run
     )
+
+
+def has_worked(transaction: Transaction, call: Call, claim: Claim, number: int) -> bool:
+    """Return whether the caller has or had this task, whose claim it is.
+
+    To others the task must look as if it did not exist.
+    """
+    holder = holder_of(call.caller)
+    return claim.holder == holder or task_runs.has_worked(transaction, holder, [number])
 
 
 def authorize_run(
