@@ -12,7 +12,10 @@ from lifesign.errors import LifesignError
 
 
 class InvalidDocument(LifesignError, ValueError):
-    """A peer's health document breaks the rules; `faults` says where and why, never empty."""
+    """A peer's health document breaks the rules.
+
+    `faults` lists each with place and reason, and is never empty.
+    """
 
     def __init__(self, faults: Sequence[Finding]) -> None:
         super().__init__("; ".join(str(fault) for fault in faults))
@@ -104,7 +107,7 @@ ACTION_PHRASES: Final[Mapping[str, str]] = MappingProxyType({
     "release_suspension": "end a suspension of verdicts",
     "erase": "erase agents",
 })  # fmt: skip
-"""Descriptions of permissions whose name is not a readable text."""
+"""Texts for permissions whose names are not readable."""
 
 
 class NotAllowed(LifesignError):
@@ -125,7 +128,7 @@ class FileFault:
     """A position in a file, and what was expected there."""
 
     line: int
-    """From 1."""
+    """Line number, from 1."""
     path: str
     """JSON pointer (RFC 6901) of the place; empty if the place is not a value, such as a stray bracket."""
     expected: str

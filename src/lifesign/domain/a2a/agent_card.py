@@ -42,7 +42,7 @@ CardFinding = Literal[
     InterfaceFinding,
     # the whole answer
     "too_large", "not_utf8", "byte_order_mark", "not_json", "too_deep", "not_a_card",
-    # who and what
+    # identity and content
     "name_missing", "description_missing", "version_missing", "provider_without_organization",
     "skills_missing", "skill_without_id", "capabilities_missing", "capabilities_is_a_list",
     # which generation
@@ -64,7 +64,7 @@ DATING_MEMBERS: Final[tuple[tuple[str, type, Generation], ...]] = (
     ("supportsAuthenticatedExtendedCard", bool, "0.2"),
     ("authentication", dict, "0.1"),
 )
-# Members that a generation has left behind; they are read all the same.
+# Members that newer generations no longer have; they are still read.
 REMOVED_MEMBERS: Final[Mapping[Generation | None, tuple[str, ...]]] = MappingProxyType({
     "1.0": ("url", "preferredTransport", "additionalInterfaces", "protocolVersion",
             "supportsAuthenticatedExtendedCard", "authentication"),
@@ -143,11 +143,11 @@ class AgentCard:
 
 
 class _NoNumber(ValueError):
-    """NaN or an infinity, which the parser would take."""
+    """NaN or an infinity, which the parser would accept."""
 
 
 def read_agent_card(raw: bytes | str) -> AgentCard:
-    """Read a card as it came over the wire; never raises, whatever came."""
+    """Read a card from its bytes. Never raises, whatever the bytes are."""
     findings: list[Finding] = []
     whole = LenientObject({}, (), findings)
     text = ""

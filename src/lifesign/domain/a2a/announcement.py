@@ -43,7 +43,7 @@ class HealthAnnouncement:
     path: str | None
     """Absolute path on the card's own origin; None if none was given that can be used."""
     url: str | None
-    """Absolute http(s) URL, only ever from a private key: it may lead to another origin."""
+    """Absolute http(s) URL, found only under a private key; it may name another origin."""
     schema_version: str | None
     source: Literal["extension", "private_key"]
     """`private_key` is a member that no specification defines.
@@ -105,8 +105,8 @@ def announce_health(
 
     A signature covers the card: sign the changed card again.
 
-    Raise InvalidValue if `path` leads off the card's origin, if only one of `registry` and `agent_id` is
-    given or one of them is invalid, or if the card, its `capabilities` or their `extensions` have a type that
+    Raise InvalidValue if `path` leaves the card's origin, if only one of `registry` and `agent_id` is given
+    or one of them is invalid, or if the card, its `capabilities` or their `extensions` have a type that
     cannot take the entry. Null counts as absent.
     """
     if not is_health_path(path):
@@ -142,7 +142,7 @@ def _announced_in_model(card: BaseModel, entry: Mapping[str, Any]) -> BaseModel:
     try:
         announced = type(capabilities).model_validate(members)
     except ValidationError:
-        # The SDK checks what is given to a model, but not what is assigned later.
+        # The SDK validates the arguments of a model's constructor, but not later assignments.
         raise InvalidValue("card.capabilities", None, "valid AgentCapabilities of the A2A SDK") from None
     return card.model_copy(update={"capabilities": announced})
 
@@ -210,7 +210,7 @@ def _is_announcement(extension: object) -> bool:
 
 
 def read_announcement(extensions: Sequence[tuple[int | str, Mapping[str, Any]]]) -> ReadAnnouncement:
-    """Read what the first of our entries announces; `extensions` are those of a card, with their index."""
+    """Read the first of our entries; `extensions` are those of a card, with their index."""
     ours = [(index, entry) for index, entry in extensions if _is_announcement(entry)]
     if not ours:
         return None, ()

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from lifesign.domain.parsing.lenient_json import LenientObject, shown
 
 MAX_INTERFACES: Final = 64
-"""Entries of each list that says where to call."""
+"""Entries that are read of each list of interfaces."""
 MAX_URL_CHARS: Final = 2048
 
 Generation = Literal["0.1", "0.2", "0.3", "1.0"]
@@ -29,7 +29,7 @@ InterfaceFinding = Literal[
 GENERATIONS: Final[Mapping[str, Generation]] = MappingProxyType(
     {"0.1": "0.1", "0.2": "0.2", "0.3": "0.3", "1.0": "1.0"}
 )
-# Spellings of the core bindings (4.4.6) in capitals, and what they mean.
+# Spellings of the core bindings (4.4.6) in capitals, with their standard names.
 BINDINGS: Final[Mapping[str, str]] = MappingProxyType({
     "JSONRPC":   "JSONRPC",
     "JSON-RPC":  "JSONRPC",
@@ -39,10 +39,10 @@ BINDINGS: Final[Mapping[str, str]] = MappingProxyType({
 })  # fmt: skip
 JSON_BINDINGS: Final = frozenset({"JSONRPC", "HTTP+JSON", None})
 """An interface that names no binding was JSON-RPC in all generations that did not have to."""
-# `a2aEndpoint` says of itself that it speaks A2A; the others are used only if nothing else can be called.
+# `a2aEndpoint` names A2A itself; the others are used only if no other interface can be called.
 A2A_URL_KEY: Final = "a2aEndpoint"
 PRIVATE_URL_KEYS: Final = (A2A_URL_KEY, "serviceUrl", "apiEndpoint", "endpoint", "endpoints", "interfaces")
-# Among named endpoints only these can mean A2A; statistics and documentation are not to be called.
+# Among named endpoints only these can mean A2A; others serve statistics or documentation.
 PRIVATE_URL_NAMES: Final = ("a2a", "jsonrpc", "rpc", "grpc", "rest", "url")
 
 _LOCAL_HOST: Final = re.compile(r"(?:.*\.)?localhost\.?|127(?:\.[0-9]{1,3}){3}|0\.0\.0\.0|::1?")
@@ -58,12 +58,12 @@ _URL_FAULTS: Final[Mapping[InterfaceFinding, str]] = MappingProxyType({
 
 @dataclass(frozen=True, slots=True)
 class AgentInterface:
-    """One place where the agent says that it can be called (4.4.6)."""
+    """One interface at which the agent can be called, by its own card (4.4.6)."""
 
     url: str
     """As sent; see `is_callable`."""
     binding: str | None
-    """`JSONRPC`, `GRPC`, `HTTP+JSON`, or another text as sent; None if the card does not say."""
+    """`JSONRPC`, `GRPC`, `HTTP+JSON`, or another text as sent; None if the card names no binding."""
     protocol_version: str | None
     """Version as sent, such as `0.3.0` or `1.0`; None if the card has none."""
     tenant: str | None = None
@@ -75,7 +75,7 @@ class AgentInterface:
 
 
 def read_interfaces(card: LenientObject, declared: str | None) -> tuple[AgentInterface, ...]:
-    """Return where a card says to call: 1.0's places, then those of 0.x, then private ones; none twice.
+    """Return the interfaces of a card without duplicates: 1.0's, then those of 0.x, then private ones.
 
     `declared` is the protocol version of the card as a whole, for interfaces that name none.
     """
@@ -109,7 +109,7 @@ def read_protocol_version(place: LenientObject) -> str | None:
 
 
 def askable(interfaces: Iterable[AgentInterface]) -> AgentInterface | None:
-    """Return the first interface that takes requests in JSON, else the first of a binding of its own.
+    """Return the first interface that accepts JSON requests, else the first one with a binding of its own.
 
     None if there is none: gRPC needs a client that was made for it.
     """
@@ -125,7 +125,7 @@ def major_minor(version: str | None) -> str | None:
 
 
 def private_urls(members: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield every text that stands for a URL outside the specification, after the way to it."""
+    """Yield each text that may be a URL outside the specification, after its path in the card."""
     for key in PRIVATE_URL_KEYS:
         value = members.get(key)
         if isinstance(value, str):

@@ -1,7 +1,7 @@
-"""Spellings of a message, and the order in which they are tried.
+"""Variants of a message, and the order in which they are tried.
 
-Three generations of A2A call the same operation by three names, and spell a message in as many ways. An
-agent's card should name the accepted ones; many cards name none, or others than the agent accepts. Section
+Three generations of A2A name the same operation differently, and encode a message differently. An agent's
+card should name the accepted variants; many cards name none, or others than the agent accepts. Section
 numbers without a source are those of the A2A 1.0 specification.
 """
 
@@ -22,7 +22,7 @@ _REST_BASE: Final = "/v1"
 
 @dataclass(frozen=True, slots=True)
 class A2aVariant:
-    """One way to write the same message."""
+    """One encoding of the same message."""
 
     name: str
     """The operation as this spelling calls it."""
@@ -33,7 +33,7 @@ class A2aVariant:
     path: str = ""
     """Goes behind the interface's URL (HTTP+JSON); empty for JSON-RPC, which names the operation inside."""
     takes_tenant: bool = False
-    """Whether it can say which tenant is meant (4.4.6)."""
+    """Whether the variant can name the tenant (4.4.6)."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -42,7 +42,7 @@ class A2aVariant:
 
     @property
     def is_rpc(self) -> bool:
-        """Whether it is JSON-RPC."""
+        """Whether the variant is JSON-RPC."""
         return not self.path
 
 
@@ -56,7 +56,7 @@ def _message_0_3(text: str, message_id: str) -> dict[str, Any]:
 
 
 def _rest_message_0_3(text: str, message_id: str) -> dict[str, Any]:
-    """As 0.3's protocol buffers have it, and the Python SDK takes it."""
+    """The form of 0.3's protocol buffers, as the Python SDK accepts it."""
     return {"message": {"messageId": message_id, "role": "ROLE_USER", "content": [{"text": text}]}}
 
 
@@ -88,7 +88,7 @@ _REST: Final[Mapping[str | None, tuple[A2aVariant, ...]]] = MappingProxyType({
 
 
 def variants_of(binding: str | None, protocol_version: str | None) -> tuple[A2aVariant, ...]:
-    """Return the spellings for an interface, the most likely first.
+    """Return the variants for an interface, the most likely first.
 
     An interface without a binding, or with an unknown one, is treated as JSON-RPC. A version newer than all
     known ones is treated as the newest.
@@ -101,14 +101,14 @@ def variants_of(binding: str | None, protocol_version: str | None) -> tuple[A2aV
 
 
 def place_of(spelling: A2aVariant, url: str, tenant: str | None = None) -> str:
-    """Return where an interface at `url` takes a message in this spelling."""
+    """Return the URL to which this variant sends a message, for an interface at `url`."""
     if spelling.is_rpc:
         return url
     base, mark, query = url.partition("?")
     base = base.rstrip("/")
     path = spelling.path
     if path.startswith(_REST_BASE) and base.endswith(_REST_BASE):
-        # Some cards name the base of the operations, some the root below which it lies.
+        # Some cards name the base URL of the operations, others the root above it.
         path = path.removeprefix(_REST_BASE)
     if tenant and spelling.takes_tenant:
         path = f"/{quote(tenant, safe='')}{path}"

@@ -10,13 +10,13 @@ from enum import StrEnum
 from typing import Any
 
 KEY_ACTOR_PREFIX = "key:"
-"""Begins the name by which a key without an agent acts and holds leases."""
+"""Prefix of the name under which a key without an agent acts and holds leases."""
 MEMBERS_OF_ACTORS = ("holder", "writer")
 """Members of an event's payload that contain actors."""
 
 
 class OwnActor(StrEnum):
-    """A part of the registry that acts without being asked by a key: the closed list."""
+    """A part of the registry that acts on its own, without a key. This list is complete."""
 
     ARCHIVIST = "archivist"
     """Moves events that have grown old into files."""
@@ -25,7 +25,7 @@ class OwnActor(StrEnum):
     COURIER = "courier"
     """Gives up a webhook."""
     MONITOR = "monitor"
-    """The sweep, and judgement of what probes saw."""
+    """The sweep, and the assessment of probe results."""
     SERVER = "server"
     """Creates the first admin key, continues abandoned imports, finds proofs of opt-outs."""
 
@@ -41,7 +41,10 @@ def is_reserved(name: str) -> bool:
 
 
 def key_behind(name: str) -> str | None:
-    """Return the name by which a key acts, without what its workers call themselves; None: no key does."""
+    """Return the name under which a key acts, without the suffix of its workers.
+
+    None if the actor is no key.
+    """
     return name.partition("/")[0] if name.startswith(KEY_ACTOR_PREFIX) else None
 
 
@@ -57,11 +60,11 @@ def spoken_in(words: str, names: Mapping[str, str]) -> str:
 
 
 def keys_in_words(words: str) -> set[str]:
-    """Return the names by which the keys act that are named in words."""
+    """Return the names of acting keys that appear in a text."""
     return set(_KEY_IN_WORDS.findall(words))
 
 
 def keys_acting(actor: str, payload: Mapping[str, Any]) -> set[str]:
-    """Return the names by which the keys act that did an event, or hold or wrote in it."""
+    """Return the names of the keys that caused an event, or that hold or wrote a resource in it."""
     named = (actor, *(payload.get(member) for member in MEMBERS_OF_ACTORS))
     return {key for name in named if isinstance(name, str) and (key := key_behind(name)) is not None}

@@ -28,9 +28,9 @@ class Role(StrEnum):
     """Purpose of a key."""
 
     ENROLL = "enroll"
-    """Adds agents, and takes over none."""
+    """May register new agents, but not replace existing ones."""
     AGENT = "agent"
-    """One agent's own."""
+    """Key of a single agent."""
     READER = "reader"
     PROBER = "prober"
     COORDINATOR = "coordinator"
@@ -48,7 +48,7 @@ class Permission(StrEnum):
     DRAIN = "drain"
     DEREGISTER = "deregister"
     UPDATE = "update"
-    """Change what a record says of its agent."""
+    """Change the record of an agent."""
     LEASE = "lease"
     """Acquire and renew, as the holder."""
     RELEASE_LEASE = "release_lease"
@@ -59,15 +59,15 @@ class Permission(StrEnum):
     READ_EVENTS = "read_events"
     READ_LEASES = "read_leases"
     READ_MONITOR = "read_monitor"
-    """Whether the registry trusts its own eyes."""
+    """Read the state of the monitor."""
     REPORT_OBSERVATIONS = "report_observations"
     LEASE_SHARDS = "lease_shards"
     READ_TARGETS = "read_targets"
     """Read targets and their results."""
     IMPORT_TARGETS = "import_targets"
-    """Say what a directory lists."""
+    """Import the entries of a directory."""
     CONFIRM_DIRECTORY = "confirm_directory"
-    """Let go what left a directory that has shrunk by more than half."""
+    """Retire the targets that left a directory after it lost more than half of them."""
     MANAGE_OPT_OUTS = "manage_opt_outs"
     """Let an owner prove that an origin must not be probed."""
     SEND_COMMAND = "send_command"
@@ -75,7 +75,7 @@ class Permission(StrEnum):
     RECHECK = "recheck"
     """Have a target probed out of turn."""
     CREATE_TASKS = "create_or_steer_tasks"
-    """And say how they go on that wait for people."""
+    """Create tasks, and decide how tasks that wait for people continue."""
     READ_TASKS = "read_tasks"
     WORK_TASKS = "work_tasks"
     """Claim, report on and end tasks."""
@@ -190,11 +190,11 @@ class StoredKey:
     expires_at_s: float | None = None
     """Time from which the key is refused; None: never. After a rotation, the end of the overlap."""
     revoked_at_s: float | None = None
-    """Time since which the key is refused. A revocation applies at once, whatever the clock."""
+    """Time from which the key is refused. A revocation applies at once, whatever the clock says."""
     max_workers: int | None = None
     """Workers that may probe with it at a time; None: the default."""
     is_suspended: bool = False
-    """Whether an operator may confirm it although it is revoked: a restore did not know its state."""
+    """Whether a restore suspended the key because its state was unknown; an operator may confirm it."""
 
 
 def may(principal: Principal, action: Permission, agent_id: str | None = None) -> bool:
@@ -219,7 +219,7 @@ def may_at_all(principal: Principal, action: Permission) -> bool:
 
 
 def require(principal: Principal, action: Permission, agent_id: str | None = None) -> None:
-    """Raise NotAllowed unless `may` says yes."""
+    """Raise NotAllowed unless `may` returns True."""
     if not may(principal, action, agent_id):
         raise NotAllowed(principal.role, action, agent_id)
 
@@ -234,7 +234,7 @@ def permission_hint(action: Permission) -> str:
 
 
 def _extent(principal: Principal, action: Permission) -> Extent | None:
-    """Return the extent of a caller's permission, including what a coordinator may do as an agent."""
+    """Return the records that a permission covers for a caller, a coordinator also as an agent."""
     extent = PERMISSIONS.get((principal.role, action))
     if extent is None and principal.role is Role.COORDINATOR:
         return PERMISSIONS.get((Role.AGENT, action))
@@ -257,7 +257,7 @@ def looks_like_key(text: str) -> bool:
 
 
 def digest_of(key: str) -> bytes:
-    """Return what is stored instead of a key: SHA-256, 32 bytes."""
+    """Return the stored form of a key: its SHA-256, 32 bytes."""
     return sha256(key.encode()).digest()
 
 
@@ -281,7 +281,7 @@ def is_current(stored: StoredKey, now_s: float) -> bool:
 
 
 def with_earlier_end(stored: StoredKey, other: StoredKey) -> StoredKey:
-    """Return a stored key that ends no later than the same key as it is known elsewhere."""
+    """Return a stored key that expires no later than another copy of the same key."""
     revoked = [key for key in (stored, other) if key.revoked_at_s is not None]
     return replace(
         stored,

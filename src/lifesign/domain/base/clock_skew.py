@@ -21,10 +21,10 @@ def lies_ahead(at_s: float, now_s: float) -> bool:
 
 
 def not_before(at_s: float, last_s: float | None, now_s: float | None = None) -> float:
-    """Return the time, or the last one if that is later; None: there was none.
+    """Return the time, or the previous time if that is later; None: there is no previous time.
 
-    A last one that lies far ahead of now (of `at_s` without `now_s`) was written before a clock was set back,
-    and does not count.
+    A previous time far ahead of now (of `at_s` without `now_s`) was written before a clock was set back, and
+    does not count.
     """
     if last_s is None or lies_ahead(last_s, at_s if now_s is None else now_s):
         return at_s

@@ -13,5 +13,5 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def fast_dataclass(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
-    """Make a class what `dataclass(frozen=True, slots=True)` makes it, but for what forbids changes."""
+    """Make a class like `dataclass(frozen=True, slots=True)`, without the code that prevents assignments."""
     return dataclass(slots=True, kw_only=kw_only, unsafe_hash=True)

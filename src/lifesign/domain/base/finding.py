@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class Finding:
     """One named observation about a document or a card, with its place.
 
-    Whether a finding refuses the whole (a fault) or only deserves a mention is said by
-    the reader that returns it, not here.
+    The reader that returns a finding decides whether it refuses the whole document (a fault) or is only
+    reported.
     """
 
     name: str
@@ -27,5 +27,5 @@ class Finding:
 
 
 def json_pointer(*parts: str | int) -> str:
-    """Return the JSON pointer (RFC 6901) that leads through `parts` from the root."""
+    """Return the JSON pointer (RFC 6901) for a path of `parts` from the root."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)

@@ -20,15 +20,15 @@ TOLERANCE_RATIO = 0.01
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """How often one caller may ask; InvalidValue for what would allow nothing.
+    """Rate limit of one caller; InvalidValue if it would allow nothing.
 
     Within any span of t seconds at most `burst + per_second * t` requests pass.
     """
 
     per_second: float
-    """On average, above 0."""
+    """Average rate, above 0."""
     burst: int
-    """At once, from 1."""
+    """Size of a burst, from 1."""
     spacing_s: float = field(init=False, repr=False, compare=False)
     """Time between two requests of a caller at a constant rate."""
     lead_s: float = field(init=False, repr=False, compare=False)
@@ -44,7 +44,9 @@ class RateLimit:
 
 
 def ask(limit: RateLimit, theoretical_arrival_s: float, now_s: float) -> tuple[float, float]:
-    """Count one request; return the new theoretical arrival, and the seconds to wait, 0 if it is allowed.
+    """Count one request.
+
+    Return the new theoretical arrival, and the seconds to wait (0 if the request is allowed).
 
     A new caller may have any theoretical arrival that is not in the future. A refused request does not count.
     After a clock was set back, no caller waits longer than a full burst takes.
@@ -89,7 +91,7 @@ class RateLimiter:
             raise InvalidValue("max_callers", max_callers, "1 or more")
         self.limit = limit
         self.max_callers = max_callers
-        # The one who asked longest ago comes first.
+        # The caller with the oldest request comes first.
         self._theoretical_arrivals_s: OrderedDict[str | bytes, float] = OrderedDict()
 
     def __len__(self) -> int:

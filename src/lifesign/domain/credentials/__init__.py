@@ -1,1 +1,1 @@
-"""Rules for the credentials of targets: which request carries which one, and what must never be shown."""
+"""Rules for credentials of targets: the requests that carry them, and the removal of secrets from texts."""

@@ -30,7 +30,7 @@ class FaultEnd(StrEnum):
 
     WORKS = "works"
     NOT_REPORTED = "not_reported"
-    """No living worker of the key has the credential any more, or knows how it stands."""
+    """No living worker of the key has the credential any more, or knows its state."""
 
 
 @fast_dataclass(kw_only=True)
@@ -42,7 +42,7 @@ class CredentialReport:
     origin: str
     path: str
     state: CredentialState | None
-    """None: the worker does not know."""
+    """None: the worker does not know the state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class WatchedCredential:
     """The fault."""
     since_s: float
     seen_at_s: float
-    """Last time at which a worker knew how it stands."""
+    """Last time at which a worker knew the state."""
     ended_at_s: float | None = None
     """End of the fault; None: it lasts."""
 
@@ -68,7 +68,7 @@ class CredentialChange:
 
     credential: WatchedCredential
     end: FaultEnd | None = None
-    """None: it began."""
+    """None: the fault began."""
 
 
 def credentials_after(
@@ -130,7 +130,7 @@ def _after_end(
 
 
 def _is_recent(at_s: float, now_s: float) -> bool:
-    """Return whether a moment is not long ago; one that lies ahead is from before the clock was set back."""
+    """Return whether a time is recent. A time in the future was written before the clock was set back."""
     return 0 <= now_s - at_s < QUIET_SECONDS
 
 

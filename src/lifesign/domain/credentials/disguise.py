@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Final
 
 MAX_LEVELS: Final = 3
-"""So many escapes may be within each other, such as JSON in a JSON string in a URL."""
+"""Maximum number of nested escapes, such as JSON in a JSON string in a URL."""
 MIN_FOUND_BYTES: Final = 6
 """A shorter text, which is left of a secret that looks like escapes itself, would be found everywhere."""
 
@@ -27,9 +27,9 @@ Span = tuple[int, int]
 
 
 def needles_of(forms: Iterable[bytes]) -> frozenset[bytes]:
-    """Return what to search for in decoded bytes, given the plain forms of a secret.
+    """Return the texts to search for in decoded bytes, from the plain forms of a secret.
 
-    A secret may look as if it were escaped: it is decoded with all that is around it.
+    A secret may itself look escaped: it is then decoded together with its context.
     """
     found: set[bytes] = set()
     for form in forms:
@@ -63,10 +63,10 @@ def find_disguised(data: bytes, needles: Collection[bytes], digits: Collection[b
 
 
 def _is_disguised(data: bytes, needles: Collection[bytes], digits: Collection[bytes]) -> bool:
-    """Return whether anything would be found; most answers contain nothing, and this is fast."""
+    """Return whether there is anything to decode. Most answers contain nothing, and this test is fast."""
     for _ in range(MAX_LEVELS):
         decoded = _decoded(data)
-        # A generator would take twice the time, and each probe comes here several times.
+        # A generator would take twice the time, and each probe calls this function several times.
         if any(map(decoded.__contains__, needles)) or any(map(decoded.lower().__contains__, digits)):
             return True
         if decoded == data:
@@ -83,7 +83,7 @@ def _decoded(given: bytes) -> bytes:
 
 
 class _Decoded:
-    """Bytes of which one level of escapes is decoded, and where each byte came from."""
+    """Bytes with one level of escapes decoded, and the origin of each byte."""
 
     def __init__(self, given: bytes) -> None:
         parts: list[bytes] = []
@@ -108,7 +108,7 @@ class _Decoded:
         self._origins.append(origin)
 
     def origin(self, span: Span) -> Span:
-        """Return where a part of `data` came from."""
+        """Return the position of a part of `data` in the original bytes."""
         begin, end = span
         last = bisect_right(self._places, begin) - 1
         first = bisect_left(self._places, end)
@@ -121,7 +121,7 @@ class _Decoded:
 
 
 def _value(escape: bytes) -> bytes:
-    """Return what an escape stands for; nothing for white space."""
+    """Return the decoded value of an escape; nothing for white space."""
     if escape[:1] in _SPACE or escape in _DROPPED:
         return b""
     digits = escape[-2:]

@@ -28,7 +28,7 @@ def missing_credentials(
     others: Mapping[str, Sequence[OtherCredential]],
     limit: int = MAX_MISSING,
 ) -> list[OtherCredential]:
-    """Return the credentials of other probers for places for which a prober has none; each place once.
+    """Return the places for which other probers have a credential and this prober has none, each once.
 
     `others` has them by prober key. The keys take turns, so that one key with many places does not push out
     those of the others.

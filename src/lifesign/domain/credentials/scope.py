@@ -19,13 +19,13 @@ ORIGIN_PATTERN: Final = r"^https?://[A-Za-z0-9._:\[\]-]{1,270}$"
 MAX_DECODINGS: Final = 3
 """A path that is percent-encoded more often is in no scope: servers may decode it again."""
 _ODD_CHARACTERS: Final = frozenset("\\;%\ufffd\uff0e\uff0f")
-"""Servers read a path with these in different ways; U+FFFD stands for bytes that are not UTF-8."""
+"""Servers interpret a path with these characters differently; U+FFFD stands for bytes that are not UTF-8."""
 REJECTED: Final = frozenset({401, 403})
 """Statuses with which a server refuses a credential, or asks for one."""
 
 
 class Purpose(StrEnum):
-    """What a request of a probe asks for."""
+    """The document or action that a request of a probe is for."""
 
     INTERFACE = "interface"
     """The interface of an agent or an MCP server."""
@@ -61,7 +61,7 @@ SENDING: Final[Mapping[Purpose, Sending]] = MappingProxyType({
 
 @fast_dataclass(kw_only=True)
 class CredentialScope:
-    """Where a credential may be sent."""
+    """The URLs to which a credential may be sent."""
 
     name: str
     origin: str
@@ -78,7 +78,7 @@ class CredentialScope:
         """Return whether the credential may be sent to a URL.
 
         A path with dot segments, an encoded slash or a parameter of a segment is covered by the whole origin
-        only: servers differ in the path that they read there.
+        only: servers resolve such paths differently.
         """
         if not is_on_origin_of(url, self.origin):
             return False
@@ -96,7 +96,7 @@ def scope_for(scopes: Iterable[CredentialScope], url: str) -> CredentialScope | 
 
 
 class ScopeIndex:
-    """Scopes by their hosts: a definition has up to 100, and each probe asks for several URLs."""
+    """Scopes by host: a definition has up to 100 of them, and each probe needs the scopes of several URLs."""
 
     def __init__(self, scopes: Iterable[CredentialScope]) -> None:
         self._by_host: dict[str | None, list[CredentialScope]] = {}
@@ -104,7 +104,7 @@ class ScopeIndex:
             self._by_host.setdefault(urlsplit(scope.origin).hostname, []).append(scope)
 
     def find(self, url: str) -> CredentialScope | None:
-        """Return what `scope_for` returns for all scopes."""
+        """Return the result of `scope_for` for all scopes."""
         scopes = self._by_host.get(urlsplit(url).hostname)
         return None if scopes is None else scope_for(scopes, url)
 

@@ -22,7 +22,7 @@ _TOO_OPEN: Final = stat.S_IWGRP | stat.S_IWOTH | stat.S_IROTH
 
 
 def secret_fault(text: str) -> str | None:
-    """Return what a secret must be that this text is not; None if the text is accepted."""
+    """Return the rule for secrets that this text breaks; None if the text is accepted."""
     if "\n" in text or "\r" in text:
         return "a secret of one line"
     if not _PRINTABLE.fullmatch(text):
@@ -47,7 +47,7 @@ class Scrubber:
 
     It finds a secret as it is, in base64 and base64url at each of the three alignments, and in hexadecimal;
     each of them also wrapped into lines, and with any characters escaped as in a URL or in JSON, up to three
-    times. What replaces a secret is never longer.
+    times. The replacement of a secret is never longer than the secret.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
@@ -121,7 +121,7 @@ def _without(data: bytes, spans: Iterable[tuple[int, int]]) -> bytes:
 
 
 def _base64_forms(secret: bytes) -> Iterable[bytes]:
-    """Yield the characters of base64 that a secret alone decides, at each of the three alignments."""
+    """Yield the base64 characters that depend on the secret only, at each of the three alignments."""
     for offset in range(3):
         first = -(-offset * 8 // 6)
         last = (offset + len(secret)) * 8 // 6

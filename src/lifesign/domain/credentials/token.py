@@ -13,11 +13,11 @@ from lifesign.domain.credentials.secret import MIN_SECRET_CHARS
 DEFAULT_LIFETIME_S: Final = 300.0
 """Lifetime of a token whose answer has no `expires_in`."""
 MIN_LIFETIME_S: Final = 10.0
-"""A token is used at least so long: a token endpoint must not be asked before each probe."""
+"""Minimum time for which a token is used, so that a token endpoint is not called before each probe."""
 MAX_LIFETIME_S: Final = 86_400.0
-"""A token is requested again after a day, whatever its answer says."""
+"""A token is requested again after a day, whatever lifetime its answer states."""
 EARLY_RATIO: Final = 0.1
-"""Share of its lifetime before whose end a token is renewed, so that none expires on the way."""
+"""Share of its lifetime by which a token is renewed early, so that none expires in transit."""
 MAX_EARLY_S: Final = 60.0
 MAX_TOKEN_CHARS: Final = 8192
 MAX_LIFETIME_DIGITS: Final = 12
@@ -38,7 +38,7 @@ class TokenFaultKind(StrEnum):
     NO_ANSWER = "no_answer"
     """The token endpoint gave no whole answer, or redirected."""
     REFUSED = "refused"
-    """It answered with another status than 200."""
+    """The token endpoint answered with another status than 200."""
     NOT_JSON = "not_json"
     """The answer is no JSON object: a page for people, for example."""
     TOKEN_TYPE = "token_type"  # noqa: S105 - a kind of fault
@@ -59,7 +59,7 @@ class TokenFault:
     reason: str
     """For people."""
     retry_after_s: float | None = None
-    """Wait that the token endpoint asked for."""
+    """Wait that the token endpoint requested."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.reason}"
@@ -88,7 +88,7 @@ def form_body(fields: Mapping[str, str]) -> bytes:
 
 
 def basic_client(client_id: str, secret: str) -> str:
-    """Return the header value with which a client proves who it is (RFC 6749 2.3.1).
+    """Return the header value that identifies a client (RFC 6749 2.3.1).
 
     Each part is form-encoded, with %20 for a space: some servers do not read a plus as one.
     """

@@ -7,14 +7,14 @@ from typing import Final
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 
 MAX_PLACES: Final = 1_000
-"""Places of one credential that are remembered with a fault."""
+"""Number of places for which a fault of one credential is remembered."""
 MIN_KEPT_SECONDS: Final = 900.0
 KEPT_INTERVALS: Final = 3
 """An answer counts for this many intervals of the crawl."""
 
 
 class CredentialState(StrEnum):
-    """How a prober's credential stands. The faults are named like the result classes of a layer."""
+    """State of a prober's credential. The faults have the names of the result classes of a layer."""
 
     WORKS = "works"
     CREDENTIALS_REJECTED = "credentials_rejected"
@@ -31,10 +31,10 @@ class _Fault:
 
 
 class CredentialUse:
-    """What is known of one credential.
+    """The known state of one credential at the places of its targets.
 
-    One target may accept a credential that another one refuses. So the credential works once every place
-    that refused it has accepted it, or was not asked for three intervals.
+    One target may accept a credential that another one refuses. So the credential works again once every
+    place that refused it has accepted it, or was not probed for three intervals.
     """
 
     def __init__(self, clock: Callable[[], float], interval_s: float) -> None:
@@ -42,7 +42,7 @@ class CredentialUse:
         self._clock = clock
         self._kept_s = max(MIN_KEPT_SECONDS, KEPT_INTERVALS * interval_s)
         self._faults: dict[str, _Fault] = {}
-        """By URL, the latest last."""
+        """By URL, the newest last."""
         self._worked_at_s: float | None = None
 
     def note(self, url: str, state: CredentialState) -> None:

@@ -27,7 +27,7 @@ from lifesign.domain.models.base import Name, TaskId
 
 
 class AgentLifecycle(Payload):
-    """A status changed: the object of RFC-0016 2.3, and what a replay needs beside it."""
+    """A change of status: the object of RFC-0016 2.3, and the members that a replay also needs."""
 
     type: Literal["agent.lifecycle"] = "agent.lifecycle"
     agent_id: AgentId
@@ -42,7 +42,7 @@ class AgentLifecycle(Payload):
     """Version after the change; 1 in a new incarnation."""
     role_id: RoleId | None = None
     explanation: Annotated[str, Field(max_length=MAX_EXPLANATION_CHARACTERS)]
-    """The reason in words."""
+    """The reason as a text."""
     maintenance_until: Moment | None = None
     """End of a maintenance that continues after a new registration; absent without one."""
     override_status: Status | None = None
@@ -51,7 +51,10 @@ class AgentLifecycle(Payload):
 
 
 class AgentUpdated(Payload):
-    """A record was changed; which members, not what they say: metadata is the agent's own affair."""
+    """A record was changed.
+
+    The event names the members without their values: metadata belong to the agent.
+    """
 
     agent_id: AgentId
     incarnation: Positive
@@ -77,7 +80,7 @@ class DriftWarning(Payload):
 
 
 class TasksMismatch(Payload):
-    """The tasks that an agent names are not those that are leased to it."""
+    """The agent reported other tasks than those that it has leased."""
 
     agent_id: AgentId
     without_lease: Annotated[list[TaskId], Field(max_length=MAX_TASKS)]
@@ -85,7 +88,7 @@ class TasksMismatch(Payload):
 
 
 class DrainWarning(Payload):
-    """An agent's time to drain is over, and it still holds leases."""
+    """The drain timeout of an agent is over, and it still holds leases."""
 
     agent_id: AgentId
     leases_held: Positive
@@ -184,7 +187,7 @@ class TargetInterfaceChanged(Payload):
 
 
 class AgentErased(Payload):
-    """An agent's record is gone, and the payloads of its events gave way to their hashes."""
+    """An agent's record was deleted, and the payloads of its events were replaced by their hashes."""
 
     agent_id: AgentId
     events: Number

@@ -47,7 +47,7 @@ GENESIS = Checkpoint(0, GENESIS_HASH)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One fact in its place in the log, with the members that travel. Made by `chain` or `read_event`."""
+    """One fact with its position in the log and its public members. Created by `chain` or `read_event`."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -71,7 +71,7 @@ class Event:
 
     @property
     def is_erased(self) -> bool:
-        """Whether the payload gave way to its hash."""
+        """Whether the payload was replaced by its hash."""
         return _erased_hash(self.payload) is not None
 
     def members(self) -> dict[str, Any]:
@@ -92,14 +92,14 @@ _EVENT = TypeAdapter(Event)
 def canonical(value: Any) -> bytes:
     """Return JSON as RFC 8785 writes it, the same for equal values on every machine.
 
-    ValueError for what JSON numbers and texts cannot hold: integers from 2^53, NaN, half a surrogate pair.
+    Raises ValueError for values without such a form: integers from 2^53, NaN, half a surrogate pair.
     """
     # Ten times as fast, and an event is hashed twice.
     return to_json(_in_order(value)) if _is_plain(value) else rfc8785.dumps(value)
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether encoders write it as RFC 8785 does once it is sorted: no fractions, ASCII names."""
+    """Return whether ordinary encoders write the sorted value as RFC 8785 does: no fractions, ASCII names."""
     if isinstance(value, str) or value is None:
         return True
     if isinstance(value, int):
@@ -129,7 +129,10 @@ def written_time(at: datetime) -> str:
 
 @lru_cache(maxsize=16)
 def time_text(at_s: float) -> str:
-    """As `written_time`, from seconds since the epoch; all that one transaction writes has a few times."""
+    """Return the same as `written_time`, from seconds since the epoch.
+
+    One transaction uses only a few times.
+    """
     return written_time(moment(at_s))
 
 
@@ -139,7 +142,9 @@ def payload_hash(payload: Mapping[str, Any]) -> str:
 
 
 def chain(after: Checkpoint, event_id: str, draft: EventDraft, created_at_s: float) -> Event:
-    """Give a draft its place behind `after`; the next one goes behind the `checkpoint` of what is returned.
+    """Append a draft to the chain after `after`.
+
+    For the next event, pass the `checkpoint` of the returned one.
 
     `created_at_s` is in seconds since the epoch, by the database's clock.
     """
@@ -158,7 +163,10 @@ def chain(after: Checkpoint, event_id: str, draft: EventDraft, created_at_s: flo
 
 
 def link(after: Checkpoint, event: Event) -> Checkpoint:
-    """Return where the chain stands after this event; BrokenChain if it does not follow, or was changed."""
+    """Return the checkpoint after this event.
+
+    BrokenChain if the event does not follow `after`, or was changed.
+    """
     expected = after.sequence + 1
     if event.sequence != expected:
         raise BrokenChain(expected, f"expected sequence {expected}; got {event.sequence}")
@@ -174,7 +182,10 @@ def link(after: Checkpoint, event: Event) -> Checkpoint:
 
 
 def link_stored(after: Checkpoint, event: Event, agent_id: str | None) -> Checkpoint:
-    """As `link`; BrokenChain too if it is stored as another agent's than it names, which no hash covers."""
+    """Do the same as `link`.
+
+    Also raise BrokenChain if the event is stored under another agent than it names.
+    """
     checkpoint = link(after, event)
     if agent_id != agent_of(event):
         raise BrokenChain(event.sequence, "it is stored under another agent_id than its payload has")
@@ -182,7 +193,7 @@ def link_stored(after: Checkpoint, event: Event, agent_id: str | None) -> Checkp
 
 
 def erased(event: Event) -> Event:
-    """Return the event with its payload's hash in place of the payload; its own hash stays true."""
+    """Return the event with its payload replaced by the payload's hash; the event's own hash stays valid."""
     return replace(event, payload={"erased": payload_hash(event.payload)})
 
 
@@ -194,9 +205,9 @@ def agent_of(event: Event) -> str | None:
 
 
 def read_event(members: object) -> Event:
-    """Read what travelled as JSON; InvalidEvent unless it is just as we would have written it.
+    """Read an event from JSON; InvalidEvent unless it has exactly the form in which this module writes it.
 
-    Whether it is in its place in the chain is for `link` to say.
+    `link` checks its position in the chain.
     """
     try:
         event = _EVENT.validate_python(members)
@@ -215,7 +226,7 @@ def payload_of(event: Event) -> Payload:
         payload = model.model_validate(event.payload)
     except ValidationError as error:
         raise InvalidEvent(event.sequence, f"payload of {event.type}: {_first_fault(error)}") from error
-    # A time in another zone or a null for what is absent mean the same and hash otherwise.
+    # A time in another zone, or a null for an absent member, has the same meaning but another hash.
     if payload.members() != event.payload:
         raise InvalidEvent(event.sequence, f"payload of {event.type}: not as the registry writes it")
     return payload

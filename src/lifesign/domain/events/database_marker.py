@@ -1,7 +1,7 @@
-"""The marker of a database: what a server keeps outside of it, to recognise the database at the next start.
+"""The marker of a database: facts that a server stores outside of it, to recognise it at the next start.
 
-A marker is always a lower bound. It is written after the commits that it names, so the database it belongs to
-has that event, or a later one, whatever happened in between.
+A marker is always a lower bound. It is written after the commits that it names, so its database contains that
+event, or a later one, whatever happened in between.
 """
 
 from dataclasses import dataclass
@@ -27,15 +27,15 @@ class DatabaseState:
     """State of a database, read after the marker that it is compared with."""
 
     installation_id: str | None
-    """None until a server with markers has started on it."""
+    """None until a server with markers was started on the database."""
     epoch: int
     head: Checkpoint
     has_marked_event: bool
-    """Whether the log leads over the marker's event: it is there with the same hash, or archived since."""
+    """Whether the log contains the marker's event with the same hash, or has archived it since."""
 
 
 class Mismatch(StrEnum):
-    """Why a database does not fit its marker; the texts give callers no other facts."""
+    """Reason why a database does not match its marker. The texts give callers no other facts."""
 
     EMPTY = "the database is empty"
     """Or absent."""
@@ -47,10 +47,10 @@ class Mismatch(StrEnum):
 
 
 def mismatch(marker: DatabaseMarker, state: DatabaseState) -> Mismatch | None:
-    """Return why the database is not the marker's; None if it is.
+    """Return why the database is not the one of the marker; None if it is.
 
-    A higher epoch is accepted whatever the log says: only a restore and an adoption raise it, and both put
-    all new fencing tokens above all old ones.
+    A higher epoch is accepted whatever the log contains: only a restore and an adoption raise it, and both
+    make all new fencing tokens higher than all old ones.
     """
     if state.installation_id != marker.installation_id:
         return Mismatch.FOREIGN

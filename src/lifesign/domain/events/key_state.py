@@ -1,4 +1,4 @@
-"""Key states: what the event log says of a key, to be compared with what the store says."""
+"""Key states: the state of a key by the event log, for comparison with the stored key."""
 
 from dataclasses import dataclass, replace
 
@@ -26,7 +26,7 @@ class KeyState:
 
 
 def state_of(key: StoredKey) -> KeyState:
-    """Return what the store says of a key."""
+    """Return the state of a stored key."""
     return KeyState(
         key_id=key.key_id,
         role=key.role.value,
@@ -42,7 +42,7 @@ def after_event(before: KeyState | None, event_type: EventType, payload: KeyChan
     """Return the state of a key after an event about it.
 
     If a key was manipulated in the database and then rotated or revoked, the event contains the manipulated
-    values: the earlier values stay, and the lifetime never grows.
+    values. The earlier values stay, and the lifetime never grows.
     """
     is_revoked = event_type in {EventType.KEY_REVOKED, EventType.KEY_SUSPENDED}
     expires_at_s = None if payload.expires_at is None else payload.expires_at.timestamp()

@@ -83,7 +83,7 @@ class FencedWriteRejected(Payload):
 
 
 class StateWritten(Payload):
-    """The holder of a resource wrote its state; what it wrote is not told here."""
+    """The holder of a resource wrote its state; the event does not contain the state."""
 
     resource: Resource
     holder: Label

@@ -12,7 +12,7 @@ from lifesign.domain.lifecycle.mass_exit import MonitorChange, MonitorState, Tra
 
 
 class MonitorStateChanged(Payload):
-    """Verdicts by silence are suspended on one track, or believed again; the event's type says which."""
+    """Verdicts by silence were suspended or resumed on one track; the type of the event says which."""
 
     track: Track
     previous: MonitorState
@@ -36,7 +36,7 @@ class MonitorDowntime(Payload):
 
 
 class LostEvidenceChanged(Payload):
-    """Living agents of which nothing is known, through a fault of the monitoring; all 0 when it is over."""
+    """Living agents without current evidence because the monitoring failed; all 0 when this is over."""
 
     agents: Number
     no_prober: Number
@@ -50,7 +50,7 @@ class LostEvidenceChanged(Payload):
 
 
 class ProberFailures(Payload):
-    """How many results of a prober's key about living agents were failures, in one period."""
+    """Number of failures among a prober key's results about living agents in one period."""
 
     key_id: OwnId
     results: Number
@@ -59,7 +59,7 @@ class ProberFailures(Payload):
 
 
 class CredentialFaultChanged(Payload):
-    """A fault of a prober's credential that began or ended; the event's type says which."""
+    """A fault of a prober's credential began or ended; the type of the event says which."""
 
     key_id: OwnId
     """Id of the prober's key."""
@@ -78,9 +78,9 @@ class OutageConfirmed(Payload):
     """Confirmation by an operator of exactly one of both. The event's actor is the operator."""
 
     network_class: Label | None = None
-    """Network class whose targets are all meant."""
+    """Network class; the event concerns all of its targets."""
     agent_id: AgentId | None = None
-    """Single agent or target that is meant."""
+    """The single agent or target that the event concerns."""
 
 
 class MonitorClockJump(Payload):

@@ -1,4 +1,4 @@
-"""The kinds of values that payloads of events hold."""
+"""Types of the values in payloads of events."""
 
 from typing import Annotated, Any
 

@@ -56,15 +56,15 @@ class DirectoryChanged(Payload):
     removed: Number
     """Number of removed targets; for a suspended list, the number that would be removed."""
     reason: Annotated[str, Field(max_length=MAX_EXPLANATION_CHARACTERS)] | None = None
-    """Why it is held."""
+    """Reason of the suspension."""
 
 
 class OriginChanged(Payload):
-    """An origin is probed no more, or again."""
+    """An origin was excluded from probes, or is probed again."""
 
     origin: Annotated[str, StringConstraints(pattern=r"^https?://[!-~]{1,300}$")]
     targets: Number
-    """Number of targets that are affected now."""
+    """Number of affected targets."""
 
 
 class LogArchived(Payload):

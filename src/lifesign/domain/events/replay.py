@@ -87,8 +87,8 @@ _SNAPSHOT = TypeAdapter(_Snapshot)
 class Replay:
     """The states that the events up to `sequence` have led to.
 
-    Erased events are skipped and counted: of an erased agent nothing is known any more. That its
-    sequence follows is checked here; that its hash does, by `event_chain.link`.
+    Erased events are skipped and counted: nothing is known of an erased agent. Replay checks the sequence of
+    each event, `event_chain.link` its hash.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class Replay:
         """By the target's id."""
 
     def apply(self, event: Event) -> None:
-        """Take in the next event; ImpossibleEvent if it contradicts the state, which then stays as it was."""
+        """Apply the next event; ImpossibleEvent if it contradicts the state, which then stays unchanged."""
         if event.sequence != self.sequence + 1:
             raise ImpossibleEvent(event.sequence, f"it does not follow on {self.sequence}")
         if event.is_erased:
@@ -118,9 +118,9 @@ class Replay:
         self.sequence = event.sequence
 
     def forget(self, agent_id: str) -> None:
-        """Drop what is known of an agent that is erased; which tokens were granted to it stays known.
+        """Forget an erased agent. The tokens that were granted to it stay known.
 
-        For the states of an archived prefix too, or the events after it, erased, would be missed.
+        The states of an archived prefix need this too: otherwise the erased events after it would be missed.
         """
         self.agents.pop(agent_id, None)
         self.keys = {key_id: key for key_id, key in self.keys.items() if key.agent_id != agent_id}
@@ -144,7 +144,7 @@ class Replay:
         *,
         limit: int = MAX_DIFFERENCES,
     ) -> list[str]:
-        """Return what the store says otherwise, as sentences, at most `limit`; empty if all agrees."""
+        """Return how the stored states differ, as sentences, at most `limit`; empty if all agree."""
         found: list[str] = []
         for difference in self._all_differences(agents, leases, tasks, keys, links):
             found.append(difference)
@@ -153,7 +153,7 @@ class Replay:
         return found
 
     def to_json(self) -> str:
-        """Return the states as the checkpoint of an archived prefix holds them."""
+        """Return the states as JSON for the checkpoint of an archived prefix."""
         snapshot = _Snapshot(
             sequence=self.sequence,
             epoch=self.epoch,
@@ -168,7 +168,7 @@ class Replay:
 
     @classmethod
     def from_json(cls, text: str) -> "Replay":
-        """Return a replay that goes on from there; ValueError if it is no such text."""
+        """Return a replay that continues from such a text; ValueError if the text is invalid."""
         snapshot = _SNAPSHOT.validate_json(text)
         replay = cls()
         replay.sequence = snapshot.sequence
@@ -290,7 +290,10 @@ class Replay:
                 return after_task_lifecycle(task, payload)
 
     def _check_lease_of(self, payload: TaskLifecycle) -> None:
-        """Check that the task is held exactly while its lease is; after an erasure the holder is unknown."""
+        """Check that a task is held exactly while its lease is current.
+
+        After an erasure the holder is unknown.
+        """
         if self.erased_events:
             return
         lease = self.leases.get(task_resource(payload.task_id))
@@ -363,7 +366,7 @@ class Replay:
     def _compared_lease(self, stored: LeaseState) -> Iterator[str]:
         replayed = self.leases.get(stored.resource)
         if stored.lease_id is None and not (replayed is not None and replayed.is_held):
-            # Never leased, or by one who was erased: then only its token is left to compare.
+            # Never leased, or leased by an erased agent: then only the token can be compared.
             token = 0 if replayed is None else replayed.token
             if stored.token < token or (stored.token > token and not self.erased_events):
                 yield f"lease of {stored.resource}: token is {token} in the log, {stored.token} in the store"

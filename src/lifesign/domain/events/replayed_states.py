@@ -1,4 +1,4 @@
-"""States that the event log says of one agent, lease, task or link, and their comparison with the store."""
+"""States of one agent, lease, task or link by the event log, and their comparison with the stored states."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -28,7 +28,7 @@ from lifesign.domain.tasks.lease import EndReason
 from lifesign.domain.tasks.task_states import TaskSignal, TaskStatus, status_after
 
 TIME_TOLERANCE_S: Final = 0.002
-"""Events hold milliseconds, cut off; the store holds more."""
+"""Times in events are truncated to milliseconds; the stored times are more precise."""
 
 _SIGNALS = {(status, reason_of(signal), after): signal for (status, signal), after in TRANSITIONS.items()}
 
@@ -54,7 +54,7 @@ class LeaseState:
 
     resource: str
     lease_id: str | None
-    """None, like `holder`: the holder was erased."""
+    """None, like `holder`, if the holder was erased."""
     holder: str | None
     token: int
     """Latest granted token of the resource; kept after the lease ends."""
@@ -62,7 +62,7 @@ class LeaseState:
 
     @property
     def is_held(self) -> bool:
-        """Whether it was not ended; it may be overdue."""
+        """Whether the lease was not ended; it may be overdue."""
         return self.lease_id is not None and self.end_reason is None
 
 
@@ -197,7 +197,7 @@ def after_task_lifecycle(task: TaskState, payload: TaskLifecycle) -> TaskState:
 
 
 def differences(what: str, replayed: _State | None, stored: _State) -> Iterator[str]:
-    """Say how what the store holds differs from what the log says; numbers with a fraction are times."""
+    """Describe each difference between a stored state and the state by the log. Fractions are times."""
     if replayed is None:
         yield f"{what}: in the store, not in the log"
         return

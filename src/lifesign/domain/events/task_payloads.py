@@ -10,7 +10,7 @@ from lifesign.domain.tasks.task_states import ExitReason, TaskSignal, TaskStatus
 
 
 class TaskCreated(Payload):
-    """There is something to be done. Who may do it, and what it is, is not told here."""
+    """A task was created. The event contains neither its work nor the agents that may do it."""
 
     task_id: OwnId
     parent_id: OwnId | None = None
@@ -39,7 +39,7 @@ class TaskLifecycle(Payload):
 
 
 class TaskReported(Payload):
-    """A progress report was written; what it says is not told here."""
+    """A progress report was written; the event does not contain it."""
 
     task_id: OwnId
     run_id: OwnId

@@ -24,11 +24,14 @@ MAX_RETRY_SECONDS: Final = 1_800.0
 GIVE_UP_SECONDS: Final = 3 * 86_400.0
 """Time of failures without a success after which a webhook is disabled."""
 GONE_STATUS: Final = 410
-"""Asks the sender to stop; the webhook is disabled at once."""
+"""Status by which a receiver ends the deliveries; the webhook is disabled at once."""
 
 
 def secret_of(random_bytes: bytes) -> str:
-    """Return the secret made of 24 to 64 random bytes: `whsec_` and their base64; else InvalidValue."""
+    """Return the secret for 24 to 64 random bytes: `whsec_` and their base64.
+
+    InvalidValue for another length.
+    """
     if not MIN_SECRET_BYTES <= len(random_bytes) <= MAX_SECRET_BYTES:
         expected = f"{MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes"
         raise InvalidValue("random_bytes", f"{len(random_bytes)} bytes", expected)
@@ -77,9 +80,9 @@ def after_failure(  # noqa: PLR0917 - the state before, and what came of the att
 ) -> WebhookAfterFailure:
     """Return the state after an attempt that failed, following `failures` in a row.
 
-    The wait doubles from 2 s to 30 min. `chance`, 0 to 1, takes away up to half of it, so that webhooks
-    that failed together are not retried together. The receiver's `Retry-After` delays the next attempt, to
-    at most 30 min. A receiver that fails for three days, or answers 410, gets nothing more.
+    The wait doubles from 2 s to 30 min. `chance`, 0 to 1, shortens it by up to half, so that webhooks that
+    failed together are not retried together. The receiver's `Retry-After` delays the next attempt, to at most
+    30 min. A receiver that fails for three days, or answers 410, gets no further deliveries.
     """
     since_s = now_s if failing_since_s is None else failing_since_s
     # The exponent is bounded before the power is taken: failures are not.

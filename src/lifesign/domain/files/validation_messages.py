@@ -1,4 +1,4 @@
-"""Messages for validation errors: what was expected where pydantic found another value."""
+"""Messages for validation errors of pydantic: the expected value at each place."""
 
 from collections.abc import Mapping
 from math import isnan
@@ -57,9 +57,9 @@ def invalid_setting(
     *,
     model: type[BaseModel] | None = None,
 ) -> InvalidValue:
-    """Return what is wrong first; `name` is that of the whole, for what is no single member's fault.
+    """Return the first fault. `name` is the name of the whole, for faults that concern no single member.
 
-    `forms` says what stands behind patterns; `model` which members the whole may have.
+    `forms` describes patterns in words; `model` has the allowed members.
     """
     details = error.errors(include_url=False)[0]
     member = ".".join(map(str, details["loc"])) or name
@@ -74,7 +74,7 @@ def invalid_setting(
 
 
 def expectation(details: ErrorDetails, forms: Mapping[str, str] = FORMS) -> str:
-    """Return what was expected, without the word itself; `forms` says what stands behind patterns."""
+    """Return the expected value, without the word "expected"; `forms` describes patterns in words."""
     words = known_expectation(details, forms)
     return f"what the rules allow ({details['msg']})" if words is None else words
 
@@ -85,7 +85,7 @@ def _number(bound: float) -> str:
 
 
 def known_expectation(details: ErrorDetails, forms: Mapping[str, str] = FORMS) -> str | None:
-    """Return what was expected, or None where pydantic's message is a rule's own sentence."""
+    """Return the expected value, or None if pydantic's message is a sentence of one of our own rules."""
     context: dict[str, Any] = details.get("ctx", {})
     given = details.get("input")
     if isinstance(given, float) and isnan(given):

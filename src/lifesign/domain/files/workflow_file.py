@@ -43,15 +43,15 @@ class PoolSize(Body):
 
 
 class AgentDeclaration(Body):
-    """One entry of `agents`: what every instance of it says when it registers, and its pool."""
+    """One entry of `agents`: the registration that all its instances send, and their pool."""
 
     role_id: RoleId
-    """If it is not written, the key under which the entry stands."""
+    """Default: the key of the entry."""
     name: Name | None = None
     capabilities: Capabilities = Field(default_factory=list)
     capacity: DeclaredCapacity = DeclaredCapacity()
     heartbeat: HeartbeatConfig | None = None
-    """None: the registry's defaults. Of those that are not written, RFC-0016's defaults."""
+    """None: the registry's defaults. Absent members have the defaults of RFC-0016."""
     drain_timeout_seconds: Seconds | None = None
     pool: PoolSize | None = None
     metadata: Metadata | None = None

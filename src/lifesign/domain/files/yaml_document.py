@@ -31,7 +31,7 @@ MAX_SHOWN_CHARACTERS = 80
 """Maximum length of a key, tag or anchor in a message."""
 
 Path = tuple[str | int, ...]
-"""The keys and places that lead to a value."""
+"""Keys and indexes of the path to a value."""
 Refuse = Callable[[Sequence[FileFault]], InvalidFile]
 """Makes the error that the caller's readers know."""
 
@@ -50,7 +50,10 @@ class YamlDocument:
     """
 
     def __init__(self, text: str, *, expected: str, refuse: Refuse) -> None:
-        """Read a text; `refuse` makes the error for what is none, or no mapping as `expected`."""
+        """Read a text.
+
+        `refuse` creates the error for a text that is invalid or no mapping, as `expected` describes.
+        """
         self._refuse = refuse
         self._lines: dict[Path, int] = {(): 1}
         self._constructor = SafeConstructor()
@@ -64,11 +67,11 @@ class YamlDocument:
         self._document = document
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all that it says."""
+        """Return the whole content."""
         return self._take_mapping(self._document, ())
 
     def section(self, key: str) -> Any:
-        """Return what stands under one key of the file itself; refuses the file if it is not there."""
+        """Return the value of a top-level key; refuse the file if it is absent."""
         found = [pair for pair in self._document.value if pair[0].value == key]
         if not found:
             raise self.refused((), f"expected the key {key}")
@@ -90,7 +93,7 @@ class YamlDocument:
         at: Path = (),
         skipped: int = 0,
     ) -> InvalidFile:
-        """Return the error for values that do not fit `model`, in terms of YAML.
+        """Return the error for values that do not match `model`, in terms of YAML.
 
         `forms` describes patterns. `at` leads to the validated value, and `skipped` further keys lead to the
         value of which `model` is the shape.
@@ -108,7 +111,7 @@ class YamlDocument:
         return self._lines[path]
 
     def _check_bounds(self, text: str) -> None:
-        """Refuse what must not be unfolded; looks at one token after the other."""
+        """Refuse documents that would exceed the limits when expanded; reads one token after the other."""
         surrogate = _SURROGATE.search(text)
         if surrogate is not None:
             raise self._error_on_line(text.count("\n", 0, surrogate.start()) + 1, "expected text in UTF-8")
@@ -139,12 +142,12 @@ class YamlDocument:
             return self._take_mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self._take(item, (*path, place)) for place, item in self._placed(node, path)]
-        # A date is as good as its text, and JSON knows none.
+        # A date is kept as its text, because JSON has no dates.
         if node.tag == _TIMESTAMP:
             return node.value
         is_odd = node.tag in _NUMBERS and (":" in node.value or len(node.value) > MAX_NUMBER_CHARACTERS)
         try:
-            # YAML 1.1 takes 1:30 for 90, and PyYAML takes quadratic time to compute it.
+            # YAML 1.1 reads 1:30 as 90, and PyYAML needs quadratic time to compute it.
             value = None if is_odd else self._constructor.construct_object(node)
         except (ValueError, OverflowError, yaml.YAMLError):
             is_odd = True
@@ -208,7 +211,7 @@ def _expected(details: ErrorDetails, model: type[BaseModel], path: Path, forms: 
 
 
 def _model_at(model: type[BaseModel], path: Path) -> type[BaseModel]:
-    """Return the model of what stands at a place of another, through lists, mappings, what may be absent."""
+    """Return the model at a path of another model, through lists, mappings and optional members."""
     is_key = False
     for part in path:
         if is_key or not isinstance(part, str):

@@ -1,4 +1,4 @@
-"""A2A and MCP answers: the outcome that the body of a JSON answer states (JSON-RPC codes, task states).
+"""A2A and MCP answers: the outcome by the body of a JSON answer (JSON-RPC codes, task states).
 
 A2A over JSON-RPC answers every failure with HTTP 200, so that the body decides. Only its top-level members
 count: an artifact may contain the word "error". `a2a_stream` reads event streams.
@@ -24,7 +24,7 @@ from lifesign.domain.health.outcome import (
 MAX_MARKS: Final = 20_000
 """Maximum number of `{`, `[` and `,` in a body: each can cost as much as 500 bytes of text."""
 MAX_CALL_BYTES: Final = 1024
-"""Number of bytes of a call that are kept; of a longer one, its beginning and its end, half of this each."""
+"""Number of bytes of a call that are kept: half of them from its beginning, half from its end."""
 
 _MAX_INTEGER_DIGITS = 20
 """A longer integer is read as null: converting it takes time that grows with the square of its length."""
@@ -68,14 +68,14 @@ class TooComplex(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class JsonAnswer:
-    """What a JSON answer states. Good answers are one of the objects below, so that nothing is created."""
+    """The content of a JSON answer. Good answers share the objects below, so that none has to be created."""
 
     outcome: Outcome
     """The outcome, unless the request shows that the operation is one of MCP: see `mcp_answer`."""
     is_tool: bool = False
-    """Whether it is the result of an MCP tool."""
+    """Whether the answer is the result of an MCP tool."""
     is_unnamed: bool = False
-    """Whether it is a JSON-RPC result that does not show which operation it answers."""
+    """Whether the answer is a JSON-RPC result that does not show which operation it answers."""
     is_rpc_error: bool = False
     code: object = None
     """The code of a JSON-RPC error."""
@@ -144,9 +144,9 @@ def _judge_batch(messages: list[Any]) -> JsonAnswer:
 def is_poll(http_method: str, path: str, request: object) -> bool:
     """Return whether a request only reads a task, so that a FAILED task is a good answer to it.
 
-    `request` is the parsed request body, or None if it is unknown. Without other evidence it is a send. A
+    `request` is the parsed request body, or None if it is unknown. Without evidence, it counts as a send. A
     batch is a poll if all of its calls are. For a JSON-RPC call only the method counts: below any path, also
-    with `/tasks/` in it, it may be a send.
+    one with `/tasks/`, it may be a send.
     """
     calls = request if isinstance(request, list) else [request]
     methods = [_method_of(call) for call in calls]
@@ -173,9 +173,9 @@ def expects_rpc_answer(request: object) -> bool:
 
 
 def call_of_excerpt(beginning: bytes, end: bytes) -> object:
-    """Return what the beginning and the end of a long request body say of the call, None if nothing.
+    """Return the call by the beginning and the end of a long request body; None if they show nothing.
 
-    Whether it expects an answer is a guess from the name `jsonrpc`; its method is exact where given.
+    Whether it expects an answer is a guess from the name `jsonrpc`; a method is exact if there is one.
     """
     if b'"jsonrpc"' not in beginning and b'"jsonrpc"' not in end:
         return None
@@ -194,7 +194,7 @@ def parse_or_none(body: bytes) -> object:
 
 
 def parse_bounded(body: bytes) -> Any:
-    """Return the JSON value of `body`. Raises NotJson, or TooComplex for what takes too long to read.
+    """Return the JSON value of `body`. Raises NotJson, or TooComplex if reading would take too long.
 
     An integer of more than 20 digits may be read as null.
     """
@@ -218,7 +218,7 @@ def _parse(body: bytes) -> Any:
 
 
 def _parse_with_json(body: bytes) -> Any:
-    """Parse as Python's own parser does, which decides what is JSON: it takes deeper nesting, for one."""
+    """Parse with Python's own parser, which decides what is JSON and accepts deeper nesting."""
     try:
         return json.loads(body, parse_int=_short_integer, parse_float=str, parse_constant=_refuse_constant)
     except RecursionError as error:
@@ -232,7 +232,7 @@ def _short_integer(digits: str) -> int | None:
 
 
 def _refuse_constant(name: str) -> None:
-    # Python writes NaN and Infinity, which no other reader takes.
+    # Python writes NaN and Infinity, which no other parser accepts.
     raise ValueError(f"{name} is not JSON")
 
 

@@ -36,7 +36,7 @@ _NAME_WITHIN_BYTES = 1024
 _ERROR_NAME = re.compile(rb"(?:\A|[\r\n])event: ?error[\r\n]")
 _MAX_LESSONS = 8
 MAX_SHAPED_BYTES: Final = 4096
-"""An event of a known shape is read all the same if it is longer."""
+"""Longer events of a known shape are still read."""
 _MAX_PREFIX_BYTES = 512
 
 # The beginning of an event that surely is an artifact's update, or a task's in the state at its end.
@@ -82,19 +82,19 @@ class StreamEnd:
     missed: Inspection | None = None
     """Reason why an event was not read; the first one."""
     is_rpc: bool = False
-    """Whether an event was JSON-RPC."""
+    """Whether any event was JSON-RPC."""
     has_other_data: bool = False
-    """Whether the data of an event was not JSON."""
+    """Whether the data of any event was not JSON."""
     has_events: bool = False
     """Whether there was an event with data, read or not; comments and `retry` lines are not events."""
     answer: JsonAnswer | None = field(default=None, compare=False)
     """Deciding message of an MCP stream: the first JSON-RPC error, else the worst result."""
     has_task: bool = field(default=False, compare=False)
-    """Whether an event reported the state of an A2A task."""
+    """Whether any event reported the state of an A2A task."""
 
 
 class EventStreamReader:
-    """Reads a `text/event-stream` answer piece by piece; of events that are read, it keeps counters only.
+    """Reads a `text/event-stream` answer piece by piece, and keeps only counters of the events.
 
     An event is at most `max_event_bytes` long, and has at most MAX_MARKS of `{`, `[` and `,`; others are not
     read. Of a piece with more marks and line ends than that, only events that may have failed are read.
@@ -108,7 +108,7 @@ class EventStreamReader:
     def __init__(self, max_event_bytes: int) -> None:
         self._max_event_bytes = max_event_bytes
         self._rest = bytearray()
-        """The beginning of an event whose end has not come."""
+        """Beginning of an incomplete event."""
         self._is_skipping = False
         self._has_begun = False
         self._error: Outcome | None = None
@@ -122,7 +122,7 @@ class EventStreamReader:
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes are kept now."""
+        """Number of bytes that are kept now."""
         return len(self._rest)
 
     @property
@@ -138,7 +138,7 @@ class EventStreamReader:
         if len(piece) > most * _MAX_SLICES:
             rest = piece[most * _MAX_SLICES :]
             self._miss(Inspection.OVERSIZED, rest)
-            # Another event may begin in it: searching so many bytes would take too long.
+            # Another event may begin in this piece: searching so many bytes would take too long.
             self._is_skipping = not _end_of_last_event(b"", rest[-4:])
             self._rest[:] = rest[-1:] if self._is_skipping else b""
 
@@ -164,7 +164,7 @@ class EventStreamReader:
             self._hold(piece[end:])
 
     def skip_event(self, reason: Inspection) -> None:
-        """Forget what is kept, and do not read the event that it belongs to."""
+        """Drop the kept bytes, and skip the event to which they belong."""
         self._miss(reason, b"")
         self._is_skipping = True
         self._rest[:] = self._rest[-1:]
@@ -207,7 +207,7 @@ class EventStreamReader:
             self._rest[:] = piece[-1:]
 
     def _miss(self, reason: Inspection, piece: bytes) -> None:
-        """Note that the event that begins with what is kept, and goes on with a piece, is not read."""
+        """Note that an event is not read: it begins with the kept bytes and continues with a piece."""
         beginning = bytes(self._rest[:_NAME_WITHIN_BYTES]) + piece[:_NAME_WITHIN_BYTES]
         if not self._is_skipping and _ERROR_NAME.search(beginning):
             self._error = Outcome.SERVER_FAULT
@@ -231,7 +231,10 @@ class EventStreamReader:
             self._shape = _shape_of(ended)
 
     def _search(self, ended: bytes) -> None:
-        """Read those of too many events that may have failed. One event with too many marks is not read."""
+        """Search the events of a piece that may have failed, if it has too many.
+
+        An event with too many marks is not read.
+        """
         if _end_of_first_event(ended) == len(ended):
             self._miss(Inspection.COMPLEX, ended)
             return
@@ -256,7 +259,7 @@ class EventStreamReader:
         count = 0
         for name, data in _events(ended.splitlines()):
             self._has_events = True
-            # An MCP server that can resume a stream begins it with an id, and data that are empty.
+            # A resumable MCP server begins its stream with an event that has an id and empty data.
             if data or name == b"error":
                 self._note_event(name, data)
             count += 1
@@ -331,7 +334,7 @@ def named_events(body: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def has_shape(shape: Shape, piece: bytes) -> bool:
-    """Return whether a piece is one event of this shape, which need not be parsed."""
+    """Return whether a piece is one event of this shape, which needs no parsing."""
     head, prefix, tail, suffix, inside = shape
     if piece[head] != prefix or piece[tail] != suffix:
         return False
@@ -367,7 +370,10 @@ _BLANK_LINES = (b"\n\n", b"\n\r", b"\r\r")
 
 
 def _end_of_last_event(before: bytes, piece: bytes) -> int:
-    """Return where the last blank line of a piece ends, 0 if none does; `before` is the byte before it."""
+    """Return the end of the last blank line of a piece, 0 if there is none.
+
+    `before` is the byte before the piece.
+    """
     if piece.endswith((b"\n\n", b"\r\n\r\n")):
         return len(piece)
     found = max(piece.rfind(blank) for blank in _BLANK_LINES)

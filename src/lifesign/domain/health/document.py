@@ -41,8 +41,8 @@ MAX_NUMBER = 2**53 - 1
 MAX_DEPTH = 32
 """Maximum depth of nested objects and lists; the document itself is level 1."""
 
-# Any RFC 3339 time but a leap second, which no `datetime` can hold, and a moment that an offset
-# carries out of the calendar (year 0001 to 9999), which could not be written in UTC.
+# Any RFC 3339 time, except leap seconds, which `datetime` cannot represent, and times whose offset moves them
+# out of the years 0001 to 9999 in UTC.
 TIME_PATTERN = (
     r"^(?!0000|0001-01-01[^+-]*\+|9999-12-31[^+-]*-)"
     r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
@@ -144,9 +144,9 @@ def _take_extension_key(value: str) -> str:
 
 
 def _take_json(value: Any) -> Any:
-    """Refuse what JSON cannot hold, so that writing cannot fail: NaN, a set, half a surrogate pair.
+    """Refuse values without a JSON form, so that writing cannot fail: NaN, a set, half a surrogate pair.
 
-    The value stands two levels below the document's own.
+    The value is two levels below the root of the document.
     """
     if not _is_json(value, levels_left=MAX_DEPTH - 2):
         raise PydanticCustomError("not_json", "expected a value that JSON can hold")
@@ -250,7 +250,7 @@ class Calibration(_Members):
     measurement_window_seconds: Window
     """Length of the window in seconds, 300 or more; 86400 is recommended."""
     sample_count: Count
-    """Requests sampled within the window, 0 or more; fewer than 10 say little."""
+    """Requests sampled within the window, 0 or more; with fewer than 10 the status is unknown."""
 
 
 class Decay(_Members):
@@ -261,7 +261,7 @@ class Decay(_Members):
     days_since_model_change: Quantity | None = None
     """Days since the underlying model changed, 0 or more; null, like absent, is "not known"."""
     last_capability_update: OrAbsent[Time] = None
-    """When the agent's declaration of its capabilities last changed; absent if not known."""
+    """When the agent's declared capabilities last changed; absent if not known."""
 
 
 class HealthDocument(_Members):
@@ -302,7 +302,7 @@ def coarse(document: HealthDocument) -> HealthDocument:
     )
 
 
-# Part, member, name of the check and unit of every reading that a document may hold.
+# Part, member, check name and unit of every reading in a document.
 _CHECKS = (
     ("health", "uptime_seconds", "agent:uptime", "s"),
     ("calibration", "response_ratio", "agent:responseRatio", None),
@@ -314,7 +314,7 @@ _CHECKS = (
 _HEALTH_CHECK_STATUS: Mapping[HealthStatus, tuple[int, str]] = MappingProxyType({
     HealthStatus.HEALTHY:   (200, "pass"),
     HealthStatus.DEGRADED:  (200, "warn"),
-    # Too few samples is no reason to take a fresh agent out of rotation.
+    # Too few samples are no reason to take a new agent out of rotation.
     HealthStatus.UNKNOWN:   (200, "warn"),
     HealthStatus.UNHEALTHY: (503, "fail"),
 })  # fmt: skip

@@ -77,7 +77,7 @@ _PLACES: Mapping[str, tuple[str, str]] = MappingProxyType({
     "/extensions/*":                          ("a name with a prefix, such as com.example.load", "draft 4.2"),
 })  # fmt: skip
 
-# Our name for what pydantic calls it; a type that is absent here is a `wrong_type`.
+# Our name for each error of pydantic; a type that is absent here is a `wrong_type`.
 _FAULT_NAMES: Mapping[str, str] = MappingProxyType({
     "missing":             "missing_member",
     "greater_than_equal":  "out_of_range",
@@ -90,7 +90,7 @@ _FAULT_NAMES: Mapping[str, str] = MappingProxyType({
     "not_a_version":       "not_a_version",
     "unsupported_version": "unsupported_version",
     "not_namespaced":      "not_namespaced",
-    # All else that JSON cannot hold was replaced before the models saw it.
+    # Other values without a JSON form were replaced before the models validate them.
     "not_json":            "too_deep",
 })  # fmt: skip
 
@@ -111,11 +111,11 @@ _Parts = tuple[str | int, ...]
 
 
 def read_document(raw: bytes) -> tuple[HealthDocument, tuple[Finding, ...]]:
-    """Return the document that a peer sent, and what is odd about it.
+    """Return a peer's document, and the findings about it.
 
-    Members that the draft does not name are accepted; null where only absence is allowed is
-    taken for absent, which is a finding. Raises InvalidDocument, and nothing else, with all
-    faults (the first MAX_FAULTS of them), whatever the bytes are.
+    Members that the draft does not name are accepted. A null where only absence is allowed counts as absent,
+    with a finding. Raises only InvalidDocument, with all faults (the first MAX_FAULTS of them), whatever the
+    bytes are.
     """
     sight = _ReadState()
     value = _parse(raw, sight)
@@ -143,7 +143,7 @@ class _ReadState:
     """Repeated names, by the `id` of their object; the object is kept so that its id stays unique."""
 
     has_infinity: bool = False
-    """Whether a number was read that no double can hold, or is none."""
+    """Whether a number was read that is not finite as a double."""
 
     def fault(self, name: str, parts: _Parts, message: str, section: str = "") -> None:
         section = section or _expectation(parts)[1]
@@ -161,7 +161,7 @@ class _ReadState:
         return members
 
     def take_integer(self, digits: str) -> float:
-        """Return a whole number, or infinity for one that no double can hold."""
+        """Return a whole number, or infinity if no double can represent it."""
         number = int(digits) if len(digits) <= MAX_INTEGER_CHARS else math.inf
         if abs(number) <= sys.float_info.max:
             return number
@@ -177,7 +177,7 @@ class _ReadState:
 
 
 def _parse(raw: bytes, sight: _ReadState) -> Any:
-    """Return the JSON value; a number that no double can hold becomes infinite."""
+    """Return the JSON value; a number that no double can represent becomes infinite."""
     if len(raw) > MAX_DOCUMENT_BYTES:
         message = f"expected at most {MAX_DOCUMENT_BYTES} bytes; got {len(raw)}"
         raise InvalidDocument([Finding("too_large", "", message, "RFC 8259 9")])
@@ -203,17 +203,17 @@ def _parse(raw: bytes, sight: _ReadState) -> Any:
 
 
 def _may_upset(raw: bytes) -> bool:
-    """Return whether JSON may contain half a surrogate pair or be too deep.
+    """Return whether JSON may contain half a surrogate pair or be nested too deep.
 
-    Most is not, and need not be walked.
+    Most documents do not, and need no second pass.
     """
     return b"\\u" in raw or raw.count(b"{") + raw.count(b"[") > MAX_DEPTH
 
 
 def _fit_for_models(value: Any, parts: _Parts, sight: _ReadState) -> Any:
-    """Return a copy in which nothing upsets a reader of JSON; whatever was replaced is a fault.
+    """Return a copy without values that break JSON readers; each replaced value is a fault.
 
-    Infinite numbers become 0, half surrogate pairs "?", and what is nested too deep null.
+    Infinite numbers become 0, half surrogate pairs "?", and values nested too deep null.
     """
     match value:
         case float() if not math.isfinite(value):
@@ -250,7 +250,7 @@ def _fit_text(text: str, parts: _Parts, sight: _ReadState) -> str:
 
 
 def _without_nulls(members: dict[str, Any], sight: _ReadState) -> dict[str, Any]:
-    """Return the document without the nulls that stand for absent members; each is a finding."""
+    """Return the document without nulls of absent members; each of them is a finding."""
 
     def drop_nulls(part: str, members: dict[str, Any]) -> dict[str, Any]:
         if None not in members.values():
@@ -350,7 +350,7 @@ def _odd_status(status: HealthStatus, calibration: Calibration) -> Iterator[Find
 
 
 def _expectation(parts: _Parts) -> tuple[str, str]:
-    """Return what is expected at a place, and the section that says so."""
+    """Return the expected value at a place, and the section of the rule."""
     pattern = "/extensions/*" if len(parts) > 1 and parts[0] == "extensions" else json_pointer(*parts)
     return _PLACES.get(pattern, ("a JSON value", "draft 4.2"))
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from lifesign.domain.health.document import EXTENSION_PREFIX
 
 INSPECTION_KEY: Final = EXTENSION_PREFIX + "inspection"
-"""The extension of the health document that says what was inspected."""
+"""The extension of the health document with the numbers of inspected answers."""
 MAX_COUNT: Final = 2**53 - 1
 """A peer's larger count is ignored."""
 
@@ -29,13 +29,13 @@ class Inspection(IntEnum):
     COMPLEX = 3
     """Too many brackets and commas, or nested too deeply."""
     NO_ROOM = 4
-    """This process kept as many bytes for inspection as it may."""
+    """This process already kept its maximum of bytes for inspection."""
     FROM_FILE = 5
     """The server sent the body from a file."""
     UNSPECIFIED = 6
-    """Recorded as `not_inspected` with `AgentHealth.record`, which takes no reason."""
+    """Recorded as `not_inspected` with `AgentHealth.record`, which has no argument for a reason."""
     TOOL_RESULT = 7
-    """The deciding members were read, and are those of an MCP tool's result: of a good one, or an error."""
+    """The deciding members were read: a result of an MCP tool, good or failed."""
 
 
 _READ: Final = (Inspection.INSPECTED, Inspection.TOOL_RESULT)
@@ -105,7 +105,7 @@ class InspectionNote:
 
 
 def read_inspection(extensions: Mapping[str, Any] | None) -> InspectionNote | None:
-    """Return what a document says about its inspection, None if it says nothing readable."""
+    """Return the inspection numbers of a document, None if it has no valid ones."""
     value = (extensions or {}).get(INSPECTION_KEY)
     if not isinstance(value, dict):
         return None
@@ -122,6 +122,6 @@ def read_inspection(extensions: Mapping[str, Any] | None) -> InspectionNote | No
 
 
 def _count(value: object) -> int:
-    """Return a count of a peer's, 0 for what is none."""
+    """Return a peer's count; 0 if the value is no count."""
     is_count = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_COUNT
     return value if is_count and isinstance(value, int) else 0

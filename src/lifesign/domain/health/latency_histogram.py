@@ -20,15 +20,15 @@ BIN_COUNT: int = _LAYOUT.counts_len
 
 
 def clamped(latency_ns: int) -> int:
-    """Return the latency within what is counted: 0 to one hour."""
+    """Return the latency, limited to the counted range: 0 to one hour."""
     return min(max(latency_ns, 0), LONGEST_LATENCY_NS)
 
 
 def bin_of(latency_ns: int) -> int:
     """Return the bin, 0 to BIN_COUNT - 1, of a latency from 0 to LONGEST_LATENCY_NS.
 
-    Equal to `HdrHistogram.get_counts_array_index`, in a quarter of its time: the constants are those
-    of the layout above, as looking them up by name would take as long as the arithmetic.
+    Equal to `HdrHistogram.get_counts_array_index`, in a quarter of its time. The constants are written out,
+    because looking them up by name would take as long as the arithmetic.
     """
     shift = (latency_ns | 32767).bit_length() - 15
     return (shift << 7) + (latency_ns >> shift + 7)

@@ -34,14 +34,16 @@ _OUTCOME_OF_CODE: Final[Mapping[int, Outcome]] = MappingProxyType({
     -32042: ANSWERED,              # URL elicitation required
 })  # fmt: skip
 JUDGED_BY_CODE: Final = frozenset({400, 404})
-"""Statuses of MCP whose JSON-RPC code decides: SDKs send invalid parameters and unknown methods with them."""
+"""HTTP statuses of MCP for which the JSON-RPC code decides: SDKs send them with invalid parameters and
+unknown methods.
+"""
 _REFUSED_BY_TRANSPORT: Final = frozenset({400, 404, 406, 415})
-# Codes that SDKs give to a refusal of the transport, such as a missing or an unknown session.
+# Codes by which SDKs refuse a request in the transport, such as a missing or unknown session.
 _TRANSPORT_CODES: Final = frozenset({-32000, -32001})
 
 
 def is_mcp(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Return whether a request with these headers (names in lower case) is one of MCP.
+    """Return whether a request with these headers (names in lower case) belongs to MCP.
 
     It has a header of MCP, or accepts both JSON and event streams.
     """
@@ -56,7 +58,7 @@ def is_mcp(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def operation_of(headers: Iterable[tuple[bytes, bytes]], call: object) -> str:
-    """Return the method that an MCP request calls, "" if that is not known. `call` is its parsed body."""
+    """Return the method that an MCP request calls, "" if it is unknown. `call` is its parsed body."""
     for name, value in headers:
         if name == b"mcp-method":
             return value.decode("latin-1")
@@ -65,14 +67,14 @@ def operation_of(headers: Iterable[tuple[bytes, bytes]], call: object) -> str:
 
 
 def is_interaction(http_method: str, operation: str) -> bool:
-    """Return whether an MCP request may be an interaction: its operation is one, or unknown ("")."""
+    """Return whether an MCP request may be an interaction: its operation counts, or is unknown ("")."""
     if http_method in _LISTENING_METHODS or operation in _NO_INTERACTIONS:
         return False
     return not operation.startswith(_NOTIFICATION)
 
 
 def judge_as_mcp(answer: JsonAnswer, operation: str, status: int = 200) -> JsonAnswer:
-    """Return what an answer with this HTTP status states, now that its request is known to be MCP."""
+    """Return the outcome of an answer with this HTTP status to an MCP request."""
     if answer.members:
         return worst_of(tuple(judge_as_mcp(one, "", status) for one in answer.members))
     if answer.is_rpc_error:

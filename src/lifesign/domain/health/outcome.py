@@ -1,8 +1,9 @@
 """Interactions and their outcomes (draft 2 and 4.4).
 
-The draft measures "successful interactions to total interaction attempts". Read literally, any scanner
-decides an agent's status; by HTTP alone, an A2A agent whose model is down reports 1.0. Therefore every
-request ends in one `Outcome`, and a counting profile decides on which side of the ratio each outcome counts.
+The draft measures "successful interactions to total interaction attempts". Read literally, any scanner could
+change an agent's status; by HTTP alone, an A2A agent whose model is down reports 1.0. Therefore every request
+ends in one `Outcome`, and a counting profile decides whether the outcome counts as a response, as an error,
+or not at all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +18,11 @@ class Outcome(IntEnum):
     """Outcome of one request. The number is its lane in the window files: append only."""
 
     ANSWERED = 0
-    """A valid answer, also one that rejects, asks back or is still working."""
+    """A valid answer, also one that refuses, asks a question or reports work in progress."""
     NOT_INSPECTED = 1
-    """A 2xx answer that claims JSON or an event stream and could not be read. `Inspection` says why."""
+    """A 2xx answer that claims JSON or an event stream and could not be read. `Inspection` has the reason."""
     CALLER_FAULT = 2
-    """The operation refused what the caller sent: most 4xx, JSON-RPC -32602, -32001 and kin."""
+    """The operation refused the request: most 4xx, JSON-RPC -32602, -32001 and similar codes."""
     RATE_LIMITED = 3
     """429: the agent has no capacity for this caller now."""
     NO_OPERATION = 4
@@ -34,13 +35,13 @@ class Outcome(IntEnum):
     SERVER_FAULT = 6
     """5xx, JSON-RPC -32603, -32006 and every unknown code, SSE `event: error`."""
     TASK_FAILED = 7
-    """The A2A task that this request asked for ended FAILED."""
+    """The A2A task of this request ended FAILED."""
     RAISED = 8
     """An exception left the application before its answer was complete."""
     UNFINISHED = 9
     """The application returned without finishing its answer."""
     TIMED_OUT = 10
-    """No byte of the answer within `timeout_seconds`, or a TimeoutError left the application."""
+    """The first byte came after `timeout_seconds`, or a TimeoutError left the application."""
     MALFORMED = 11
     """A 2xx answer that is not the JSON that it claims, or a JSON-RPC stream with other data than JSON."""
     ABANDONED = 12
@@ -56,7 +57,7 @@ class Outcome(IntEnum):
     """The MCP tool that this request called returned `isError: true`: its own failure, or the caller's."""
 
 
-# A member that is looked up through its Enum takes 75 ns; these two are met in every request.
+# Looking up a member through its Enum takes 75 ns, and every request uses these two.
 ANSWERED = Outcome.ANSWERED
 TASK_FAILED = Outcome.TASK_FAILED
 
@@ -82,7 +83,7 @@ def outcome_named(outcome: object) -> Outcome:
 
 
 class Side(IntEnum):
-    """On which side of the ratio a sampled outcome counts."""
+    """How a sampled outcome counts: as a response or as an error."""
 
     RESPONSE = 0
     ERROR = 1

@@ -53,7 +53,7 @@ class WindowWriter:
         self.open_slot(now_ns)
 
     def open_slot(self, now_ns: int) -> None:
-        """Make the slot of `now_ns` the one that is written to, emptied if it held an older one.
+        """Make the slot of `now_ns` the current one, and clear it if it contained an older slot.
 
         `counts` (by `Outcome`, then the streams, then by `Inspection`), `latencies` and `first_bytes` (by
         bin) are its lanes, `ends_ns` is when the next slot must be opened.
@@ -67,7 +67,7 @@ class WindowWriter:
         self.ends_ns = (slot + 1) * self._slot_ns
         tag = slot + 1  # 0 is the tag of a row that was never written
         if self._lanes[row] != tag:
-            # Killed in between, the row stays without a tag and reads as empty.
+            # If the process is killed in between, the row stays without a tag and reads as empty.
             self._lanes[row] = 0
             for lanes in (self.counts, self.latencies, self.first_bytes):
                 lanes[:] = memoryview(bytes(8 * len(lanes))).cast("Q")
@@ -109,8 +109,8 @@ class WindowTotals:
 class WindowReader:
     """Sums the blocks of any number of workers.
 
-    Closed slots never change: their sum is kept, and computed again only when time enters another slot or the
-    set of blocks changes. A usual reading adds the open slots only.
+    Closed slots never change. Their sum is kept, and computed again only when a new slot begins or the set of
+    blocks changes. A usual reading adds only the open slots.
     """
 
     def __init__(self, window_ns: int) -> None:
@@ -139,17 +139,17 @@ class WindowReader:
 
 
 def newest_slot_end_ns(block: memoryview, window_ns: int) -> int:
-    """Return when the newest slot that the block holds ended or will end, 0 if it holds none."""
+    """Return when the newest slot of the block ended or will end, 0 if it has none."""
     lanes = block.cast("B").cast("Q")
     return max(lanes[row * _ROW_LANES] for row in range(_ROWS)) * (window_ns // SLOTS_PER_WINDOW)
 
 
 def is_plausible(block: memoryview, window_ns: int, now_ns: int) -> bool:
-    """Return whether a WindowWriter can have written a block that was found in a file.
+    """Return whether a block that was found in a file may have been written by a WindowWriter.
 
-    Every tag fits its row and lies not far in the future (a reboot may have set the clock back), and no
-    histogram contains more latencies than its row has interactions, plus or minus the threads that were
-    killed between the two.
+    Every tag must match its row and must not lie far in the future (a reboot may have set the clock back). No
+    histogram may contain more latencies than its row has interactions, except for threads that were killed
+    between the two.
     """
     lanes = block.cast("B").cast("Q")
     newest = now_ns // (window_ns // SLOTS_PER_WINDOW)
@@ -173,7 +173,7 @@ def is_plausible(block: memoryview, window_ns: int, now_ns: int) -> bool:
 
 
 def _are_same(blocks: Sequence[memoryview], others: Sequence[memoryview]) -> bool:
-    """Return whether these are the same objects: views are equal if their contents are."""
+    """Return whether these are identical objects: views compare equal if their contents are equal."""
     return len(blocks) == len(others) and all(map(operator.is_, blocks, others))
 
 
@@ -202,7 +202,7 @@ def _add_slots(totals: WindowTotals, block: memoryview, slots: range, newest: in
 
 
 def _has_histograms(lanes: memoryview, slot: int) -> bool:
-    """Return whether the histograms of a slot with a row are still its own, not those of a later slot."""
+    """Return whether the histograms of a slot with a row belong to this slot, not to a later one."""
     return all(
         lanes[later % _ROWS * _ROW_LANES] != later + 1
         for later in (slot + _HISTOGRAMS, slot + 2 * _HISTOGRAMS)

@@ -23,7 +23,7 @@ class OperatorFacts:
     model_changed_at: datetime | None
     capabilities_updated_at: datetime | None
     is_inspecting: bool = True
-    """Whether bodies are inspected, so that a failure inside HTTP 200 counts."""
+    """Whether bodies are inspected, so that a failure with HTTP 200 counts."""
 
 
 def self_report(
@@ -34,10 +34,10 @@ def self_report(
     uptime_seconds: float,
     last_healthy_at: datetime | None,
 ) -> HealthDocument:
-    """Return the health document in full detail. A value that does not exist is left out.
+    """Return the health document in full detail, without members that have no value.
 
-    `last_healthy_at` is when the agent was last seen healthy before; if it is healthy, the
-    document says `now`.
+    `last_healthy_at` is the last time at which the agent was healthy before; if it is healthy now, the
+    document has `now`.
     """
     samples = count_samples(totals.current, declared.counting)
     # A worker that was killed between the two may have left a latency without its sample.
@@ -59,7 +59,7 @@ def self_report(
     health["uptime_seconds"] = round(uptime_seconds)
 
     previous = count_samples(totals.previous, declared.counting)
-    # Ratios that are left out cannot be compared.
+    # Omitted ratios cannot be compared.
     comparable = samples if judged.has_ratios else Samples()
     before = Samples() if tally_of(totals.previous_inspections).is_mostly_missing else previous
     decay: dict[str, Any] = {
@@ -85,7 +85,7 @@ def self_report(
 
 
 def no_report(agent_id: str, now: datetime) -> HealthDocument:
-    """Return the document of an agent whose own measurement fails: unknown."""
+    """Return the document of an agent whose own measurement fails: status unknown."""
     return HealthDocument.model_validate(
         {
             "schema_version": SCHEMA_VERSION,

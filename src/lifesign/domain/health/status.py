@@ -12,7 +12,7 @@ MINIMUM_SAMPLES = 10
 HEALTHY_RATIO = 0.95
 """The lowest response ratio that is healthy."""
 DEGRADED_RATIO = 0.50
-"""The lowest response ratio that is degraded; below it lies unhealthy."""
+"""The lowest ratio that is degraded; a lower ratio is unhealthy."""
 SLOW_FACTOR = 3
 """A p99 latency of more than this many times the declared baseline is degraded."""
 
@@ -42,7 +42,7 @@ class WindowStatus:
     status: HealthStatus
     rule: StatusRule
     has_ratios: bool
-    """Whether the ratios say something about the agent; False also without a sample."""
+    """Whether the ratios are meaningful; False also without a sample."""
 
 
 def window_status(
@@ -52,7 +52,7 @@ def window_status(
     baseline_p99_ms: float | None = None,
     tool_errors: int = 0,
 ) -> WindowStatus:
-    """Judge a window, also one in which most answers could not be inspected.
+    """Return the status of a window, also if most answers could not be inspected.
 
     If more than half of the results of MCP tools are errors, the window is not healthy but unknown: SDKs turn
     the exception of a tool into such a result, so that all of them may have crashed. The ratios are left out.

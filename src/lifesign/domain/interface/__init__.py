@@ -1,1 +1,1 @@
-"""What a target publishes for its callers, and what changes between two versions of it."""
+"""Published interface of a target, and the changes between two versions of it."""

@@ -1,4 +1,4 @@
-"""Interface that an agent card publishes: provider, skills, places to call, modes and security.
+"""Interface that an agent card publishes: provider, skills, URLs to call, modes and security.
 
 Signatures, dates, icons and the order of lists are left out. A 0.x card and a 1.0 card with the same content
 have the same form. Section numbers are those of the A2A 1.0 specification.
@@ -86,7 +86,7 @@ def _place(place: AgentInterface) -> Form:
 
 
 def _shown_url(url: str) -> str:
-    """Return a URL without user and query, which may hold a secret; a digest stands for them."""
+    """Return a URL in which a digest replaces user and query, which may contain a secret."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -122,7 +122,7 @@ def _required_extensions(card: LenientObject) -> Iterator[tuple[str, bool]]:
 
 
 def _schemes(members: Mapping[str, Any]) -> Form:
-    """Return the security schemes; those of 0.1 have a name and no more."""
+    """Return the security schemes; those of 0.1 have only a name."""
     older, newer = members.get("authentication"), members.get("securitySchemes")
     names = older.get("schemes") if isinstance(older, dict) else None
     found = (

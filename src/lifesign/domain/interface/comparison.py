@@ -1,7 +1,7 @@
 """Comparison of two published interfaces: what changed, and whether callers break.
 
-A change breaks callers if they relied on what is gone (a skill, tool, place to call or output), or if they
-have to send more than before (a required input, a required extension, a security requirement).
+A change breaks callers if something that they used was removed (a skill, tool, URL to call or output), or if
+they have to send more than before (a required input, a required extension, a security requirement).
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from lifesign.domain.base.finding import json_pointer
 from lifesign.domain.interface.published import Form, digest_form, is_digest, short
 
 MAX_CHANGES: Final = 256
-"""Changes in one comparison; of more, those that break callers are kept first."""
+"""Maximum number of changes in one comparison; those that break callers are kept first."""
 MAX_POINTER_CHARS: Final = 300
 MAX_LEVELS: Final = 16
 
@@ -107,7 +107,7 @@ def _walk(way: tuple[str, ...], old: Any, new: Any) -> Iterator[InterfaceChange]
 
 
 def _skills(old: Form, new: Form, old_modes: Any, new_modes: Any) -> Iterator[InterfaceChange]:
-    """Yield the differences between skills; one without output modes has those of the whole card."""
+    """Yield the differences between skills; a skill without output modes has those of the card."""
     for name in sorted(old.keys() | new.keys()):
         before: Any = old.get(name)
         after: Any = new.get(name)
@@ -126,10 +126,10 @@ def _skills(old: Form, new: Form, old_modes: Any, new_modes: Any) -> Iterator[In
 
 
 def _security(way: tuple[str, ...], old: Any, new: Any) -> Iterator[InterfaceChange]:
-    """Yield the difference between two lists of requirements of which a caller has to meet one.
+    """Yield the difference between two lists of requirements, of which a caller must meet one.
 
-    It breaks callers if one who met an old requirement need not meet a new one: each old requirement must
-    contain a new one. No requirement at all is met by every caller.
+    It breaks callers if a caller that met an old requirement meets no new one: each old requirement must
+    contain a new one. Every caller meets an empty list.
     """
     if _is_same(old or _NO_FORM, new or _NO_FORM):
         return
@@ -163,12 +163,12 @@ def _names(required: Any) -> set[str]:
 
 
 def _is_in_schema(way: tuple[str, ...]) -> bool:
-    """Return whether a place is a JSON schema of a tool, not the list of the properties of one."""
+    """Return whether a place is inside the JSON schema of a tool, not in its list of properties."""
     return len(way) > 2 and way[0] == "tools" and way[2] in _SCHEMAS and way[-1] != "properties"
 
 
 def _are_open(old: Any, new: Any) -> bool:
-    """Return whether two values are objects whose members are known."""
+    """Return whether both values are objects with known members."""
     return isinstance(old, dict) and isinstance(new, dict) and not is_digest(old) and not is_digest(new)
 
 
@@ -176,7 +176,7 @@ def _is_same(old: Any, new: Any) -> bool:
     if old == new:
         return True
     if is_digest(old) != is_digest(new) and old is not None and new is not None:
-        # One of them was too large to be kept, because of what is beside it.
+        # One of them was too large to be kept, because of its other members.
         return digest_form(old) == digest_form(new)
     return False
 

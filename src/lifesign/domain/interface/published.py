@@ -1,7 +1,7 @@
 """Published interface of a target: a bounded JSON object that does not depend on the order of sets.
 
-A peer chooses what goes in. Each text, key, group and the whole have a limit; what exceeds it is replaced by
-its SHA-256, so that a change of it is still noticed.
+A peer chooses the content. Each text, key, group and the whole have a limit; larger parts are replaced by
+their SHA-256, so that changes of them are still noticed.
 """
 
 import json
@@ -17,7 +17,7 @@ from lifesign.domain.parsing.json_limits import take_small
 from lifesign.domain.text.safe_text import harmless
 
 MAX_INTERFACE_BYTES: Final = 32_768
-"""As canonical JSON."""
+"""Size as canonical JSON."""
 MAX_INTERFACE_LEVELS: Final = 20
 """Levels of nesting of a whole interface."""
 MAX_KEY_CHARS: Final = 64
@@ -27,7 +27,7 @@ MAX_TEXT_CHARS: Final = 256
 MAX_ENTRIES: Final = 200
 """Members of one group, such as the skills of a card."""
 DIGEST_KEY: Final = "sha256"
-"""Only member of the object that stands for a value which is too large."""
+"""The only member of an object that replaces a value which is too large."""
 
 _DIGEST_CHARS: Final = 16
 _SEPARATORS: Final = (",", ":")
@@ -54,7 +54,7 @@ class Interface:
 
     @property
     def kind(self) -> InterfaceKind:
-        """What it was read from."""
+        """The kind of document from which the interface was read."""
         return InterfaceKind(self.form["kind"])
 
 
@@ -114,12 +114,12 @@ def canonical(value: object) -> str:
 
 
 def digest_form(value: object) -> Form:
-    """Return what stands for a value that is too large."""
+    """Return the replacement of a value that is too large."""
     return value if is_digest(value) else {DIGEST_KEY: sha256(canonical(value).encode()).hexdigest()}  # type: ignore[return-value]
 
 
 def is_digest(value: object) -> bool:
-    """Return whether a value stands for one that is too large."""
+    """Return whether a value is the replacement of one that is too large."""
     return isinstance(value, dict) and value.keys() == {DIGEST_KEY} and isinstance(value[DIGEST_KEY], str)
 
 
@@ -138,7 +138,7 @@ def short(text: str, most: int = MAX_TEXT_CHARS) -> str:
 def group(entries: Iterable[tuple[str, Any]], most: int = MAX_ENTRIES, chars: int = MAX_KEY_CHARS) -> Form:
     """Return named entries as an object; the first of two with the same name counts.
 
-    Beyond `most` entries, in the order of their names, one digest stands for the rest, under the empty name.
+    Beyond `most` entries, in the order of their names, one digest under the empty name replaces the rest.
     """
     found: Form = {}
     for name, entry in entries:
@@ -165,5 +165,5 @@ def optional_text(value: object) -> str | None:
 
 
 def without_absent(members: Mapping[str, Any]) -> Form:
-    """Return the members that are there: neither None nor an empty object."""
+    """Return the members that are neither None nor an empty object."""
     return {name: value for name, value in members.items() if value is not None and value != {}}

@@ -30,7 +30,7 @@ MAX_ANNOTATION_BYTES: Final = 1_024
 _SETS: Final = frozenset({"required", "enum", "type", "anyOf", "oneOf", "allOf"})
 """Members of a JSON schema whose lists have no order."""
 _TOO_DEEP: Final[Form] = {DIGEST_KEY: "too_deep"}
-"""Stands for what the encoder cannot write either."""
+"""Replaces values that are nested too deep for the encoder."""
 
 
 def tool_interface(tools: Iterable[object]) -> Interface:

@@ -1,8 +1,8 @@
 """Versions of a published interface: which one is kept, and when an event is due.
 
-A target gets at most one event per day. What changes in between is part of the next event, which compares
-with the version of the last one. An interface that is different at every reading is unstable: its newest
-version is replaced, and no event is made until one reading finds what the one before found.
+A target gets at most one event per day. Further changes of the day are part of the next event, which compares
+with the version of the last one. An interface that differs at every reading is unstable: its newest version
+is replaced, and no event is made until two readings in a row agree.
 """
 
 from dataclasses import dataclass
@@ -38,19 +38,19 @@ class VersionStep:
 
     state: VersionState
     replaces_newest: bool
-    """Whether it takes the place of the newest version; else it is a version of its own."""
+    """Whether the reading replaces the newest version, instead of adding a version."""
     notifies: bool
-    """Whether an event is made now; it compares with the baseline of before."""
+    """Whether an event is made now; it compares with the former baseline."""
     has_become_unstable: bool
 
 
 def is_unstable(changes_in_row: int) -> bool:
-    """Return whether an interface is unstable after so many readings in a row that found another one."""
+    """Return whether an interface is unstable after so many readings in a row that each found another one."""
     return changes_in_row >= UNSTABLE_READINGS
 
 
 def oldest_kept(state: VersionState) -> int:
-    """Return the oldest version that is kept; `baseline` is kept beside it."""
+    """Return the oldest version that is kept; `baseline` is kept as well."""
     oldest = state.newest - MAX_VERSIONS + 1
     return oldest + 1 if state.baseline < oldest else oldest
 
@@ -61,7 +61,7 @@ def first_state() -> VersionState:
 
 
 def next_step(state: VersionState, changes_in_row: int, now_s: float, *, is_agent: bool) -> VersionStep:
-    """Return what follows from an interface that differs from the newest version."""
+    """Return the consequences of an interface that differs from the newest version."""
     unstable = is_unstable(changes_in_row)
     replaces = unstable and (not is_agent or state.newest != state.baseline)
     newest = state.newest if replaces else state.newest + 1
@@ -78,14 +78,17 @@ def next_step(state: VersionState, changes_in_row: int, now_s: float, *, is_agen
 
 
 def _due_at_s(notified_at_s: float | None, now_s: float) -> float:
-    """Return when the next event is due; an event from the future is from before the clock was set back."""
+    """Return when the next event is due.
+
+    A last event in the future was written before the clock was set back.
+    """
     if notified_at_s is None or notified_at_s > now_s:
         return now_s
     return notified_at_s + EVENT_SECONDS
 
 
 def pending_step(state: VersionState, changes_in_row: int, now_s: float, *, is_agent: bool) -> VersionStep:
-    """Return what follows when an event is due: it is made, unless the interface is unstable."""
+    """Return the consequences when an event is due: it is made, unless the interface is unstable."""
     if is_agent and is_unstable(changes_in_row):
         after = VersionState(state.newest, state.baseline, state.notified_at_s, now_s + EVENT_SECONDS)
     else:

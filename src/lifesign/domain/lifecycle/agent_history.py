@@ -1,4 +1,4 @@
-"""History of an agent: what is kept, and when it expires.
+"""History of an agent: the stored slots, and their expiry.
 
 There are slots of half hours and, after the end of a day, of days. A slot contains how often the agent
 answered, its latency, and the values of its health document. A slot without a probe does not exist, and a
@@ -48,7 +48,7 @@ class Measure(StrEnum):
     ANSWER_MS = "answer_ms"
     """Latency of the agent's answer to a probe."""
     RESPONSE_RATIO = "response_ratio"
-    """This one and the others: as its health document says."""
+    """This measure and the next ones: values of the agent's health document."""
     ERROR_RATIO = "error_ratio"
     LATENCY_P50_MS = "latency_p50_ms"
     LATENCY_P99_MS = "latency_p99_ms"
@@ -68,11 +68,11 @@ class OpenMeasure(NamedTuple):
     high: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     total: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     values: Annotated[int, Field(ge=1, alias="count")]
-    """How many there were."""
+    """Number of values."""
 
 
 class OpenSlot(BaseModel):
-    """The half hour of the last observation, as far as it has gone; stored with what the last probe saw."""
+    """The half hour of the last observation, up to now; stored with the facts of the last probe."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -118,14 +118,14 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class KeptHistory:
-    """The same as it is kept, packed: half hours that were closed, and days that are over."""
+    """The same in packed form, as stored: closed half hours and finished days."""
 
     half_hours: str = ""
     days: str = ""
 
 
 def half_hour_of(at_s: float) -> int:
-    """Return the number of the half hour that a moment lies in; before the epoch there is only the first."""
+    """Return the number of the half hour of a moment; times before the epoch belong to the first one."""
     return min(max(int(at_s // HALF_HOUR_SECONDS), 0), _MAX_NUMBER)
 
 
@@ -152,7 +152,7 @@ def ended_slot(before: OpenSlot | None, after: OpenSlot | None) -> OpenSlot | No
 
 
 def closed(slot: OpenSlot) -> HistorySlot:
-    """Return an open slot as it is kept."""
+    """Return an open slot in its stored form."""
     spreads = {
         measure: Spread(one.low, min(max(one.total / one.values, one.low), one.high), one.high)
         for measure, one in slot.gathered.items()
@@ -164,9 +164,9 @@ def added(history: KeptHistory, slot: HistorySlot) -> KeptHistory:
     """Return the history with one more half hour, and without expired slots.
 
     Half hours of finished days are summed before they are removed. A repeated half hour counts once. Slots
-    that lie ahead of it are removed: they were written before a clock was set back.
+    later than it are removed: they were written before a clock was set back.
     """
-    # Slots stay packed where they stay as they are: to read all of them takes fifty times as long.
+    # Unchanged slots stay packed: reading all of them would take fifty times as long.
     half_hours = _split(history.half_hours)
     if same := half_hours.get(slot.number):
         slot = summed(slot.number, [*unpacked(same), slot])
@@ -185,7 +185,7 @@ def added(history: KeptHistory, slot: HistorySlot) -> KeptHistory:
 
 
 def shown(history: KeptHistory, slot: OpenSlot | None, now_s: float) -> History:
-    """Return the half hours of the last day and the days of the last month, those that run now too."""
+    """Return the half hours of the last day and the days of the last month, including the current ones."""
     if slot is not None:
         history = added(history, closed(slot))
     half_hours, days = unpacked(history.half_hours), list(unpacked(history.days))
@@ -205,7 +205,10 @@ def day_of(number: int, half_hours: Iterable[HistorySlot]) -> HistorySlot:
 
 
 def summed(number: int, slots: Sequence[HistorySlot]) -> HistorySlot:
-    """Return several slots as one; its means are those of their means, so that each time weighs the same."""
+    """Return several slots as one.
+
+    Its means are means of their means, so that each period has the same weight.
+    """
     spreads = {}
     for measure in _MEASURES:
         if found := [slot.spreads[measure] for slot in slots if measure in slot.spreads]:
@@ -224,8 +227,8 @@ def summed(number: int, slots: Sequence[HistorySlot]) -> HistorySlot:
 def packed(slots: Iterable[HistorySlot]) -> str:
     """Return slots as text of 11 characters each, and 6 more for each measure: at most 41.
 
-    Counts end at 4095. A ratio is kept to 1/4000, and only nothing and all as nothing and all; a latency to
-    0.4 %.
+    Counts end at 4095. A ratio is stored to 1/4000; exactly 0 and exactly 1 stay distinct from all other
+    values. A latency is stored to 0.4 %.
     """
     parts: list[str] = []
     for slot in slots:
@@ -245,10 +248,11 @@ def unpacked(text: str) -> tuple[HistorySlot, ...]:
 
 
 def answer_layer(observation: Observation) -> LayerResult | None:
-    """Return the layer whose answer is waited for: the message if one was sent, else the interface.
+    """Return the layer whose latency counts: the message if one was sent, else the interface.
 
-    Of who has no interface that could be asked, the health document, else the card; None if nothing was
-    asked. Never another one because the first was silent: a quick card does not hide a slow agent.
+    For an agent without an interface that can be requested, it is the health document, else the card; None if
+    nothing was requested. Another layer never replaces one that did not answer: a fast card does not hide a
+    slow agent.
     """
     layers = (observation.message, observation.transport, observation.readiness, observation.discovery)
     return next((layer for layer in layers if layer is not None), None)
@@ -261,7 +265,7 @@ def _verdict(observation: Observation) -> str:
 
 
 def _values(observation: Observation) -> Iterable[tuple[Measure, float]]:
-    """Return what one observation adds: of a failure no latency, and nothing out of a stale document."""
+    """Return the values of one observation: no latency of a failure, and nothing from a stale document."""
     asked = answer_layer(observation)
     if asked is not None and asked.has_answered and asked.latency_ms is not None:
         yield Measure.ANSWER_MS, asked.latency_ms

@@ -22,7 +22,7 @@ MAX_WAIT_S: Final = 60.0
 """Maximum wait, at most one interval, until an agent notices that the registry is reachable again."""
 MIN_WAIT_S: Final = 0.05
 MAX_RETRY_AFTER_S: Final = 300.0
-"""A registry that asks to be left alone for longer is asked again after so long: the silent die."""
+"""Longer waits that a registry requests are cut to this: an agent without heartbeats dies."""
 MAX_DOUBLINGS: Final = 16
 
 
@@ -36,7 +36,7 @@ def first_heartbeat_at_s(registered_at_s: float, interval_s: float, chance: floa
 
 
 def next_heartbeat_at_s(sent_at_s: float, now_s: float, interval_s: float, chance: float) -> float:
-    """Return when the next beat is due after one that was answered now; `chance` is from 0 to 1."""
+    """Return when the next heartbeat is due after one that was answered now; `chance` is from 0 to 1."""
     due_s = sent_at_s + interval_s * (1.0 - EARLY_RATIO * chance)
     return max(due_s, now_s + interval_s * MIN_GAP_RATIO)
 
@@ -44,7 +44,7 @@ def next_heartbeat_at_s(sent_at_s: float, now_s: float, interval_s: float, chanc
 def next_try_at_s(
     now_s: float, interval_s: float, failures: int, chance: float, retry_after_s: float | None = None
 ) -> float:
-    """Return when to try again after so many failures, 1 or more: back-off with full jitter.
+    """Return when to try again after 1 or more failures, by exponential back-off with full jitter.
 
     The wait is never longer than the interval, so that every agent reports within one interval after an
     outage. A wait that the registry requested (`retry_after_s`, None if none) is added.
@@ -62,9 +62,11 @@ def next_claim_at_s(now_s: float, dead_after_s: float, chance: float) -> float:
 
 
 def clock_differs_by_s(sent_s: float, answered_s: float, server_s: float) -> float:
-    """Return how far the registry's clock is ahead of ours at least, below 0 behind; 0 if they may agree.
+    """Return by how much the registry's clock is ahead of ours at least.
 
-    All are wall clocks, in seconds since the epoch: ours when a beat was sent and when it was answered,
+    Below 0 if it is behind, 0 if they may agree.
+
+    All are wall clocks, in seconds since the epoch: ours when a heartbeat was sent and when it was answered,
     and the registry's between the two. A slow answer is no drift.
     """
     if server_s > max(sent_s, answered_s):

@@ -25,7 +25,7 @@ With fewer, one slow sweep would count as downtime, and a slow server would excu
 short outage of the registry would count against agents with short timeouts.
 """
 MIN_DOWNTIME_S: Final = 1.0
-"""A shorter gap is none, however often we sweep: a busy machine is not away."""
+"""A shorter gap between sweeps is no downtime: a busy machine is not unreachable."""
 MIN_REPORTED_DOWNTIME_S: Final = 10.0
 """A shorter downtime is excluded without an event: on a busy machine there is one a minute."""
 MIN_WAIT_S: Final = 0.5
@@ -46,8 +46,8 @@ class ExcludedSpan:
 class Thresholds:
     """How long an agent may be silent, in seconds (RFC-0016 1.1); the defaults are the RFC's.
 
-    Unhealthy takes at least twice the interval, dead at least twice unhealthy (RFC-0016 3.3);
-    anything else is InvalidValue, named as it is on the wire.
+    The time to unhealthy is at least twice the interval, and the time to dead at least twice that (RFC-0016
+    3.3); other values raise InvalidValue with the JSON name.
     """
 
     interval_s: float = 30.0
@@ -85,14 +85,14 @@ def silent_for_s(last_s: float, now_s: float, excluded_downtime: Sequence[Exclud
 
 
 def deadline_s(last_s: float, threshold_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> float:
-    """Return the last moment at which silence is within the threshold: any later one is beyond it.
+    """Return the last moment at which silence is within the threshold.
 
     `now_s > deadline_s(...)` is `silent_for_s(...) > threshold_s`, free of rounding: the strict
     rule of RFC-0016 4.5 as one moment that can be stored and compared.
     """
     moment_s = last_s + threshold_s
     for span in _joined(excluded_downtime):
-        # A span that begins at the very moment counts: during it, silence does not grow beyond.
+        # A span that begins at exactly this moment counts: the silence does not grow during it.
         if span.end_s > last_s and span.begin_s <= moment_s:
             moment_s += span.end_s - max(span.begin_s, last_s)
     return moment_s
@@ -103,9 +103,9 @@ def add_span(
 ) -> tuple[ExcludedSpan, ...]:
     """Return the spans with one more: sorted, apart from one another, at most MAX_SPANS.
 
-    Those that ended more than `keep_s` ago are dropped; no threshold in use may be longer than
-    that. Beyond MAX_SPANS the two closest are joined, and what lay between is excused too:
-    no excuse is ever lost, at the price of a little patience.
+    Spans that ended more than `keep_s` ago are dropped; no threshold in use may be longer than that. Beyond
+    MAX_SPANS the two closest are joined, and the time between them is excluded too: no excluded time is ever
+    lost, but some timeouts come later.
     """
     kept = [known for known in _joined([*spans, span]) if known.end_s >= now_s - keep_s]
     while len(kept) > MAX_SPANS:
@@ -128,7 +128,7 @@ def clock_jump_s(wall_elapsed_s: float, monotonic_elapsed_s: float) -> float:
     """Return how far the wall clock jumped between two sweeps; 0 up to MAX_CLOCK_DIFFERENCE_S.
 
     Above 0 it jumped ahead, and that much time before now is to be excluded. Below 0 it was set back: nothing
-    needs to be excluded, since no timeout gets longer by it.
+    needs to be excluded, since that causes no timeout.
     """
     jump_s = wall_elapsed_s - monotonic_elapsed_s
     return jump_s if abs(jump_s) > MAX_CLOCK_DIFFERENCE_S else 0.0
@@ -145,7 +145,7 @@ def clock_jump_since_s(
     """
     measured_s = 0.0 if wall_elapsed_s is None else clock_jump_s(wall_elapsed_s, monotonic_elapsed_s)
     if gap_s < -MAX_CLOCK_DIFFERENCE_S:
-        # By the time that has really passed, which is known up to this process's last sweep, it was set back
+        # Measured by the elapsed time, which is known up to this process's last sweep, it was set back
         # further.
         return min(max(measured_s, gap_s - monotonic_elapsed_s), gap_s)
     jump_s = min(measured_s, gap_s)
@@ -171,7 +171,10 @@ def drift_s(client_s: float, server_s: float, waited_s: float = 0.0) -> float:
 def is_drifting(
     client_s: float, server_s: float, interval_s: float, waited_s: float, *, was_drifting: bool
 ) -> bool:
-    """Return whether an agent's clock is adrift; unchanged if that depends on how long the request waited."""
+    """Return whether an agent's clock is adrift.
+
+    The former value if that depends on the delay of the request.
+    """
     if has_drifted(drift_s(client_s, server_s, waited_s), 0.0, interval_s):
         return True
     return was_drifting and has_drifted(client_s, server_s, interval_s)

@@ -1,11 +1,12 @@
 """Mass exit: suspension of verdicts while more agents fall silent at once than is believable.
 
-If many agents fall silent at once, the monitoring is probably at fault. Then silence takes no agent down
-until the wave is over, an operator ends the suspension, or `max_suspension_seconds` have passed. Agents
-monitored by heartbeat and by probe are counted, suspended and released apart from one another.
+If many agents fall silent at once, the monitoring is probably at fault. Then silence makes no agent unhealthy
+or dead until the wave is over, an operator ends the suspension, or `max_suspension_seconds` have passed.
+Agents monitored by heartbeat and by probe are counted, suspended and released separately.
 
-Counted are the agents that would go, not their share of all: most targets of a directory are dead,
-so a share would always look alarming (protocol, "The monitor itself may be sick").
+Counted are the agents that silence would make unhealthy or dead now, not their share of all agents. Most
+targets of a directory are dead, so a share would always look alarming (protocol, "The monitor itself may be
+sick").
 
 Missed heartbeats have witnesses too. If no agent at all was heard since an agent's first missed heartbeat was
 due, although another agent's heartbeat fell due as well, the registry's own inbound side may be cut.
@@ -31,13 +32,17 @@ class MonitorPolicy:
     """When the monitor doubts itself, and for how long; InvalidValue outside of a range."""
 
     cadence_seconds: float = 60.0
-    """The time in which exits are counted together, 1 to 3600.
+    """The time in which exits are counted together, 1 to 3600 s. A longer time detects slower waves, but
+    notices later that they are over. It begins and ends at fixed moments: up to twice the limit may exit in a
+    wave that crosses such a moment.
 
     Longer catches slower waves, and learns more slowly that they are over. It begins and ends at fixed
     moments: a wave across such a moment may let up to twice the limit go.
     """
     min_exits: int = 20
-    """However quiet it was, this many exits per cadence are believed at once; from 1.
+    """Verdicts are never suspended for so few exits per cadence; from 1. limit = max(min_exits, factor ·
+    baseline). A lower number protects small fleets, which then wait `max_suspension_seconds` for each real
+    crash of that many agents.
 
     limit = max(min_exits, factor · baseline). Lower protects small fleets, which then wait
     `max_suspension_seconds` for each real crash of that many agents.
@@ -48,7 +53,8 @@ class MonitorPolicy:
     A lower value detects smaller failures of the monitoring, and delays more verdicts.
     """
     end_factor: float = 2.0
-    """A wave is over when fewer wait than max(min_exits, end_factor · baseline), from 1.
+    """A wave is over when fewer agents wait than max(min_exits, end_factor · baseline), from 1. The distance
+    to `factor` prevents a suspension from beginning again just after it ended.
 
     The distance to `factor` keeps a hold from beginning again just after it ended.
     """
@@ -85,7 +91,7 @@ DEFAULT_POLICY = MonitorPolicy()
 
 
 class Track(StrEnum):
-    """Kind of monitoring of the agents that are counted together."""
+    """Kind of monitoring; agents of one kind are counted together."""
 
     HEARTBEAT = "heartbeat"
     """Agents with heartbeats, including those monitored by both."""
@@ -93,14 +99,14 @@ class Track(StrEnum):
 
 
 class MonitorState(StrEnum):
-    """Whether silence is believed."""
+    """Whether verdicts by silence are made."""
 
     NORMAL = "normal"
     """Silence counts."""
     SUSPENDED = "suspended"
-    """Timeouts take no agent down, except those that were suspended before."""
+    """Timeouts make no agent unhealthy or dead, except agents that were suspended before."""
     RESUMING = "resuming"
-    """Silence counts again; those who were held and are still silent are leaving."""
+    """Verdicts are made again; agents that were suspended and are still silent exit."""
 
 
 class MonitorChange(StrEnum):
@@ -109,11 +115,12 @@ class MonitorChange(StrEnum):
     MASS_EXIT = "mass_exit"
     """normal or resuming → suspended: more would leave than is believable, or nothing bears them out."""
     MASS_EXIT_OVER = "mass_exit_over"
-    """suspended → resuming: few have been silent for `quiet_cadences`: it was us."""
+    """suspended → resuming: few agents were silent for `quiet_cadences`, so the fault was the monitoring's.
+    """
     MAX_SUSPENSION = "max_suspension"
-    """suspended → resuming: the time is over, silence is believed."""
+    """suspended → resuming: the maximum time is over, so the silence counts."""
     RELEASED = "released"
-    """suspended → resuming: an operator says that silence is to be believed."""
+    """suspended → resuming: an operator ended the suspension."""
     COHORT_PASSED = "cohort_passed"
     """resuming → normal: for `quiet_cadences` no agent of the suspension was left."""
 
@@ -127,9 +134,9 @@ class Monitor:
     cadence_began_s: float
     state: MonitorState = MonitorState.NORMAL
     exits_this_cadence: int = 0
-    """Number of exits without those of the cohort; while suspended, agents that wait."""
+    """Number of exits without those of the cohort; while suspended, number of waiting agents."""
     baseline: tuple[int, ...] = ()
-    """Exits of the last completed normal cadences, the newest last; or what a believed hold has taught."""
+    """Exits of the last completed normal cadences, the newest last; or those learned from a suspension."""
     quiet_cadences: int = 0
     """Completed since the wave, or the cohort, was last seen; 0 while normal."""
     is_cadence_quiet: bool = True
@@ -139,7 +146,7 @@ class Monitor:
     0 for none.
     """
     newest_waiting_s: float = 0.0
-    """Last liveness signal of the agent that timed out last among those that wait; 0 unless suspended."""
+    """Last liveness signal of the waiting agent that timed out last; 0 unless suspended."""
     newcomers: int = 0
     """Number of waiting agents that fell silent after the suspension began; 0 without a suspension."""
     unwitnessed: int = 0
@@ -183,7 +190,7 @@ class MonitorEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExcludedDowntime:
-    """A past suspension: its time does not count as silence of the agents whose verdicts it suspended."""
+    """A past suspension: its time does not count as silence of the agents that it suspended."""
 
     begin_s: float
     end_s: float
@@ -210,10 +217,10 @@ class Assessment:
     cohort_before_s: float
     event: MonitorEvent | None = None
     excluded_downtime: ExcludedDowntime | None = None
-    """Given once, when a hold ends. At most two of these concern one silence."""
+    """Set once, when a suspension ends. At most two of these concern one silence."""
 
     def may_change(self, last_liveness_s: float) -> bool:
-        """Return whether a timeout since this last liveness signal may take an agent down now."""
+        """Return whether a timeout since this liveness signal may make an agent unhealthy or dead."""
         return not self.is_suspended or last_liveness_s < self.cohort_before_s
 
 
@@ -251,10 +258,10 @@ def exit_limit(monitor: Monitor, policy: MonitorPolicy = DEFAULT_POLICY) -> int:
 def is_suspicious_exit(
     monitor: Monitor, last_liveness_s: float, heard_for_s: float, policy: MonitorPolicy = DEFAULT_POLICY
 ) -> bool:
-    """Return whether an agent that a timeout would take down now counts among the exits.
+    """Return whether an agent that a timeout would make unhealthy or dead now counts as an exit.
 
-    `heard_for_s` is how long it has sent liveness signals in its present status: none for an agent that never
-    sent a heartbeat, nor for its second step down, since its first one was counted. A cohort counts as a
+    `heard_for_s` is how long it has sent liveness signals in its present status: 0 for an agent that never
+    sent a heartbeat, and for its second step down, since the first one was counted. A cohort counts as a
     whole.
     """
     return heard_for_s >= policy.proven_seconds or last_liveness_s < monitor.cohort_before_s
@@ -268,11 +275,11 @@ def assess(
     *,
     unwitnessed: Sequence[float] = (),
 ) -> Assessment:
-    """Judge a sweep before it lets anyone go.
+    """Assess the exits of a sweep before any verdict is made.
 
-    `exits` has the last sign of life (s) of each agent that silence would take down now and that
-    `is_suspicious_exit`, once per agent, in any order; during a suspension, of all who still wait.
-    `unwitnessed` has those among them that no witness bears out (`is_unwitnessed`).
+    `exits` has the last liveness signal (s) of each agent that silence would make unhealthy or dead now and
+    that `is_suspicious_exit`, once per agent, in any order; during a suspension, of all agents that still
+    wait. `unwitnessed` has those among them that no witness confirms (`is_unwitnessed`).
     """
     monitor = _rolled(_caught_up(monitor, now_s), now_s, policy)
     fresh = [sign_s for sign_s in exits if sign_s >= monitor.cohort_before_s]
@@ -283,7 +290,7 @@ def assess(
 
 
 def release(monitor: Monitor, now_s: float, policy: MonitorPolicy = DEFAULT_POLICY) -> Assessment:
-    """End a hold because an operator says so; nothing changes if there is none."""
+    """End a suspension at an operator's request; nothing changes if there is none."""
     if monitor.state is not MonitorState.SUSPENDED:
         return _assess(monitor, monitor, is_suspended=False)
     return _end_suspension(monitor, MonitorChange.RELEASED, now_s, policy)
@@ -336,7 +343,7 @@ def _while_suspended(
     now_s: float,
     policy: MonitorPolicy,
 ) -> Assessment:
-    """Hold on, or end the hold."""
+    """Continue or end the suspension."""
     monitor = _with_counts(monitor, waiting, unwitnessed)
     end_limit = max(policy.min_exits, policy.end_factor * baseline_exits(monitor))
     if len(waiting) >= end_limit or unwitnessed:
@@ -369,11 +376,11 @@ def _end_suspension(
 
 
 def _learned_baseline(monitor: Monitor, policy: MonitorPolicy) -> tuple[int, ...]:
-    """Learn how many fell silent per cadence while it was held, since silence is now believed.
+    """Learn how many agents per cadence fell silent during the suspension, since their silence counts now.
 
-    A fleet that loses more than `min_exits` per cadence all the time would otherwise be held again
-    and again, and never have a normal cadence to learn from. Only a rise is learned, and each cadence
-    counts as one. The wave that began the hold is left out, and so is what no witness bears out.
+    A fleet that always loses more than `min_exits` per cadence would otherwise be suspended again and again,
+    and never have a normal cadence to learn from. Only a rise is learned, and each cadence counts as one. The
+    wave that began the suspension is left out, and so are exits that no witness confirms.
     """
     if not monitor.newcomers or monitor.unwitnessed:
         return monitor.baseline
@@ -386,7 +393,7 @@ def _learned_baseline(monitor: Monitor, policy: MonitorPolicy) -> tuple[int, ...
 
 
 def _with_counts(held: Monitor, waiting: Sequence[float], unwitnessed: Sequence[float]) -> Monitor:
-    """Note who waits, for the end of the hold and for those who watch it."""
+    """Count the waiting agents, for the end of the suspension and for its observers."""
     return replace(
         held,
         exits_this_cadence=max(len(waiting), len(unwitnessed)),
@@ -397,13 +404,13 @@ def _with_counts(held: Monitor, waiting: Sequence[float], unwitnessed: Sequence[
 
 
 def _caught_up(monitor: Monitor, now_s: float) -> Monitor:
-    """Forget what is over by now."""
+    """Drop state that has expired by now."""
     return replace(
         monitor,
-        # A clock that was set back must not stretch a hold or a cadence.
+        # A clock that was set back must not prolong a suspension or a cadence.
         since_s=min(monitor.since_s, now_s),
         cadence_began_s=min(monitor.cadence_began_s, now_s),
-        # Nor may it make a cohort of those who are heard from now on.
+        # Nor may it put agents that send liveness signals from now on into a cohort.
         cohort_before_s=min(monitor.cohort_before_s, math.nextafter(now_s, math.inf)),
     )
 

@@ -30,9 +30,11 @@ QUARTER = 0.25
 Three keys with equal shares always reach it if half of all addresses are silent.
 """
 MIN_SILENT_WITHOUT_ONE_KEY = 2
-"""The same as a number: one dead agent and a hostile key are not a mass silence."""
+"""The same as a number: one dead agent and a hostile key must not be a mass silence."""
 MAX_LEFT_OUT = 8
-"""Keys that are left out, each on its own: those that answer most, and those that are silent most."""
+"""Keys that are left out, one at a time: those whose addresses answer most, and those whose addresses are
+silent most.
+"""
 MAX_SILENT_CLASSES = 1_000
 """Maximum of stored classes, the largest ones: probers name classes, and their number is unlimited."""
 DAY_S = 86_400.0
@@ -75,7 +77,7 @@ class MassSilence:
 
     counted_at_s: float = 0.0
     classes: Mapping[str, float] = field(default_factory=dict)
-    """Each with when its mass silence was noticed, for any key."""
+    """Each class with the time at which its mass silence was noticed, for any key."""
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Prober keys for which no target of the class is a witness, by class."""
 
@@ -85,14 +87,14 @@ class MassSilence:
 
 
 def needed(addresses: int) -> int | None:
-    """Return how many of so many addresses must be silent together; None: no number of them is enough."""
+    """Return how many of so many addresses must be silent together; None if no number is enough."""
     if addresses < MIN_ADDRESSES:
         return None
     return math.ceil((FEW_RATIO if addresses <= MAX_FEW_ADDRESSES else RATIO) * addresses)
 
 
 def is_mass_silence(counts: ClassCounts, policy: MassSilencePolicy = DEFAULT_POLICY) -> bool:
-    """Return whether so many addresses are silent, and became so close together, that none is a witness."""
+    """Return whether so many addresses fell silent so close together that none of them is a witness."""
     least = needed(counts.addresses)
     return least is not None and _fell_silent_together(counts, least, policy)
 
@@ -112,7 +114,7 @@ def silent_keys(
         if silent.issuperset(rest) or not is_mass_silence(_together(rest), policy):
             continue
         decisive = _decisive_keys(rest, policy)
-        # A key may rely on what it reported itself.
+        # A key may rely on its own reports.
         silent |= {key for key in rest if decisive <= {key}}
     return tuple(sorted(silent))
 
@@ -131,7 +133,7 @@ def _is_quarter_silent(counts: ClassCounts, policy: MassSilencePolicy) -> bool:
 
 
 def _fell_silent_together(counts: ClassCounts, least: int, policy: MassSilencePolicy) -> bool:
-    """Return whether so many addresses, 1 or more, last answered within `together_seconds` of each other."""
+    """Return whether the last answers of so many addresses, 1 or more, lie within `together_seconds`."""
     if len(counts.silent_s) < least:
         return False
     last_s = sorted(counts.silent_s)
@@ -155,9 +157,9 @@ def next_mass_silence(
     now_s: float,
     policy: MassSilencePolicy = DEFAULT_POLICY,
 ) -> MassSilence:
-    """Return which classes are in mass silence now; those that already were keep their moment.
+    """Return the classes that are in mass silence now; classes that already were keep their time.
 
-    `counted` has the counts of each class by the prober key that reported of its targets.
+    `counted` has the counts of each class by the prober key that reported its targets.
     """
     keys = {name: silent_keys(by_key, policy) for name, by_key in counted.items()}
     addresses = {name: sum(counts.addresses for counts in counted[name].values()) for name in counted}

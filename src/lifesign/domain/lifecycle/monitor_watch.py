@@ -17,10 +17,10 @@ MIN_RESULTS = 20
 MAX_FAILED_RATIO = 0.5
 """More failures among them are reported."""
 MAX_KEYS = 1_000
-"""Maximum of watched keys, those with the most reports: the number of keys is not limited."""
+"""Maximum number of watched keys, those with the most reports: the number of keys is not limited."""
 
 MAX_UNREACHED = 100
-"""Pairs of a worker and a network class that are kept."""
+"""Maximum number of pairs of a worker and a network class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +32,12 @@ class KeyWatch:
     failed: int
     """Likewise."""
     is_reported: bool = False
-    """Whether too many failed in the last period that said anything."""
+    """Whether too many results failed in the last period with enough results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyFailuresChange:
-    """A key of which too many results are failures now, or are no more."""
+    """A key whose results begin or cease to contain too many failures."""
 
     key: str
     is_high: bool
@@ -48,7 +48,7 @@ class KeyFailuresChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysWatched:
-    """All keys, compared once in a period."""
+    """State of all keys, compared once per period."""
 
     began_s: float = 0.0
     keys: Mapping[str, KeyWatch] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class KeysWatched:
 def keys_after(
     before: KeysWatched, sums: Mapping[str, tuple[int, int]], now_s: float, period_seconds: float
 ) -> tuple[KeysWatched, list[KeyFailuresChange]]:
-    """Return the state of all keys, and those that changed: their shares of failures, period by period.
+    """Return the state of all keys, and the keys that changed, from their shares of failures per period.
 
     `sums` contains the total of answered and failed results by key. A key whose sums decreased starts again.
     """
@@ -89,7 +89,7 @@ class DisallowedTargets:
     """Network class in which they answered."""
     targets: int
     reached_by: str | None = None
-    """Another living worker that reaches the class; None if none says so."""
+    """Another living worker that reaches the class; None if there is none."""
 
 
 def disallowed_targets(
@@ -98,8 +98,8 @@ def disallowed_targets(
     """Return the targets that a prober may not probe because its `networks.allow` differs from another one's.
 
     `not_allowed` counts targets by the holder of their shard and the class in which they answered before;
-    `reached` has the classes that each living worker reaches, None before it knows. A worker that reaches
-    the class is kept out by the target itself.
+    `reached` has the classes that each living worker reaches, None before it knows. If the worker reaches the
+    class itself, the target refused it.
     """
     found = []
     for (holder, network_class), targets in sorted(not_allowed.items()):
@@ -126,14 +126,14 @@ class EvidenceWatchState:
     since_s: float | None = None
     """Time since which there is such an agent; None without one."""
     is_reported: bool = False
-    """Whether it has lasted long enough to be reported."""
+    """Whether the loss has lasted long enough to be reported."""
     keys: KeysWatched = KeysWatched()
     unreached: tuple[DisallowedTargets, ...] = ()
     credentials: tuple[WatchedCredential, ...] = ()
 
     @property
     def agents(self) -> int:
-        """How many living agents have old evidence."""
+        """Number of living agents with old evidence."""
         return sum(self.reasons.values())
 
 
@@ -165,5 +165,5 @@ def watched_after(
 
 
 def is_due(counted_at_s: float, now_s: float, watch_seconds: float) -> bool:
-    """Return whether the next count is due; a last count in the future was before the clock was set back."""
+    """Return whether the next count is due. A last count in the future was before the clock was set back."""
     return not 0 <= now_s - counted_at_s < watch_seconds

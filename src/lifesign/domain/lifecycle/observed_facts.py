@@ -1,9 +1,9 @@
-"""Observed facts: what many probes of one agent add up to.
+"""Observed facts: the sum of many probes of one agent.
 
-A small value that is stored beside the agent's record and grows with every observation: it
-holds what `verdict` judges by and what a view shows, and of its history the half hour that is
-running (`agent_history`). Times are seconds since the epoch by the registry's clock; the order of the
-observations is the caller's affair (`registry/target_results`).
+A small value that is stored beside the agent's record and updated with every observation. It contains the
+facts that `verdict` uses and that views show, and the current half hour of the history (`agent_history`).
+Times are seconds since the epoch by the registry's clock. The caller ensures the order of the observations
+(`registry/target_results`).
 """
 
 from math import inf
@@ -44,7 +44,7 @@ reports to be healthy is not contradicted by it. One that fails every other time
 FAILED_ASSERTION_PROBES: Final = 2
 """Failed assertions decide after so many probes in a row."""
 MAX_IN_ROW: Final = 1000
-"""Rows are counted up to here: nothing asks for more."""
+"""Maximum of these counters: no rule needs more."""
 
 _Moment = Annotated[float, Field(allow_inf_nan=False)]
 _Row = Annotated[int, Field(ge=0, le=MAX_IN_ROW)]
@@ -64,7 +64,7 @@ class LastResult(_Stored):
 
 
 class LastDocument(_Stored):
-    """The health document that was read last, and until when it says something."""
+    """The health document that was read last, and the time until which it is valid."""
 
     status: HealthStatus
     timestamp_s: _Moment
@@ -73,7 +73,7 @@ class LastDocument(_Stored):
     fresh_until_s: _Moment
     """Later it is stale (`decision.is_stale`), by our clock."""
     is_stale: bool
-    """Whether it already was when it was seen."""
+    """Whether the document was already stale when it was read."""
     response_ratio: Ratio | None
     sample_count: Count | None
     error_ratio: Ratio | None = None
@@ -122,13 +122,13 @@ class Observed(_Stored):
     message: LastResult | None = None
     document: LastDocument | None = None
     unhealthy_documents_in_row: _Row = 0
-    """Documents in a row that say unhealthy, counted once per `timestamp`; up to MAX_IN_ROW."""
+    """Consecutive documents with the status unhealthy, each `timestamp` once; up to MAX_IN_ROW."""
     last_unhealthy_timestamp_s: _Moment | None = None
     """The `timestamp` of the last one counted; None if the row is empty."""
     assertions: tuple[AssertionResult, ...] = ()
     """Last result of each assertion; one that was not measured keeps the failure before it."""
     failed_assertions_in_row: _Row = 0
-    """Probes in a row with any other failed assertion than those of the next row; up to MAX_IN_ROW."""
+    """Consecutive probes with any other failed assertion than those of the next counter; up to MAX_IN_ROW."""
     failed_limits_in_row: _Row = 0
     """Probes in a row with a failed assertion of latency or certificate days; up to MAX_IN_ROW."""
     login: Login | None = None
@@ -149,12 +149,12 @@ class Observed(_Stored):
         return self.silence_s - self.excused_silence_s
 
     def to_json(self) -> str:
-        """Return compact JSON without what is not known."""
+        """Return compact JSON without unknown members."""
         return self.model_dump_json(exclude_defaults=True)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Observed":
-        """Read what `to_json` wrote; pydantic's ValidationError if it is something else."""
+        """Read the output of `to_json`; pydantic's ValidationError for anything else."""
         return cls.model_validate_json(text)
 
 
@@ -167,10 +167,10 @@ def expected(at_s: float, within_s: float) -> Observed:
 
 
 def excused(observed: Observed) -> Observed:
-    """Return the same with no failure up to now counting against the agent.
+    """Return the same facts, with no failure up to now counting against the agent.
 
-    An operator's maintenance or override begins or ends, or is in force. Without this, its end would take an
-    agent down by failures of that time, although the agent may have been repaired since.
+    For an operator's maintenance or override that begins, ends or is in force. Otherwise its end would make
+    an agent unhealthy because of failures of that time, although the agent may have been repaired since.
     """
     update = {"excused_failures": observed.failures_in_row, "excused_silence_s": observed.silence_s}
     return observed.model_copy(update=update)
@@ -184,7 +184,7 @@ def fold(
     *,
     is_excused: bool = False,
 ) -> Observed:
-    """Return what is known after one more observation, which is later than all before it.
+    """Return the facts after one more observation, which is later than all before it.
 
     `since_s` is since when the agent has its status: an agent that never answered is silent since then.
     A layer that was not measured keeps its last result; an observation without any measured layer is
@@ -221,7 +221,7 @@ def fold(
 
 
 def reported_health(observed: Observed | None) -> HealthStatus:
-    """Return the agent's health as it said itself, as of the last result; `unknown` without a valid document.
+    """Return the agent's own report of its health, as of the last result; `unknown` without a valid document.
 
     Time alone does not change it: see `current_health`.
     """
@@ -234,7 +234,7 @@ def reported_health(observed: Observed | None) -> HealthStatus:
 
 
 def observed_health(observed: Observed | None) -> HealthStatus:
-    """Return the agent's health as of the last result: the worse of its own report and of its assertions."""
+    """Return the agent's health as of the last result: the worse of its own report and its assertions."""
     reported = reported_health(observed)
     if observed is None or reported is HealthStatus.UNHEALTHY or _has_failed_since(observed):
         return reported
@@ -244,12 +244,12 @@ def observed_health(observed: Observed | None) -> HealthStatus:
 
 
 def _has_failed_since(observed: Observed) -> bool:
-    """Return whether the last liveness signal no longer counts when something was measured last."""
+    """Return whether the last measured result was a failure after the last liveness signal."""
     return (observed.measured_at_s or 0.0) > (observed.liveness_until_s or inf)
 
 
 def current_health(observed: Observed | None, now_s: float) -> HealthStatus:
-    """Return the agent's health as it is shown now: `unknown` also once what was seen is too old."""
+    """Return the agent's health to show now: also `unknown` if the evidence is too old."""
     return shown_health(reported_health(observed), evidence_of(observed), now_s)[0]
 
 
@@ -261,7 +261,7 @@ def is_document_current(observed: Observed | None, now_s: float) -> bool:
 
 
 def evidence_of(observed: Observed | None) -> Evidence:
-    """Return what is stored of the evidence in columns of its own, so that searches can compare it."""
+    """Return the evidence that is stored in separate columns, so that searches can compare it."""
     if observed is None:
         return Evidence()
     document, until_s = observed.document, observed.evidence_until_s
@@ -287,7 +287,7 @@ def document_age_s(document: ProbedDocument, at_s: float) -> float:
 
 
 def with_document_age(observation: Observation, at_s: float) -> Observation:
-    """Return an observation whose document is stale, or is not, by the registry's clock.
+    """Return an observation whose document is marked as stale, or not, by the registry's clock.
 
     Where the answer had no `Date`, the prober could only compare the document with its own clock.
     """
@@ -306,7 +306,7 @@ def with_document_age(observation: Observation, at_s: float) -> Observation:
 
 
 def moved_back(observed: Observed, by_s: float, now_s: float) -> Observed:
-    """Return the same with what lies ahead of now moved by `by_s`, below 0: our clock was set back."""
+    """Return the same facts with times after now moved by `by_s`, below 0, because our clock was set back."""
 
     def moved_s(at_s: float | None) -> float | None:
         return at_s + by_s if at_s is not None and at_s > now_s else at_s
@@ -314,7 +314,7 @@ def moved_back(observed: Observed, by_s: float, now_s: float) -> Observed:
     names = ("last_observed_at_s", "measured_at_s", "last_liveness_signal_at_s", "alive_since_s")
     update: dict[str, object] = {name: moved_s(getattr(observed, name)) for name in names}
     if (observed.last_observed_at_s or 0.0) > now_s:
-        # The promise of the last result may lie that far ahead, too.
+        # The expiry of the last result may lie in the future as well.
         for name in ("evidence_until_s", "results_until_s"):
             until_s = getattr(observed, name)
             update[name] = None if until_s is None else until_s + by_s
@@ -333,7 +333,7 @@ def moved_back(observed: Observed, by_s: float, now_s: float) -> Observed:
     return observed.model_copy(update=update)
 
 
-# Each of these returns what an observation changes, by the names of `Observed`.
+# Each of these returns the changes by an observation, by the names of `Observed`.
 
 
 def _layers(observation: Observation, at_s: float) -> dict[str, Any]:
@@ -356,7 +356,7 @@ def _layers(observation: Observation, at_s: float) -> dict[str, Any]:
 def _count_failures(
     observed: Observed, observation: Observation, receipt: Receipt, *, at_s: float, gap_s: float
 ) -> dict[str, Any]:
-    """Count silence and failures; `gap_s` is the time since the last measured result, as far as it counts."""
+    """Count silence and failures; `gap_s` is the counted time since the last measured result."""
     if observation.is_liveness_signal:
         began_s = observed.alive_since_s
         return {
@@ -373,7 +373,7 @@ def _count_failures(
         return silent
     counted = {"failures_in_row": observed.failures_in_row + 1}
     if observed.failures_in_row == MAX_IN_ROW:
-        # The row grows no more, so that fewer of it are excused.
+        # The counter is at its maximum, so fewer of its failures are excused.
         counted = {"failures_in_row": MAX_IN_ROW, "excused_failures": max(0, observed.excused_failures - 1)}
     return {**silent, **counted, "alive_since_s": None}
 
@@ -440,7 +440,7 @@ def _document(observed: Observed, observation: Observation, at_s: float) -> dict
 
 
 def _last_document(document: ProbedDocument, at_s: float) -> LastDocument:
-    # A document from the near future counts as computed now: it must not stay valid for longer.
+    # A document from the near future counts as computed now, so that it is not valid for longer.
     computed_at_s = at_s - max(0.0, document_age_s(document, at_s))
     return LastDocument(
         status=document.status,

@@ -48,17 +48,17 @@ _MEANINGS: Final[Mapping[str, EventMeaning]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityEvent:
-    """One event, read."""
+    """One event, after reading."""
 
     type: str
     """Type as the server sends it, cut to MAX_TYPE_CHARS; safe to show."""
     meaning: EventMeaning
     session_id: str | None = None
-    """None if it concerns no session, or none by a name that can be one."""
+    """None if the event concerns no session, or has no valid session id."""
     is_busy: bool | None = None
-    """Whether the session works from now on; None if the event does not say."""
+    """Whether the session is busy from now on; None if the event does not show it."""
     error: str = ""
-    """Name and words of an error, cut and safe to show; empty if there is none."""
+    """Name and message of an error, shortened and safe to show; empty without an error."""
 
 
 def read_event(text: str) -> ActivityEvent | None:
@@ -93,7 +93,7 @@ def is_session_id(text: object) -> bool:
 
 
 def state_is_busy(status: object) -> bool | None:
-    """Return whether a session of this status works: `busy`, or `retry` while it waits for its model.
+    """Return whether a session with this status is busy: `busy`, or `retry` while it waits for its model.
 
     None: unknown.
     """
@@ -115,7 +115,7 @@ def _session_id(members: Mapping[str, Any]) -> str | None:
 
 
 def _is_work(kind: str, members: Mapping[str, Any]) -> bool:
-    """Return whether a part of a message shows that the session works: a finished tool, or text of its model.
+    """Return whether a part of a message shows activity: a finished tool, or text of the model.
 
     `tool.execute.after`, which the heartbeat tool's contract names, never appears on the wire.
     """

@@ -18,9 +18,11 @@ from lifesign.errors import InvalidValue
 MIN_GAP_S: Final = 5.0
 """Minimum time between two heartbeats of one agent."""
 SERVER_SILENT_S: Final = 30.0
-"""Without a line for so long the server does not count as alive; an opencode server says one every 10 s."""
+"""Without a line for this long, the server does not count as running; an opencode server sends one every 10
+s.
+"""
 LATE_S: Final = 10.0
-"""A heartbeat for activity that is longer ago is left out: it would say what is not so any more."""
+"""A heartbeat for an older activity is not sent: it would no longer be true."""
 MAX_SESSIONS: Final = 1_000
 """Maximum of watched sessions."""
 MAX_UNKNOWN_SESSIONS: Final = 1_000
@@ -31,11 +33,11 @@ class WatchedSessionState(StrEnum):
     """State of a watched session."""
 
     UNKNOWN = "unknown"
-    """The server has not been asked since the stream began, and no event has told."""
+    """The state was not requested since the stream began, and no event has shown it."""
     IDLE = "idle"
     BUSY = "busy"
     ABSENT = "absent"
-    """The server has no such session, or not where we look: nothing is said for it."""
+    """The server has no such session, or not at this address: no heartbeats are sent for it."""
 
 
 class Cause(StrEnum):
@@ -47,14 +49,14 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueHeartbeat:
-    """One heartbeat that is to be sent now."""
+    """One heartbeat to send now."""
 
     agent_id: str
     cause: Cause
     session_id: str
     """Session with the last activity, or one of the idle ones."""
     source: str
-    """The event's type; what the server was asked for, after a new beginning; empty if it is idle."""
+    """Type of the event, or of the request after a reconnection; empty if the session is idle."""
     busy_sessions: int
     """Number of busy sessions of this agent: its load."""
 
@@ -86,7 +88,7 @@ class _Agent:
 
 
 class PassiveHeartbeats:
-    """The sessions that are watched for agents, and which heartbeats follow from what is heard of them.
+    """The watched sessions of agents, and the heartbeats that follow from their events.
 
     All times are of one clock that never goes back.
     """
@@ -135,11 +137,11 @@ class PassiveHeartbeats:
         ]
 
     def note_line(self, now_s: float) -> None:
-        """Note that the server said something, whatever it was."""
+        """Note that the server sent a line, whatever it was."""
         self._heard_s = now_s
 
     def note_lost(self) -> None:
-        """Note that the stream is over: what it would have told is not known until the server is asked."""
+        """Note that the stream ended: later events are unknown until the server is asked for its state."""
         self._heard_s = -math.inf
         for session in self._sessions.values():
             if session.state is not WatchedSessionState.UNKNOWN:
@@ -178,13 +180,13 @@ class PassiveHeartbeats:
             self._owe(session, event.session_id, event.type, now_s)
 
     def hold(self, agent_id: str, until_s: float) -> None:
-        """Send nothing for an agent until then, and nothing later for what it does meanwhile."""
+        """Send nothing for an agent until then, and nothing later for its activity in that time."""
         agent = self._agents.get(agent_id)
         if agent is not None:
             agent.held_until_s, agent.owed = until_s, None
 
     def due(self, now_s: float) -> list[DueHeartbeat]:
-        """Return the heartbeats that are due; they count as sent, whatever becomes of them."""
+        """Return the heartbeats that are due; they count as sent, whether or not sending succeeds."""
         found = []
         for agent_id, agent in self._agents.items():
             due = self._due_of(agent_id, agent, now_s)
@@ -194,7 +196,7 @@ class PassiveHeartbeats:
         return found
 
     def next_at_s(self, now_s: float) -> float:
-        """Return when `due` is to be asked next if nothing is noted until then; infinity if never."""
+        """Return when to call `due` next if nothing is noted until then; infinity if never."""
         return min((self._next_of(agent, now_s) for agent in self._agents.values()), default=math.inf)
 
     def _due_of(self, agent_id: str, agent: _Agent, now_s: float) -> DueHeartbeat | None:
@@ -233,7 +235,7 @@ class PassiveHeartbeats:
 
 
 def sessions_in(metadata: Mapping[str, object]) -> list[object]:
-    """Return what a registration names as its agent's sessions: `opencode_session`, one or a list."""
+    """Return the sessions that a registration assigns to its agent: `opencode_session`, one or a list."""
     named = metadata.get("opencode_session")
     if named is None:
         return []

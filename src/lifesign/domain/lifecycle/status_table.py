@@ -28,7 +28,7 @@ class Status(StrEnum):
 
 
 ALIVE = frozenset({Status.ACTIVE, Status.UNHEALTHY, Status.DRAINING})
-"""Statuses of agents that take part; the others are kept for audit."""
+"""Statuses of living agents; records of the others are kept for audit."""
 
 
 class Reason(StrEnum):
@@ -68,9 +68,9 @@ class Signal(StrEnum):
     HEARTBEAT_RESUMED = "heartbeat_resumed"
     DRAIN_INITIATED = "drain_initiated"
     DRAIN_COMPLETED = "drain_completed"
-    """The agent holds no lease and has no work any more."""
+    """The agent holds no lease and has no work left."""
     DRAIN_TIMEOUT = "drain_timeout"
-    """The agent still holds leases at the end of its time to drain."""
+    """The drain timeout is over, and the agent still holds leases."""
     PROBE_FAILURES = "probe_failures"
     PROBE_RECOVERED = "probe_recovered"
     PROBE_REDISCOVERED = "probe_rediscovered"
@@ -81,9 +81,9 @@ class Signal(StrEnum):
     """The agent's answers fail its operator's assertions."""
     ASSERTIONS_PASSED = "assertions_passed"
     DECLARED_ACTIVE = "declared_active"
-    """An operator says so, or no longer says that it is unhealthy."""
+    """An operator declares the agent active, or ends the declaration that it is unhealthy."""
     DECLARED_UNHEALTHY = "declared_unhealthy"
-    """An operator says so."""
+    """An operator declares the agent unhealthy."""
     LINKED = "linked"
     """The record belongs to a crawled target that is one record with a registered agent from now on."""
 
@@ -116,7 +116,8 @@ TRANSITIONS: Mapping[tuple[Status, Signal], Status] = MappingProxyType({
     (Status.UNHEALTHY,    Signal.SUPERSEDED):                  Status.DEREGISTERED,
     (Status.UNHEALTHY,    Signal.LINKED):                      Status.DEREGISTERED,
 
-    # A draining agent still beats, but beating never brings it back, and silence changes nothing.
+    # A draining agent still sends heartbeats, but they never make it active again, and missed ones change
+    # nothing.
     (Status.DRAINING,     Signal.DRAIN_COMPLETED):             Status.DEREGISTERED,
     (Status.DRAINING,     Signal.DRAIN_TIMEOUT):               Status.DEAD,
     (Status.DRAINING,     Signal.DEREGISTERED):                Status.DEREGISTERED,
@@ -141,10 +142,10 @@ def status_after(status: Status, signal: Signal) -> Status:
 
 
 def reason_of(signal: Signal) -> Reason:
-    """Return what an event gives as the reason of this signal's transition."""
+    """Return the reason that an event states for this signal's transition."""
     return Reason.OPERATOR_OVERRIDE if signal in _DECLARATIONS else Reason(signal.value)
 
 
 def begins_incarnation(signal: Signal) -> bool:
-    """Return whether a new incarnation begins: it rises by one, and the version starts at 1 again."""
+    """Return whether a new incarnation begins: its number rises by one, and the version starts at 1 again."""
     return signal in {Signal.RE_REGISTERED, Signal.PROBE_REDISCOVERED}

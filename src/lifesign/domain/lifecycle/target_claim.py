@@ -46,7 +46,7 @@ class UnlinkReason(StrEnum):
     """Why a link ended."""
 
     PROOF_FAILED = "proof_failed"
-    """The card or the file was read and no longer holds the proof."""
+    """The card or the file was read and no longer contains the proof."""
     PROOF_EXPIRED = "proof_expired"
     """The proof could not be read for `PROOF_GRACE_SECONDS`."""
     CLAIM_ENDED = "claim_ended"
@@ -60,11 +60,11 @@ class UnlinkReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkClaim:
-    """One agent's claim for one target, with what was seen of its proofs."""
+    """One agent's claim for one target, with the proofs found for it."""
 
     agent: int
     is_registered: bool
-    """Whether the agent is not deregistered."""
+    """Whether the agent is registered, not deregistered."""
     is_claimed: bool
     """Whether one of the agent's URLs is the target's (`is_claim`)."""
     card_at_s: float | None = None
@@ -110,8 +110,9 @@ def is_claim(urls: Collection[str], target_url: str, found_card_url: str | None)
 def can_card_prove(card_url: str | None, target_url: str) -> bool:
     """Return whether the card of a target can prove the claim of an agent that registered this card URL.
 
-    The prober reports the content of a card, and a host is in one shard. On the host of the agent's own card
-    the prober observes the agent anyway. On another host it could take over an agent outside its share.
+    The prober reports the content of a card, and all targets of a host are in one shard. On the host of the
+    agent's own card the prober observes the agent anyway. On another host it could take over an agent outside
+    its share.
     """
     own = None if card_url is None else read_target(card_url)
     return not isinstance(own, str) or host_of(own) == host_of(target_url)
@@ -126,7 +127,7 @@ def is_same_registry(named: str | None, public_url: str | None) -> bool:
 
 
 def proof_of(claim: LinkClaim, now_s: float) -> Proof | None:
-    """Return what proves a claim at this time, the card first; None: nothing does."""
+    """Return the proof of a claim at this time, the card first; None if there is none."""
     if not (claim.is_registered and claim.is_claimed):
         return None
     if _counts(claim.card_at_s, now_s):
@@ -156,7 +157,7 @@ def decide(claims: Collection[LinkClaim], linked: int | None, *, is_gone: bool, 
 
 
 def next_check_s(claims: Collection[LinkClaim], now_s: float) -> float:
-    """Return when `decide` may come to another decision although no new proof was seen."""
+    """Return when `decide` may decide otherwise although no new proof was found."""
     moments = [now_s + CHECK_SECONDS]
     for claim in claims:
         seen = (claim.card_at_s, claim.token_at_s)

@@ -1,14 +1,14 @@
-"""Verdicts: what follows from heartbeats and observations.
+"""Verdicts: the consequences of heartbeats and observations.
 
-Two tracks of evidence are kept apart: `heartbeat` is what the agent says, authenticated;
-`observed` is what a prober saw. `judge` takes both, the policy and the time, and says which
-signals move the agent through `lifecycle`, what its health is, and when to judge it again.
-Nothing else decides. A heartbeat revives only what the silence of heartbeats brought down:
-a departure from RFC-0016 4.4, which knows no other reason. Times are seconds since the epoch.
+Two tracks of evidence are kept separate: `heartbeat` is the agent's own authenticated report, `observed` the
+results of probers. `judge` takes both, the policy and the time. It returns the signals that move the agent
+through `lifecycle`, its health, and the time of the next assessment. Nothing else decides. A heartbeat makes
+an agent active only if missed heartbeats made it unhealthy: a departure from RFC-0016 4.4, which knows no
+other reason. Times are seconds since the epoch.
 
-Missed heartbeats are a matter of time. A probed agent goes down only by a measured failure: time in which no
-probe measured anything moves nothing. Nor does the end of a maintenance or an override: failures that were
-observed before it do not count.
+Missed heartbeats are a matter of time. A probed agent becomes unhealthy only by a measured failure: time in
+which no probe measured anything changes nothing. Nor does the end of a maintenance or an override: failures
+that were observed before it do not count.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,9 +39,9 @@ UNHEALTHY_AFTER_FAILURES: Final = 2
 DEAD_AFTER_FAILURES: Final = 4
 """The same for its death."""
 REDISCOVERED_AFTER_S: Final = 30.0
-"""Two signs of life of a dead agent lie at least this far apart."""
+"""Minimum time between the two liveness signals that revive a dead agent."""
 MIN_EXCLUDED_S: Final = 60.0
-"""Time that does not count as silence is explained from here on."""
+"""Excluded time of at least this length is mentioned in the explanation."""
 UNHEALTHY_DOCUMENTS: Final = 2
 """Number of documents of different times with status unhealthy that make an agent unhealthy."""
 MIN_INTERACTIONS: Final = 10
@@ -54,14 +54,13 @@ MAX_DAMPING: Final = 4
 
     min(MAX_DAMPING, 1 + recoveries // RECOVERIES_PER_STEP)
 
-with its recoveries since FLAP_WINDOW_S before its last sign of life. It lengthens the way down
-only: an agent that comes and goes all the time stays listed, with fewer events, and is in return found
-unhealthy after an hour instead of 15 minutes, and dead after four hours instead of one.
-The silence of heartbeats is not damped: its thresholds are the agent's own declaration.
+with its recoveries since FLAP_WINDOW_S before its last sign of life. It only delays steps down. An agent that
+often goes down and up causes fewer events, but is found unhealthy after an hour instead of 15 minutes, and
+dead after four hours instead of one. Heartbeat timeouts are not damped: they are the agent's own declaration.
 """
 
 _MAX_STEPS: Final = 4
-"""Two are the most that is known: down and down, up and down, back to life and down."""
+"""The longest known sequences have two steps: down and down, up and down, revived and down."""
 
 
 class Monitoring(StrEnum):
@@ -101,7 +100,7 @@ class Facts:
     current_load: int = 0
     """Number of tasks in the agent's last report; used only while it drains."""
     maintenance_until_s: float | None = None
-    """Nothing goes down before; at that very moment it is over."""
+    """No verdict makes the agent unhealthy or dead before; at exactly this time the maintenance is over."""
     override: Override | None = None
     recoveries_s: tuple[float, ...] = ()
     """When it last went from unhealthy to active, in any order; see MAX_DAMPING."""
@@ -122,10 +121,11 @@ class Verdict:
     assess_at_s: float | None
     """No verdict changes before this moment unless new facts arrive; None: time alone changes nothing.
 
-    It may lie in the past while decisions are suspended: judge again at the next sweep.
+    It may lie in the past while verdicts are suspended: then assess again at the next sweep.
     """
     is_unreachable: bool
-    """Whether the declared interface failed when last asked, and no fresh document speaks for the agent.
+    """Whether the declared interface failed when last probed, and no fresh document contradicts that. It is
+    only shown; False if the evidence is too old.
 
     It is shown, and decides nothing; False once what was seen is too old.
     """
@@ -158,16 +158,17 @@ _OBSERVED_FAULTS: Final[Mapping[Reason, Signal]] = MappingProxyType({
     Reason.OBSERVED_CONTRADICTS_REPORT: Signal.PROBE_RECOVERED,
     Reason.ASSERTION_FAILED:            Signal.ASSERTIONS_PASSED,
 })  # fmt: skip
-"""Signals by which observations take an agent down, and restore it."""
+"""Signals by which observations make an agent unhealthy, each with the signal that ends it."""
 
 
 def judge(
     facts: Facts, now_s: float, *, is_suspended: bool, excluded_downtime: Sequence[ExcludedSpan]
 ) -> Verdict:
-    """Judge one agent: the same facts at the same moment give the same verdict.
+    """Return the verdict about one agent: the same facts at the same time give the same verdict.
 
-    `is_suspended` while decisions are suspended: no agent goes down by silence then, all else goes
-    on. `excluded_downtime` is the time in which no missed heartbeat counts; of probes it says nothing.
+    `is_suspended` while verdicts are suspended: then silence makes no agent unhealthy or dead, and everything
+    else is unchanged. `excluded_downtime` is time that does not count as missed heartbeats; it does not
+    concern probes.
     """
     if facts.monitoring is Monitoring.PROBE:
         excluded_downtime = ()
@@ -228,7 +229,7 @@ def _move(
 def _next_move_s(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> float | None:
     """Return the first moment at which time alone may move the agent, after all signals of now.
 
-    The only place that knows a deadline. A suspension is not looked at: it ends at any time.
+    The only function that knows a deadline. It ignores suspensions, which can end at any time.
     """
     if facts.status is Status.DRAINING:
         return facts.drain_deadline_s
@@ -257,13 +258,13 @@ def is_in_force(until_s: float | None, now_s: float) -> TypeGuard[float]:
 
 
 def is_judged_by_probes(facts: Facts, now_s: float) -> bool:
-    """Return whether failures of probes may take the agent down: no maintenance or override is in force."""
+    """Return whether failed probes may make the agent unhealthy: no maintenance or override is in force."""
     is_alive = facts.monitoring is Monitoring.PROBE and facts.status in {Status.ACTIVE, Status.UNHEALTHY}
     return is_alive and not has_decision_in_force(facts, now_s)
 
 
 def has_decision_in_force(facts: Facts, now_s: float) -> bool:
-    """Return whether a maintenance or an override of an operator is in force."""
+    """Return whether an operator's maintenance or override is in force."""
     return is_in_force(facts.maintenance_until_s, now_s) or _in_force(facts, now_s) is not None
 
 
@@ -292,7 +293,7 @@ def _heartbeat_deadline_s(facts: Facts, excluded_downtime: Sequence[ExcludedSpan
 
 
 def silent_since_s(facts: Facts) -> float:
-    """Return when silence began: with the last sign, or without any with the status."""
+    """Return when silence began: at the last liveness signal, or without one with the status."""
     last_s = _last_liveness_s(facts)
     return facts.status_since_s if last_s is None else last_s
 
@@ -305,7 +306,7 @@ def _last_liveness_s(facts: Facts) -> float | None:
 
 
 def _patience_s(facts: Facts) -> float:
-    """Return how much silence the next step down takes, flap damping included."""
+    """Return the silence that the next step down requires, including flap damping."""
     is_active = facts.status is Status.ACTIVE
     patience_s = facts.thresholds.unhealthy_after_s if is_active else facts.thresholds.dead_after_s
     return patience_s * _damping(facts)
@@ -345,7 +346,7 @@ def _timeout_step(facts: Facts, now_s: float, excluded_downtime: Sequence[Exclud
 def _drain(facts: Facts, now_s: float) -> _Step | None:
     """Return how a drain ends (RFC-0016 2.1, 5.2).
 
-    Work without a lease is waited for, and makes no agent dead.
+    An agent that has work without a lease may finish it, and does not become dead.
     """
     if facts.leases_held == facts.current_load == 0:
         return _Step(Signal.DRAIN_COMPLETED, "drained: it holds no lease and has no work")
@@ -386,7 +387,7 @@ def _declaration(status: Status, override: Override, now_s: float) -> _Step | No
 
 
 def _observed_fault(facts: Facts, now_s: float) -> _Step | None:
-    """Return what a prober's evidence, apart from silence, brings down."""
+    """Return the fault that a prober's evidence shows, apart from silence."""
     seen = facts.observed
     if seen is None or facts.monitoring is Monitoring.HEARTBEAT:
         return None
@@ -405,7 +406,7 @@ def _observed_fault(facts: Facts, now_s: float) -> _Step | None:
 
 
 def _recovery(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> _Step | None:
-    """Return the way back of an unhealthy agent once its own reason has gone, None while it holds."""
+    """Return the recovery of an unhealthy agent once the reason has ended, None while it lasts."""
     if facts.reason is Reason.OPERATOR_OVERRIDE:
         return _Step(Signal.DECLARED_ACTIVE, "the override of an operator has ended")
     if facts.reason in _TIMEOUT_REASONS:

@@ -1,1 +1,1 @@
-"""Model Context Protocol: what a prober sends to a server, and what its answers mean."""
+"""Model Context Protocol: a prober's requests to a server, and the meaning of the answers."""

@@ -26,7 +26,7 @@ EVENT_STREAM: Final = "text/event-stream"
 SESSION_HEADER: Final = "Mcp-Session-Id"
 MAX_SESSION_CHARS: Final = 512
 MAX_EVENTS: Final = 1_000
-"""Maximum of events that are read before the answer: a server may send notifications first."""
+"""Maximum number of events that are read before the answer: a server may send notifications first."""
 MAX_VERSION_CHARS: Final = 32
 MAX_NAME_CHARS: Final = 64
 NO_ID: Final = 0
@@ -42,7 +42,7 @@ _CLIENT: Final = MappingProxyType({"name": "lifesign", "version": "1"})
 
 
 class Generation(StrEnum):
-    """How a server is spoken to."""
+    """The generation of MCP that a server needs."""
 
     STATELESS = "stateless"
     """Requests without a session, since 2026-07-28."""
@@ -54,7 +54,7 @@ class Generation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class McpRequest:
-    """One POST."""
+    """One POST request."""
 
     body: bytes
     headers: Mapping[str, str]
@@ -63,18 +63,18 @@ class McpRequest:
 
     @property
     def is_notification(self) -> bool:
-        """Whether no answer follows."""
+        """Whether the request gets no answer."""
         return self.request_id == NO_ID
 
 
 @dataclass(frozen=True, slots=True)
 class McpSession:
-    """How requests follow the first one."""
+    """The state that later requests need after the first one."""
 
     generation: Generation
     version: str
     session_id: str | None = None
-    """Of a handshake, if the server gave one."""
+    """Session id of a handshake, if the server sent one."""
 
     def request(
         self,
@@ -91,7 +91,7 @@ class McpSession:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers of every request, without those of its method."""
+        """Headers of every request, without those of the method."""
         session = {} if self.session_id is None else {SESSION_HEADER: self.session_id}
         return {**_REQUEST_HEADERS, "MCP-Protocol-Version": self.version, **session}
 
@@ -107,7 +107,7 @@ class McpReply:
 
     @property
     def is_answer(self) -> bool:
-        """Whether it is a JSON-RPC answer at all."""
+        """Whether the message is a JSON-RPC answer at all."""
         return self.result is not None or self.code is not None
 
 
@@ -191,12 +191,12 @@ def may_be_older(status: int, body: bytes, reply: McpReply) -> bool:
 
 
 def may_stream_answers(status: int, reply: McpReply) -> bool:
-    """Return whether an answer to `initialize` may come from a server that answers in an event stream."""
+    """Return whether an answer to `initialize` may come from a server that answers by an event stream."""
     return status in _OLDER_STATUSES and not reply.is_answer
 
 
 def server_name(reply: McpReply) -> str:
-    """Return name and version that the server gives, printable and bounded; empty if it gives none."""
+    """Return the name and version that the server states, printable and bounded; empty without them."""
     result = reply.result or {}
     info = result.get("serverInfo")
     if not isinstance(info, dict):

@@ -29,7 +29,7 @@ class EventReader:
         """Return the bytes of all events that a piece completes."""
         rest = self._rest
         rest += piece
-        # Earlier bytes were searched already: the whole takes linear time.
+        # Earlier bytes were searched already, so that the whole takes linear time.
         start = max(0, len(rest) - len(piece) - _LONGEST_END)
         cut = max((at + len(end) for end in _ENDS if (at := rest.rfind(end, start)) >= 0), default=0)
         whole = bytes(rest[:cut])
@@ -46,6 +46,6 @@ class ReplyReader:
         self._reader = EventReader()
 
     def feed(self, piece: bytes) -> bool:
-        """Return whether the answer has come, so that nothing more need be read."""
+        """Return whether the answer has arrived, so that no more has to be read."""
         whole = self._reader.take(piece)
         return bool(whole) and read_reply(EVENT_STREAM, whole, self._request_id).is_answer

@@ -19,7 +19,7 @@ MAX_PARAM_HEADERS: Final = 32
 MAX_TEXT_CHARS: Final = 1024 * 1024
 """Maximum length of a tool's text."""
 MAX_SCHEMA_DEPTH: Final = 8
-"""Arguments that are nested deeper are mirrored in no header."""
+"""Arguments that are nested deeper are not repeated in headers."""
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
 _PLAIN_VALUE: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")
@@ -61,7 +61,7 @@ def tool_named(tools: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, An
 
 
 def is_marked_read_only(tool: Mapping[str, Any]) -> bool:
-    """Return whether the server says that a tool changes nothing (`annotations.readOnlyHint`)."""
+    """Return whether the server marks a tool as read-only (`annotations.readOnlyHint`)."""
     annotations = tool.get("annotations")
     return isinstance(annotations, dict) and annotations.get("readOnlyHint") is True
 
@@ -76,7 +76,7 @@ def call_request(
 ) -> McpRequest:
     """Return `tools/call`. `tool` is the entry of the list, None if it is not known.
 
-    Since 2026-07-28 headers repeat the name, and the arguments that the tool's schema marks.
+    Since 2026-07-28, headers repeat the name, and the arguments that the tool's schema marks.
     """
     headers: dict[str, str] = {}
     if session.generation is Generation.STATELESS:
@@ -86,7 +86,7 @@ def call_request(
 
 
 def tool_value(result: Mapping[str, Any] | None) -> Any:
-    """Return what pointers of an assertion apply to: `structuredContent`, else `content`."""
+    """Return the value to which pointers of an assertion apply: `structuredContent`, else `content`."""
     if result is None:
         return None
     return result.get("structuredContent", result.get("content"))

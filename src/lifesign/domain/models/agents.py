@@ -52,7 +52,7 @@ class Capacity(Body):
 
 
 class HeartbeatConfig(Body):
-    """How often an agent beats, and how long it may be silent (RFC-0016 1.1, 3.3)."""
+    """Interval of an agent's heartbeats, and its timeouts (RFC-0016 1.1, 3.3)."""
 
     interval_seconds: WholeSeconds = 30
     unhealthy_after_seconds: WholeSeconds = 90
@@ -103,7 +103,7 @@ class FoundAgent(DeclaredAgent):
     """First members of the record of a target, which a prober found and which has reported nothing."""
 
     target_url: Annotated[str, StringConstraints(max_length=2048)]
-    """As `target.read_target` spells it."""
+    """As `target.read_target` normalises it."""
     monitoring: Monitoring = Monitoring.PROBE
 
 
@@ -233,7 +233,7 @@ class ReportedState(BaseModel):
     """Last report of an agent: its last heartbeat."""
 
     last_heartbeat_at: Time | None = None
-    """As in a listing."""
+    """As in the list of agents."""
     current_load: int
     tasks_in_progress: list[str]
 
@@ -243,7 +243,7 @@ class ObservedLayer(BaseModel):
 
     result: ResultClass
     reason: str
-    """The evidence, in words."""
+    """The evidence, as a text."""
     status_code: int | None = None
     latency_ms: float | None = None
     observed_at: Time
@@ -264,7 +264,7 @@ class DocumentShown(BaseModel):
 
 
 class InconclusiveState(BaseModel):
-    """Why probers ask an agent nothing any more that they had asked before."""
+    """Reason for which probers no longer request something from an agent."""
 
     since: Time
     reason: str
@@ -302,7 +302,7 @@ class OverrideShown(BaseModel):
 
 
 class AgentRecord(AgentSummary):
-    """All that is known of one agent (RFC-0016 1); what it says and what was seen stand side by side."""
+    """The complete record of one agent (RFC-0016 1), with reported and observed facts."""
 
     heartbeat_config: HeartbeatConfig
     drain_timeout_seconds: Duration
@@ -338,7 +338,7 @@ class AgentRecord(AgentSummary):
 
     @property
     def has_old_evidence(self) -> bool:
-        """Whether nothing is known now of what a prober would see; a health document may end before that."""
+        """Whether the results of probes are too old; a health document may expire before that."""
         return is_evidence_old(self.unknown_reason)
 
 

@@ -37,7 +37,7 @@ class DirectoryCount(TargetCount):
 
 
 class HostCountModel(TargetCount):
-    """The same, of those on one host."""
+    """The same numbers for the targets of one host."""
 
     host: str
     protocol_version: str | None = None
@@ -65,12 +65,12 @@ class ShownCount(BaseModel):
 
 
 class Deadlines(BaseModel):
-    """How long one request may take before it counts as a timeout."""
+    """Time limits of one request, after which it counts as a timeout."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     connect_seconds: Quantity
-    """Until the connection stands."""
+    """Time until the connection is established."""
     first_byte_seconds: Quantity
     """Time limit from the request's last byte to the answer's first, in seconds."""
     total_seconds: Quantity
@@ -102,7 +102,7 @@ class CensusCounts(BaseModel):
     until: Time
     """End of the period. `probes` are counted by whole hours that the period touches, or for a single run."""
     targets: list[TargetCount]
-    """Each once."""
+    """Targets, each counted once."""
     directories: list[DirectoryCount]
     probes: list[ProbeCount]
     health: dict[HealthStatus, int]

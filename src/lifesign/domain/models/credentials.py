@@ -15,16 +15,16 @@ CredentialName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]
 
 
 class CredentialPlace(Body):
-    """Where a prober sends one of its credentials."""
+    """URLs to which a prober sends one of its credentials."""
 
     name: CredentialName
     """Its name in the prober's definition."""
     origin: Annotated[str, StringConstraints(pattern=ORIGIN_PATTERN)]
     """Scheme, host and port."""
     path: Annotated[str, StringConstraints(pattern="^/[!-~]{0,511}$")] = "/"
-    """It is sent to this path and below."""
+    """The credential is sent to this path and all paths below."""
     state: Annotated[CredentialState, Field(strict=False)] | None = None
-    """How it stands by the answers to the worker's requests; absent: not known."""
+    """State of the credential by the answers to the worker's requests; absent if unknown."""
 
     @property
     def scope(self) -> CredentialScope:
@@ -60,7 +60,7 @@ def places_of(credentials: Iterable[tuple[CredentialScope, CredentialState | Non
 
 
 def missing_of(holder: str, missing: Iterable[OtherCredential]) -> list[MissingCredential]:
-    """Return what a prober lacks, as the registry answers."""
+    """Return the credentials that a prober lacks, as the registry answers."""
     return [
         MissingCredential(
             holder=holder,

@@ -71,7 +71,7 @@ class ImportEnd(Body):
 
 
 class ImportRecord(BaseModel):
-    """One list on its way to become what a directory lists."""
+    """One import of a list into a directory."""
 
     import_id: str
     state: ImportState
@@ -92,16 +92,16 @@ class ImportRecord(BaseModel):
     removed: int
     """Number of former entries that were removed; for a suspended import, that would be removed."""
     explanation: str | None = None
-    """Why it is held."""
+    """Reason of the suspension."""
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it is to be applied further."""
+        """Whether the import still has to be applied."""
         return self.state in {ImportState.ADDING, ImportState.REMOVING}
 
 
 class DirectoryRecord(BaseModel):
-    """A directory, and how it came to be as it is."""
+    """A directory, with its latest imports."""
 
     name: str
     size: int

@@ -1,7 +1,7 @@
 """History of an agent (`/api/v1/agents/{agent_id}/history`).
 
-Observations stand beside the values of the health document, slot by slot. Missing values are absent, and
-notes say why.
+Observations and values of the health document are shown together, slot by slot. Missing values are absent,
+and notes give the reason.
 """
 
 from collections.abc import Iterator, Sequence
@@ -60,7 +60,7 @@ class SlotShown(BaseModel):
     latency_p99_ms: SpreadShown | None = None
 
     def measures(self) -> Iterator[tuple[Measure, SpreadShown]]:
-        """Return what was measured or said in it."""
+        """Return the measured and the reported values of a slot."""
         for measure in Measure:
             spread: SpreadShown | None = getattr(self, measure.value)
             if spread is not None:
@@ -80,7 +80,7 @@ class AgentHistory(BaseModel):
 
 
 def agent_history(agent_id: str, monitoring: Monitoring, history: History) -> AgentHistory:
-    """Return what is to be shown of an agent."""
+    """Return the history of an agent for the API."""
     half_hours = [_slot(slot, HALF_HOUR_SECONDS) for slot in history.half_hours]
     days = [_slot(slot, DAY_SECONDS) for slot in history.days]
     notes = list(_notes(monitoring, [*history.half_hours, *history.days]))
@@ -109,7 +109,7 @@ def _slot(slot: HistorySlot, seconds: int) -> SlotShown:
 
 
 def _spread(measure: Measure, spread: Spread) -> SpreadShown:
-    """Return it with as many digits as are known of it."""
+    """Return the values rounded to their known digits."""
     low, mean, high = (_rounded(measure, value) for value in (spread.low, spread.mean, spread.high))
     return SpreadShown(lowest=low, mean=mean, highest=high)
 

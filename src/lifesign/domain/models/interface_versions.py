@@ -28,9 +28,9 @@ class ListedVersion(BaseModel):
     digest: str
     """SHA-256 of the normalised interface."""
     changes: int | None = None
-    """Number of differences from the version before; absent if that is not kept."""
+    """Number of differences from the previous version; absent if that version is not kept."""
     breaking: bool | None = None
-    """Whether any of the differences breaks callers; absent if the version before is not kept."""
+    """Whether any of the differences breaks callers; absent if the previous version is not kept."""
 
 
 class InterfaceVersions(BaseModel):

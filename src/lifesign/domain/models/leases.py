@@ -28,7 +28,7 @@ class LeaseRecord(BaseModel):
     fencing_token: int
     acquired_at: Time
     expires_at: Time
-    """By the registry's clock."""
+    """Expiry by the registry's clock."""
     ended_at: Time | None = None
     """End of the lease; absent while it runs."""
     end_reason: EndReason | None = None

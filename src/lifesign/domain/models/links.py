@@ -1,4 +1,4 @@
-"""Links and claims as the API shows them, and the body that asks for a token."""
+"""Links and claims in the API, and the body of a request for a token."""
 
 from typing import Annotated
 

@@ -24,12 +24,12 @@ class MonitorRelease(Body):
 
 
 class Confirmation(Body):
-    """The body of `POST /api/v1/monitor/confirm`: what an operator knows to be down."""
+    """The body of `POST /api/v1/monitor/confirm`: the agents that an operator knows to be down."""
 
     network_class: NetworkClassName | None = None
-    """Network class whose targets are all meant, such as `public_ipv4` or `10.1.0.0/16`."""
+    """Network class such as `public_ipv4` or `10.1.0.0/16`; the confirmation concerns all of its targets."""
     agent_id: AgentId | None = None
-    """Single agent or target that is meant."""
+    """The single agent or target that is confirmed."""
 
     @model_validator(mode="after")
     def _one_subject(self) -> Self:
@@ -55,7 +55,7 @@ class ShownSpan(BaseModel):
 
 
 class TrackRecord(BaseModel):
-    """Whether silence is believed on one track."""
+    """State of verdicts by silence on one track."""
 
     state: MonitorState
     since: Time
@@ -70,7 +70,7 @@ class TrackRecord(BaseModel):
 
 
 class LostEvidence(BaseModel):
-    """Living agents of which nothing is known through a fault of the monitoring."""
+    """Living agents without current evidence because the monitoring failed."""
 
     agents: int
     reasons: dict[UnknownReason, int]

@@ -1,4 +1,4 @@
-"""Faults of the monitoring in words, as `lifesign doctor` and the dashboard's overview show them."""
+"""Faults of the monitoring as texts, for `lifesign doctor` and the dashboard's overview."""
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from lifesign.domain.text.times import utc_text
 
 
 class MonitorFault(NamedTuple):
-    """One fact, and what an operator can do about it."""
+    """One fault, and what an operator can do about it."""
 
     text: str
     hint: str
@@ -27,7 +27,7 @@ def suspension_text(track: TrackRecord) -> str:
 
 
 def lost_evidence_text(lost: LostEvidence) -> str:
-    """Return about how many agents nothing is known through a fault of the monitoring, and why."""
+    """Return how many agents have no current evidence because the monitoring failed, and why."""
     reasons = "; ".join(f"{REASON_WORDS[reason]} ({count:,})" for reason, count in lost.reasons.items())
     agents = pluralize(lost.agents, "living agent")
     return f"no evidence about {agents} since {utc_text(lost.since, 'seconds')}: {reasons}"

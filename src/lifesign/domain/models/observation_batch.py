@@ -21,7 +21,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation
 
 MAX_OBSERVATIONS = 1_000
-"""In one batch."""
+"""Maximum number in one batch."""
 MAX_BATCH_BYTES = 8_388_608
 """Maximum size of a batch: a thousand observations, each with reasons in words."""
 MAX_SHARD = 999_999_999
@@ -61,7 +61,7 @@ class ObservationBatch(Body):
     ages_s: Annotated[list[Age], Field(max_length=MAX_OBSERVATIONS)]
     """Age of each observation in seconds when the batch is sent, in the same order.
 
-    Measured by a clock that includes suspend and is never set (CLOCK_BOOTTIME), and computed anew for each
+    Measured by a clock that includes suspend and is never set (CLOCK_BOOTTIME), and computed again for each
     attempt. The registry's observation time is its time of receipt minus this age.
     """
     numbers: Annotated[list[Number], Field(max_length=MAX_OBSERVATIONS)]

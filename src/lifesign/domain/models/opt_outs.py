@@ -24,7 +24,7 @@ class OptOutRequest(Body):
 
 
 class OptOutRecord(BaseModel):
-    """An origin that is not to be probed, or whose owner has yet to prove that."""
+    """An origin that is not probed, or whose owner has yet to prove the opt-out."""
 
     origin: str
     token: str

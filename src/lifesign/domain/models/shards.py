@@ -28,7 +28,7 @@ Shard = Annotated[int, Field(ge=0, lt=SHARDS)]
 
 
 def _check_shard_name(value: object) -> object:
-    """Refuse a name of a member such as `07`, which would mean the same shard as `7`."""
+    """Refuse a member name such as `07`, which would mean the same shard as `7`."""
     if isinstance(value, str) and value != str(int(value) if value.isdecimal() and len(value) < 8 else ""):
         raise PydanticCustomError("shard_name", "expected a shard as digits without a leading zero")
     return value
@@ -48,7 +48,7 @@ class ShardClaimRequest(Body):
     ] = TTL_SECONDS
     """Time for which the shards are leased and the worker counts as living, in seconds."""
     held: Annotated[dict[ShardName, Token], Field(max_length=SHARDS, default_factory=dict)]
-    """Shards that the worker believes to hold, with their fencing tokens."""
+    """Shards that the worker believes it holds, with their fencing tokens."""
     companions: Annotated[int, Field(ge=0, lt=SHARDS, strict=True), INTEGRAL_FLOAT] = 0
     """Number of workers that start at the same time: their share is left for them before they join. It counts
     for a minute, up to the number of the key's living workers.
@@ -125,7 +125,8 @@ class LivingProber(BaseModel):
     interval_s: float | None = None
     """Interval of its crawl in seconds; absent if it does not report it."""
     reached_classes: list[str] | None = None
-    """Network classes in which a witness answered it within its last interval; absent before it knows."""
+    """Network classes in which a witness answered the worker within its last interval; absent until it knows.
+    """
     clock_offset_s: float | None = None
     """Wall clock of the worker minus the registry's, in seconds, at its last claim; absent if unknown."""
     reported_at: Time | None = None
@@ -176,7 +177,7 @@ class ProbeTarget(BaseModel):
 
 
 class ShardTargets(BaseModel):
-    """One page of what a shard holds."""
+    """One page of the targets of a shard."""
 
     targets: list[ProbeTarget]
     gone: list[str]

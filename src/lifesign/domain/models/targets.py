@@ -57,7 +57,7 @@ class ObservedTarget(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     observed_at: Time
-    """By the prober's clock."""
+    """Time of the observation by the prober's clock."""
     discovery: LayerResult | None = None
     transport: LayerResult | None = None
     readiness: LayerResult | None = None
@@ -77,7 +77,7 @@ class ObservedTarget(BaseModel):
 
 
 class ShownChange(BaseModel):
-    """One result that became another one."""
+    """A change from one result to another."""
 
     at: Time
     layer: Layer
@@ -89,7 +89,7 @@ class ShownChange(BaseModel):
 
 
 class TargetRecord(TargetSummary):
-    """All that is known of one target."""
+    """The complete record of one target."""
 
     host: str
     shard: int

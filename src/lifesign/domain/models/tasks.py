@@ -55,7 +55,7 @@ def _take_small_object(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def detail_of(text: str) -> str:
-    """Return what a program said of its failure as a `detail`: bounded, and harmless to show and to keep."""
+    """Return a program's message about its failure as a `detail`: bounded, and safe to show and to store."""
     return harmless(text[:MAX_DETAIL_CHARACTERS])
 
 
@@ -91,9 +91,9 @@ class TaskRequest(Body):
     input: JsonObject = Field(default_factory=dict)
     """Input of the work; each holder gets it unchanged."""
     agent_id: AgentId | None = None
-    """Agent that alone may claim the task."""
+    """The only agent that may claim the task."""
     role_id: RoleId | None = None
-    """Pool whose agents alone may claim the task."""
+    """The pool whose agents may claim the task."""
     capabilities: Needs = Field(default_factory=list)
     """Capabilities that an agent must declare to claim the task."""
     lease_seconds: TtlSeconds = TTL_SECONDS
@@ -148,7 +148,7 @@ class ProgressWrite(FencedWrite):
 
 
 class CompletionWrite(FencedWrite):
-    """The body of `POST …/complete`: the work is done, says its agent."""
+    """The body of `POST …/complete`: the agent reports that the work is done."""
 
     output: JsonObject = Field(default_factory=dict)
     report: ProgressReport | None = None
@@ -162,7 +162,7 @@ class HelpWrite(FencedWrite):
 
 
 class DelegationWrite(FencedWrite):
-    """The body of `POST …/delegate`: a child, whose budget is carved out of the task's own."""
+    """The body of `POST …/delegate`: a child task, whose budget is taken out of the task's own."""
 
     task: TaskRequest
 
@@ -180,7 +180,7 @@ class RunRelease(FencedWrite):
 
 
 class CallReservation(RunWrite):
-    """The body of `POST …/calls`: what a call may cost at most."""
+    """The body of `POST …/calls`: the maximum cost of a call."""
 
     call_id: CallId
     tool: Name
@@ -195,7 +195,7 @@ class CallSettlement(RunWrite):
 
 
 class TaskReview(Body):
-    """The body of `POST …/review`. An agent reviews the children of a task that it holds, and shows so."""
+    """The body of `POST …/review`. An agent may review the children of a task that it holds."""
 
     verdict: Literal["accept", "reject"]
     comment: Comment | None = None
@@ -207,7 +207,7 @@ class TaskReview(Body):
 
 
 class HandoffResolution(Body):
-    """The body of `POST …/resolve`: how a task goes on that was handed to people."""
+    """The body of `POST …/resolve`: how a task that was handed to people continues."""
 
     resolution: Literal["requeue", "done"]
     comment: Comment | None = None
@@ -243,7 +243,7 @@ class RunRecord(BaseModel):
 
 
 def run_end_text(run: RunRecord, comments: Sequence["CommentRecord"]) -> str:
-    """Return in words how a run of a task with these comments ended; one that asked for help says so."""
+    """Return as a text how a run of a task with these comments ended, including requests for help."""
     if run.exit_reason is None:
         return "under way"
     requested_at = {said.written_at for said in comments if said.signal is TaskSignal.HELP_REQUESTED}
@@ -253,7 +253,7 @@ def run_end_text(run: RunRecord, comments: Sequence["CommentRecord"]) -> str:
 
 
 class ReportRecord(BaseModel):
-    """One progress report in its place."""
+    """One progress report with its position."""
 
     number: int
     """Number of the report, counted from 1 over all runs."""
@@ -309,7 +309,7 @@ class TaskSummary(BaseModel):
 
 
 class TaskRecord(TaskSummary):
-    """All that is known of a task."""
+    """The complete record of a task."""
 
     input: dict[str, Any]
     output: dict[str, Any] | None = None
@@ -372,7 +372,7 @@ class TaskWritten(BaseModel):
 
 
 class CallRecord(BaseModel):
-    """One metered call, and what is left after it."""
+    """One metered call, and the remaining budget."""
 
     task_id: str
     call_id: str

@@ -40,7 +40,7 @@ DEFAULT_PORTS: Final[Mapping[Scheme, int]] = MappingProxyType({"http": 80, "http
 
 @dataclass(frozen=True, slots=True)
 class SpecialRange:
-    """Addresses that are contacted only if they are allowed, or never."""
+    """A range of addresses that is contacted only if it is allowed, or never."""
 
     network: Network
     what: str
@@ -67,7 +67,7 @@ SPECIAL_RANGES: Final = (
         ("fd00:ec2::254/128", "a cloud metadata address"),
         ("fd00:ec2::23/128", "a cloud metadata address"),
         ("fd20:ce::254/128", "a cloud metadata address"),
-        # Linux takes a connection to 0.0.0.0 or :: to the machine itself.
+        # Linux connects 0.0.0.0 and :: to the machine itself.
         ("0.0.0.0/8", "unspecified (RFC 1122)"),
         ("192.0.0.0/24", "reserved for protocols (RFC 6890)"),
         ("192.88.99.0/24", "a 6to4 relay (RFC 7526)"),
@@ -137,7 +137,7 @@ _URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[
 _AUTHORITY: Final = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*)(?::(?P<port>[0-9]*))?")
 _LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _NAME: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
-# No top-level domain is a number, so a host that ends in one is meant as an IPv4 address.
+# No top-level domain is a number, so a host that ends in one is an attempt at an IPv4 address.
 _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 # Up to the last @ before a path; or, if there is a colon without a port, up to the last @ of all: then the
 # password contains a slash.
@@ -167,11 +167,11 @@ class TargetUrl:
     """Host in lower case, without a final dot or brackets."""
     port: int
     address: Address | None
-    """The host, if it is a literal address that may be contacted; None: judge what the name resolves to."""
+    """The host, if it is a literal address that may be contacted; None: vet the addresses of the name."""
 
 
 def vet_address(address: Address, allowed: Sequence[Network] = ()) -> AddressRefused | None:
-    """Return why an address is not contacted, or None if it may be.
+    """Return why an address may not be contacted, or None if it may.
 
     Allowed are global unicast addresses and those in `allowed`; never metadata addresses, multicast,
     unspecified and reserved addresses, and tunnels. An IPv6 address that maps to an IPv4 address is checked
@@ -219,7 +219,7 @@ def is_public(url: str, allowed: Sequence[Network] = ()) -> bool:
 
 
 def vet_url(url: str, allowed: Sequence[Network] = ()) -> TargetUrl | AddressRefused:  # noqa: PLR0911 - one per reason
-    """Return the destination of a URL, or why it is not contacted.
+    """Return the destination of a URL, or why it may not be contacted.
 
     http and https, no credentials, a host, a port from 1 to 65535, at most `MAX_URL_CHARACTERS`. A literal
     address is checked at once, and accepted only in its usual spelling: four decimal numbers, or IPv6 in
@@ -251,9 +251,9 @@ def vet_url(url: str, allowed: Sequence[Network] = ()) -> TargetUrl | AddressRef
 
 
 def without_password(url: str) -> str:
-    """Return what was given as an http URL, perhaps without its scheme; `...` stands for user and password.
+    """Return a URL that was entered, perhaps without its scheme, with `...` in place of user and password.
 
-    A user's name alone is hidden too: it may be a token.
+    A user name alone is hidden too: it may be a token.
     """
     start = url.find("://") + 3 if "://" in url else 0
     user = _USER.match(url, start)
@@ -261,7 +261,7 @@ def without_password(url: str) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """Return a text in which `...` stands for the password of any URL."""
+    """Return a text with `...` in place of the password of every URL."""
     if "@" not in text or "://" not in text:
         return text
     return _WORD.sub(lambda word: _without_passwords(word[0]), text)
@@ -288,7 +288,7 @@ def _without_passwords(word: str) -> str:
 
 
 def _end_of_password(word: str, start: int, last: int) -> int:
-    """Return where the @ behind a password is that begins at `start`; -1 if it is none, but a port."""
+    """Return the position of the @ after a password that begins at `start`; -1 if it is a port instead."""
     path = _PATH.search(word, start)
     end = word.rfind("@", start, len(word) if path is None else path.start())
     if end >= 0:
@@ -299,8 +299,8 @@ def _end_of_password(word: str, start: int, last: int) -> int:
 def read_networks(texts: Iterable[str], name: str = "networks") -> tuple[Network, ...]:
     """Read networks such as `10.1.0.0/16`, `fd12::/16` or a single address.
 
-    InvalidValue, naming the setting `name`, for what is none, for host bits, for all addresses at
-    once, and for what would never match: a zone, and IPv4 in the clothes of IPv6.
+    InvalidValue with the setting's `name` for invalid networks, for host bits, for all addresses at once, and
+    for networks that can never match: those with a zone, and IPv4-mapped IPv6.
     """
     networks: list[Network] = []
     for text in texts:
@@ -338,7 +338,7 @@ def _vet_embedded(
 
 
 def _authority_fault(text: str) -> str:
-    """Say what is wrong with what is no host, and no host and port."""
+    """Return why a text is no host, and no host with a port."""
     host, colon, _ = text.rpartition(":")
     if colon and (authority := _AUTHORITY.fullmatch(host)) is not None and authority["port"] is None:
         return NO_PORT
@@ -348,7 +348,7 @@ def _authority_fault(text: str) -> str:
 
 def _vet_host(host: str, allowed: Sequence[Network]) -> Address | str | AddressRefused:
     """Return the literal address or the name that a host is, in lower case; or why it is refused."""
-    # The final dot says that a name is complete; resolvers and certificates know it without.
+    # The final dot marks a complete name; resolvers and certificates recognise the name without it.
     host = host.removesuffix(".")
     if not host:
         return _invalid("expected a host name, such as agent.example")
@@ -364,7 +364,7 @@ def _vet_host(host: str, allowed: Sequence[Network]) -> Address | str | AddressR
 
 
 def _host_name_fault(host: str) -> str:
-    """Say what is wrong with what is no host name."""
+    """Return why a text is no host name."""
     labels = host.split(".")
     if "" in labels:
         return "a host name does not begin with a dot, and has no two dots in a row"
@@ -391,7 +391,7 @@ def _port(text: str | None, default: int) -> int | None:
     """Return the port, or None if it is none; nothing after the colon means the default (RFC 3986 3.2.3)."""
     if not text:
         return default
-    # The length is looked at first: making a number of many digits takes long.
+    # The length is checked first: converting many digits to a number takes long.
     return int(text) if len(text) <= 5 and 1 <= int(text) <= 65_535 else None
 
 

@@ -8,18 +8,18 @@ from lifesign.domain.net.target import is_target_id
 
 
 def called(agent_id: str, name: str | None = None, target_url: str | None = None) -> str:
-    """Return what an agent is called: its name, else, of what a prober found, its place, else its id."""
+    """Return the display name of an agent: its name, else the URL at which a prober found it, else its id."""
     if name:
         return name
     return agent_id if target_url is None else place_of(target_url)
 
 
 def place_of(target_url: str) -> str:
-    """Return a target's URL without what goes without saying: https, and the slash behind a host alone."""
+    """Return a target's URL without obvious parts: https, and the slash after a host alone."""
     place = target_url.removeprefix("https://")
     return place.removesuffix("/") if target_url.count("/") == 3 else place
 
 
 def has_readable_id(agent_id: str) -> bool:
-    """Return whether an id identifies its agent for people."""
+    """Return whether people can recognise an agent by its id."""
     return not is_target_id(agent_id)

@@ -17,7 +17,7 @@ _NAME: Final = re.compile(r"[a-z0-9.-]+")
 
 
 def with_ascii_host(url: str) -> str | AddressRefused:
-    """Return a URL whose host is spelled in ASCII, or why its host is no name; all else stays as it is."""
+    """Return a URL with its host in ASCII, or why the host is invalid; the rest is unchanged."""
     if url.isascii():
         return url
     parts = _PARTS.fullmatch(url)

@@ -42,7 +42,7 @@ def is_loopback(url: str) -> bool:
 
 
 def address_key(address: Address) -> str:
-    """Return what is counted as one address: an IPv4 address, or an IPv6 /64 network."""
+    """Return the unit by which an address is counted: an IPv4 address, or an IPv6 /64 network."""
     address = _mapped(address)
     if isinstance(address, IPv6Address):
         return str(IPv6Network((int(address), IPV6_KEY_BITS), strict=False))
@@ -50,7 +50,7 @@ def address_key(address: Address) -> str:
 
 
 def _mapped(address: Address) -> Address:
-    """Return the IPv4 address that an IPv4-mapped IPv6 address stands for, else the address itself."""
+    """Return the IPv4 address inside an IPv4-mapped IPv6 address, else the address itself."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address

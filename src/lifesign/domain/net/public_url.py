@@ -41,7 +41,7 @@ class PublicUrl:
 
     @classmethod
     def read(cls, url: str) -> Self:
-        """Read a URL of a whole host, for pages lead to `/`; InvalidValue for anything else."""
+        """Read a URL without a path, because pages link to `/`; InvalidValue for anything else."""
         try:
             parts = urlsplit(url)
             host, port = (parts.hostname or "").rstrip("."), parts.port
@@ -64,7 +64,7 @@ class PublicUrl:
 def is_own_host(host: str, names: Collection[str]) -> bool:
     """Return whether the `Host` of a request is an address, `localhost`, or one of these names.
 
-    `names` are in lower case and without ports, which do not matter.
+    `names` are in lower case and without ports, which are ignored.
     """
     try:
         name = (urlsplit(f"//{host}").hostname or "").rstrip(".")

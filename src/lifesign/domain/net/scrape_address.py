@@ -7,7 +7,7 @@ from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.net.allowed_addresses import AddressRefused, Network, Scheme, vet_url
 
 ALL_NETWORKS: Final[tuple[Network, ...]] = (ip_network("0.0.0.0/0"), ip_network("::/0"))
-"""Metrics servers stand in the agents' own network: private addresses are usual."""
+"""Metrics endpoints are usually in the agents' own network: private addresses are common."""
 
 
 @fast_dataclass()

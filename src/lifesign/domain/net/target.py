@@ -34,7 +34,7 @@ _PLAIN: Final = re.compile(
 # Browsers read `%2e` as a dot too.
 _DOTS: Final = re.compile(r"/(?:\.|%2[Ee]){1,2}(?:[/?#]|$)")
 MAX_REMEMBERED: Final = 4_096
-"""Spellings that take long to read: a list may repeat one half a million times."""
+"""Number of cached results for texts that take long to read: a list may repeat one half a million times."""
 _MAX_PLAIN_CHARACTERS: Final = 250
 """Maximum for which neither the host nor the URL can be too long."""
 # The query of a URL may contain a URL.
@@ -52,7 +52,7 @@ class TargetKind(StrEnum):
 
 
 def read_target(text: str) -> str | AddressRefused:
-    """Return the URL of a target in its normal form, or why it is none.
+    """Return the URL of a target in its normal form, or why it is invalid.
 
     A host without a scheme means https. Scheme and host are in lower case, a name in another alphabet is in
     ASCII (`xn--…`), an IPv6 address has its shortest form, the scheme's default port is omitted, an empty
@@ -91,7 +91,7 @@ def _read_odd(text: str) -> str | AddressRefused:
 
 
 def _without_dots(path: str) -> str:
-    """Return a path, perhaps with a query, whose `.` and `..` are resolved (RFC 3986 5.2.4)."""
+    """Return a path, perhaps with a query, in which `.` and `..` are resolved (RFC 3986 5.2.4)."""
     path, mark, query = path.partition("?")
     kept: list[str] = []
     dots = ""
@@ -115,7 +115,7 @@ def with_scheme(text: str) -> str:
 
 
 def _host_and_port(authority: str) -> tuple[str, str]:
-    """Return host and port, in the shortest spelling, of what `vet_url` found to be both."""
+    """Return host and port, in their shortest form, of a text that `vet_url` accepted."""
     host, colon, port = authority.rpartition(":")
     if not colon or authority.endswith("]"):
         host, port = authority, ""
@@ -147,7 +147,7 @@ def target_id(url: str) -> str:
 def is_target_id(name: str) -> bool:
     """Return whether a name has the form of a target's id, ignoring case, since people read it.
 
-    A target's id follows from its URL: no agent may be registered with it, and no key belong to it.
+    A target's id follows from its URL: no agent may register with it, and no key may belong to it.
     """
     return _TARGET_ID.fullmatch(name) is not None
 
@@ -163,7 +163,7 @@ def host_of(url: str) -> str:
 def is_at_one_word(url: str) -> bool:
     """Return whether the host of a URL in `read_target`'s form is a single label other than `localhost`.
 
-    An intranet may know it. Elsewhere it is usually a word that was mistaken for a host.
+    An intranet may have such a host. Elsewhere it is usually a word that was mistaken for a host.
     """
     authority = url.partition("://")[2].partition("/")[0]
     # An address has a dot, or brackets.
@@ -171,7 +171,7 @@ def is_at_one_word(url: str) -> bool:
 
 
 def shard_of(host: str) -> int:
-    """Return the shard that a host's targets lie in, from 0 to SHARDS - 1."""
+    """Return the shard of a host's targets, from 0 to SHARDS - 1."""
     return int.from_bytes(sha256(host.encode()).digest()[:4]) % SHARDS
 
 

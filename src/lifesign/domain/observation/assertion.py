@@ -1,7 +1,7 @@
 """Assertions: what an operator expects of a target's answers, and whether the answers fulfil it.
 
-An assertion says something about the content of an answer, never about whether one came: without an answer it
-is not evaluated. Patterns are compiled by the caller, with an engine that takes linear time.
+An assertion concerns the content of an answer, never its arrival: without an answer it is not evaluated.
+Patterns are compiled by the caller, with an engine that takes linear time.
 """
 
 import json
@@ -51,7 +51,7 @@ class AssertionOutcome(StrEnum):
     OK = "ok"
     ASSERTION_FAILED = "assertion_failed"
     NOT_MEASURED = "not_measured"
-    """No answer came to which the assertion applies, or its content requires credentials."""
+    """No answer arrived to which the assertion applies, or its content requires credentials."""
 
 
 class Pattern(Protocol):
@@ -78,7 +78,7 @@ class Assertion:
 
     @property
     def is_of_content(self) -> bool:
-        """Whether it needs the body of the answer."""
+        """Whether the check needs the body of the answer."""
         return self.check in _OF_CONTENT
 
 
@@ -91,11 +91,11 @@ class CheckedAnswer:
     certificate_days: float | None = None
     """Days until the certificate ends, below 0 if it has ended; None without one."""
     has_content: bool = True
-    """Whether the body is known: it may require credentials, be too large, or come later."""
+    """Whether the body is known: it may require credentials, be too large, or arrive later."""
     is_gated: bool = False
-    """Whether it asks for credentials, or refuses those that were sent."""
+    """Whether the answer requires credentials, or refuses those that were sent."""
     has_failed: bool = False
-    """Whether the answer itself states a failure, so that nothing holds of its content."""
+    """Whether the answer itself states a failure, so that no check of its content holds."""
     value: Any = None
     """JSON value to which pointers apply; None if the body is not JSON."""
     text: str = ""
@@ -126,7 +126,7 @@ class AssertionResult(BaseModel):
 
     @property
     def name(self) -> str:
-        """What was checked, in one line: `/status /queue/depth matches`."""
+        """The check in one line: `/status /queue/depth matches`."""
         return " ".join(filter(None, (self.of, self.pointer, self.check.value)))
 
     @property
@@ -138,7 +138,7 @@ class AssertionResult(BaseModel):
 
     @property
     def is_measured(self) -> bool:
-        """Whether an answer came to which it applies."""
+        """Whether an answer arrived to which the check applies."""
         return self.result is not AssertionOutcome.NOT_MEASURED
 
     @property
@@ -158,7 +158,7 @@ class AssertionResult(BaseModel):
 
 
 def evaluate(assertion: Assertion, answer: CheckedAnswer | None) -> AssertionResult:
-    """Return the result of an assertion. None: no answer came."""
+    """Return the result of an assertion. None: no answer arrived."""
     found = None if answer is None else _found(assertion, answer)
     if found is None:
         outcome, actual = AssertionOutcome.NOT_MEASURED, None

@@ -21,17 +21,17 @@ from lifesign.domain.text.durations import duration_text
 RETRY_AFTER_SECONDS = 300
 """When to ask an unhealthy agent again (draft, appendix A); also the shortest polling interval (draft 7)."""
 MAX_RETRY_AFTER_SECONDS = 86_400
-"""A peer that asks for more patience than a day is asked again after a day."""
+"""A peer that asks for a longer wait is requested again after a day."""
 STALE_AFTER_SECONDS = 900
 """A document up to this age is fresh, whatever its max-age: three polling intervals."""
 MAX_COUNTED_MAX_AGE_SECONDS = 3600
-"""Upper bound of a counted max-age: a document cannot stay current by a longer one."""
+"""Upper bound of a max-age that counts: a document cannot stay current by a longer one."""
 FAILURE_LIFETIME_SECONDS = 30
 """Lifetime of a decision after a failed request: the next request may succeed."""
 
 
 class Action(StrEnum):
-    """What to do about the agent."""
+    """The recommended action."""
 
     PROCEED = "proceed"
     """Call it."""
@@ -40,7 +40,7 @@ class Action(StrEnum):
     AVOID = "avoid"
     """Call another one, or this one later."""
     PROCEED_AND_MONITOR = "proceed_and_monitor"
-    """Nothing is known: call it as usual, and watch for errors."""
+    """There is no evidence: call the agent as usual, and watch for errors."""
 
 
 ACTIONS: Mapping[HealthStatus, Action] = MappingProxyType({
@@ -59,7 +59,9 @@ class Decision:
     status: HealthStatus
     """Status for the caller: `unknown` also if the document is stale or could not be read."""
     reasons: tuple[str, ...]
-    """The facts behind it, for people; never empty. They may quote the peer: see to what prints them."""
+    """The facts behind the decision, for people; never empty. They may quote the peer: escape them when you
+    print them.
+    """
     retry_after_seconds: int | None
     """Time before which the document should not be requested again; 0 to 86400. None if there is no need to
     wait.
@@ -76,7 +78,7 @@ def age_seconds(document: HealthDocument, now: datetime) -> float:
 
 
 def stale_after_seconds(max_age_seconds: float | None) -> float:
-    """Age beyond which a document says nothing any more: 900 s, or twice a longer max-age, up to 7200 s."""
+    """Age beyond which a document no longer counts: 900 s, or twice a longer max-age, up to 7200 s."""
     max_age_seconds = min(max_age_seconds or 0, MAX_COUNTED_MAX_AGE_SECONDS)
     return max(STALE_AFTER_SECONDS, 2 * max_age_seconds)
 
@@ -95,11 +97,11 @@ def decide(
     failure: str = "",
     retry_after_seconds: int | None = None,
 ) -> Decision:
-    """Decide from how the request for the health document ended, and from the document if there is one.
+    """Decide by the result of the request for the health document, and by the document if there is one.
 
-    `now` has a zone and is the time that `age_seconds` measures from. `failure` says for people what
-    went wrong, `retry_after_seconds` how long the peer asked us to wait; both count only if the
-    document could not be read. A stale document is unknown, also if `result` is `ok`.
+    `now` has a zone and is the time to which `age_seconds` refers. `failure` describes the failure for
+    people, `retry_after_seconds` is the wait that the peer requested; both count only if the document could
+    not be read. A stale document is unknown, also if `result` is `ok`.
     """
     if document is not None and result in {ResultClass.OK, ResultClass.STALE_DOCUMENT}:
         age = age_seconds(document, now)
@@ -133,7 +135,7 @@ def decision_lifetime_seconds(
     age_seconds: float | None = None,
     max_age_seconds: float | None = None,
 ) -> float:
-    """Return how long a caller may use a decision before it asks the agent again, 0 to 86400 seconds.
+    """Return how long a caller may use a decision before it checks the agent again, 0 to 86400 seconds.
 
     `result` is how the request for the document ended, `age_seconds` the age of the document that decided,
     and `max_age_seconds` its `Cache-Control: max-age`. A document counts for one polling interval, but no
@@ -141,7 +143,7 @@ def decision_lifetime_seconds(
     """
     if decision.status is HealthStatus.UNKNOWN:
         default = FAILURE_LIFETIME_SECONDS if result in _PASSING_FAILURES else RETRY_AFTER_SECONDS
-        # An agent that asks for no patience is still not asked with every call.
+        # Without a requested wait, the agent is still not checked with every call.
         return max(decision.retry_after_seconds or 0, default)
     fresh_seconds = stale_after_seconds(max_age_seconds) - (age_seconds or 0)
     return min(RETRY_AFTER_SECONDS, max(fresh_seconds, 0))
@@ -192,7 +194,7 @@ def _outage(last_healthy_at: datetime | None, now: datetime) -> str:
 
 
 def stale_reason(age: float, max_age_seconds: float | None = None) -> str:
-    """Say for people why a document of this age says nothing any more."""
+    """Return for people why a document of this age no longer counts."""
     if age < 0:
         return f"the timestamp of the health document is {duration_text(-age)} in the future"
     limit = duration_text(stale_after_seconds(max_age_seconds))
@@ -201,7 +203,7 @@ def stale_reason(age: float, max_age_seconds: float | None = None) -> str:
 
 def shown_ratio(ratio: float) -> str:
     """Return a ratio with at most four decimals, rounded down: 0.94999 must not look like a healthy 0.95."""
-    # A double just below what was meant, such as 0.57, must not lose its last digit.
+    # A double just below the intended value, such as 0.57, must not lose its last digit.
     return f"{math.floor(ratio * 10_000 + 1e-6) / 10_000:g}"
 
 

@@ -1,8 +1,8 @@
-"""Evidence age: until when the last measured result counts, and what is shown of a target after that.
+"""Evidence age: how long the last measured result counts, and what is shown of a target after that.
 
-A result that is not repeated says less and less. The registry stores two moments with each result, and every
-view compares them with the current time: no job has to expire anything. Times are seconds since the epoch by
-the registry's clock.
+A result loses its value over time. The registry stores two times with each result, and every view compares
+them with the current time: no job has to expire anything. Times are seconds since the epoch by the registry's
+clock.
 """
 
 from collections.abc import Mapping
@@ -28,10 +28,10 @@ MAX_GAP_INTERVALS: Final = 2
 
 
 class UnknownReason(StrEnum):
-    """Why nothing is known of an agent or a target at present, for programs."""
+    """Why there is no current evidence about an agent or a target, for programs."""
 
     NO_PROBER = "no_prober"
-    """No result of any kind came for three intervals, and for the time that the target asked to wait."""
+    """No result of any kind arrived for three intervals, plus the time that the target asked to wait."""
     NOT_YET_PROBED = "not_yet_probed"
     """The agent was registered recently, and no result has arrived yet."""
     DOCUMENT_ENDED = "document_ended"
@@ -70,7 +70,7 @@ REASON_WORDS: Final[Mapping[UnknownReason, str]] = MappingProxyType({
     UnknownReason.PROBER_FAULT: "a defect of the prober ended the probe",
     UnknownReason.NO_CREDENTIAL: "its prober lacks a credential that another prober has",
 })  # fmt: skip
-"""Each reason in words, for people."""
+"""Each reason as a text for people."""
 
 PROBER_FAULTS: Final = frozenset({
     UnknownReason.NO_PROBER,
@@ -82,7 +82,7 @@ PROBER_FAULTS: Final = frozenset({
 
 @fast_dataclass(kw_only=True)
 class Receipt:
-    """When one result was observed, and what follows from its crawl's rhythm (`receipt.receipt_of`)."""
+    """Time of one observation, and the times that follow from its crawl's interval (`receipt.receipt_of`)."""
 
     at_s: float
     """When the probe ended."""
@@ -133,8 +133,8 @@ def shown_health(
 ) -> tuple[HealthStatus, UnknownReason | None]:
     """Return the health to show, and why it is unknown if age alone makes it so.
 
-    `health` is what is stored: what the last document said. It is `unknown` once the evidence does not count
-    any more, and after the document's own end.
+    `health` is the stored value: the status of the last document. It becomes `unknown` once the evidence no
+    longer counts, and after the document's own expiry.
     """
     reason = unknown_reason(evidence, now_s)
     if reason is None and evidence.health_until_s is not None and now_s > evidence.health_until_s:
@@ -148,7 +148,7 @@ def is_evidence_old(reason: UnknownReason | None) -> bool:
 
 
 def lost_text(reason: UnknownReason, evidence_at: datetime | None, now_s: float) -> str:
-    """Return why nothing is known at present, and how old the last measured result is."""
+    """Return why there is no current evidence, and how old the last measured result is."""
     if evidence_at is None:
         return f"{REASON_WORDS[reason]}; no probe has measured anything yet"
     age_s = now_s - evidence_at.timestamp()
@@ -156,6 +156,6 @@ def lost_text(reason: UnknownReason, evidence_at: datetime | None, now_s: float)
 
 
 def find_inconclusive_reason(observation: Observation, result: ResultClass) -> InconclusiveReason | None:
-    """Return why an observation measured nothing; None if it measured. `result` is what it came to."""
+    """Return why an observation measured nothing; None if it measured. `result` is its result class."""
     by_class = reason_of_inconclusive(result)
     return None if by_class is None else observation.inconclusive_reason or by_class

@@ -30,16 +30,16 @@ ANSWERS: Final[Mapping[int, tuple[ResultClass, str]]] = MappingProxyType({
     426: (_OK, "it speaks another protocol than plain HTTP/1.1"),
     428: (_OK, "it accepts requests only on a condition"),
     429: (ResultClass.RATE_LIMITED, "asked too often"),
-    # Python's http.server says so for every method that its handler does not have.
+    # Python's http.server answers so for every method that its handler lacks.
     501: (_OK, "it accepts another method than GET"),
 })  # fmt: skip
 
 
 def classify_interface(status: int) -> tuple[ResultClass, str]:
-    """Return what the status of an answer to a GET says about an interface, and why.
+    """Return the class of an interface by the status of an answer to a GET, and the reason.
 
-    Whatever it serves is an answer: many agents have a page for people at the same address. Most of the
-    other 4xx blame the request, which was a plain one, and 5xx the server.
+    Whatever it serves is an answer: many agents have a page for people at the same address. Most other 4xx
+    concern the request, which was an ordinary one, and 5xx the server.
     """
     if found := ANSWERS.get(status):
         result, meaning = found
@@ -51,7 +51,7 @@ def classify_interface(status: int) -> tuple[ResultClass, str]:
 
 
 def may_take_post(status: int | None) -> bool:
-    """Return whether to try OPTIONS: some frameworks answer `not found` for a path that only accepts POST."""
+    """Return whether to try OPTIONS: some frameworks answer `not found` for a path that accepts only POST."""
     return status in {404, 410}
 
 

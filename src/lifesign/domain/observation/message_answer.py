@@ -67,7 +67,7 @@ class MessageAnswer:
     reason: str = ""
     """Finding, for people; empty if the class is sufficient. May quote the peer."""
     is_misspelt: bool = False
-    """Whether another spelling may fare better."""
+    """Whether another variant of the message may be accepted."""
 
 
 def classify_answer(status: int, content_type: str, body: bytes, *, is_rpc: bool) -> MessageAnswer:
@@ -87,9 +87,10 @@ def classify_answer(status: int, content_type: str, body: bytes, *, is_rpc: bool
 
 
 def best_of(answers: list[MessageAnswer]) -> MessageAnswer:
-    """Return the most informative of the answers to one message, if no spelling was accepted.
+    """Return the most informative of the answers to one message, if no variant was accepted.
 
-    The first one of an agent that knows the operation and declines; else the first. `answers` is not empty.
+    This is the first answer of an agent that knows the operation and declines; else the first one. `answers`
+    is not empty.
     """
     return next((one for one in answers if one.result is not ResultClass.NOT_AN_AGENT), answers[0])
 
@@ -106,7 +107,7 @@ def _classify_error(error: object) -> MessageAnswer:
 def _classify_status(status: int, message: object, *, is_rpc: bool) -> MessageAnswer:
     is_misspelt = status in _MISSPELT_BODIES or (status in _MISSPELT_PATHS and not is_rpc)
     if status in _DECLINES and isinstance(message, dict):
-        # An agent's own words, not those of a server that knows no agent.
+        # The text of an agent, not of a server without an agent.
         return MessageAnswer(_OK, f"HTTP {status}: it refuses the message{_error_text(message)}", is_misspelt)
     result = ResultClass.NOT_AN_AGENT if status in _MISSPELT_PATHS else _FAILED
     meaning = (
@@ -150,7 +151,7 @@ def _classify_stream(body: bytes) -> MessageAnswer:
 
 
 def _error_text(error: Any) -> str:
-    """Return what an error says of itself, in ASCII."""
+    """Return the text of an error, in ASCII."""
     inner = error.get("error", error) if isinstance(error, dict) else error
     said = inner.get("message") if isinstance(inner, dict) else None
     return f", {said[:MAX_SHOWN_CHARS]!a}" if isinstance(said, str) and said else ""

@@ -2,7 +2,7 @@
 
 It travels with the target, from worker to worker. It contains the facts on which `cadence` decides, and those
 that save requests: the URLs of the card, the interface and the document. It contains no history. Times are
-seconds since the epoch, by the clock of the registry: a prober whose clock is wrong plans the same ticks.
+seconds since the epoch, by the clock of the registry: a prober with a wrong clock plans the same ticks.
 
 Another prober may have written it, with a stolen key. A moment or a URL that no probe can produce is dropped
 when a memory is read, and the rest is kept: the next probe finds it again.
@@ -66,7 +66,7 @@ class ProbeMemory(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     probed_at_s: _Moment = None
-    """When the last probe began, whatever came of it."""
+    """When the last probe began, whatever its result."""
     result: Annotated[ResultClass, Field(strict=False)] | None = None
     """Result of the last measured probe (`Observation.result`)."""
     failures_in_row: Annotated[int, Field(ge=0, le=MAX_IN_ROW)] = 0
@@ -74,15 +74,15 @@ class ProbeMemory(BaseModel):
     confirm_at_s: _Moment = None
     """When the recovery that was seen last is confirmed; None if there is nothing to confirm."""
     not_before_s: _Moment = None
-    """The peer asked us not to come back earlier (Retry-After, 402, 429)."""
+    """Time before which the peer asked for no requests (Retry-After, 402, 429)."""
     slowdowns: Annotated[int, Field(ge=0, le=MAX_IN_ROW)] = 0
     """Number of answers in a row that requested a slower rate."""
     robots_read_at_s: _Moment = None
     """When its host's robots.txt was read last."""
     is_disallowed_by_robots: bool = False
-    """Whether that robots.txt keeps us out."""
+    """Whether that robots.txt disallows the target."""
     is_opted_out: bool = False
-    """Whether a list of its prober's keeps us away, as of the last probe."""
+    """Whether a list of its prober excluded the target, as of the last probe."""
     card_read_at_s: _Moment = None
     """When a card was read, or found unchanged."""
     card_url: _Url = None
@@ -127,14 +127,14 @@ class ProbeMemory(BaseModel):
 
     @property
     def is_excluded(self) -> bool:
-        """Whether it is not probed because of its robots.txt or an opt-out."""
+        """Whether the target is not probed because of its robots.txt or an opt-out."""
         return self.is_disallowed_by_robots or self.is_opted_out
 
     def to_json(self) -> str:
-        """Return compact JSON without what is not known."""
+        """Return compact JSON without unknown members."""
         return self.model_dump_json(exclude_defaults=True)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "ProbeMemory":
-        """Read what `to_json` wrote; pydantic's ValidationError if it is something else."""
+        """Read the output of `to_json`; pydantic's ValidationError for anything else."""
         return cls.model_validate_json(text)

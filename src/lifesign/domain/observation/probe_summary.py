@@ -1,7 +1,7 @@
 """Summary of a probe in one line for people.
 
-A result class says how a probe ended. For a living target the summary adds by what it is alive: a card alone
-does not prove that an agent works behind it. For the others it adds what was found instead of an agent.
+A result class says how a probe ended. For a living target the summary adds its liveness signals: a card alone
+does not prove that an agent works behind it. For other targets it adds what was found instead of an agent.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,9 +37,9 @@ _SIGNS: Final[Mapping[tuple[Layer, ResultClass], str]] = MappingProxyType({
 
 
 def probe_summary(layers: Sequence[tuple[Layer, LayerResult]]) -> str:
-    """Return what the layers of one probe came to, which are in the order in which they were asked.
+    """Return the summary of one probe's layers, which are in the order of their requests.
 
-    Empty where no layer gives a reason: the result class says it all.
+    Empty if no layer has a reason: then the result class is sufficient.
     """
     if told := liveness_signals(layers):
         return told
@@ -48,7 +48,7 @@ def probe_summary(layers: Sequence[tuple[Layer, LayerResult]]) -> str:
 
 
 def liveness_signals(layers: Sequence[tuple[Layer, LayerResult]]) -> str:
-    """Return by what an agent shows that it lives, and what became of its interface; empty: by nothing."""
+    """Return the liveness signals of an agent, and the result of its interface; empty if there is none."""
     told = signs_in((layer, said.result) for layer, said in layers)
     interface = next((said for layer, said in layers if layer is Layer.TRANSPORT), None)
     if told == CARD_ONLY and interface is None:
@@ -64,7 +64,7 @@ def combine_with_card(
     """Return the valid facts after a probe: its results, and the known card; None: no card.
 
     A card is read once a day, and is valid until it is read again. The other layers are probed each time:
-    without a result nothing is known about them. For a target without liveness signals only the last results
+    without a result their state is unknown. For a target without liveness signals only the last results
     count.
     """
     has_card = card is ResultClass.OK and all(layer is not Layer.DISCOVERY for layer, _ in layers)
@@ -82,7 +82,10 @@ def has_lost_interface(layers: Sequence[tuple[Layer, LayerResult]]) -> bool:
 
 
 def signs_in(results: Iterable[tuple[Layer, ResultClass]]) -> str:
-    """Return by what an agent shows that it lives, as its layers ended, in their order; empty: by nothing."""
+    """Return the liveness signals of an agent by the results of its layers, in their order.
+
+    Empty if there is none.
+    """
     text = ", ".join(sign for each in results if (sign := _SIGNS.get(each)) is not None)
     return CARD_ONLY if text == CARD else text
 

@@ -85,7 +85,7 @@ def percentile_ms(counts: Mapping[int, int], percentile: float) -> float | None:
 
 
 def layers_of(observation: Layered) -> Iterator[tuple[Layer, LayerResult]]:
-    """Return the layers that a probe asked, in the order in which it asks them."""
+    """Return the layers that a probe requested, in the order of the requests."""
     if observation.discovery is not None:
         yield Layer.DISCOVERY, observation.discovery
     if observation.transport is not None:
@@ -97,9 +97,9 @@ def layers_of(observation: Layered) -> Iterator[tuple[Layer, LayerResult]]:
 
 
 def is_informative(result: ResultClass) -> bool:
-    """Return whether a result says something about the target: it was probed, without a fault of the prober.
+    """Return whether a result is about the target: it was probed, without a fault of the prober.
 
-    A target that the prober's own rules refuse counts as probed.
+    A target that the prober's own rules exclude counts as probed.
     """
     return result not in _SILENT
 

@@ -38,7 +38,7 @@ NetworkClassName = Annotated[str, Field(pattern=NETWORK_CLASS_PATTERN)]
 MAX_PATHS: Final = 8
 MAX_PATH_CHARS: Final = 512
 AGENT_ID_PATTERN: Final = r"^[A-Za-z0-9._~:-]{1,128}$"
-"""The registry's own identifiers; what an agent calls itself is `reported_agent_id`."""
+"""The registry's own ids; an agent's id in its own document is `reported_agent_id`."""
 URL_PATTERN: Final = r"^https?://[!-~]+$"
 PATH_PATTERN: Final = r"^/[!-~]*$"
 EVIDENCE_PATTERN: Final = "^[0-9a-f]{64}$"
@@ -70,9 +70,9 @@ class ResultClass(StrEnum):
     INVALID_DOCUMENT = "invalid_document"
     """The answer is of the expected kind, but breaks its rules."""
     STALE_DOCUMENT = "stale_document"
-    """A valid health document, but too old to say how the agent is now, or from the future."""
+    """A valid health document, but too old to show the present state, or from the future."""
     REFUSED = "refused"
-    """No connection: the port is closed, or no way leads there."""
+    """No connection: the port is closed, or there is no route."""
     TIMEOUT = "timeout"
     """The request was not finished before its deadline."""
     DNS_FAILURE = "dns_failure"
@@ -82,21 +82,21 @@ class ResultClass(StrEnum):
     HTTP_ERROR = "http_error"
     """Status 5xx, another status that is not an answer, or not HTTP at all."""
     TOO_LARGE = "too_large"
-    """The body or the header exceeds what we are willing to read."""
+    """The body or the header exceeds the prober's limits."""
     REDIRECT_REFUSED = "redirect_refused"
     """A redirect that the prober does not follow: to another origin, to plain HTTP, or in a loop."""
     RATE_LIMITED = "rate_limited"
-    """429: asked too often, by us or by others."""
+    """429: too many requests, of this prober or of others."""
     BLOCKED_ADDRESS = "blocked_address"
     """The host is, or resolves to, an address that may not be contacted; nothing was sent."""
     INTERNAL = "internal"
     """The fault is ours: a defect, or no resources left."""
     NOT_MEASURED = "not_measured"
-    """Nothing is known: it was not asked, or nothing proves that the prober could have reached it."""
+    """No result: nothing was requested, or nothing proves that the prober could have reached the target."""
 
 
 class InconclusiveReason(StrEnum):
-    """Why a probe measured nothing, for programs; the layers' `reason` says it for people."""
+    """Why a probe measured nothing, for programs; the layers' `reason` is the text for people."""
 
     NO_WITNESS = "no_witness"
     """The target failed, and nothing else proved that the prober could have reached it."""
@@ -122,7 +122,7 @@ REFUSED_LOGIN: Final = frozenset({ResultClass.GATED}) | CREDENTIAL_FAULTS
 """Results of a server that wants a login, or another one."""
 ANSWERED: Final = frozenset({ResultClass.OK}) | REFUSED_LOGIN
 """Results of a server that answered."""
-# A member that is looked up through its Enum takes 75 ns, and this one is met in every probe.
+# Looking up a member through its Enum takes 75 ns, and every probe uses this one.
 _OK: Final = ResultClass.OK
 INCONCLUSIVE: Final = frozenset({
     ResultClass.BLOCKED_ADDRESS,
@@ -131,7 +131,7 @@ INCONCLUSIVE: Final = frozenset({
     ResultClass.INTERNAL,
     ResultClass.NOT_MEASURED,
 })  # fmt: skip
-"""The prober held back, so that nothing is known: neither that the agent works nor that it fails."""
+"""The probe measured nothing: neither that the agent works nor that it fails."""
 _UNMEASURED: Final = MappingProxyType({
     ResultClass.BLOCKED_ADDRESS:  InconclusiveReason.NOT_ALLOWED,
     ResultClass.REDIRECT_REFUSED: InconclusiveReason.NOT_ALLOWED,
@@ -144,16 +144,16 @@ _ANOTHER_TIME: Final = INCONCLUSIVE - {ResultClass.REDIRECT_REFUSED}
 
 
 def _without_unprintable(text: object) -> object:
-    """Replace what breaks terminals, pages and databases: these texts quote a peer.
+    """Replace characters that break terminals, pages and databases: these texts quote a peer.
 
-    Before any check, so that a prober cannot stumble over half of a surrogate pair.
+    This runs before any check, so that half a surrogate pair cannot make a prober fail.
     """
     return harmless(text) if isinstance(text, str) else text
 
 
-# Behind what bounds a text: bounds behind it would be calls of Python, each time.
+# After the length limit of a text: limits after it would be calls of Python functions.
 _QUOTED: Final = BeforeValidator(_without_unprintable)
-# Without what writes 12.0 as 12, as a `Quantity` is written: there are a dozen in an observation.
+# Without the serializer that writes 12.0 as 12, as for a `Quantity`: an observation has a dozen of these.
 _Milliseconds = Annotated[float, Field(strict=True, ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
 
 
@@ -167,7 +167,7 @@ class Phases(_Wire):
     """Phases of the last request of a layer in ms, 0 or more; None: the phase did not happen."""
 
     dns_ms: _Milliseconds | None = None
-    """Time until the name had an address; None if the address was known or given."""
+    """Time until the name was resolved; None if the address was known or given."""
     connect_ms: _Milliseconds | None = None
     """Time until the TCP connection was open; None for an existing connection."""
     tls_ms: _Milliseconds | None = None
@@ -186,16 +186,16 @@ class LayerResult(_Wire):
     reason: Annotated[str, Field(max_length=MAX_REASON_CHARS), _QUOTED] = ""
     """Finding, for people, up to 500 characters; empty if the class is sufficient."""
     status_code: Annotated[int, Field(ge=100, le=599)] | None = None
-    """The HTTP status; None if none came."""
+    """The HTTP status; None without an answer."""
     latency_ms: _Milliseconds | None = None
-    """Time to the end of the answer, 0 or more; None if none came."""
+    """Time to the end of the answer, 0 or more; None without an answer."""
     phases: Phases | None = None
     evidence: Annotated[str, Field(pattern=EVIDENCE_PATTERN)] | None = None
     """SHA-256 of the bytes that were seen, under which the prober keeps them; None if it does not."""
 
     @property
     def is_measured(self) -> bool:
-        """Whether it says anything about the agent."""
+        """Whether the result is evidence about the agent."""
         return self.result not in INCONCLUSIVE
 
     @property
@@ -219,7 +219,7 @@ class ProbedDocument(_Wire):
     timestamp: Time
     """When the agent computed it, by the agent's clock."""
     is_stale: bool = False
-    """Whether it was too old, or too far in the future, when it was seen (`decision.is_stale`)."""
+    """Whether the document was too old, or too far in the future, when it was read (`decision.is_stale`)."""
     age_s: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Age of the document when it was served, by the server's clock (the answer's `Date`).
 
@@ -228,15 +228,15 @@ class ProbedDocument(_Wire):
     max_age_s: Quantity | None = None
     """The answer's `Cache-Control: max-age` in seconds, 0 or more."""
     response_ratio: Ratio | None = None
-    """Share of interactions that got a valid answer, as the agent says, 0 to 1."""
+    """Share of interactions that got a valid answer, as the agent reports, 0 to 1."""
     sample_count: Count | None = None
     """Number of interactions behind the ratio."""
     error_ratio: Ratio | None = None
-    """Share of interactions that failed, as the agent says, 0 to 1."""
+    """Share of interactions that failed, as the agent reports, 0 to 1."""
     latency_p50_ms: Quantity | None = None
-    """As the agent says."""
+    """As the agent reports."""
     latency_p99_ms: Quantity | None = None
-    """As the agent says."""
+    """As the agent reports."""
 
 
 _Path = Annotated[str, Field(max_length=MAX_PATH_CHARS, pattern=PATH_PATTERN)]
@@ -259,9 +259,9 @@ class Observation(_Wire):
     readiness: LayerResult | None = None
     """The health document: a document comes with `ok` and `stale_document`, and only with these."""
     message: LayerResult | None = None
-    """A real message, or a tool call of an MCP server, where the probe's definition asks for one."""
+    """A real message, or a tool call of an MCP server, if the probe's definition contains one."""
     tools: LayerResult | None = None
-    """The list of an MCP server's tools, where the definition asks for it: shown, without effect."""
+    """The list of an MCP server's tools, if the definition requests it: shown, without effect."""
     document: ProbedDocument | None = None
     reported_agent_id: Annotated[str, Field(min_length=1, max_length=MAX_AGENT_ID_CHARS), _QUOTED] | None = (
         None
@@ -286,7 +286,7 @@ class Observation(_Wire):
     network_class: NetworkClassName | None = None
     """Network class of the target's address (`network_class.network_class_of`); None if unknown."""
     address: Annotated[str, Field(pattern=rf"^[0-9A-Fa-f.:/]{{1,{MAX_ADDRESS_CHARS}}}$")] | None = None
-    """Address that was asked, IPv6 as its /64 network (`network_class.address_key`); None if unknown."""
+    """Address that was contacted, IPv6 as its /64 network (`network_class.address_key`); None if unknown."""
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -303,12 +303,12 @@ class Observation(_Wire):
 
     @property
     def is_liveness_signal(self) -> bool:
-        """Whether the agent is there: card `ok`, interface `ok` or `gated`, or a valid document.
+        """Whether the agent is alive: card `ok`, interface `ok` or `gated`, or a valid document.
 
-        The document's status does not matter: who calls itself unhealthy is alive.
+        The document's status does not matter: an agent that reports unhealthy is alive.
 
-        A message that is answered shows what an interface that answers shows. A card or a document
-        that is gated shows a gate, not an agent; a stale document may be left over from a dead one.
+        An answered message proves the same as an answering interface. A gated card or document shows a gate,
+        not an agent; a stale document may be left over from a dead one.
         """
         if self._identifies_agent:
             return True
@@ -319,7 +319,7 @@ class Observation(_Wire):
 
     @property
     def is_measured_failure(self) -> bool:
-        """Whether something that counts was asked and failed, and nothing showed life."""
+        """Whether a layer that counts was requested and failed, and there was no liveness signal."""
         last = None if self.is_liveness_signal else decisive(self._requested_layers())
         return last is not None and last.has_failed
 
@@ -356,10 +356,12 @@ class Observation(_Wire):
     def discounted(
         self, inconclusive_reason: InconclusiveReason, why: str, *, layers: Collection[str] | None = None
     ) -> "Observation":
-        """Return it with its failed layers as not measured; their classes and reasons stay as text.
+        """Return the observation with its failed layers as not measured.
 
-        `why` is for people. `layers`: names of those that may change, None: all. What answered did answer.
-        The observation itself if nothing changes.
+        Their classes and reasons stay as text.
+
+        `why` is for people. `layers` are the names of the layers that may change, None: all. Layers that
+        answered stay unchanged. Returns the observation itself if nothing changes.
         """
         changed: dict[str, object] = {
             name: _discounted_layer(layer, why)
@@ -384,7 +386,7 @@ class Observation(_Wire):
 
     @property
     def _identifies_agent(self) -> bool:
-        """Whether card or document are what was expected, as with most who are alive."""
+        """Whether card or document are as expected, as for most living agents."""
         return _is(self.discovery, _OK) or _is(self.readiness, _OK)
 
     def _requested_layers(self) -> Sequence[tuple[str, LayerResult]]:
@@ -393,9 +395,9 @@ class Observation(_Wire):
 
 
 def decisive(asked: Sequence[tuple[str, LayerResult]]) -> LayerResult | None:
-    """Return the layer, of those given by name, that says how a probe without a sign of life ended.
+    """Return the layer, of those given by name, that decides the result of a probe without a liveness signal.
 
-    The first failure that counts, else the first that was measured, else the first; None if none was asked.
+    The first failure that counts, else the first measured layer, else the first; None if none was requested.
     """
     layers = dict(asked)
     counting = [layer for name, layer in asked if not _is_uninformative(name, layer, layers)]
@@ -406,7 +408,7 @@ def decisive(asked: Sequence[tuple[str, LayerResult]]) -> LayerResult | None:
 
 
 def deciding(layers: Mapping[str, LayerResult | None]) -> LayerResult | None:
-    """Return the layer that decides what a probe came to, of those that were asked, by their names."""
+    """Return the layer that decides the result of a probe, among the requested ones, by their names."""
     for name in ("discovery", "readiness"):
         if _is(layer := layers[name], _OK):
             return layer
@@ -417,7 +419,7 @@ def deciding(layers: Mapping[str, LayerResult | None]) -> LayerResult | None:
 
 
 def _is_uninformative(name: str, layer: LayerResult, layers: Mapping[str, LayerResult]) -> bool:
-    """Return whether a failure is not the agent's: a card or document may be missing beside the other.
+    """Return whether a failure is not the agent's: of card and document, one may be absent.
 
     A health document is optional: without one, nothing is known about an agent whose card could not be
     requested, or needs credentials. The same holds for a missing card if the document could not be requested.
@@ -455,7 +457,7 @@ def not_measured(
     agent_id: str | None = None,
     target_url: str | None = None,
 ) -> Observation:
-    """Return the observation of a probe that was due and did not take place; `why` is for people."""
+    """Return the observation for a probe that was due and did not take place; `why` is for people."""
     layer = LayerResult(result=ResultClass.NOT_MEASURED, reason=why[:MAX_REASON_CHARS])
     return Observation(
         agent_id=agent_id,

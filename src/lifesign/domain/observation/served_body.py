@@ -49,7 +49,7 @@ class ServedDocument:
 
 
 def classify_card(body: bytes, *, is_json: bool) -> ServedCard:
-    """Read a card; a content type that does not say JSON (`is_json`) is forgiven if it reads as one."""
+    """Read a card. A content type other than JSON (`is_json`) is accepted if the body reads as a card."""
     if not body.strip():
         return ServedCard(ResultClass.NOT_AN_AGENT, EMPTY_ANSWER)
     card = read_agent_card(body)
@@ -79,7 +79,7 @@ def classify_document(body: bytes, *, content_type: str, is_json: bool) -> Serve
 
 
 def is_absent(result: ResultClass, status: int | None) -> bool:
-    """Return whether a place has no such document, so that the next one is worth a request."""
+    """Return whether a URL has no such document, so that the next URL is worth a request."""
     if result is ResultClass.HTTP_ERROR:
         return status is not None and 400 <= status < 500
     return result is ResultClass.NOT_AN_AGENT

@@ -14,12 +14,12 @@ from lifesign.domain.observation.message_answer import MAX_SHOWN_CHARS
 from lifesign.domain.observation.results import ResultClass
 
 URL_ELICITATION_REQUIRED: Final = -32042
-"""The tool asks the user to open a URL first: an answer."""
+"""The tool asks the user to open a URL first: this is an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallAnswer:
-    """What the answer to `tools/call` says."""
+    """Meaning of the answer to `tools/call`."""
 
     result: ResultClass
     reason: str = ""

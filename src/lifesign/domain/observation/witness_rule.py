@@ -15,7 +15,7 @@ from lifesign.domain.net.network_class import THIS_MACHINE
 from lifesign.errors import InvalidValue
 
 MAX_ASKED_TARGETS: Final = 3
-"""Targets that are asked as witnesses in one round, those that answered last first."""
+"""Targets that are requested as witnesses in one round, those that answered last first."""
 MIN_CANARY_RATIO: Final = 0.5
 """Share of the canaries configured for a network class that must answer."""
 MIN_PUBLIC_CANARY_HOSTS: Final = 5
@@ -27,13 +27,18 @@ class WitnessPolicy:
     """Durations of the witness rule in seconds; InvalidValue, named as in a definition, below 0."""
 
     round_s: float = 30.0
-    """The witnesses of one network class are asked at most once in this time, for all waiting failures."""
+    """Minimum time between two rounds in which the witnesses of one network class are requested, for all
+    waiting failures.
+    """
     answer_s: float = 3.0
     """Time that a witness has for its answer."""
     next_answer_s: float = 5.0
-    """Time that a failure waits for the next answer of another target, before any target is asked for it."""
+    """Time that a failure waits for the next answer of another target, before witnesses are requested for it.
+    """
     second_request_s: float = 60.0
-    """Time after a witness's answer within which the target is asked once more; later, the answer is void."""
+    """Time after a witness's answer within which the second request must be sent; after that the answer is
+    void.
+    """
     max_clock_offset_s: float = 30.0
     """Clock offset above which certificates that fail only by date do not count."""
 
@@ -53,7 +58,7 @@ class Canary:
     """HTTP status of its answer; None: any from 200 to 399."""
 
     def is_answer(self, status: int | None) -> bool:
-        """Return whether a status is the answer that is expected; None stands for no answer."""
+        """Return whether a status is the expected one; None stands for no answer."""
         if status is None or self.status is None:
             return status is not None and 200 <= status < 400
         return status == self.status
@@ -69,7 +74,7 @@ class WitnessNeed(StrEnum):
     ASK_TARGETS = "ask_targets"
     """The failure counts if another target of its network class answers, and the target fails again."""
     NO_WITNESS = "no_witness"
-    """Nothing can be a witness: it does not count."""
+    """No witness is possible: the failure does not count."""
 
 
 @fast_dataclass(kw_only=True)
@@ -87,14 +92,14 @@ class FailureFacts:
     has_canaries: bool = False
     """Whether canaries are configured for the class."""
     is_class_silent: bool = False
-    """Whether the registry says that the class is in mass silence."""
+    """Whether the registry reports that the class is in mass silence."""
 
 
 def witness_need(facts: FailureFacts) -> WitnessNeed:
     """Return what follows from a failure.
 
-    A target that never gave a liveness signal has nothing to lose. In a class that has canaries only
-    they are witnesses, so that mass silence there changes nothing.
+    A target that never gave a liveness signal has nothing to lose. In a class with canaries only they are
+    witnesses, so that mass silence changes nothing there.
     """
     if facts.alive_at_s is None or facts.has_answered_itself or facts.network_class == THIS_MACHINE:
         return WitnessNeed.COUNTS
@@ -113,7 +118,7 @@ class WitnessAnswer:
     sent_at_s: float
     """When the request was sent; of several, the earliest."""
     is_looked_up: bool = False
-    """Whether the name of a witness was looked up for it, at name servers and not in a memory."""
+    """Whether the name of a witness was resolved for it by name servers, not from a cache."""
 
 
 def bears_out(
@@ -134,5 +139,5 @@ def is_canary_quorum(answered: int, configured: int) -> bool:
 
 
 def is_second_request_in_time(answered_at_s: float, requested_at_s: float, policy: WitnessPolicy) -> bool:
-    """Return whether the target was asked once more soon enough after the witness's answer."""
+    """Return whether the second request was sent soon enough after the witness's answer."""
     return requested_at_s - answered_at_s <= policy.second_request_s

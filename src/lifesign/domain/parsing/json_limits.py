@@ -12,14 +12,15 @@ from pydantic_core import PydanticCustomError, PydanticSerializationError, to_js
 
 MAX_NUMBER: Final = float_info.max
 _LONG_INTEGER: Final = re.compile(rb"(?<![0-9])[0-9]{%d,}" % len(str(int(MAX_NUMBER))))
-"""No double is written with so many digits."""
+"""No double is written with this many digits."""
 
 
 def take_shallow(value: dict[str, Any], most_levels: int) -> dict[str, Any]:
-    """Return an object as it is, unless it is nested deeper than that, or holds what most read as no number.
+    """Return an object unchanged; refuse one that is nested too deep or has invalid JSON numbers.
 
-    JSON has neither NaN nor an infinity, but Python's readers make them of `NaN` and `1e999`, and YAML has
-    them. An integer beyond the doubles would be handed on, and be an infinity or an error to who reads it.
+    JSON has neither NaN nor an infinity, but Python's parsers create them from `NaN` and `1e999`, and YAML
+    has them. An integer beyond the doubles would be passed on, and become an infinity or an error for its
+    reader.
     """
     level: list[Any] = [value]
     for _ in range(most_levels):
@@ -52,12 +53,12 @@ def _inside(value: dict[str, Any] | list[Any]) -> list[Any]:
 
 
 def _is_number_to_all(number: float) -> bool:
-    """Return whether it is a double, or an integer in their range; NaN is not."""
+    """Return whether a value is a double, or an integer in their range; NaN is not."""
     return -MAX_NUMBER <= number <= MAX_NUMBER
 
 
 def is_finite(value: Any) -> bool:
-    """Return whether all its numbers are valid for every JSON parser, at any depth.
+    """Return whether all numbers of a value, at any depth, are valid for every JSON parser.
 
     For most parsers, an integer beyond the doubles is an infinity, or an error. The check uses the JSON
     encoder, which takes a fifth of the time of a loop in Python: the sender chooses the size of the value.
@@ -67,7 +68,7 @@ def is_finite(value: Any) -> bool:
         return False
     if not _LONG_INTEGER.search(written):
         return True
-    # Without what is escaped, every other quote begins a string.
+    # After escapes are removed, every other quote begins a string.
     plain = written.replace(b"\\\\", b"").replace(b'\\"', b"")
     outside_strings = b'"'.join(plain.split(b'"')[::2])
     return all(int(digits) <= MAX_NUMBER for digits in _LONG_INTEGER.findall(outside_strings))
@@ -85,9 +86,9 @@ def is_plain(value: Any) -> bool:
 
 
 def repeated_member(text: str) -> tuple[str | int, ...] | None:
-    """Return the place of a member whose name its object holds more than once; None if there is none.
+    """Return the place of a member whose name occurs more than once in its object; None if there is none.
 
-    Readers differ in which of the values they take. `text` is JSON that was read already, of bounded depth.
+    Parsers differ in which value they take. `text` is valid JSON of bounded depth.
     """
     try:
         _read_without_repetition(text)
@@ -109,7 +110,7 @@ def _refuse_repeated(members: list[tuple[str, Any]]) -> None:
         raise _Repeated
 
 
-# Numbers stay text: Python refuses long ones, and takes long for them.
+# Numbers stay text: Python refuses long ones, and needs long to read them.
 _read_without_repetition = JSONDecoder(
     object_pairs_hook=_refuse_repeated, parse_int=str, parse_float=str
 ).decode

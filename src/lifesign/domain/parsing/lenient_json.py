@@ -35,7 +35,7 @@ _KIND_NAMES: Final[Mapping[type, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class LenientObject:
-    """One JSON object of a document, and what is odd about it."""
+    """One JSON object of a document, and the findings about it."""
 
     members: dict[str, Any]
     """Members as sent; only those that `take` and similar functions return have a known type."""
@@ -48,11 +48,11 @@ class LenientObject:
     """
 
     def note(self, name: str, *inner: str | int, message: str) -> None:
-        """Name what is odd at `inner`, the way from here."""
+        """Add a finding about the member at `inner`, relative to this object."""
         self.add(Finding(name, json_pointer(*self.way, *inner), message))
 
     def add(self, finding: Finding) -> None:
-        """Add a finding; the last that fits says that there were more."""
+        """Add a finding; the last one that fits says that there were more."""
         if len(self.findings) < MAX_FINDINGS:
             is_last = len(self.findings) == MAX_FINDINGS - 1
             self.findings.append(_TOO_MANY_FINDINGS if is_last else finding)
@@ -74,7 +74,7 @@ class LenientObject:
         return None
 
     def text(self, key: str) -> str | None:
-        """Return the member as text that is safe to keep and show, None if it is no text."""
+        """Return the member as text that is safe to store and show, None if it is no text."""
         value = self.take(key, str)
         return None if value is None else self.clean(value, key)
 

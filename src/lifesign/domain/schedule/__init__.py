@@ -1,1 +1,1 @@
-"""When a target is probed, by which prober, and when a directory's change is believed."""
+"""Schedule of probes, share of each prober, and retirement of targets that left a directory."""

@@ -1,13 +1,13 @@
-"""When a target is probed next, and what is remembered after a probe.
+"""The time of a target's next probe, and the facts that are remembered after a probe.
 
-Every target has its own tick in each interval, by its hash: load is even, also after a restart or when
-targets are added, and nothing drifts, since a tick is computed and never counted from the last probe.
-A target that keeps failing is looked at in every second, fourth, eighth … interval, and which of them
-is decided by its hash too: those that died together do not come back together. An answer ends that at once.
+Every target has its own tick in each interval, derived from its hash. The load is even, also after a restart
+or when targets are added. Nothing drifts, since a tick is computed and not counted from the last probe. A
+target that keeps failing is probed in every second, fourth, eighth … interval. Its hash also selects which of
+these, so that targets that died together are not probed together. An answer ends the back-off at once.
 
-Besides ticks there are two probes that have a reason of their own: one confirmation after a recovery, and
-an operator's recheck. A fall is confirmed at once, by the witness rule. Times are seconds since the epoch, by
-the clock of the registry.
+Besides ticks there are two more kinds of probes: one confirmation after a recovery, and an operator's
+recheck. The witness rule confirms a failure at once. Times are seconds since the epoch, by the clock of the
+registry.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,7 +25,7 @@ from lifesign.domain.observation.results import ANSWERED, INCONCLUSIVE, LayerRes
 from lifesign.errors import InvalidValue
 
 MAX_RETRY_AFTER_S: Final = 86_400.0
-"""A peer that asks us to stay away for longer is asked again after a day."""
+"""A peer that asks for a longer wait is probed again after a day."""
 MAX_COUNTED_INTERVALS: Final = 2
 """The registry counts a gap between two measured results as silence for at most this many intervals."""
 MAX_DOUBLINGS: Final = 30
@@ -34,7 +34,7 @@ MAX_ROUNDED_TURNS: Final = 2
 ROBOTS_EVERY_S: Final = 82_800.0
 """A robots.txt is not used for more than 24 h (RFC 9309 2.4); a look may come an interval late."""
 MAX_CONFIRMATION_RATIO: Final = 0.25
-"""Share of the interval: no confirmation comes later, so that it stays clear of the next tick."""
+"""Share of the interval: a confirmation comes no later, so that it does not coincide with the next tick."""
 MIN_GAP_RATIO: Final = 0.5
 """Share of the interval: a tick sooner after the last probe is skipped. That probe was late, or a recheck."""
 
@@ -48,7 +48,7 @@ _OF_A_RESULT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """How often one looks, in seconds; InvalidValue, named as on the wire, for what makes no sense."""
+    """Rhythm of probes, in seconds; InvalidValue with the JSON name for impossible values."""
 
     interval_s: float = PROBE_THRESHOLDS.interval_s
     """Time between two ticks of a target."""
@@ -97,7 +97,7 @@ class Cadence:
 
     @property
     def max_wait_of_failing_s(self) -> float:
-        """Longest wait that an agent gets by asking for it, if it once answered and fails now.
+        """Longest wait that an agent can request if it once answered and fails now.
 
         It holds until the agent has failed often enough to be dead.
         """
@@ -105,7 +105,7 @@ class Cadence:
 
     @property
     def failures_until_dead(self) -> int:
-        """Number of failures in a row after which such an agent gets whatever wait it asks for."""
+        """Number of consecutive failures after which such an agent gets any requested wait."""
         return max(DEAD_AFTER_FAILURES, ceil(self.dead_after_s / self.max_wait_of_failing_s) + 1)
 
     def with_thresholds(self, unhealthy_after_s: float, dead_after_s: float) -> "Cadence":
@@ -133,7 +133,7 @@ class MissedTicks:
 def next_probe_at_s(
     subject_id: str, memory: ProbeMemory, cadence: Cadence, now_s: float, recheck_at_s: float | None = None
 ) -> float:
-    """Return when a target is due next: a tick after now, or a confirmation or recheck from now on.
+    """Return when a target is due next: at a tick after now, or at once for a confirmation or a recheck.
 
     Missed ticks and confirmations are not caught up: after a restart nothing is due at once except rechecks.
     A recheck (`recheck_at_s` is the time of its request, None or before the last probe if there is none)
@@ -151,13 +151,13 @@ def next_probe_at_s(
 
 
 def retry_after_until_s(memory: ProbeMemory, now_s: float) -> float | None:
-    """Return until when the peer asked us to stay away, which no recheck overrides; None if that is over."""
+    """Return the end of the wait that the peer requested, which no recheck overrides; None if it is over."""
     until_s = _not_before_s(believed(memory, now_s), now_s)
     return until_s if until_s > now_s else None
 
 
 def believed(memory: ProbeMemory, now_s: float) -> ProbeMemory:
-    """Return the memory without times that lie too far in the future.
+    """Return the memory without times that are too far in the future.
 
     They were stored before a clock was set back, or by a prober with a stolen key. A probe in the future
     counts as none, and its card and robots.txt as not read; a requested wait still counts, from now on. A
@@ -190,11 +190,11 @@ def after_probe(
     *,
     learned: Mapping[str, Any] | None = None,
 ) -> ProbeMemory:
-    """Return what is remembered after a probe that began then; what it has `learned` is the prober's.
+    """Return the memory after a probe that began then; `learned` has the prober's facts.
 
-    A recovery is confirmed once; the confirmation itself is a reason for none. `retry_after_s` is the longest
-    wait that any answer asked for. It counts only with an answer that did not give what was asked, up to a
-    day, and up to `Cadence.max_wait_of_failing_s` if the agent fails.
+    A recovery is confirmed once; a confirmation is not confirmed again. `retry_after_s` is the longest wait
+    that any answer requested. It counts only with an answer that was not as expected, up to a day, and up to
+    `Cadence.max_wait_of_failing_s` if the agent fails.
     """
     layers = [observation.discovery, observation.transport, observation.readiness, observation.message]
     asked = [layer for layer in layers if layer is not None]
@@ -218,7 +218,7 @@ def after_probe(
 
     confirm_at_s = None
     if is_alive and memory.failures_in_row > 0 and not slowdowns:
-        # From the end: a dead agent needs two signs of life that lie so far apart.
+        # From the newest on: a dead agent needs two liveness signals with this distance.
         confirm_at_s = ended_at_s + min(cadence.confirm_after_s, cadence.interval_s * MAX_CONFIRMATION_RATIO)
     return memory.model_copy(
         update={
@@ -236,7 +236,7 @@ def after_probe(
 
 
 def with_backoff_restarted(memory: ProbeMemory) -> ProbeMemory:
-    """Return what is remembered after a recheck that failed: the back-off of earlier failures is over.
+    """Return the memory after a failed recheck: the back-off of earlier failures is over.
 
     An operator ended a maintenance, or asked for the recheck: the agent is alive in the registry, or may be.
     """
@@ -244,12 +244,12 @@ def with_backoff_restarted(memory: ProbeMemory) -> ProbeMemory:
 
 
 def last_alive_s(memory: ProbeMemory) -> float | None:
-    """Return when the target last gave a liveness signal as far as is known; None if it never did."""
+    """Return the last known liveness signal of the target; None if it never gave one."""
     return memory.card_read_at_s if memory.alive_at_s is None else memory.alive_at_s
 
 
 def without_result(before: ProbeMemory, after: ProbeMemory) -> ProbeMemory:
-    """Return what a probe learned, such as where a card is, without what follows from its result."""
+    """Return the facts that a probe learned, such as the URL of a card, without its result."""
     return after.model_copy(update={name: getattr(before, name) for name in _OF_A_RESULT})
 
 
@@ -266,27 +266,27 @@ def without_failures(memory: ProbeMemory) -> ProbeMemory:
 
 
 def backs_off(memory: ProbeMemory, cadence: Cadence) -> bool:
-    """Return whether a target is skipped at some ticks, since it keeps failing or asked to slow down."""
+    """Return whether a target is skipped at some ticks, because it keeps failing or asked for a wait."""
     return _doublings(memory, cadence) > 0 or min(memory.slowdowns, cadence.max_doublings) > 0
 
 
 def backoff(memory: ProbeMemory, cadence: Cadence) -> int:
-    """Return by what the interval of a target that keeps failing is multiplied: a power of 2, from 1."""
+    """Return the factor of the interval of a target that keeps failing: a power of 2, from 1."""
     return 1 << _doublings(memory, cadence)
 
 
 def slowdown(memory: ProbeMemory, cadence: Cadence) -> int:
-    """Return by what the interval of a target that asked to slow down is multiplied: a power of 2, from 1."""
+    """Return the factor of the interval of a target that asked for a wait: a power of 2, from 1."""
     return 1 << min(memory.slowdowns, cadence.max_doublings)
 
 
 def wants_card(memory: ProbeMemory, cadence: Cadence, now_s: float, *, asks_else: Collection[str]) -> bool:
     """Return whether a probe requests the card, conditionally if there is an ETag.
 
-    It does if no card is known; if the target did not answer as expected, since a new card may name another
-    URL; if no other place is probed (`asks_else`) or one on another origin, which counts only beside the
-    card; and once in `card_every_s`, at a time of its own, so that cards that were first read together do not
-    stay together.
+    It does if no card is known, or if the target did not answer as expected, since a new card may name
+    another URL. It does if no other URL is probed (`asks_else`), or one on another origin, which counts only
+    with the card. Otherwise it does so once in `card_every_s`, at a time of its own, so that cards that were
+    first read together are not always read together.
     """
     card_url = memory.card_url
     if not asks_else or memory.card_read_at_s is None or card_url is None:
@@ -299,7 +299,7 @@ def wants_card(memory: ProbeMemory, cadence: Cadence, now_s: float, *, asks_else
 
 
 def wants_robots(subject_id: str, memory: ProbeMemory, now_s: float) -> bool:
-    """Return whether a probe requests its host's robots.txt: if it never did, and about once a day."""
+    """Return whether a probe requests robots.txt of the host: the first time, and then about once a day."""
     if memory.robots_read_at_s is None:
         return True
     return _has_come_round(subject_id, memory.robots_read_at_s, ROBOTS_EVERY_S, now_s)
@@ -308,7 +308,7 @@ def wants_robots(subject_id: str, memory: ProbeMemory, now_s: float) -> bool:
 def missed_ticks(
     subject_id: str, memory: ProbeMemory, cadence: Cadence, since_s: float, until_s: float
 ) -> MissedTicks:
-    """Return the ticks of a target after `since_s`, up to `until_s`, by what was known then.
+    """Return the ticks of a target after `since_s`, up to `until_s`, by its memory of that time.
 
     For time in which no worker probed it. Ticks in back-off or in a requested wait are not counted, nor are
     confirmations.
@@ -339,25 +339,25 @@ def _tick_after(subject_id: str, memory: ProbeMemory, cadence: Cadence, after_s:
 
 
 def _doublings(memory: ProbeMemory, cadence: Cadence) -> int:
-    """Return how often the interval is doubled for a target that fails."""
+    """Return how many times the interval is doubled for a target that fails."""
     failures = memory.failures_in_row - (cadence.patient_failures if _is_patient(memory, cadence) else 0)
     return min(max(failures, 0), cadence.max_doublings)
 
 
 def _is_patient(memory: ProbeMemory, cadence: Cadence) -> bool:
-    """Return whether a target is registered, or ever was recognised as an agent."""
+    """Return whether a target is registered, or was ever recognised as an agent."""
     return cadence.is_registered or last_alive_s(memory) is not None or memory.health_url is not None
 
 
 def _network_class(memory: ProbeMemory, observation: Observation, *, is_alive: bool) -> str | None:
-    """Return the class to remember: of the address that answered last, else of the first that was asked."""
+    """Return the class to remember: of the address that answered last, else of the first request."""
     if memory.network_class is None or (is_alive and observation.network_class is not None):
         return observation.network_class
     return memory.network_class
 
 
 def _last_s(memory: ProbeMemory, now_s: float) -> float:
-    """Return when the last probe began: not after now, whatever another machine's clock said; else -inf."""
+    """Return when the last probe began, at most now, whatever another machine's clock said; else -inf."""
     return -inf if memory.probed_at_s is None else min(memory.probed_at_s, now_s)
 
 

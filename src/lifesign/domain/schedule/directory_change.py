@@ -1,8 +1,8 @@
 """Retirement of targets that left a directory.
 
-A list that suddenly shrinks to a fraction is more often broken than true: a page that failed, a changed API,
-a truncated file. Its remaining and new entries are probed at once; missing ones are kept until an operator
-confirms. Time alone confirms nothing: a broken list stays broken.
+A list that suddenly shrinks to a fraction is probably broken: a failed page, a changed API, a truncated file.
+Its remaining and new entries are probed at once; missing ones are kept until an operator confirms. Time alone
+confirms nothing: a broken list stays broken.
 """
 
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from lifesign.domain.text.counts import plural
 from lifesign.errors import InvalidValue
 
 MAX_LOSS_RATIO: Final = 0.5
-"""A directory that loses more than this share at once is held; exactly this much is not."""
+"""A directory that loses more than this share at once is suspended; exactly this share is allowed."""
 SMALL_DIRECTORY: Final = 10
-"""A directory of so many targets or fewer is never held: one hand may have shortened it."""
+"""A directory of so many targets or fewer is never suspended: a person may have shortened it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class DirectoryChange:
     """Consequence of a directory's new list; its new entries are applied in any case."""
 
     is_suspended: bool
-    """Whether what left stays until an operator confirms."""
+    """Whether missing targets are kept until an operator confirms."""
     reason: str
     """Reason for people: number of removed targets, and the rule that suspends the removal or not."""
 

@@ -7,5 +7,5 @@ NO_CRAWL: Final = "no crawl uses this database"
 
 
 def no_prober_text(why: str, where: str) -> str:
-    """Return why no look comes, and what is to be done; `where` is the option that names who was asked."""
+    """Return why no probe will come, and what to do; `where` is the option that names the registry."""
     return f"{why} now; the target is probed once one runs: lifesign crawl PROBE.yml {where}"

@@ -1,10 +1,10 @@
 """Proof that the owner of an origin opts out of probes.
 
 A caller gets a token for one origin, and puts it into a file there, under `/.well-known/`, which only the
-owner can do. The prefix of a token names what it proves: the same file proves that a target belongs to an
-agent. The registry reads the file with one GET that follows no redirect to another origin. If the file
-contains the token, the origin's targets are not probed any more. The request does not contain the token, so
-that a server that repeats requests proves nothing. Neither side needs an account.
+owner can do. The prefix of a token names its purpose: the same file proves that a target belongs to an agent.
+The registry reads the file with one GET that follows no redirect to another origin. If the file contains the
+token, the origin's targets are no longer probed. The request does not contain the token, so that a server
+that repeats requests proves nothing. Neither side needs an account.
 """
 
 import base64

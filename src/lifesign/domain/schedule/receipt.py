@@ -45,5 +45,5 @@ _NO_MEMORY = ProbeMemory()
 
 @lru_cache(64)
 def _cadence_of(interval_s: float) -> Cadence:
-    """Return the rhythm of a crawl of which the interval is known; its longest back-off is the default."""
+    """Return the cadence of a crawl from its interval; its longest back-off is the default."""
     return Cadence(interval_s=interval_s)

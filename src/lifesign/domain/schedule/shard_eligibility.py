@@ -1,4 +1,4 @@
-"""Standing of probers: which workers share the shards, and which keep none for the time being.
+"""Eligibility of probers: the workers that share the shards, and those that hold none for some time.
 
 A fault of a prober's network, or of the prober itself, moves its shards to workers that do better. It changes
 nothing about any other target. Times are seconds since the epoch by the registry's clock.
@@ -17,11 +17,11 @@ from lifesign.domain.net.target import SHARDS
 NO_PROGRESS_INTERVALS = 2
 """A worker that reports no result for so many of its intervals loses its shards."""
 MAX_BAR_S = 86_400.0
-"""No worker is kept from shards for longer than this, as long as it claims them."""
+"""Maximum time for which a worker is barred from shards, as long as it claims them."""
 DEFAULT_INTERVAL_S = PROBE_THRESHOLDS.interval_s
 """Interval of a worker that does not report one."""
 MAX_INTERVAL_S = 3_600.0
-"""A worker that says that it probes less often is measured by this interval."""
+"""A longer interval that a worker states counts as this one."""
 MAX_IDLE_S = 4_500.0
 """A worker without a result for so long makes no progress, whatever interval it names.
 
@@ -45,14 +45,16 @@ class WithheldReason(StrEnum):
     REACHES_LESS = "reaches_less"
     """Another worker of its key that reports results reaches all of its network classes, and more."""
     NO_PROGRESS = "no_progress"
-    """The worker or its key held shards for two intervals without a result, while another one reported."""
+    """The worker or its key held shards for two intervals without a result, while another one reported
+    results.
+    """
     TOO_MANY_GRANTS = "too_many_grants"
-    """The key was granted too many shards lately: it keeps those that it holds, and gets more later."""
+    """The key was granted too many shards recently: it keeps its shards, and gets more later."""
 
 
 @fast_dataclass(kw_only=True)
 class Idleness:
-    """How long a worker, or all workers of a key, held shards since the last result that came from there.
+    """How long a worker, or all workers of a key, held shards since their last result.
 
     A result counts only while most living agents in these shards have results that are not overdue.
     """
@@ -69,11 +71,11 @@ class Idleness:
 
     @property
     def grants_left(self) -> int:
-        """How many shards the key may be granted at `at_s`."""
+        """Number of shards that the key may still be granted at `at_s`."""
         return max(0, int(MAX_GRANTS - self.granted))
 
     def counted(self, reported_at_s: float, now_s: float, *, held_until_s: float) -> "Idleness":
-        """Return it as of now; `held_until_s`: the end of what was held since the last count, or -inf."""
+        """Return the value as of now; `held_until_s` is the end of the leases at the last count, or -inf."""
         has_reported = reported_at_s > self.at_s
         held_s = max(0.0, min(held_until_s, now_s) - max(self.at_s, reported_at_s))
         return Idleness(
@@ -85,20 +87,23 @@ class Idleness:
         )
 
     def moved_back(self, by_s: float, now_s: float) -> "Idleness":
-        """Return it with its times moved by `by_s`, below 0, if they lie ahead: the clock was set back."""
+        """Return the value with future times moved by `by_s`, below 0, because the clock was set back."""
         if self.at_s <= now_s:
             return self
         return replace(self, at_s=self.at_s + by_s, barred_until_s=self.barred_until_s + by_s)
 
     def barred(self, interval_s: float, now_s: float) -> "Idleness":
-        """Return it with a bar that begins now; the first one lasts no less than the shards were held."""
+        """Return the value with a bar that begins now.
+
+        The first bar lasts at least as long as the shards were held.
+        """
         bar_s = min(MAX_BAR_S, max(2 * self.bar_s, self.idle_s, NO_PROGRESS_INTERVALS * interval_s))
         return replace(self, at_s=now_s, idle_s=0.0, bar_s=bar_s, barred_until_s=now_s + bar_s)
 
 
 @fast_dataclass(kw_only=True)
 class LivingWorker:
-    """A living worker, as it said with its last claim, and what it reported since."""
+    """A living worker by its last claim, and its reports since."""
 
     holder: str
     """Holder of its leases."""
@@ -116,12 +121,12 @@ class LivingWorker:
 
 
 def key_of(holder: str) -> str:
-    """Return by which name a worker's key is known."""
+    """Return the name of a worker's key."""
     return holder.partition(HOLDER_SEPARATOR)[0]
 
 
 def within_known(reached: Iterable[str] | None, known: Collection[str]) -> frozenset[str] | None:
-    """Return those of the classes that a worker says it reaches in which any target is expected to answer.
+    """Return the classes that a worker reports as reached, if any target of them is expected to answer.
 
     A worker that makes up classes must not look as if it reached more than others.
     """
@@ -129,13 +134,13 @@ def within_known(reached: Iterable[str] | None, known: Collection[str]) -> froze
 
 
 def withheld(worker: LivingWorker, others: Collection[LivingWorker], now_s: float) -> WithheldReason | None:
-    """Return why a worker keeps no shard beside these others; None if it may.
+    """Return why a worker gets no shard, compared with the others; None if it may have shards.
 
     The classes that a worker claims to reach are compared only within its key: a hostile key must not get the
     shards of another key by false claims.
     """
     key = key_of(worker.holder)
-    # A worker that only says that it reaches more takes no shard away.
+    # A worker that merely reports to reach more takes no shard away.
     reporting = {
         other.reached for other in others if key_of(other.holder) == key and other.has_reported_lately(now_s)
     }
@@ -161,7 +166,7 @@ def most_lack_results(due_s: Collection[float], now_s: float) -> bool:
 def makes_no_progress(
     idle_s: float, interval_s: float, others: Collection[LivingWorker], now_s: float
 ) -> bool:
-    """Return whether shards with living agents that had no result for so long go to another worker.
+    """Return whether shards whose living agents had no result for this long go to another worker.
 
     The interval of the other worker does not matter: otherwise a hostile key that claims an interval of 10 s
     would bar all workers with longer ones.

@@ -49,10 +49,10 @@ def fair_share(workers: int, keys: int = 1) -> int:
 
 
 def divide(held: Iterable[int], free: Iterable[int], share: int) -> Division:
-    """Decide on a claim of a worker that may have so many shards at most.
+    """Decide a claim of a worker that may have at most so many shards.
 
     `held` are the shards that it holds by the registry's records, `free` those without a holder. Both are
-    used from their lowest numbers on, so that the same facts give the same division.
+    used from the lowest number on, so that the same facts give the same division.
     """
     held = sorted(set(held))
     kept = held[:share]

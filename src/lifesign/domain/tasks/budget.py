@@ -17,7 +17,7 @@ from lifesign.domain.errors import BudgetExceeded, InvalidRequest
 from lifesign.domain.health.document import INTEGRAL_FLOAT
 
 MICRO_USD = 1_000_000
-"""In one dollar."""
+"""Micro-dollars in one dollar."""
 MAX_TOKENS = 10**12
 """Maximum of one budget."""
 MAX_USD = 10**8
@@ -39,7 +39,7 @@ class Amount:
         return Amount(self.tokens - other.tokens, self.micro_usd - other.micro_usd)
 
     def fits(self, room: "Amount") -> bool:
-        """Return whether there is room for it, in tokens and in money."""
+        """Return whether the budget has room for an amount, in tokens and in money."""
         return self.tokens <= room.tokens and self.micro_usd <= room.micro_usd
 
     def at_most(self, most: "Amount") -> "Amount":
@@ -59,7 +59,7 @@ class Budget:
     settled: Amount = NO_AMOUNT
     """Spent: by calls, and by children that have ended."""
     reserved: Amount = NO_AMOUNT
-    """Promised to calls that are under way."""
+    """Reserved for running calls."""
     delegated: Amount = NO_AMOUNT
     """Carved out for children that have not ended."""
     overrun: Amount = NO_AMOUNT
@@ -74,7 +74,7 @@ class Budget:
         return self.envelope - self.settled - self.reserved - self.delegated
 
     def reserve(self, amount: Amount) -> "Budget":
-        """Promise a call what it may cost; BudgetExceeded if that is not left."""
+        """Reserve the maximum cost of a call; BudgetExceeded if the budget is too small."""
         self._check_room(amount)
         return replace(self, reserved=self.reserved + amount)
 
@@ -88,7 +88,7 @@ class Budget:
         return replace(freed, settled=freed.settled + paid, overrun=freed.overrun + (cost - paid))
 
     def release(self, reserved: Amount) -> "Budget":
-        """Take back what was reserved for a call that failed, or whose holder is gone."""
+        """Release the reservation of a call that failed, or whose holder is gone."""
         return replace(self, reserved=self.reserved - reserved)
 
     def carve(self, envelope: Amount) -> "Budget":
@@ -97,9 +97,10 @@ class Budget:
         return replace(self, delegated=self.delegated + envelope)
 
     def rejoin(self, child: "Budget", carved: Amount) -> "Budget":
-        """Take back what a child has left over of what was carved out for it, now that it has ended.
+        """Take back the unused part of a child's budget, now that the child has ended.
 
-        A child that was topped up may have spent more than that: the rest was never ours.
+        A child that was topped up may have spent more than the budget that it got from this one; then nothing
+        returns.
         """
         spent = child.settled.at_most(carved)
         return replace(self, delegated=self.delegated - carved, settled=self.settled + spent)
@@ -156,7 +157,7 @@ class BudgetRecord(BaseModel):
     settled: AmountRecord
     """Spent: by calls, and by children that have ended."""
     reserved: AmountRecord
-    """Promised to calls that are under way."""
+    """Reserved for running calls."""
     delegated: AmountRecord
     """Carved out for children that have not ended."""
     overrun: AmountRecord
@@ -165,7 +166,7 @@ class BudgetRecord(BaseModel):
 
 
 def spend_of(amount: Amount) -> dict[str, Any]:
-    """Return an amount as it is written; exact, since a double holds 15 digits."""
+    """Return an amount in its written form; exact, since a double has 15 digits."""
     return {"tokens": amount.tokens, "usd": amount.micro_usd / MICRO_USD}
 
 

@@ -24,7 +24,7 @@ TTL_TOLERANCE_SECONDS = 0.002
 
 COUNTERS_PER_EPOCH = 2**32
 MAX_EPOCH = 2**31 - 1
-"""The highest epoch whose tokens all fit a signed 64-bit integer."""
+"""The highest epoch whose tokens all fit into a signed 64-bit integer."""
 
 _EPOCH_SECONDS = 600
 _EPOCHS_BEGAN_AT_S = 1_767_225_600
@@ -43,7 +43,7 @@ class ResourceKind(StrEnum):
     """Kind of a resource: it decides which callers may lease it."""
 
     INTENT_SCOPE = "intent"
-    """`intent:{id}/{scope}`; the id holds no slash, the scope may."""
+    """`intent:{id}/{scope}`; the id contains no slash, the scope may."""
     TASK = "task"
     """`task:{id}`"""
     SHARD = "shard"
@@ -52,7 +52,7 @@ class ResourceKind(StrEnum):
     """Any other name: whatever the callers agree on."""
 
 
-# A name that begins like one of these must have its form, or two names could mean one thing.
+# A name with one of these prefixes must have the form of its kind, or two names could mean one resource.
 _FORMS: Mapping[ResourceKind, re.Pattern[str]] = MappingProxyType({
     ResourceKind.INTENT_SCOPE: re.compile(r"intent:[^/]+/.+"),
     ResourceKind.TASK:         re.compile(r"task:.+"),
@@ -61,7 +61,8 @@ _FORMS: Mapping[ResourceKind, re.Pattern[str]] = MappingProxyType({
 
 _KINDS = MappingProxyType({f"{kind}:": kind for kind in _FORMS})
 _DOT_SEGMENTS = frozenset({".", ".."})
-"""As a part of a path: clients and proxies take a/../b for b before they ask (RFC 3986 5.2.4).
+"""As a part of a path: clients and proxies resolve a/../b to b before they send it (RFC 3986 5.2.4).
+Percent-encoded too (URL Standard 4.3): a name contains such text literally if it was encoded once too often.
 
 Percent-encoded too (URL Standard 4.3), which a name has literally if it was encoded once too often.
 """
@@ -144,7 +145,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A lease to be written; the edge gives it its id."""
+    """A lease to be written; the caller adds its id."""
 
     token: int
     expires_at_s: float
@@ -152,7 +153,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """A later deadline, or an earlier one if the holder asks for less. The token stays."""
+    """A later deadline, or an earlier one if the holder requests it. The token stays."""
 
     expires_at_s: float
 
@@ -167,7 +168,7 @@ class Release:
 
 
 def read_resource(text: str) -> ResourceKind:
-    """Return what kind of resource this names.
+    """Return the kind of a resource from its name.
 
     InvalidResource unless it is 1 to 512 printable ASCII characters without space, quote and
     backquote, of its kind's form if it begins like `intent:`, `task:` or `shard:`, in any case, and no
@@ -176,7 +177,7 @@ def read_resource(text: str) -> ResourceKind:
     if not _CHARACTERS.fullmatch(text):
         expected = f"1 to {MAX_RESOURCE_CHARACTERS} printable ASCII characters without spaces and quotes"
         raise InvalidResource(text, expected)
-    # INTENT:a/b too: readers take it for intent:a/b, which is another resource.
+    # INTENT:a/b too: readers confuse it with intent:a/b, which is another resource.
     kind = kind_of(text.casefold())
     if kind in _FORMS and not _FORMS[kind].fullmatch(text):
         raise InvalidResource(text, "intent:{id}/{scope}, task:{id} or shard:{n}, in lower case")
@@ -188,9 +189,9 @@ def read_resource(text: str) -> ResourceKind:
 
 
 def kind_of(resource: str) -> ResourceKind:
-    """Return what kind of resource a stored name is of: it was read before it was granted.
+    """Return the kind of a resource from its stored name, which was checked when it was granted.
 
-    By the rules of then, which may have been laxer: nothing is refused here.
+    The rules of that time may have been laxer: this function refuses nothing.
     """
     beginning, colon, _ = resource.partition(":")
     return _KINDS.get(beginning + colon, ResourceKind.OTHER)
@@ -214,7 +215,7 @@ def shard_resource(shard: int) -> str:
 
 
 def fencing_token(epoch: int, counter: int) -> int:
-    """Return epoch · 2^32 + counter: any token of an epoch is above all those of the one before.
+    """Return epoch · 2^32 + counter: every token of an epoch is above all tokens of earlier epochs.
 
     Epoch 0 to 2^31 - 1, else InvalidValue; counter 1 to 2^32 - 1, else TokensExhausted.
     """
@@ -226,7 +227,7 @@ def fencing_token(epoch: int, counter: int) -> int:
 
 
 def raised_epoch(epochs: Iterable[int], now_s: float) -> int:
-    """Return an epoch above all that are known, and above those that are not known any more.
+    """Return an epoch above all known ones, and above those that were lost.
 
     A store that is lost twice may be restored twice from one backup: the epoch in between is in neither.
     So an epoch is at least the number of 10 minutes since 2026, which lasts until 2065; later it only
@@ -240,13 +241,13 @@ def raised_epoch(epochs: Iterable[int], now_s: float) -> int:
 
 
 def raised_floor(floors: Iterable[int], now_s: float, salt: int) -> int:
-    """Return a token that is in a raised epoch, and above which all new tokens are.
+    """Return a token of a raised epoch; all new tokens are above it.
 
-    One backup may be restored to two stores that know nothing of each other, within the same 10 minutes:
-    the epoch is the same then. So its counter does not begin at 1, but the higher the later it is, by
-    `COUNTERS_PER_MS` for each millisecond; an epoch whose time has not come yet, since the backup was
-    of this one, stays below all that its own time will bring. `salt`, random, 0 to COUNTERS_PER_MS - 1,
-    tells apart what was restored in the same millisecond. At least 3/4 of the counters are left.
+    One backup may be restored to two stores that do not know of each other, within the same 10 minutes: then
+    both have the same epoch. So its counter does not begin at 1, but rises by `COUNTERS_PER_MS` for each
+    millisecond. If the backup already has the epoch of a future time, its counter stays below all that this
+    time will give. `salt`, random, 0 to COUNTERS_PER_MS - 1, distinguishes restores within the same
+    millisecond. At least 3/4 of the counters are left.
     """
     epoch = raised_epoch((floor // COUNTERS_PER_EPOCH for floor in floors), now_s)
     span, ms_of_span = divmod(int((now_s - _EPOCHS_BEGAN_AT_S) * 1_000), _EPOCH_SECONDS * 1_000)
@@ -255,7 +256,7 @@ def raised_floor(floors: Iterable[int], now_s: float, salt: int) -> int:
 
 
 def next_token(last_token: int, floor: int) -> int:
-    """Return the token of the next grant, above `last_token` whatever happened between; 0 for never.
+    """Return the token of the next grant, above `last_token` (0: never granted) in any case.
 
     It is above `floor` too, which rises with each epoch. A lower floor (read before it was raised) does
     not lead back. TokensExhausted once an epoch's 2^32 - 1 counters are used up.
@@ -286,7 +287,7 @@ def decide_acquire(
     now_s: float,
     ttl_seconds: float = TTL_SECONDS,
 ) -> Grant | Refusal:
-    """Decide who asks for a resource (RFC-0016 9.2, 9.3).
+    """Decide a request for a resource (RFC-0016 9.2, 9.3).
 
     `claim` is the resource's row, None if it has none; `holder_status` the asking agent's, None for a
     key without an agent; the new token is above `token_floor`. An unhealthy agent is granted: it may well
@@ -325,10 +326,10 @@ def decide_renew(
 def decide_release(
     claim: Claim | None, lease_id: str, *, holder: str, now_s: float, is_for_another: bool = False
 ) -> Release | Refusal:
-    """Decide on the end of a lease; `is_for_another`: the caller may end the leases of others.
+    """Decide the end of a lease; `is_for_another`: the caller may end the leases of others.
 
     The end of another holder's lease is a revocation, that of an own lease a release. A repeated request is
-    granted as a repeat; a lease that ended in another way could not be released any more.
+    granted again; a lease that ended in another way can no longer be released.
     """
     if claim is None:
         return Refusal(RefusalCode.LEASE_NOT_FOUND)
@@ -345,13 +346,13 @@ def decide_release(
 
 
 def check_write(claim: Claim | None, holder: str, token: int, now_s: float) -> Refusal | None:
-    """Refuse a guarded write, or None: by the holder, with exactly the current token, before the deadline.
+    """Return why a guarded write is refused, or None for the holder's current, unexpired token.
 
-    To be asked in the transaction that carries the write out, or the answer may be old.
+    Call it in the transaction of the write, or the answer may be outdated.
     """
     if claim is None:
         return Refusal(RefusalCode.TOKEN_NOT_ISSUED)
-    # The token comes first: to a late writer that was replaced it says more than "not you".
+    # The token is checked first: to a late writer that was replaced it says more than "not you".
     if token != claim.token:
         is_higher = token > claim.token
         return Refusal(RefusalCode.TOKEN_NOT_ISSUED if is_higher else RefusalCode.STALE_TOKEN, claim)
@@ -363,9 +364,9 @@ def check_write(claim: Claim | None, holder: str, token: int, now_s: float) -> R
 
 
 def ended(claim: Claim, end_reason: EndReason, now_s: float) -> Claim:
-    """Return the claim as it stands once ended; what ended before keeps the first reason and time.
+    """Return the claim after its end; a claim that ended before keeps the first reason and time.
 
-    A lease whose time is over ended `expired` at its deadline, whatever comes to end it later.
+    A lease whose time is over ended as `expired` at its deadline, whatever ends it later.
     """
     if claim.lease_id is None or claim.ended_at_s is not None:
         return claim

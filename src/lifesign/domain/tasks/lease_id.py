@@ -25,13 +25,13 @@ def lease_id_of(number: int, token: int, holder: str, secret: str) -> str:
 
 
 def number_in(lease_id: str) -> int | None:
-    """Return the number of the row that a lease id leads to; None if it has not the form of one."""
+    """Return the row number in a lease id; None if the id has another form."""
     parts = _ID.fullmatch(lease_id)
     return None if parts is None else int(parts[1])
 
 
 def token_in(lease_id: str) -> int | None:
-    """Return the token that a lease was granted with, as its id says; None if it has not the form of one."""
+    """Return the fencing token in a lease id; None if the id has another form."""
     parts = _ID.fullmatch(lease_id)
     return None if parts is None else int(parts[2])
 

@@ -1,7 +1,6 @@
-"""When is a lease renewed, when again, and when is its work asked to end? (lease protocol; protocol 6.5)
+"""Times of a lease: renewal, retries, and the request to end its work (lease protocol; protocol 6.5).
 
-Holders that were granted something together must not come back together. Times are seconds on one clock
-that never goes back.
+Leases that were granted together must not be renewed together. Times are seconds on one monotonic clock.
 """
 
 from math import isfinite
@@ -10,7 +9,7 @@ from typing import Final
 RENEW_RATIO: Final = 0.6
 """Share of the window after which a lease is renewed: the rest is for further tries."""
 SPREAD_RATIO: Final = 0.05
-"""Share of the window by which a renewal comes earlier or later."""
+"""Share of the window by which a renewal is earlier or later, at random."""
 NOTICE_RATIO: Final = 0.2
 """Maximum share of the window before the deadline in which unfinished work is asked to end."""
 TRY_RATIO: Final = 0.5
@@ -25,7 +24,10 @@ MAX_DOUBLINGS: Final = 10
 
 
 def renewal_due_s(requested_at_s: float, window_s: float, chance: float) -> float:
-    """Return when to renew what was asked for then and is good for so long; `chance` is from 0 to 1."""
+    """Return when to renew a lease that was requested then and is valid for so long.
+
+    `chance` is from 0 to 1.
+    """
     return requested_at_s + window_s * (RENEW_RATIO + SPREAD_RATIO * (2.0 * chance - 1.0))
 
 
@@ -39,19 +41,19 @@ def notice_at_s(deadline_s: float, window_s: float, grace_s: float) -> float:
 
 
 def grace_left_s(now_s: float, deadline_s: float, grace_s: float) -> float:
-    """Return how long work that is asked to end now may go on: its grace, and never past the deadline."""
+    """Return how long work that is asked to end now may continue: its grace, and never past the deadline."""
     return max(0.0, min(grace_s, deadline_s - now_s))
 
 
 def try_ends_s(now_s: float, deadline_s: float) -> float:
-    """Return when to give up one try that begins now; never after the deadline."""
+    """Return when to give up an attempt that begins now; never after the deadline."""
     return min(deadline_s, now_s + max(MIN_TRY_S, (deadline_s - now_s) * TRY_RATIO))
 
 
 def next_try_s(
     now_s: float, deadline_s: float, failures: int, chance: float, retry_after_s: float | None = None
 ) -> float:
-    """Return when to try again after so many failures, 1 or more: back-off with full jitter.
+    """Return when to try again after 1 or more failures, by exponential back-off with full jitter.
 
     A wait that the registry requested (`retry_after_s`, None if none) is added, as long as it leaves time for
     one more try before the deadline.

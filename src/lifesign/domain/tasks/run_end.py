@@ -1,4 +1,7 @@
-"""Why did a run end, and what is its task told? (lease protocol, "What happens on failure"; protocol 6.10)"""
+"""End of a run: its reason, and the report for its task (lease protocol, "What happens on failure".
+
+Protocol 6.10).
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,11 +17,13 @@ class Stop(StrEnum):
     """Why the adapter ended an agent's process."""
 
     LOST = "lost"
-    """The registry says that the lease is over: by its time, by an operator, with the agent's life."""
+    """The registry reports that the lease is over: it expired, an operator ended it, or the agent's
+    incarnation ended.
+    """
     EXPIRED = "expired"
-    """The holder's own deadline passed; what the registry thinks is not known."""
+    """The holder's own deadline passed; the state in the registry is unknown."""
     UNAUTHORIZED = "unauthorized"
-    """The registry does not take the holder's key any more."""
+    """The registry no longer accepts the holder's key."""
     TIMEOUT = "timeout"
     NO_PROGRESS = "no_progress"
     """The agent's process showed no sign of progress for too long: it counts as hung."""
@@ -37,7 +42,7 @@ class RunReport(StrEnum):
     HELP = "help"
     RELEASE = "release"
     NOTHING = "nothing"
-    """The run is over already, or its holder may not write any more."""
+    """The run is over already, or its holder may no longer write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +52,11 @@ class RunEnd:
     exit_reason: ExitReason
     report: RunReport
     needs_help: bool = False
-    """Whether its task is with people now, who have to look at what it left."""
+    """Whether the task is now with people, who have to look at the workspace."""
 
     @property
     def is_done(self) -> bool:
-        """Whether it did what it could."""
+        """Whether the run did all that it could."""
         return self.exit_reason is ExitReason.COMPLETED
 
     @property
@@ -63,12 +68,12 @@ class RunEnd:
 _STOPPED: Final = {
     Stop.LOST:         RunEnd(ExitReason.LEASE_EXPIRED, RunReport.NOTHING),
     Stop.EXPIRED:      RunEnd(ExitReason.LEASE_EXPIRED, RunReport.NOTHING),
-    # After an unknown end the lease is not kept, and may have another holder.
+    # After an unknown end the lease is not kept, and may get another holder.
     Stop.OVER:         RunEnd(ExitReason.LEASE_EXPIRED, RunReport.NOTHING),
     Stop.UNAUTHORIZED: RunEnd(ExitReason.AUTH, RunReport.NOTHING),
     Stop.TIMEOUT:      RunEnd(ExitReason.TIMEOUT, RunReport.RELEASE),
     Stop.NO_PROGRESS:  RunEnd(ExitReason.NO_PROGRESS, RunReport.RELEASE),
-    # Another holder would have no more to spend: people top it up, or not. To the registry, a run that
+    # Another holder could not spend more either: people decide whether to top up. To the registry, a run that
     # has asked for help is complete.
     Stop.BUDGET:       RunEnd(ExitReason.COMPLETED, RunReport.HELP, needs_help=True),
     Stop.DRAIN:        RunEnd(ExitReason.KILLED, RunReport.RELEASE),
@@ -84,12 +89,12 @@ def decide_end(
     was_signalled: bool = False,
     has_output: bool = False,
 ) -> RunEnd:
-    """Decide what a run that is over has come to.
+    """Decide the result of a run that is over.
 
-    `exit_code` is that of the agent's process, negative for a signal; `written`: with what the agent
-    has ended its run itself, COMPLETE or HELP; `completes_on_exit`: exit code 0 is as good as that;
-    `was_signalled`: the agent was asked to end, so that it did not end by itself; `has_output`: it left
-    an output file.
+    `exit_code` is that of the agent's process, negative for a signal. `written` is the call by which the
+    agent ended the run itself, COMPLETE or HELP. `completes_on_exit`: exit code 0 counts as COMPLETE.
+    `was_signalled`: the agent was asked to end, so that it did not end by itself. `has_output`: it left an
+    output file.
     """
     if written is not None:
         # Later actions of the process, and its exit, do not change a finished task.

@@ -44,7 +44,7 @@ class TaskStatus(StrEnum):
     FAILED = "failed"
     """The run ended without a result. The next status is decided at once."""
     HANDOFF = "handoff"
-    """Parked until a human says how it goes on."""
+    """Waits for the decision of a person."""
     REVIEW = "review"
     """The agent has submitted a result, which a reviewer must accept."""
     DONE = "done"
@@ -76,7 +76,7 @@ class TaskSignal(StrEnum):
     REQUEUED = "requeued"
     """A person has helped: an agent may continue; attempts start at 0."""
     RESOLVED = "resolved"
-    """A human has done it, or says that nothing is left to do."""
+    """A person has done the task, or decides that nothing is left to do."""
 
 
 # A pair absent from this table is refused. docs/task-lifecycle.md is drawn from it.
@@ -103,7 +103,7 @@ TRANSITIONS: Mapping[tuple[TaskStatus, TaskSignal], TaskStatus] = MappingProxyTy
     (TaskStatus.HANDOFF,  TaskSignal.CANCELLED):  TaskStatus.CANCELLED,
     (TaskStatus.HANDOFF,  TaskSignal.RESOLVED):   TaskStatus.DONE,
 
-    # Work that is there to be looked at is not thrown away: it is rejected.
+    # Submitted work is not discarded: it is rejected.
     (TaskStatus.REVIEW,   TaskSignal.ACCEPTED):   TaskStatus.DONE,
     (TaskStatus.REVIEW,   TaskSignal.REJECTED):   TaskStatus.DONE,
 })  # fmt: skip
@@ -113,7 +113,7 @@ class ExitReason(StrEnum):
     """Why a run ended: the closed list (protocol 6.10)."""
 
     COMPLETED = "completed"
-    """The holder submitted the task or requested a person: the run did what it could."""
+    """The holder submitted the task or asked for a person: the run did what it could."""
     CRASH = "crash"
     """The agent's process ended without a result, whatever its exit code."""
     TIMEOUT = "timeout"
@@ -125,13 +125,13 @@ class ExitReason(StrEnum):
     KILLED = "killed"
     """The run was ended from outside: the lease was released or revoked, or the agent was deregistered."""
     AUTH = "auth"
-    """The agent was refused what it needs: a key is wrong, and stays so however often it is tried."""
+    """The agent lacks a permission: a key is wrong, and further attempts would fail too."""
 
 
 _BACKED_OFF = frozenset({ExitReason.CRASH, ExitReason.TIMEOUT, ExitReason.NO_PROGRESS})
 """Ends that suggest a fault of the task. After a lost holder, another agent may start at once."""
 _LOST = frozenset({ExitReason.LEASE_EXPIRED, ExitReason.KILLED})
-"""No fault of the task, and no attempt."""
+"""The task is not at fault, and the run is no attempt."""
 _EXIT_REASONS: Mapping[EndReason, ExitReason] = MappingProxyType({
     EndReason.RELEASED:           ExitReason.KILLED,
     EndReason.REVOKED:            ExitReason.KILLED,
@@ -144,7 +144,7 @@ _EXIT_REASONS: Mapping[EndReason, ExitReason] = MappingProxyType({
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often a task is tried, and how long it waits between."""
+    """Number of attempts of a task, and the waits between them."""
 
     max_attempts: int = MAX_ATTEMPTS
     """1 to 100; counted from 0 when a person queues the task again. A lost run does not count."""
@@ -188,35 +188,36 @@ def is_never_queued_again(status: TaskStatus) -> bool:
 
 
 def exit_reason_of(end_reason: EndReason) -> ExitReason:
-    """Return why a run ended whose lease ended otherwise than by a write of its holder."""
+    """Return the exit reason of a run whose lease was not ended by a write of its holder."""
     return _EXIT_REASONS[end_reason]
 
 
 def end_text(signal: str, exit_reason: str | None) -> str:
-    """Return in words what happened to a task: with its signal, and why its run ended if that says more.
+    """Return as a text what happened to a task: the signal, and the exit reason if that says more.
 
-    A run that asked for help ends as `completed` too, which must not read like a success.
+    A run that asked for help also ends as `completed`, which must not look like a success.
     """
     told = [signal] if exit_reason in {None, ExitReason.COMPLETED} else [signal, exit_reason]
     return ", ".join(word.replace("_", " ") for word in told if word)
 
 
 def is_lost(exit_reason: ExitReason | None) -> bool:
-    """Return whether a run with this end is no attempt: its holder was lost, or it was ended from outside."""
+    """Return whether a run with this end is no attempt: its holder was lost, or it was ended by others."""
     return exit_reason in _LOST
 
 
 def most_lost_runs(policy: RetryPolicy) -> int:
-    """Return how many runs of a task may be lost until people have to look at it."""
+    """Return how many runs of a task may be lost before people have to look at it."""
     return max(MAX_LOST_RUNS, policy.max_attempts)
 
 
 def after_failure(
     exit_reason: ExitReason, attempts: int, policy: RetryPolicy, *, lost_runs: int = 0
 ) -> AfterFailure:
-    """Decide how a task goes on whose run failed.
+    """Decide how a task continues after a failed run.
 
-    `attempts` and `lost_runs` are its runs since it was last queued by people, with this one: each is either.
+    `attempts` and `lost_runs` are its runs since people last queued it, including this one: each run is one
+    of the two.
     """
     used, most = (
         (lost_runs, most_lost_runs(policy)) if is_lost(exit_reason) else (attempts, policy.max_attempts)
@@ -231,12 +232,12 @@ def after_failure(
 
 
 def task_resource(task_id: str) -> str:
-    """Name the resource whose lease is the task's."""
+    """Return the name of the resource whose lease is the task's lease."""
     return f"{ResourceKind.TASK}:{task_id}"
 
 
 def is_task_id(text: str) -> bool:
-    """Return whether this has the form of the registry's ids: `task_` and a ULID in lower case."""
+    """Return whether a text has the form of the registry's ids: `task_` and a ULID in lower case."""
     return _TASK_ID.fullmatch(text) is not None
 
 

@@ -3,11 +3,11 @@
 from typing import Final
 
 UNKNOWN: Final = "\N{EN DASH}"
-"""Stands where a number is not known."""
+"""Shown in place of an unknown number."""
 
 
 def pluralize(count: int, noun: str) -> str:
-    """Return a count with its thousands apart, and what is counted: `1 agent`, `1,200 agents`."""
+    """Return a count with thousands separators, and its noun: `1 agent`, `1,200 agents`."""
     return f"{count:,} {plural(count, noun)}"
 
 

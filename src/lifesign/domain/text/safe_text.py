@@ -24,7 +24,7 @@ _JOINERS: Final = re.compile(f"(?<={_JOINED})[\u200c\u200d](?={_JOINED})")
 
 
 def harmless(text: str, *, keep: str = "") -> str:
-    """Return a text as it may be shown; of what may not be, the characters in `keep` stay."""
+    """Return a text without characters that may not be shown; those in `keep` stay."""
     if text.isprintable():
         return text
     text = text.translate(_SHOWN)
@@ -43,14 +43,14 @@ _INVISIBLE: Final = re.compile(
     "\U000e0000-\U000e0fff]+"
 )
 _OF_WRITING: Final = frozenset("\u061c\u200c\u200d\u200e\u200f\ufe0e\ufe0f")
-"""Joiners, marks of direction and the two styles of signs: they belong to words and emoji."""
+"""Joiners, direction marks and the two emoji styles: they are parts of words and emoji."""
 _BREAKS: Final = "\n\t"
 
 
 def visible(text: str) -> str:
     """Return a text for a model, without invisible characters.
 
-    Those that belong to words and emoji are removed; each other run becomes one U+FFFD.
+    Those that are parts of words and emoji are removed; each other run becomes one U+FFFD.
     """
     if text.isascii() and text.isprintable():
         return text
