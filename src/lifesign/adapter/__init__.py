@@ -1,4 +1,4 @@
 """Runs a command as an agent under a task lease.
 
-It asks the registry from outside, as every agent does. The rules are in `domain/tasks`.
+It uses the registry's API, as every agent does. The rules are in `domain/tasks`.
 """

@@ -19,7 +19,7 @@ _LOCK: Final = ".lock"
 
 
 def agent_key_file(root: Path, agent_id: str) -> Path:
-    """Return where an agent's own key is, or will be; InvalidValue if nothing can be kept there."""
+    """Return the path of the agent's own key file; InvalidValue if nothing can be stored there."""
     directory = root / KEYS_DIRECTORY
     try:
         directory.mkdir(mode=0o700, exist_ok=True)

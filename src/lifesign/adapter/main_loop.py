@@ -48,13 +48,13 @@ class TaskSelection:
     role_id: str | None = None
     """Only tasks that name the agent's pool, which this is."""
     is_once: bool = False
-    """One task, and then it leaves."""
+    """Run one task, and then leave."""
     wait_s: float | None = None
     """Maximum wait for a task; None for no limit."""
 
 
 class Adapter:
-    """One adapter; `run` lives its life, `drain` ends it."""
+    """One adapter; `run` runs its whole life, `drain` ends it."""
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class Adapter:
         self._hurry = asyncio.Event()
 
     async def run(self) -> RunOutcome | None:
-        """Live until the work is done or a drain is; return what came of the last run, None for none.
+        """Run until the work or a drain is done; return the result of the last run, None without one.
 
-        RegistryError if the registry does not take the agent at the beginning, or refuses it tasks.
+        RegistryError if the registry does not accept the agent at the start, or refuses it tasks.
         """
         try:
             # A new incarnation ends the leases of the previous one: other agents may start its tasks.
@@ -131,7 +131,7 @@ class Adapter:
         return None if working.cancelled() else working.result()
 
     def drain(self, why: str) -> None:
-        """Take no further task, let the one in progress end, and leave; called again, at once."""
+        """Take no further task, let the running one end, and leave; a second call ends at once."""
         if self._leaves.is_set():
             self._say(RunEventKind.LEAVING, f"ends at once: {why}")
             self._hurry.set()
@@ -141,7 +141,7 @@ class Adapter:
     # Callbacks of the heartbeat loop.
 
     def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
-        """Leave; within the time that the registry gives, if it says so: the grace is part of that."""
+        """Leave, within the time that the registry sets, if any; that time includes the grace period."""
         if not self._leaves.is_set():
             grace_s = self._settings.grace_s
             self._drain_s = self._drain_s if timeout_s is None else max(0.0, timeout_s - grace_s)
@@ -197,7 +197,7 @@ class Adapter:
         return outcome
 
     async def _next(self, client: RegistryClient) -> GrantedTask | None:
-        """Wait for a task; None if none came in time, or the agent leaves."""
+        """Wait for a task; None if none came in time, or if the agent leaves."""
         now_s = asyncio.get_running_loop().time
         give_up_s = None if self._wanted.wait_s is None else now_s() + self._wanted.wait_s
         self._say(RunEventKind.WAITING, f"waiting for {self._wanted.task_id or 'a task'}")
@@ -240,7 +240,7 @@ class Adapter:
             self._say(RunEventKind.REGISTRY, f"cannot claim a task, and tries again: {error}")
 
     async def _give_back(self, client: RegistryClient) -> None:
-        """Release what this agent holds without knowing of it: the answer to its claim was lost."""
+        """Release leases that this agent holds without knowing: the answer to its claim was lost."""
         with suppress(RegistryError):
             held = await client.leases.list(holder=self._place.agent_id)
             for lease in held.leases:
@@ -304,7 +304,7 @@ class Adapter:
         return not self._leaves.is_set()
 
     async def _unless_leaving(self, function: Awaitable[T]) -> T | None:
-        """Return what comes of a function; None if the agent leaves before."""
+        """Return the result of a function; None if the agent leaves before."""
         doing = asyncio.ensure_future(function)
         try:
             await self._first(doing, self._leaves.wait())

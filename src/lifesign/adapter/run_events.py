@@ -12,23 +12,23 @@ class RunEventKind(StrEnum):
 
     REGISTERED = "registered"
     WAITING = "waiting"
-    """For a task."""
+    """The adapter waits for a task."""
     GRANTED = "granted"
     STARTED = "started"
     """The agent's process is there."""
     STOPPING = "stopping"
-    """The agent's process is asked to end, and why."""
+    """The agent's process is asked to end, with the reason."""
     COMPLETED = "completed"
     HELP_REQUESTED = "help_requested"
-    """A run ended in asking people for help, who have its task now."""
+    """A run ended with a request for help; people have its task now."""
     FAILED = "failed"
-    """A run ended without a result; what becomes of its task is the registry's."""
+    """A run ended without a result; the registry decides about its task."""
     UNREPORTED = "unreported"
     """The end of a run could not be reported to the registry, which notices it when the lease expires."""
     REGISTRY = "registry"
     """Something about asking it."""
     TOOLS = "tools"
-    """Something about the servers of tools, or about who asks for them."""
+    """An event of the tool servers, or of their callers."""
     PRUNED = "pruned"
     OMITTED = "omitted"
     """Lines that were not read in time."""
@@ -38,7 +38,7 @@ class RunEventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """One event, for people and for programs. It may quote a peer: show it with care."""
+    """One event, for people and for programs. It may quote a peer: escape it when you show it."""
 
     what: RunEventKind
     text: str

@@ -57,7 +57,7 @@ class RunSettings:
 
     command: Sequence[str]
     environment: Mapping[str, str]
-    """Ours, of which the agent gets what is not ours alone."""
+    """Our environment; the agent gets it without our own variables."""
     user: AgentUser | None = None
     """User of the agent, who also owns the workspaces; None: the adapter's."""
     directory: Path | None = None
@@ -66,11 +66,11 @@ class RunSettings:
     timeout_s: float | None = None
     """Maximum duration of a run; None for no limit."""
     no_progress_s: float | None = None
-    """Without output and without a call, after which the agent counts as hung; None for never."""
+    """Time without output and without a call, after which the agent counts as hung; None for never."""
     completes_on_exit: bool = True
     """Whether exit code 0 submits the task, with the content of `output.json`."""
     stops_on_budget: bool = False
-    """Whether an agent whose budget is used up is ended, and its task handed to people."""
+    """Whether an agent is ended when its budget is used up, and its task handed to people."""
     hidden: Collection[str] = ()
     """Variables that the agent does not get."""
     stdout_to: int = 1
@@ -86,13 +86,13 @@ class RunOutcome:
     exit_code: int | None
     """Exit code of the agent's process, negative for a signal; None without a process."""
     text: str
-    """For people."""
+    """Text for people."""
     output: dict[str, Any] | None = None
     """Result to submit."""
     could_start: bool = True
     """False: the command is not there, which no other task would change."""
     was_notified: bool = False
-    """Whether the registry knows of its end."""
+    """Whether the registry knows that the run ended."""
 
     @property
     def detail(self) -> str | None:
@@ -102,17 +102,17 @@ class RunOutcome:
 
     @property
     def is_done(self) -> bool:
-        """Whether it did what it could, and the registry knows."""
+        """Whether the run did all that it could, and the registry knows it."""
         return self.end.is_done and self.was_notified
 
     @property
     def has_result(self) -> bool:
-        """Whether there is nothing left to be looked into."""
+        """Whether nothing is left to inspect."""
         return self.end.has_result and self.was_notified
 
 
 class TaskRun:
-    """One run of a task, and the process that works at it."""
+    """One run of a task, and the process that works on it."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class TaskRun:
             self._is_asked.set()
 
     def renew_now(self) -> None:
-        """Ask the registry at once whether the task is ours."""
+        """Ask the registry at once whether the task is still ours."""
         self._keeper.renew_now()
 
     async def work(self) -> RunOutcome:
@@ -195,8 +195,8 @@ class TaskRun:
             outcome = await self._in_workspace(workspace)
             outcome = await self._report(outcome, workspace)
         finally:
-            # In a thread, since a large one takes long to remove and the agent beats on; one at a time,
-            # since no further task is taken before.
+            # In a thread, since removing a large workspace takes long and heartbeats must continue; one at a
+            # time, since no further task is claimed before.
             await asyncio.to_thread(
                 self._workspaces.finish,
                 workspace,
@@ -311,7 +311,7 @@ class TaskRun:
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if self._written is not None:
-                # It has handed its task in, and says good-bye: by itself, and then asked to.
+                # The agent has submitted its task and may end by itself; then it is asked to.
                 wait_s = self._settings.grace_s / 2.0
                 await asyncio.wait({exited, asked}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait({exited}, timeout=POLL_SECONDS)
@@ -355,7 +355,7 @@ class TaskRun:
             self._timer.set(deadline_s - asyncio.get_running_loop().time())
 
     def _grace_s(self) -> float:
-        """Return how long the agent may go on once it is asked to end: under no other holder's lease."""
+        """Return how long the agent may continue once it is asked to end, within its own lease."""
         loss, grace_s = self._keeper.loss, self._settings.grace_s
         if self._written is not None:
             return grace_left_s(asyncio.get_running_loop().time(), self._ends_s, grace_s)
@@ -466,5 +466,5 @@ def _event_kind(end: RunEnd) -> RunEventKind:
 
 
 def _not_started(text: str) -> RunOutcome:
-    """Return what came of a run without a process: no fault of the task, others may have what is missing."""
+    """Return the result of a run without a process: no fault of the task, others may succeed."""
     return RunOutcome(RunEnd(ExitReason.KILLED, RunReport.RELEASE), None, text, could_start=False)

@@ -1,8 +1,8 @@
 """Workspaces of runs, and their retention.
 
-Each run has a directory for its owner alone, below one that no other user may write to. Beside it is a file
-with the result of the run; the adapter keeps that file locked, so that the workspace of a running run is
-never taken for an abandoned one.
+Each run has a directory for its owner only, in a parent that no other user may write to. A file beside it has
+the result of the run. The adapter keeps that file locked, so that the workspace of a running run is never
+mistaken for an abandoned one.
 """
 
 import errno
@@ -37,7 +37,7 @@ OUTPUT_FILE: Final = "output.json"
 LEVELS_AT_ONCE: Final = 100
 """Number of directories that are removed at once: each needs two open descriptors."""
 MAX_ROUNDS: Final = 10_000
-"""Maximum of such rounds; files that a process keeps creating stay, and the workspace with them."""
+"""Maximum number of such rounds; files that a process keeps creating stay, and the workspace with them."""
 MAX_FILE_BYTES: Final = 4 * MAX_OBJECT_BYTES
 """Maximum size of `output.json`, which may be indented."""
 _MAX_NOTE_BYTES: Final = 8_192
@@ -52,7 +52,7 @@ class AgentOutput:
     """Content that an agent left in `output.json`."""
 
     output: dict[str, Any] | None
-    """An empty object if it left nothing; None if what it left cannot be handed in."""
+    """An empty object if the agent left no file; None if its file cannot be submitted."""
     fault: str = ""
 
 
@@ -73,7 +73,7 @@ class Workspace:
             file.write("\n")
 
     def hand_over(self, user: AgentUser) -> None:
-        """Give it to the agent's user, with what was put into it; OSError if that cannot be done."""
+        """Give the workspace and its content to the agent's user; OSError if that fails."""
         self._user = user
         with os.scandir(self.fd) as entries:
             for entry in entries:
@@ -82,7 +82,7 @@ class Workspace:
         os.fchown(self.fd, user.uid, user.gid)
 
     def result(self) -> AgentOutput:
-        """Read what the agent wants to hand in."""
+        """Read the output that the agent wants to submit."""
         try:
             text = self._output()
         except FileNotFoundError:
@@ -118,7 +118,7 @@ class Workspace:
         try:
             # Opening a pipe would block until another process writes to it.
             found = os.fstat(fd)
-            # A second name of what its user may not read, but we may, hands nothing out.
+            # A hard link to a file that the user may not read, but we may, must not disclose it.
             is_anothers = self._user is not None and found.st_uid != self._user.uid
             if not stat.S_ISREG(found.st_mode) or is_anothers:
                 return None
@@ -128,7 +128,7 @@ class Workspace:
             os.close(fd)
 
     def note(self, **members: Any) -> None:
-        """Add to what is said of the run beside its workspace."""
+        """Add facts about the run to the file beside its workspace."""
         self._note.update(members)
         _write_note(self._note_fd, self._note)
 
@@ -144,7 +144,10 @@ class Workspaces:
     def __init__(
         self, root: Path, *, user: AgentUser | None = None, wall_s: Callable[[], float] = time.time
     ) -> None:
-        """Make it if it is not there; InvalidValue if it cannot be ours alone, or shuts the user out."""
+        """Create the directory if it is absent.
+
+        InvalidValue if it cannot be private, or is inaccessible to the user.
+        """
         self.root = root.resolve() if ".." in root.parts else root.absolute()
         self._wall_s = wall_s
         missing_ones = _missing(self.root)
@@ -209,7 +212,7 @@ class Workspaces:
     def _is_left(self, run_id: str) -> bool:
         with self._locked(run_id) as note_fd:
             note = {} if note_fd is None else _read_note(note_fd)
-            # One that says nothing yet is being prepared.
+            # A workspace without a record is being prepared.
             return bool(note) and "ended_at_s" not in note
 
     def prune(self, keep_s: float = RETENTION_SECONDS) -> int:
@@ -253,7 +256,7 @@ class Workspaces:
             os.close(fd)
 
     def _remove(self, run_id: str) -> bool:
-        """Remove a workspace, never what a link in it leads to; False if something of it stays."""
+        """Remove a workspace, but not the targets of its links; False if something of it remains."""
         with suppress(FileNotFoundError):
             if stat.S_ISDIR(os.stat(run_id, dir_fd=self._fd, follow_symlinks=False).st_mode):
                 _remove_tree(self._fd, run_id)
@@ -279,7 +282,7 @@ def _reachable(user: AgentUser, why: str) -> str:
 
 
 def _ownership_fault(fd: int, root: Path) -> str:
-    """Return what is wrong with an open directory if another user could replace it.
+    """Return the fault of an open directory that another user could replace.
 
     Users with write permission for a directory above it can; unless that is sticky, as /tmp is.
     """
@@ -305,14 +308,14 @@ def _remove_tree(parent_fd: int, name: str) -> None:
 
 
 def _remove_levels(parent_fd: int, name: str, levels: int, top_fd: int | None) -> bool:
-    """Remove so many levels of it, and move what lies deeper to the top; return whether there was any."""
+    """Remove so many levels, and move deeper directories to the top; return whether there were any."""
     is_moved = False
     with suppress(OSError):
         place_fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent_fd)
         try:
             if os.fstat(place_fd).st_dev != os.fstat(parent_fd).st_dev:
                 return False
-            # An agent may have shut a directory of its own against its owner.
+            # An agent may have removed its owner's permissions for its own directory.
             os.chmod(f"/proc/self/fd/{place_fd}", 0o700)  # noqa: PTH101 - of what is open, not of a path
         finally:
             os.close(place_fd)

@@ -50,7 +50,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Imported late: who links an app does not load the runner, and who names the package loads neither.
+    # Imported late: a program that links an app does not need the runner, and the package name alone needs
+    # neither.
     if name in _MODULES:
         return getattr(import_module(f"lifesign.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'lifesign.agent' has no attribute {name!r}")

@@ -99,7 +99,7 @@ class AgentLink:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        # A server that knows no lifespan, or an app that is mounted in another one.
+        # A server without lifespan support, or an app that is mounted in another one.
         self.begin()
         self._count(1)
         try:
@@ -108,14 +108,14 @@ class AgentLink:
             self._count(-1)
 
     def begin(self) -> None:
-        """Begin to be an agent; returns at once, and again does nothing."""
+        """Start being an agent; returns at once, and does nothing if called again."""
         if self._living is None:
             # uvicorn sets up its own loggers only.
             show_log()
             self._living = asyncio.create_task(self._live(), name=f"agent {self.profile.agent_id}")
 
     async def end(self) -> None:
-        """Be taken off the list if no other worker goes on; returns when that was tried."""
+        """Deregister the agent if no other worker continues it; returns after the attempt."""
         self._leaves.set()
         self._ends.set()
         if self._living is not None:
@@ -124,7 +124,7 @@ class AgentLink:
     # Callbacks of the heartbeat loop.
 
     def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
-        """Leave the registry; the server goes on."""
+        """Leave the registry; the server continues."""
         if not self._leaves.is_set():
             _log.warning("%s: deregisters: %s; its requests are served as before", self.profile.agent_id, why)
             self._drain_s = self._drain_s if timeout_s is None else timeout_s
@@ -140,7 +140,7 @@ class AgentLink:
         self._note_incarnation(None)
 
     def stood_aside(self) -> None:
-        """Serve the app all the same."""
+        """Serve the app in any case."""
 
     def _count(self, change: int) -> None:
         self._in_flight += change
@@ -192,7 +192,7 @@ class AgentLink:
         return crew
 
     async def _has_lead(self) -> bool:
-        """Wait until this worker has to beat; False if it leaves before."""
+        """Wait until this worker leads; False if it leaves before."""
         while self._crew is not None and not self._crew.lead():
             with suppress(TimeoutError):
                 # Not all at the same moment.
@@ -203,7 +203,10 @@ class AgentLink:
         return True
 
     async def _heartbeat_until_left(self) -> None:
-        """Beat until this worker has to leave; take the agent off the list unless another one goes on."""
+        """Send heartbeats until this worker has to leave.
+
+        Deregister the agent unless another worker continues it.
+        """
         incarnation = None if self._crew is None else self._crew.incarnation()
         if incarnation is not None and incarnation == HAS_LEFT:
             return
@@ -243,7 +246,7 @@ class AgentLink:
         await self._is_idle.wait()
 
     def _leave_requests(self, why: str) -> None:
-        """Leave what is in flight to the server, which alone may end it."""
+        """Leave running requests to the server: only the server may end them."""
         _log.warning("%s: %d requests are still in flight: %s", self.profile.agent_id, self._in_flight, why)
 
     async def _go(self) -> None:
@@ -262,14 +265,14 @@ class AgentLink:
 
 
 class _Lifespan:
-    """One lifespan: begins to be an agent once the app has started, and ends it before the app does."""
+    """One lifespan: starts the agent once the app has started, and ends it before the app."""
 
     def __init__(self, link: AgentLink, receive: Any, send: Any) -> None:
         self._link = link
         self._receive = receive
         self._send = send
         self._is_known = False
-        """Whether the app takes part in lifespans."""
+        """Whether the app supports lifespan."""
 
     async def serve(self, scope: Any) -> None:
         try:

@@ -22,7 +22,8 @@ class Assignment:
     task: Any
     """Argument of the handler."""
     task_id: str | None = None
-    """Under which the registry knows it; None if it knows nothing of it. Told with every heartbeat."""
+    """Id of the task in the registry, sent with every heartbeat; None if the work is no task of the registry.
+    """
     outcome: "asyncio.Future[Any] | None" = field(default=None, repr=False)
     """Result, for a source that returns it to a caller."""
 
@@ -44,7 +45,7 @@ class AssignmentSource(Protocol):
         """Handle that the handler raised, or was stopped (WorkDropped): the work has no holder now."""
 
     def close(self, why: str) -> None:
-        """Give out nothing any more: the agent leaves."""
+        """Give out no further work, because the agent leaves."""
 
 
 class HandedIn:
@@ -88,7 +89,7 @@ class HandedIn:
             assignment.outcome.set_exception(error)
 
     def close(self, why: str) -> None:
-        """Refuse what waits and what comes."""
+        """Refuse waiting and new work."""
         self._closed_because = why
         self.refuse_waiting(why)
 

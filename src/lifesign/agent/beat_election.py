@@ -27,7 +27,7 @@ from lifesign.filesystem.file_lock import try_lock
 from lifesign.filesystem.private_file import allocate, is_at, map_shared, open_private
 
 MAX_WORKERS: Final = 256
-"""Maximum of workers whose load is added up."""
+"""Maximum number of workers whose loads are added up."""
 PATIENCE_SECONDS: Final = 1.0
 """Time to wait for another worker that checks whether it is the only one."""
 HAS_LEFT: Final = 0
@@ -38,7 +38,7 @@ _MAX_INCARNATION_BYTES = 32
 
 
 class BeatElection:
-    """The worker processes of one agent, seen from one of them. Raises OSError where files cannot be had."""
+    """The worker processes of one agent, seen from one of them. Raises OSError if files cannot be created."""
 
     def __init__(self, directory: Path, crew_fd: int) -> None:
         self._directory = directory
@@ -60,15 +60,15 @@ class BeatElection:
 
     @classmethod
     def join(cls, directory: Path) -> Self:
-        """Become one of the workers; what dead ones left behind goes if there is no living one."""
-        # One after the other: parents that are made along take what the umask leaves them.
+        """Become one of the workers; files of dead workers are removed if no worker is alive."""
+        # One directory after the other: parents that are created implicitly get the mode of the umask.
         directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.mkdir(mode=0o700, exist_ok=True)
         _refuse_unless_private(directory)
         fd = _opened(directory / "crew")
         try:
             if try_lock(fd):
-                # All who were here before are dead: so is their life, as far as we know.
+                # All earlier workers are dead, so their incarnation is over as well, as far as we know.
                 (directory / "life").unlink(missing_ok=True)
                 for new in directory.glob("new-*"):
                     new.unlink(missing_ok=True)
@@ -99,7 +99,7 @@ class BeatElection:
         self._load[0] = count
 
     def total_load(self) -> int:
-        """Return how much all living workers are doing."""
+        """Return the sum of the loads of all living workers."""
         return int(self._load[0]) + sum(self._loads_of_others())
 
     def is_alone(self) -> bool:
@@ -125,7 +125,7 @@ class BeatElection:
         new.replace(path)
 
     def leave(self) -> bool:
-        """Go; True for the one that goes last, also if several go at once."""
+        """Leave; True for the last worker, also if several leave at once."""
         self._own.unlink(missing_ok=True)
         os.close(self._own_fd)
         # A failed attempt also loses the shared lock, so that one of them gets the exclusive one.
@@ -147,7 +147,7 @@ def default_directory(registry: str, agent_id: str) -> Path:
 
 
 def _load_in(path: Path) -> int | None:
-    """Return what a living worker is doing; a dead one's file is removed."""
+    """Return the load of a living worker; the file of a dead one is removed."""
     fd = open_private(path, create=False)
     if fd is None:
         return None

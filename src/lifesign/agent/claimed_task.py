@@ -49,7 +49,7 @@ class ClaimedTask:
         """Run of every write; `client.tasks` needs it to reserve metered calls."""
         self.client = client
         self.has_ended = False
-        """Whether it was handed to people."""
+        """Whether the task was handed to people."""
         self._stop_keeping = stop_keeping
         self._writes = 0
 
@@ -77,9 +77,11 @@ class ClaimedTask:
         return written.report or 0
 
     async def delegate(self, title: str, **members: Any) -> str:
-        """Give a part to another agent, and go on; return the child's id. `members` as in `TaskRequest`.
+        """Create a child task for another agent, and continue; return the child's id.
 
-        Its `budget` is taken out of this task's own. A member that is None is not said.
+        `members` as in `TaskRequest`.
+
+        Its `budget` is taken out of this task's own. Members that are None are not sent.
         """
         task = {"title": title, **{name: value for name, value in members.items() if value is not None}}
         written = await self.client.tasks.delegate_subtask(
@@ -88,7 +90,7 @@ class ClaimedTask:
         return written.child_id or ""
 
     async def request_help(self, reason: str, *, summary: str | None = None) -> None:
-        """Hand the task to people; return from the handler then, what it returns is passed over.
+        """Hand the task to people. Return from the handler then: its return value is ignored.
 
         `summary` is that of a last report.
         """
@@ -121,7 +123,7 @@ def _report(
 
 
 def output_of(result: Any) -> dict[str, Any]:
-    """Return what a handler returned as a task's output: an object, or one that holds it as `result`."""
+    """Return a handler's result as the output of a task: an object, else one with it as `result`."""
     if result is None:
         return {}
     return dict(result) if isinstance(result, Mapping) else {"result": result}

@@ -49,7 +49,7 @@ class AgentKeys:
         return f"<{type(self).__name__}>"
 
     def current(self) -> str | None:
-        """Return the agent's own key if it is known, else the one that was given."""
+        """Return the agent's own key if it is known, else the configured one."""
         return self._own or self._kept() or self._given
 
     def keep(self, own: str) -> None:
@@ -81,13 +81,13 @@ class AgentKeys:
             return None
         kept = find_secret(self._file, "key_file", "key", _log.warning) or None
         check_key(kept)
-        # It does not change but by us, and is asked for with every call.
+        # Only this process changes the file, and every call needs the key.
         self._own = kept
         return kept
 
 
 def registry_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """Return where the registry is: as given, else as LIFESIGN_REGISTRY says."""
+    """Return the URL of the registry: the argument, else LIFESIGN_REGISTRY."""
     url = given or environment.get(URL_VARIABLE)
     if not url:
         raise InvalidValue("registry", None, f"a URL, as registry or in ${URL_VARIABLE}")

@@ -117,14 +117,14 @@ class Declared:
 
     profile: AgentProfile
     handlers: Mapping[str, str]
-    """Names of methods, by what they are for."""
+    """Names of methods, by their purpose."""
     settings: Mapping[str, Any] = field(repr=False)
-    """May hold a key."""
+    """May contain a key."""
     takes_tasks: bool | None = None
-    """Whether the registry gives it tasks; None if the declaration does not say."""
+    """Whether the registry assigns tasks to the agent; None if the declaration does not say."""
 
     def runner_settings(self, agent: object) -> dict[str, Any]:
-        """Return what `AgentRunner` takes, for one object of the class."""
+        """Return the arguments of `AgentRunner` for one object of the class."""
         handlers = {part: getattr(agent, name) for part, name in self.handlers.items()}
         tasks = bool(self.takes_tasks)
         return {"profile": self.profile, "tasks": tasks, **handlers, **self.settings}
@@ -187,7 +187,7 @@ class Agent:
     def from_workflow(
         cls, file: str | Path, name: str, *, agent_id: str | None = None, **settings: Any
     ) -> Self:
-        """Declare what a workflow file says of an agent (RFC-0016 12).
+        """Declare an agent by its entry in a workflow file (RFC-0016 12).
 
             @Agent.from_workflow("agents.yml", "billing-processor", agent_id="billing-01")
 
@@ -198,7 +198,7 @@ class Agent:
         return cls(profile=AgentProfile.from_workflow(file, name, agent_id), **settings)
 
     def __call__(self, declared: type[T]) -> type[T]:
-        """Note on the class what it is."""
+        """Store the declaration on the class."""
         if not inspect.isclass(declared):
             raise InvalidAgent(_name_of(declared), "a class below @Agent(...)")
         where = declared.__qualname__
@@ -217,7 +217,7 @@ class Agent:
 
 
 def run_class(declared: type, base_url: str | None = None, api_key: str | None = None) -> AgentEnd:
-    """Make an object of a declared class and run it, as `run_agent` does; the SDK of RFC-0016 has it so.
+    """Create an object of a declared class and run it like `run_agent`, as the SDK of RFC-0016 does.
 
     It takes tasks of the registry unless the declaration says `tasks=False`: no other work can reach it.
     `base_url` and `api_key` replace the declaration's `registry` and `key`.
@@ -246,7 +246,7 @@ def _marked(method: F, part: _Part) -> F:
 
 
 def _handlers_of(declared: type) -> dict[str, str]:
-    """Return the names of the marked methods, inherited ones too, by what they are for."""
+    """Return the names of the marked methods, inherited ones too, by their purpose."""
     found: dict[str, str] = {}
     for name in dir(declared):
         part = getattr(inspect.getattr_static(declared, name), _MARK, None)

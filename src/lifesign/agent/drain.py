@@ -1,7 +1,7 @@
 """Graceful end of an agent (RFC-0016 5).
 
 The agent takes no new work and finishes its current work, while heartbeats report that it drains. Then it is
-deregistered, which ends its leases. In a hurry, or after the timeout, current work is dropped. Called once.
+deregistered, which ends its leases. After the timeout, or at a second signal, current work is dropped.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ class AgentEnd(StrEnum):
     """How an agent ended."""
 
     FINISHED = "finished"
-    """All that was begun was finished."""
+    """All running work was finished."""
     DROPPED = "dropped"
-    """Something was still running when time was up, or a second signal came."""
+    """Some work was still running at the timeout or at a second signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class DrainContext:
     idle: Callable[[], Awaitable[None]]
     """Waits until nothing is in progress."""
     drop: Callable[[str], None]
-    """Stops what is."""
+    """Stops running work."""
     on_drain: Handler | None
     hurry: asyncio.Event
     """Set to end the wait."""
 
 
 async def leave(leaving: DrainContext, timeout_s: float) -> AgentEnd:
-    """Finish what was begun within so many seconds, and be taken off the list."""
+    """Finish running work within so many seconds, and deregister."""
     announced = leaving.loop.begin_drain()
     has_finished = await _unless_hurried(leaving.hurry, _finish(leaving), timeout_s)
     if not has_finished:
@@ -88,7 +88,7 @@ async def _be_gone(place: RegistrySession) -> None:
 
 
 async def _within(hurry: asyncio.Event, function: Awaitable[None], seconds: float) -> bool:
-    """Wait for a function that is worth a moment even to who is in a hurry; False if it was given up."""
+    """Wait for a function that gets a moment even at a second signal; False if it was given up."""
     if hurry.is_set():
         return await _unless_hurried(asyncio.Event(), function, HURRIED_SECONDS)
     return await _unless_hurried(hurry, function, seconds)
@@ -105,7 +105,7 @@ async def _unless_hurried(hurry: asyncio.Event, function: Awaitable[None], secon
         is_done = doing.done()
         if not is_done:
             doing.cancel()
-            # One that does not let itself be cancelled is left behind.
+            # Work that cannot be cancelled is left behind.
             await asyncio.wait({doing}, timeout=HURRIED_SECONDS)
     if doing.done() and not doing.cancelled() and (error := doing.exception()) is not None:
         _log.error("a step of the shutdown failed", exc_info=error)

@@ -1,7 +1,7 @@
 """Calls of methods that may be coroutines or plain functions.
 
 A plain function runs in a thread of its own, so that heartbeats continue. The thread cannot be stopped: if
-its work is dropped its result is ignored, and the process ends without it.
+its work is dropped, its result is ignored, and the process ends without waiting for it.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ Handler = Callable[..., Any]
 
 
 async def call(handler: Handler, *arguments: Any) -> Any:
-    """Call a handler and wait for it; returns and raises what it does, but for SystemExit.
+    """Call a handler and wait for it; returns its result and raises its exceptions, except SystemExit.
 
-    That is a RuntimeError: a handler is not the whole agent, and others work beside it.
+    SystemExit becomes a RuntimeError: a handler is not the whole agent, and others work beside it.
     """
     try:
         if inspect.iscoroutinefunction(handler):
@@ -55,6 +55,6 @@ async def _in_thread(handler: Handler, arguments: tuple[Any, ...]) -> Any:
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, result, failure)
 
-    # Not of an executor, whose threads are waited for when the process ends.
+    # Not a thread of an executor, which a process waits for at its end.
     threading.Thread(target=work, name="lifesign-handler", daemon=True).start()
     return await outcome

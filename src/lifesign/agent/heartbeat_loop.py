@@ -40,7 +40,7 @@ from lifesign.domain.models.agents import RENEW_LEASES, HeartbeatReply, PendingC
 from lifesign.errors import InvalidValue
 
 MAX_COMMANDS_KNOWN: Final = 64
-"""A registry lets 16 wait for one agent."""
+"""A registry keeps at most 16 commands for one agent."""
 
 _log = logging.getLogger("lifesign.agent")
 
@@ -49,7 +49,7 @@ class OnRegistryReply(Protocol):
     """Callbacks for the registry's answers. They must return at once and never raise."""
 
     def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
-        """The registry wants the agent to leave; told once for each command."""
+        """The registry wants the agent to leave. Called once for each command."""
 
     def on_registered(self, incarnation: int) -> None:
         """The agent is registered."""
@@ -75,10 +75,12 @@ class HeartbeatLoop:
         wall_s: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Beat for a place; `is_automatic=False` leaves it to `send_heartbeat` when, once it is registered.
+        """Send heartbeats for a registration.
 
-        `renew_leases`, which must return at once, is called when some of the tasks that were named in a
-        beat are not the agent's any more.
+        With `is_automatic=False`, only when `send_heartbeat` is called.
+
+        `renew_leases`, which must return at once, is called when some of the reported tasks are no longer the
+        agent's.
         """
         self._place = place
         self._told = on_reply
@@ -90,12 +92,12 @@ class HeartbeatLoop:
         self._rhythm = place.profile.rhythm
         self.is_draining = False
         self.is_displaced = False
-        """Whether another process lives as this agent."""
+        """Whether another process is registered as this agent."""
         self.has_left = asyncio.Event()
-        """Set once this has ended: the registry says that a drain is over, or there was no life to drain."""
+        """Set once the loop has ended: a drain is over, or there was no incarnation to drain."""
         self.is_registered = asyncio.Event()
-        # The first registration ends a former life of ours that crashed; a later one only what an
-        # earlier try of it may have begun, or two processes would take the place from each other.
+        # The first registration ends an incarnation of ours that crashed. A later one ends only an
+        # incarnation that an earlier attempt may have begun, or two processes would displace each other.
         self._supersedes = True
         self._nudge = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []
@@ -123,7 +125,7 @@ class HeartbeatLoop:
         await self._next_turn()
 
     def begin_drain(self) -> "asyncio.Future[None]":
-        """Say from now on, and at once, that the agent leaves; done when that has been tried."""
+        """Report from now on that the agent drains; returns after the first attempt."""
         self.is_draining = True
         return self._next_turn()
 
@@ -152,7 +154,7 @@ class HeartbeatLoop:
             return self._try_again_s(None)
 
     async def _turn(self) -> float:
-        """Register or beat; return when the next turn is."""
+        """Register or send a heartbeat; return the time of the next turn."""
         if self._place.incarnation is not None:
             due_s = await self._send_one()
         elif self.is_draining:
@@ -173,8 +175,8 @@ class HeartbeatLoop:
                 raise
             return self._stand_aside()
         except (Unreachable, Unavailable, InvalidAnswer) as error:
-            # It may have been executed; then the existing incarnation is this process's own. A process that
-            # knows of another one does not assume that again.
+            # The request may have been executed; then the existing incarnation is this process's own. A
+            # process that knows of another running process does not assume that again.
             was_sent = not isinstance(error, Unreachable) or error.was_sent
             self._supersedes |= was_sent and not self.is_displaced
             raise
@@ -232,7 +234,7 @@ class HeartbeatLoop:
         else:
             _log.warning("%s: registers again: %s", self._place.agent_id, error)
         self._told.on_incarnation_lost(str(error))
-        # Many that were given up together come back together.
+        # Spread the return of many agents that died together.
         return next_try_at_s(_now_s(), self._rhythm.interval_seconds, 1, self._chance())
 
     async def _was_drained(self) -> bool:
@@ -273,7 +275,7 @@ class HeartbeatLoop:
             )
 
     def _after(self, error: RegistryError | InvalidValue) -> float:
-        """Say what is wrong, once, and return when to try again."""
+        """Log a fault once, and return when to try again."""
         is_unreachable = isinstance(error, RegistryFailure)
         # Refusals differ in their reasons; all failures to answer are the same.
         text = "away" if is_unreachable else str(error)
@@ -306,7 +308,7 @@ class HeartbeatLoop:
 
 
 def _hint(error: RegistryError | InvalidValue, agent_id: str) -> str:
-    """Return what helps against a refusal, where something is known to."""
+    """Return a hint against a refusal, if one is known."""
     make = f"lifesign keys create --role agent --agent-id {agent_id} --name {agent_id}"
     if isinstance(error, NotAuthorized):
         return f"; hint: the registry does not accept this key. An operator can create another one: {make}"

@@ -26,7 +26,7 @@ class _MadeUpId(str):
 
 
 class ProfileSettings(TypedDict, total=False):
-    """The fields of an `AgentProfile` without its id, as keyword arguments of what makes one."""
+    """The fields of an `AgentProfile` without its id, as keyword arguments."""
 
     role_id: str | None
     name: str | None
@@ -57,9 +57,9 @@ class AgentProfile:
     endpoint: str | None = None
     card_url: str | None = None
     monitoring: Monitoring | str | None = None
-    """`both`: a prober reads its document too, at the host of its `card_url`. None: its heartbeats alone."""
+    """`both`: a prober also reads its document, at the host of its `card_url`. None: only its heartbeats."""
     heartbeat: HeartbeatConfig | Mapping[str, Any] | None = None
-    """A mapping: with the names that a workflow file has. None: as RFC-0016 says, 30, 90 and 300 s."""
+    """A mapping has the names of a workflow file. None: the defaults of RFC-0016: 30, 90 and 300 s."""
     drain_timeout_seconds: float | None = None
     metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -80,7 +80,7 @@ class AgentProfile:
             given["monitoring"] = self.monitoring
         if self.drain_timeout_seconds is not None:
             given["drain_timeout_seconds"] = self.drain_timeout_seconds
-        # Whatever it was given as, from here on it is what was read.
+        # From here on, the value has the validated type.
         read = made(Registration, **given)
         object.__setattr__(self, "heartbeat", read.heartbeat_config)
         if self.capacity is not None and self.capacity < 1:
@@ -88,8 +88,8 @@ class AgentProfile:
 
     @classmethod
     def from_workflow(cls, file: str | Path, name: str, agent_id: str | None = None) -> Self:
-        """Read one entry of a workflow file (RFC-0016 12); InvalidWorkflow says what is wrong, and where."""
-        # PyYAML takes 20 ms, which declarations in Python do not need.
+        """Read one entry of a workflow file (RFC-0016 12); InvalidWorkflow has the fault and its place."""
+        # PyYAML takes 20 ms, which declarations in Python need not spend.
         from lifesign.domain.files.workflow_file import read_workflow  # noqa: PLC0415
 
         try:
@@ -122,7 +122,7 @@ class AgentProfile:
 
     @property
     def rhythm(self) -> HeartbeatConfig:
-        """How often it beats, and how long it may be silent."""
+        """Interval and timeouts of the heartbeats."""
         return self._heartbeat or HeartbeatConfig()
 
     @property
@@ -131,7 +131,7 @@ class AgentProfile:
 
     @property
     def drain_s(self) -> float:
-        """How long it may take to leave, unless the registry says otherwise."""
+        """Time that a drain may take, unless the registry sets another."""
         return self.drain_timeout_seconds or float(DEFAULT_DRAIN_SECONDS)
 
     async def register(self, agents: RegistryAgents, *, supersede: bool) -> AgentRecord:
@@ -155,7 +155,7 @@ class AgentProfile:
 def given_profile(
     profile: AgentProfile | None, agent_id: str | None, settings: ProfileSettings
 ) -> AgentProfile:
-    """Return `profile`, or one made of the other arguments; TypeError for a setting that it does not have."""
+    """Return `profile`, or one made of the other arguments; TypeError for an unknown setting."""
     if unknown := settings.keys() - ProfileSettings.__annotations__.keys():
         raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
     own = {} if agent_id is None else {"agent_id": agent_id}

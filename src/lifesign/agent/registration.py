@@ -25,7 +25,7 @@ MIN_TIMEOUT_SECONDS: Final = 2.0
 """Minimum time limit of one call with all its attempts."""
 _DRAINED: Final = frozenset({Reason.DRAIN_COMPLETED, Reason.DRAIN_TIMEOUT})
 MAX_LEAVE_TRIES: Final = 5
-"""Each is in vain only if the record was changed just then."""
+"""Each attempt fails only if the record was changed at the same moment."""
 _NO_TASK: Final = f"task_{26 * '0'}"
 """A valid task id that never exists, of the first millisecond of 1970."""
 
@@ -37,11 +37,11 @@ class Load:
     count: int = 0
     """Tasks, or requests, in progress."""
     tasks: tuple[str, ...] = ()
-    """The ids of those that the registry knows as tasks."""
+    """Ids of the work that is a task of the registry."""
 
 
 class RegistrySession:
-    """One agent's place in one registry. Everything raises RegistryError."""
+    """Registration of one agent at one registry. Every method raises RegistryError."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class RegistrySession:
         works_tasks: bool = False,
         comes_back: bool = True,
     ) -> None:
-        """`works_tasks`: whether the registry is asked for tasks, which only the agent's own key may.
+        """`works_tasks`: whether tasks are claimed, which only the agent's own key may do.
 
-        `comes_back`: whether a later process may live as this agent; else its key ends with it.
+        `comes_back`: whether a later process may run as this agent; else its key ends with the agent.
         """
         self.profile = profile
         self.incarnation: int | None = None
@@ -119,13 +119,13 @@ class RegistrySession:
         )
 
     async def was_drained(self) -> bool:
-        """Return whether this incarnation, which has ended, ended by a drain from outside."""
+        """Return whether this incarnation, which has ended, was drained by another caller."""
         client = await self.client()
         record = await client.agents.get(self.agent_id)
         return record.incarnation == self.incarnation and record.reason in _DRAINED
 
     async def leave(self) -> None:
-        """Take this life off the list; another process's life of the same name is left alone."""
+        """Deregister this incarnation; one of another process with the same id is not changed."""
         if self.incarnation is None:
             return
         client = await self.client()

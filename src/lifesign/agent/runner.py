@@ -101,7 +101,7 @@ class AgentRunner:
             raise InvalidValue("tasks", None, "an on_assignment, without another source")
         given = TaskSource(self.agent_id, self._place, self.registered) if tasks else None
         self._source = given or source or self._handed_in
-        # Work without end for who says nothing is well for what a program hands in, not for a queue.
+        # An unlimited capacity suits work that a program submits, but not a queue.
         capacity = 1 if tasks and self.profile.capacity is None else self.profile.capacity
         self._work = WorkLoop(self.agent_id, self._source, on_assignment, capacity)
         if given is not None:
@@ -121,7 +121,10 @@ class AgentRunner:
 
     @classmethod
     def of(cls, agent: object, **settings: Any) -> Self:
-        """Return what runs an object whose class is declared with `@Agent`; `settings` go before its own."""
+        """Return the runner of an object whose class is declared with `@Agent`.
+
+        `settings` override the declaration.
+        """
         declared = getattr(type(agent), "__lifesign__", None)
         if declared is None:
             raise InvalidAgent(type(agent).__qualname__, "an object of a class that is declared with @Agent")
@@ -129,7 +132,7 @@ class AgentRunner:
 
     @property
     def agent_id(self) -> str:
-        """Under which the registry knows it."""
+        """Id of the agent in the registry."""
         return self.profile.agent_id
 
     @property
@@ -145,13 +148,13 @@ class AgentRunner:
         self._living = asyncio.create_task(self._live(), name=f"agent {self.agent_id}")
 
     async def registered(self) -> None:
-        """Wait until the registry knows it."""
+        """Wait until the agent is registered."""
         await self._loop.is_registered.wait()
 
     async def run(self) -> AgentEnd:
-        """Live until SIGTERM, SIGINT, or a drain that the registry asks for; a second signal ends at once.
+        """Run until SIGTERM, SIGINT, or a drain that the registry requests; a second signal ends at once.
 
-        Starts it if that was not done. Signals are caught only in the main thread.
+        Starts the agent if it was not started. Signals are handled only in the main thread.
         """
         with self._catching_signals():
             if self._living is None:
@@ -165,11 +168,11 @@ class AgentRunner:
         return await asyncio.shield(self._living)
 
     async def assign(self, task: Any, *, task_id: str | None = None) -> Any:
-        """Have a piece of work done, as soon as there is room; returns and raises what the handler does.
+        """Submit work, which begins as soon as there is capacity; returns and raises what the handler does.
 
-        `task_id` is that under which the registry knows it, told with every heartbeat; None if it does
-        not. WorkRefused if nothing was begun; WorkDropped if it was, and given up: when the registry gave
-        this agent up (RFC-0016 4.6), or when time to leave was up. Cancelling the call stops the work.
+        `task_id` is the id of the task in the registry, sent with every heartbeat; None if it is none.
+        WorkRefused if the work did not begin; WorkDropped if it was given up: when the registry ended this
+        incarnation (RFC-0016 4.6), or at the drain timeout. Cancelling the call stops the work.
         """
         if self._handler is None or self._source is not self._handed_in:
             raise WorkRefused(self.agent_id, "it has no on_assignment, or another source")
@@ -191,7 +194,10 @@ class AgentRunner:
             await self._loop.send_heartbeat()
 
     def drain(self, why: str = "asked by its program") -> None:
-        """Begin to leave; returns at once, see `wait`. Called again, it ends at once. From any thread."""
+        """Begin a drain; returns at once, see `wait`. A second call ends at once.
+
+        May be called from any thread.
+        """
         if self._home is not None and _running_loop() is not self._home:
             # A loop that is closed already has nothing to leave.
             with suppress(RuntimeError):
@@ -217,7 +223,7 @@ class AgentRunner:
     # Callbacks of the heartbeat loop.
 
     def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
-        """Leave; within the time that the registry gives, if it says so."""
+        """Leave, within the time that the registry sets, if any."""
         if not self._leaves.is_set():
             self._drain_s = self._drain_s if timeout_s is None else timeout_s
             self._begin_to_leave(why)

@@ -40,7 +40,7 @@ def check_kinds(**given: object) -> None:
 
 
 def check_key_file(profile: AgentProfile, key_file: str | os.PathLike[str] | None) -> None:
-    """Raise InvalidValue for a file that would keep the key of an agent that never comes back."""
+    """Raise InvalidValue for a key file of an agent that never returns."""
     if key_file is not None and not profile.comes_back:
         expected = (
             "an agent_id beside key_file: without it, each start is another agent, which the stored "

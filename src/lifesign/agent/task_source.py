@@ -29,7 +29,7 @@ WAIT_SECONDS: Final = 25.0
 MIN_PAUSE_SECONDS: Final = 1.0
 """Minimum time between two claims that are answered at once."""
 RETRY_SECONDS: Final = 15.0
-"""The most that is waited before a registry that did not answer is asked again."""
+"""Maximum wait before the next request to a registry that did not answer."""
 
 NOTICE_SECONDS: Final = 5.0
 """Time before the deadline of a lease that cannot be renewed at which its handler is cancelled.
@@ -51,7 +51,7 @@ class TaskSession(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _KeptTask:
-    """A task in progress, and what keeps its lease."""
+    """A task in progress, and the keeper of its lease."""
 
     task: ClaimedTask
     keeper: LeaseKeeper
@@ -59,7 +59,7 @@ class _KeptTask:
 
 
 class TaskSource:
-    """Tasks that the registry gives to one agent; an `AssignmentSource`."""
+    """Tasks that the registry assigns to one agent; an `AssignmentSource`."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class TaskSource:
                 return assignment
 
     async def finished(self, assignment: Assignment, result: Any) -> None:
-        """Submit the result; while the lease is kept, also to a registry that was unreachable."""
+        """Submit the result; while the lease is kept, also after an outage of the registry."""
         kept = self._kept[assignment]
         try:
             if not kept.task.has_ended:
@@ -131,14 +131,14 @@ class TaskSource:
         """Stop claiming tasks."""
 
     def renew_leases(self) -> None:
-        """Ask the registry at once which of the tasks in progress are the agent's."""
+        """Ask the registry at once which of the tasks in progress are still the agent's."""
         for kept in self._kept.values():
             kept.keeper.renew_now()
 
     async def _keep(
         self, client: RegistryClient, granted: GrantedTask, incarnation: int | None
     ) -> Assignment | None:
-        """Begin to keep a task's lease; None if it was over before we knew."""
+        """Start to keep a task's lease; None if the lease had already expired."""
         run = HeldRun.of(granted, incarnation)
         keeper = LeaseKeeper.of_task(client.leases, granted, incarnation=incarnation, grace_s=NOTICE_SECONDS)
         task = ClaimedTask(client, granted, run, keeper.stop_keeping)
@@ -197,7 +197,7 @@ class TaskSource:
         await kept.keeping
 
     def _say(self, error: RegistryError | None) -> None:
-        """Say that no task can be had, once for each reason."""
+        """Log that no task can be claimed, once for each reason."""
         text = "" if error is None else type(error).__name__ + error.code
         if error is not None and text != self._last_reported:
             _log.warning("%s: could not claim a task, and tries again: %s", self._agent_id, error)
@@ -205,7 +205,7 @@ class TaskSource:
 
 
 def _in_a_line(error: BaseException) -> str:
-    """Say what a handler raised: its kind, and the first line of what it says."""
+    """Return the exception of a handler in one line: its class, and the first line of its text."""
     text = str(error).partition("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

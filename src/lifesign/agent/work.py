@@ -18,7 +18,7 @@ _log = logging.getLogger("lifesign.agent")
 
 
 class WorkLoop:
-    """Takes work from a source, as much at once as there is room for, and calls the handler for each."""
+    """Takes work from a source, up to the capacity, and calls the handler for each."""
 
     def __init__(
         self, agent_id: str, source: AssignmentSource, handler: Handler | None, capacity: int | None
@@ -34,7 +34,7 @@ class WorkLoop:
         self._is_idle.set()
 
     def load(self) -> Load:
-        """Return what is in progress."""
+        """Return the current load."""
         ids = tuple(work.task_id for work in self._in_progress if work.task_id is not None)
         return Load(len(self._in_progress), ids)
 
@@ -70,7 +70,7 @@ class WorkLoop:
         await self._is_idle.wait()
 
     def drop_all(self, why: str) -> None:
-        """Stop what is in progress; a handler may still clean up, in its `finally`."""
+        """Stop running work; a handler may still clean up in its `finally`."""
         for assignment in list(self._in_progress):
             self.drop(assignment, why)
 
@@ -92,7 +92,7 @@ class WorkLoop:
     async def _do(self, handler: Handler, assignment: Assignment, doing: "_Doing") -> None:
         try:
             if not self._may_begin.is_set():
-                # It came while the source was waited for.
+                # The drain came while the source was waited for.
                 doing.dropped_because = "the agent starts no work now"
             if doing.dropped_because is None:
                 doing.call = asyncio.create_task(call(handler, assignment.task))
@@ -110,7 +110,7 @@ class WorkLoop:
         ended = doing.call
         failure = None if ended is None or ended.cancelled() else ended.exception()
         if ended is None or ended.cancelled() or doing.dropped_because is not None:
-            # Also if it could not be stopped any more: it may have another holder.
+            # Also if it could not be stopped in time: it may have another holder.
             why = doing.dropped_because or "its handler was cancelled"
             failure = WorkDropped(self._agent_id, why)
         if failure is not None:
@@ -121,7 +121,7 @@ class WorkLoop:
 
 @dataclass(eq=False, slots=True)
 class _Doing:
-    """One assignment in progress."""
+    """One running assignment."""
 
     task: "asyncio.Task[None] | None" = None
     call: "asyncio.Task[Any] | None" = None

@@ -19,7 +19,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Imported late: who checks one agent needs nothing of the registry, and who reads a key, no aiohttp.
+    # Imported late: a check of one agent does not need the registry's client, and reading a key does not need
+    # aiohttp.
     if name in _MODULES:
         return getattr(import_module(f"lifesign.client.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'lifesign.client' has no attribute {name!r}")

@@ -100,7 +100,7 @@ class CallAdvisor:
             return self._running.setdefault(asyncio.get_running_loop(), {})
 
     async def _check(self, url: str, timeout_seconds: float) -> Decision:
-        """Ask the agent and keep the decision; never raises an error."""
+        """Check the agent and keep the decision; never raises an error."""
         result, age_seconds, max_age_seconds = ResultClass.INTERNAL, None, None
         try:
             checked = await fetch_health(url, timeout_seconds=timeout_seconds)

@@ -35,7 +35,7 @@ class ParsedAgentUrl:
 
     url: URL
     prefix: str
-    """Path under which the agent's well-known paths stand: empty, or `/a/b`. Percent-encoded."""
+    """Path prefix of the agent's well-known paths: empty, or `/a/b`. Percent-encoded."""
     is_card: bool
     is_health: bool
 
@@ -49,7 +49,7 @@ class ParsedAgentUrl:
         return tuple(self.each_card_url())
 
     def each_card_url(self) -> Iterator[URL]:
-        """Yield the same one after the other: most are asked for no more than the first."""
+        """Yield the same URLs one after the other: usually only the first one is requested."""
         if self.is_card:
             yield self.url
         for prefix in dict.fromkeys((self.prefix, "")):
@@ -61,7 +61,7 @@ class ParsedAgentUrl:
 
 @dataclass(frozen=True, slots=True)
 class CandidateUrl:
-    """One address where the health document may be."""
+    """One URL where the health document may be."""
 
     url: URL
     is_guess: bool = False
@@ -83,7 +83,7 @@ class Announced:
     passed_over: str | None = None
     """Another place that the card names, on its own origin too."""
     is_private: bool = False
-    """True if it comes from a key of no specification, which seldom leads to a health document."""
+    """True if it comes from an unspecified key, which seldom leads to a health document."""
 
 
 NO_ANNOUNCEMENT: Final = Announced(None, None)
@@ -109,10 +109,10 @@ def parse_agent_url(url: str) -> ParsedAgentUrl:
 
 
 def parse_entered_url(url: str) -> ParsedAgentUrl:
-    """Same for a URL whose host no prober checks: it must be a possible one.
+    """Parse a URL whose host no prober vets; the host must be valid.
 
     Its network does not matter. Systems also read `127.1`, `0x7f000001` and `2130706433` as an IPv4 address,
-    each in its own way: only one spelling is accepted.
+    each differently: only one notation is accepted.
     """
     given = parse_agent_url(url)
     judged, host = vet_url(str(given.url.origin())), given.url.raw_host or ""
@@ -154,7 +154,7 @@ def _refused(url: str, shown: str) -> InvalidValue:
 
 
 def _in_ascii(url: str, shown: str) -> str:
-    """Return a URL whose host is spelled in ASCII; InvalidValue if it is no name."""
+    """Return a URL with its host in ASCII; InvalidValue if the host is invalid."""
     # Most hosts are, and a check need not pay for it.
     from lifesign.domain.net.international_host import with_ascii_host  # noqa: PLC0415
 
@@ -165,7 +165,7 @@ def _in_ascii(url: str, shown: str) -> str:
 
 
 def _is_absolute(url: str) -> bool:
-    """Return whether it has a valid host and port, and no credentials; ValueError if that is unclear."""
+    """Return whether a URL has a valid host and port, and no credentials; ValueError if that is unclear."""
     parts = urlsplit(url)
     has_place = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     return has_place and "@" not in parts.netloc
@@ -177,18 +177,18 @@ def place_under(origin: URL, prefix: str, path: str) -> URL:
 
 
 def server_health_url(endpoint: URL) -> URL:
-    """Return where the health document of an MCP server is: below the parent of the endpoint's path."""
+    """Return the URL of an MCP server's health document: below the parent of the endpoint's path."""
     parent = endpoint.raw_path.rstrip("/").rpartition("/")[0]
     return place_under(endpoint, parent, DEFAULT_HEALTH_PATH)
 
 
 def root_health_url(endpoint: URL) -> URL:
-    """Return where the health document of an origin is, which may be that of another agent there."""
+    """Return the URL of the health document at the root of an origin, which may be another agent's."""
     return place_under(endpoint, "", DEFAULT_HEALTH_PATH)
 
 
 def is_named_by(card: AgentCard, given: ParsedAgentUrl) -> bool:
-    """Return whether the card names the given address, or one below it, as its agent's.
+    """Return whether the card names the given URL, or one below it, as its agent's.
 
     Scheme and port do not matter: behind a proxy cards often have those of the internal address.
     """
@@ -209,7 +209,7 @@ def _is_at_or_below(text: str, given: ParsedAgentUrl) -> bool:
 
 
 def announced_health(card: AgentCard, card_url: URL, status_links: tuple[str, ...]) -> Announced:
-    """Return the announced place: of the card's extension, then the Link header, then a private member.
+    """Return the announced URL: of the card's extension, then of the Link header, then of a private member.
 
     A Link header that differs from the extension takes precedence: it comes from the server of the document,
     which knows the prefix of the agent.
@@ -242,9 +242,9 @@ def _is_followed(card_url: URL, url: URL) -> bool:
 def health_places(
     given: ParsedAgentUrl, card_url: URL | None, announced: Announced = NO_ANNOUNCEMENT
 ) -> tuple[CandidateUrl, ...]:
-    """Return where the health document may be, in the order of asking, at most five.
+    """Return the URLs where the health document may be, in the order of the requests, at most five.
 
-    `card_url` is where a card was read, None if none was; `announced` is what it announces.
+    `card_url` is the URL at which a card was read, None if none was; `announced` is the URL in it.
     """
     places = [CandidateUrl(given.url)] if given.is_health else []
     origin, prefix = given.url, given.prefix

@@ -7,7 +7,7 @@ from lifesign.client.health import HealthCheck
 
 
 def check_report(checked: HealthCheck) -> dict[str, Any]:
-    """Return what was found out, in the form that `lifesign check --help` describes."""
+    """Return the result of a check in the form that `lifesign check --help` describes."""
     card, document = checked.card, checked.document
     return {
         "url": checked.url,

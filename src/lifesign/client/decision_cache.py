@@ -8,7 +8,7 @@ from typing import Final
 from lifesign.domain.observation.decision import Decision
 
 MAX_DECISIONS: Final = 1000
-"""Maximum of agents whose decision is kept; the least recently used one makes room."""
+"""Maximum number of agents whose decision is kept; the least recently used one is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class DecisionCache:
         return replace(cached.decision, retry_after_seconds=max(wait_seconds - passed_seconds, 0))
 
     def put(self, url: str, decision: Decision, now_s: float, lifetime_seconds: float) -> None:
-        """Keep a decision; one that has no lifetime is not kept."""
+        """Keep a decision; a decision without a lifetime is not kept."""
         with self._lock:
             self._cached.pop(url, None)
             if lifetime_seconds <= 0:

@@ -68,7 +68,7 @@ class HealthCheck:
     """Findings about one agent."""
 
     url: str
-    """As given."""
+    """The URL as the caller gave it."""
     card_url: str
     """URL of the card; without one, the last requested URL."""
     card: AgentCard | None
@@ -147,7 +147,7 @@ async def fetch_document(
     place = given.url if has_path else place_under(given.url, "", DEFAULT_HEALTH_PATH)
     deadline_s = asyncio.get_running_loop().time() + timeout_seconds
     async with GuardedSessions(trusted=given.url) as sessions:
-        # Its redirects stay on the named host, so that no other host is checked.
+        # Redirects stay on the named host, so no other host has to be vetted.
         ask = Ask(max_bytes=MAX_DOCUMENT_BYTES, deadline_s=deadline_s)
         answer = await bounded_get(sessions, place, ask)
     findings = [] if answer.url.scheme == "https" else [_NOT_HTTPS]
@@ -213,7 +213,7 @@ class _HealthAnswer:
     document: HealthDocument | None = None
     findings: tuple[Finding, ...] = ()
     is_at_root: bool = False
-    """Whether a document stands at the origin's root, where it counts for another agent."""
+    """Whether there is a document at the origin's root, where it counts for another agent."""
 
 
 async def _check(get: Get, visit: _HealthCheck) -> HealthCheck:
@@ -227,7 +227,7 @@ async def _check(get: Get, visit: _HealthCheck) -> HealthCheck:
         announced = announced_health(card.card, card_url, card.answer.status_links)
     given = visit.given
     if card.card is not None and is_named_by(card.card, given):
-        # The card is this agent's own, wherever it stands: nothing is a guess any more.
+        # The card is this agent's own, whatever its URL: no URL is a guess any more.
         given = replace(given, prefix="")
     places = health_places(given, card_url, announced)
     health = await _find_health(get, visit, places)
@@ -276,10 +276,10 @@ async def _find_health(get: Get, visit: _HealthCheck, places: Iterable[Candidate
 
 
 async def _find_server_health(get: Get, visit: _HealthCheck) -> _HealthAnswer | None:
-    """Return the document of an MCP server whose endpoint is the given address; None if there is none.
+    """Return the document of an MCP server whose endpoint is the given URL; None if there is none.
 
-    A document in the usual place of servers may be that of another agent there. It counts if it names the
-    address, or if the address is that of an MCP server.
+    A document at the usual URL of servers may be that of another agent there. It counts if it names the given
+    URL, or if that URL is the endpoint of an MCP server.
     """
     place = CandidateUrl(server_health_url(visit.given.url))
     ask = Ask(max_bytes=MAX_DOCUMENT_BYTES, deadline_s=visit.deadline_s)
@@ -291,13 +291,13 @@ async def _find_server_health(get: Get, visit: _HealthCheck) -> _HealthAnswer | 
 
 
 def _with_document_at_root(own: _HealthAnswer) -> _HealthAnswer:
-    """Return what the agent's own place answered, and that there is a document of another."""
+    """Return the answer of the agent's own URL, with the finding that another agent has a document."""
     reason = f"{own.answer.reason}; {ANOTHERS_DOCUMENT}"
     return replace(own, answer=replace(own.answer, reason=reason), is_at_root=True)
 
 
 def _takes_token(visit: _HealthCheck, place: CandidateUrl) -> bool:
-    """Return whether a token for the given address may be sent there."""
+    """Return whether a token for the given URL may be sent there."""
     return is_same_origin(place.url, visit.given.url) and not place.is_root
 
 
@@ -350,7 +350,7 @@ def _findings(
 
 
 def _named_elsewhere(visit: _HealthCheck, card: _CardAnswer, health: _HealthAnswer) -> str | None:
-    """Return the host whose URL the document has for its agent's name, if nothing was read there.
+    """Return the host in the document's agent id, if nothing was read from that host.
 
     Scheme and port do not count, nor a name that is no URL.
     """

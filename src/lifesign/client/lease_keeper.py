@@ -49,7 +49,7 @@ class LossKind(StrEnum):
     REFUSED = "refused"
     """The registry refuses to renew it: it expired or was ended, or another holder has the resource."""
     UNAUTHORIZED = "unauthorized"
-    """The registry does not take the holder's key any more."""
+    """The registry no longer accepts the holder's key."""
     EXPIRED = "expired"
     """The lease could not be renewed in time; its state in the registry is unknown."""
     STOPPED = "stopped"
@@ -58,7 +58,7 @@ class LossKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Why a lease is not held any more; as text, for people."""
+    """Reason for the loss of a lease; as text, for people."""
 
     kind: LossKind
     why: str
@@ -76,9 +76,9 @@ class LeaseKeeper:
         …                                       # while keeper.is_held()
         keeper.stop_keeping()
 
-    It renews at 60 % of the window, with a small random offset. A missing answer is no loss: it tries again
-    until the deadline, and a renewal that was executed without an answer is repeated. A refusal is an
-    immediate loss.
+    It renews at 60 % of the window, with a small random offset. A missing answer is no loss: the keeper tries
+    again until the deadline, and repeats a renewal that may have been executed. A refusal is an immediate
+    loss.
 
     `deadline_s` is that of the grant, `window_s` the duration of the lease after each renewal. Work that
     takes `grace_s` to end is notified of a loss so long before the deadline, or a fifth of the window before
@@ -123,7 +123,7 @@ class LeaseKeeper:
         renewed: Callable[[float], None] | None = None,
         chance: Callable[[], float] = random.random,
     ) -> Self:
-        """Return what keeps a task that was granted just now."""
+        """Return the keeper for a task that was just granted."""
         lease = granted.lease
         return cls(
             leases,
@@ -147,11 +147,11 @@ class LeaseKeeper:
 
     @property
     def loss(self) -> Loss | None:
-        """Why it is lost; None while it is not known to be."""
+        """Reason for the loss; None until the lease is known to be lost."""
         return self._loss
 
     def is_held(self) -> bool:
-        """Return whether it is held now, by its own deadline."""
+        """Return whether the lease is held now, by its own deadline."""
         return self._loss is None and _now_s() < self._deadline_s
 
     async def wait_until_held(self) -> bool:
@@ -176,7 +176,7 @@ class LeaseKeeper:
         self._lose(LossKind.STOPPED, "it was let go")
 
     def renew_now(self) -> None:
-        """Renew it at once, not when it is due: its registry may have ended it. Needs `run` beside it."""
+        """Renew the lease now, before it is due: its registry may have ended it. Needs `run` in parallel."""
         self._is_doubted.set()
 
     async def run(self) -> None:
@@ -237,7 +237,7 @@ class LeaseKeeper:
             await self._wait_until(min(due_s, give_up_s))
 
     async def _try(self, give_up_s: float) -> RegistryError | None:
-        """Ask once; return what stood in the way."""
+        """Send one request; return the obstacle, if any."""
         try:
             async with asyncio.timeout_at(try_ends_s(_now_s(), give_up_s)):
                 renewed = await self._leases.renew(
@@ -277,7 +277,7 @@ class LeaseKeeper:
 
 
 def _refused(error: RegistryError) -> str:
-    """Say why a lease is not renewed, to those who did not ask for it themselves."""
+    """Return why a lease is not renewed, as a text for people."""
     if error.code == "stale_token":
         return "another holder has acquired it meanwhile"
     return _ENDED.get(str(error.details.get("end_reason")), str(error))

@@ -90,7 +90,7 @@ class RegistryClient:
 
     @cached_property
     def monitor(self) -> "RegistryMonitor":
-        """Whether the registry trusts its own eyes."""
+        """Whether the registry makes verdicts by silence."""
         from lifesign.client.registry_monitor import RegistryMonitor  # noqa: PLC0415
 
         return RegistryMonitor(self._connection)

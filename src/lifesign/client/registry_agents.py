@@ -89,7 +89,7 @@ class _Maintenance(Body):
 
 
 class MaintenanceChange(BaseModel):
-    """Agents whose maintenance began or ended together; at the end, agents without one are not listed."""
+    """Agents whose maintenance began or ended together; at its end, agents that had none are not listed."""
 
     role_id: str
     agents: list[str]
@@ -182,12 +182,12 @@ class RegistryAgents:
         return await self._connection.ask_for(HeartbeatReply, question)
 
     async def get(self, agent_id: str) -> AgentRecord:
-        """Return all that is known of an agent; its `etag` is what `if_match` takes."""
+        """Return the complete record of an agent; pass its `etag` as `if_match`."""
         question = Question(method="GET", path=path_of("agents", agent_id), may_repeat=True)
         return await self._connection.ask_for(AgentRecord, question)
 
     async def history(self, agent_id: str) -> AgentHistory:
-        """Return how an agent answered, and what it said of itself, over the last day and month."""
+        """Return an agent's results and reports over the last day and month."""
         question = Question(method="GET", path=path_of("agents", agent_id, "history"), may_repeat=True)
         return await self._connection.ask_for(AgentHistory, question)
 
@@ -204,7 +204,7 @@ class RegistryAgents:
         return await self._connection.ask_for(AgentList, question)
 
     async def each(self, *, page: int = 100, **wanted: Unpack[AgentQuery]) -> AsyncIterator[AgentSummary]:
-        """Yield the agents of all pages, `page` at a time: the next one is asked for when it is needed."""
+        """Yield the agents of all pages, `page` at a time; each page is requested when it is needed."""
         cursor: str | None = None
         for _ in range(MAX_PAGES):
             found = await self.list(limit=page, cursor=cursor, **wanted)
@@ -218,7 +218,7 @@ class RegistryAgents:
         raise InvalidAnswer("the list of agents does not end")
 
     async def update(self, agent_id: str, *, if_match: str, **members: Unpack[AgentMembers]) -> AgentRecord:
-        """Change what is named; Stale unless `if_match` is the record's `etag` now."""
+        """Change the named members; Stale unless `if_match` is the current `etag` of the record."""
         question = Question(
             method="PATCH",
             path=path_of("agents", agent_id),
@@ -230,7 +230,7 @@ class RegistryAgents:
     async def drain(
         self, agent_id: str, *, drain_timeout_seconds: float | None = None, if_match: str = ANY_VERSION
     ) -> AgentRecord:
-        """Let an agent finish what it has and get nothing new; it is deregistered once it holds nothing."""
+        """Let an agent finish its work and get no more; it is deregistered once it holds no lease."""
         members: dict[str, object] = {"status": "draining"}
         if drain_timeout_seconds is not None:
             members["drain_timeout_seconds"] = drain_timeout_seconds
@@ -243,9 +243,9 @@ class RegistryAgents:
         return await self._connection.ask_for(AgentRecord, question)
 
     async def deregister(self, agent_id: str, *, if_match: str | None = None, ends_key: bool = False) -> None:
-        """Take an agent off the list at once; its leases end, its record stays for audit.
+        """Deregister an agent at once; its leases end, its record stays for audit.
 
-        `ends_key`: asked by the agent itself, its key is good for nothing any more.
+        `ends_key`: if the agent itself calls this, its key becomes invalid too.
         """
         question = Question(
             method="DELETE",
@@ -261,7 +261,7 @@ class RegistryAgents:
             if not (ends_key and error.may_be_repeat):
                 raise
         except Conflict as error:
-            # The earlier try, whose answer was lost, has done it.
+            # An earlier attempt, whose answer was lost, has done it.
             if not (error.may_be_repeat and error.details.get("status") == Status.DEREGISTERED):
                 raise
 
@@ -315,13 +315,16 @@ class RegistryAgents:
         seconds: float | None = None,
         until: datetime | None = None,
     ) -> AgentRecord:
-        """Let nothing take an agent down for so many seconds, or until a time; at most 30 days."""
+        """Let nothing make an agent unhealthy or dead for so many seconds, or until a time.
+
+        At most 30 days.
+        """
         body = _override_body(reason, seconds, until)
         question = Question(method="PUT", path=path_of("agents", agent_id, "maintenance"), body=body)
         return await self._connection.ask_for(AgentRecord, question)
 
     async def end_maintenance(self, agent_id: str) -> AgentRecord:
-        """Judge an agent by the usual rules again; also one that is gone, for its next life."""
+        """Apply the usual rules to an agent again, or to the next incarnation of one that has ended."""
         path = path_of("agents", agent_id, "maintenance")
         question = Question(method="DELETE", path=path, may_repeat=True)
         return await self._connection.ask_for(AgentRecord, question)
@@ -334,7 +337,7 @@ class RegistryAgents:
         seconds: float | None = None,
         until: datetime | None = None,
     ) -> MaintenanceChange:
-        """Let nothing take the living members of a pool down for a while; who joins later is not in it."""
+        """Begin the maintenance of the living members of a pool; agents that join later are not included."""
         body = _override_body(reason, seconds, until)
         question = Question(method="PUT", path=path_of("pools", role_id, "maintenance"), body=body)
         return await self._connection.ask_for(MaintenanceChange, question)
@@ -353,5 +356,5 @@ def _override_body(reason: str, seconds: float | None, until: datetime | None) -
 
 
 def _given(members: Mapping[str, object]) -> dict[str, object]:
-    """Return what was given: the registry chooses the rest."""
+    """Return the given arguments; the registry chooses the defaults."""
     return {name: value for name, value in members.items() if value is not None}

@@ -36,7 +36,7 @@ class RegistryCensus:
     ) -> CensusCounts:
         """Return how many targets there are by their last result, and how probes of a period ended.
 
-        `run`: of no period, but of one run, by its id. `name`: only the runs of one probe definition.
+        `run`: the id of a run; only this run is counted. `name`: only runs of this probe definition.
         """
         query = query_of(
             since=None if since is None else since.isoformat(),
@@ -65,10 +65,10 @@ class RegistryCensus:
         raise InvalidAnswer("the list of hosts does not end")
 
     async def begin_run(self, run_id: str, name: str, deadlines: Deadlines | None = None) -> CensusRun:
-        """Note that a pass over all targets begins, or that we take part in it; again, nothing happens.
+        """Report that a pass over all targets begins, or that we take part in it; may be repeated.
 
-        If one of this name is under way, that one is returned, by its own id. `deadlines` are those of our
-        requests; a registry that knows of none is not told.
+        If a pass of this name is running, it is returned, with its own id. `deadlines` are those of our
+        requests; a registry without support for them gets none.
         """
         try:
             return await self._put_run(run_id, made(RunRequest, name=name, deadlines=deadlines))
@@ -80,9 +80,9 @@ class RegistryCensus:
     async def note_not_read(
         self, run_id: str, name: str, not_read: Sequence[str], deadlines: Deadlines | None = None
     ) -> None:
-        """Note that directories could not be read for a pass that we take part in.
+        """Report directories that could not be read for a pass in which we take part.
 
-        They are named with those of others. A registry that keeps no such names is not told.
+        They are listed with those of other participants. A registry without support for this gets none.
         """
         body = made(RunRequest, name=name, deadlines=deadlines, not_read=tuple(not_read[:MAX_NOT_READ]))
         with suppress(Unprocessable):

@@ -82,9 +82,9 @@ class Question:
     """JSON; see `body_of`. A function is called for each try."""
     headers: Mapping[str, str] = field(default_factory=dict)
     may_repeat: bool = False
-    """Whether doing it twice is as good as doing it once."""
+    """Whether the request may be executed twice without harm."""
     waits_s: float = 0.0
-    """Additional time, since the registry was asked to wait."""
+    """Additional time, because the registry is asked to wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,22 +94,25 @@ class RegistryReply:
     status: int
     content_type: str
     body: bytes = field(repr=False)
-    """May hold a key."""
+    """May contain a key."""
     sent_at_s: float
     """When the try that was answered began, on the event loop's clock."""
 
 
 def path_of(*segments: str) -> str:
-    """Return `/api/v1` and the segments below it, percent-encoded; InvalidValue if one leads elsewhere."""
+    """Return `/api/v1` and the segments below it, percent-encoded.
+
+    InvalidValue if a segment leaves the path.
+    """
     for segment in segments:
         if segment in {"", ".", ".."}:
-            # Whatever is on the way may take them for directories.
+            # Proxies may interpret them as directories.
             raise InvalidValue("id", segment, "a value that is valid in a path")
     return "/".join(("/api/v1", *(quote(segment, safe=":~") for segment in segments)))
 
 
 def query_of(**members: object) -> dict[str, str]:
-    """Return what is not None and not empty, as a query's members; several values with commas between."""
+    """Return the members of a query that are neither None nor empty; several values are joined by commas."""
     return {
         name: ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
         for name, value in members.items()
@@ -118,7 +121,7 @@ def query_of(**members: object) -> dict[str, str]:
 
 
 def made(model: type[M], **members: object) -> M:
-    """Make a body of what the caller gave; InvalidValue names the first member that is wrong."""
+    """Create a body from the caller's arguments; InvalidValue names the first invalid member."""
     try:
         return model.model_validate(members)
     except ValidationError as error:
@@ -126,14 +129,14 @@ def made(model: type[M], **members: object) -> M:
 
 
 def body_of(model: type[BaseModel], **members: object) -> bytes:
-    """Return what the caller gave, checked, as a body: nothing that was not given, no defaults of ours."""
+    """Return the caller's arguments, validated, as a body without defaults."""
     return made(model, **members).model_dump_json(exclude_unset=True).encode()
 
 
 def texts(name: str, given: object) -> list[str]:
     """Return texts that the caller gave as a list; InvalidValue, naming `name`, for a single text too.
 
-    A text is a sequence of texts to Python: taken for one it would fall into its letters.
+    A text is a sequence of texts in Python: without this check it would be split into letters.
     """
     if isinstance(given, Collection) and not isinstance(given, str | bytes | bytearray | Mapping):
         many = list(given)
@@ -145,12 +148,12 @@ def texts(name: str, given: object) -> list[str]:
 
 
 def members_of(given: object) -> object:
-    """Return a mapping that the caller gave as JSON knows it, and anything else for `made` to refuse."""
+    """Return a mapping of the caller as JSON, and anything else unchanged, for `made` to refuse."""
     return dict(given) if isinstance(given, Mapping) else given
 
 
 def incarnation_header(incarnation: int | None) -> dict[str, str]:
-    """Return the header that says in which life an agent speaks, if it says so."""
+    """Return the header with the agent's incarnation, if it is given."""
     return {} if incarnation is None else {"X-Agent-Incarnation": str(incarnation)}
 
 
@@ -214,13 +217,13 @@ class RegistryConnection:
         raise AssertionError("the last try returns or raises")  # pragma: no cover
 
     def wait_s(self, error: RegistryError, tries: int) -> float:
-        """Return how long to wait after so many tries in vain: as told, and a little longer by chance."""
+        """Return how long to wait after so many failed attempts: the requested wait, plus a random time."""
         own_s = min(MAX_WAIT_S, FIRST_WAIT_S * 2.0 ** min(tries - 1, 30))
-        # Many clients that were turned away together must not come back together.
+        # Clients that were refused together must not return together.
         return (error.retry_after_s or 0.0) + own_s * (0.5 + 0.5 * self._chance())
 
     async def stream(self, question: Question) -> AsyncGenerator[bytes, None]:
-        """Yield the pieces of an answer that is `text/event-stream` until it ends or falls silent.
+        """Yield the pieces of a `text/event-stream` answer until it ends or times out.
 
         Close it (`contextlib.aclosing`): the connection is of no other use.
         """
@@ -293,7 +296,7 @@ class RegistryConnection:
 
 
 def read_answer(model: type[M], reply: RegistryReply) -> M:
-    """Return an answer's body as the model; InvalidAnswer says where it is not one."""
+    """Return an answer's body as the model; InvalidAnswer has the place of the fault."""
     nobody = f"HTTP {reply.status}: this is not a lifesign registry"
     if reply.content_type != "application/json":
         what = f"expected application/json; got {reply.content_type[:80]!a}"
@@ -310,7 +313,7 @@ def read_answer(model: type[M], reply: RegistryReply) -> M:
 
 
 def _may_have_been_done(error: RegistryError) -> bool:
-    """Return whether the request may have been executed all the same."""
+    """Return whether the request may have been executed nevertheless."""
     return (
         error.was_sent if isinstance(error, Unreachable) else isinstance(error, Unavailable | InvalidAnswer)
     )
@@ -364,7 +367,7 @@ def _checked_url(text: str, *, allow_plain_http: bool) -> URL:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine itself, so that no network is involved."""
+    """Return whether a host is this machine itself, without a network."""
     if host == "localhost":
         return True
     try:

@@ -58,7 +58,7 @@ class RegistryDirectories:
         return record
 
     async def put_page(self, directory: str, import_id: str, page: int, body: ImportPage) -> ImportRecord:
-        """Hand over one page of what a directory lists; the first one is 1. Sent again, it counts once."""
+        """Send one page of a directory's entries, from 1 on. A repeated page counts once."""
         return await self._import(
             Question(
                 method="PUT",
@@ -69,7 +69,7 @@ class RegistryDirectories:
         )
 
     async def apply(self, directory: str, import_id: str, *, pages: int) -> ImportRecord:
-        """Do one part of what is left to do for an import; ask again while it is under way."""
+        """Apply the next part of an import; call it again while the import is running."""
         return await self._import(
             Question(
                 method="POST",
@@ -80,7 +80,7 @@ class RegistryDirectories:
         )
 
     async def confirm(self, directory: str) -> ImportRecord:
-        """Let go what left a directory that has shrunk; Conflict if nothing of it is held."""
+        """Retire the missing targets of a directory that has shrunk; Conflict if none is suspended."""
         return await self._import(Question(method="POST", path=path_of("directories", directory, "confirm")))
 
     async def _import(self, question: Question) -> ImportRecord:

@@ -39,9 +39,9 @@ class RegistryError(LifesignError):
         self.body = body
         """The whole answer, if it was a JSON object."""
         self.retry_after_s = retry_after_s
-        """When to ask again, in seconds from the answer, if it said so."""
+        """Wait before the next request, in seconds from the answer, if the answer requested it."""
         self.may_be_repeat = False
-        """Whether an earlier try of the same call may have been carried out already."""
+        """Whether an earlier attempt of the same call may have been executed already."""
 
 
 class RegistryRefusal(RegistryError):
@@ -61,7 +61,7 @@ class NotFound(RegistryRefusal):
 
 
 class Conflict(RegistryRefusal):
-    """409: the current state forbids it: registered already, lease held, draining, or no such transition."""
+    """409: the current state forbids it: registered already, lease held, draining, or no transition."""
 
     @property
     def existing_lease(self) -> Mapping[str, Any] | None:
@@ -113,7 +113,7 @@ class Unreachable(RegistryFailure):
     def __init__(self, message: str, *, was_sent: bool) -> None:
         super().__init__(message)
         self.was_sent = was_sent
-        """Whether the request may have been carried out. False: there was not even a connection."""
+        """Whether the request may have been executed. False: there was not even a connection."""
 
 
 class InvalidAnswer(RegistryFailure):

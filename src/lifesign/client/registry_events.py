@@ -33,16 +33,16 @@ class EventSelection(TypedDict, total=False):
     """Filter of events; an absent member matches any."""
 
     types: Sequence[str]
-    """Such as `agent.lifecycle`."""
+    """Type of the event, such as `agent.lifecycle`."""
     agent_id: str
     """Agent of the events; an agent's own key sees only its own events."""
     intent_id: str
 
 
 class LoggedEvent(BaseModel):
-    """One fact in its place in the log, as it came: also of a type that only a newer registry knows.
+    """One fact with its position in the log, unchanged, also if only a newer registry knows its type.
 
-    `lifesign.domain.events.chain.read_event` takes `members()` and refuses what we would not have written.
+    `lifesign.domain.events.chain.read_event` reads `members()` and refuses events in any other form.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -59,7 +59,7 @@ class LoggedEvent(BaseModel):
     hash: str
 
     def members(self) -> dict[str, Any]:
-        """Return it as JSON values, as it came."""
+        """Return the event as JSON values, unchanged."""
         return self.model_dump(mode="json", exclude_unset=True)
 
 
@@ -113,8 +113,8 @@ class RegistryEvents:
     ) -> AsyncGenerator[LoggedEvent, None]:
         """Yield events as they happen: those after `after`, or those from now on if it is None.
 
-        A broken stream is continued at its position (Last-Event-ID), on any server: nothing is missing and
-        nothing comes twice. Raise permanent errors such as NotAuthorized at once; raise the last Unreachable,
+        A broken stream is continued at its position (Last-Event-ID), on any server: no event is missing or
+        repeated. Raise permanent errors such as NotAuthorized at once; raise the last Unreachable,
         Unavailable or RateLimited if there is no answer within the client's timeout at the start, or for
         `patience_seconds` later (math.inf: forever). Close it when leaving early (`contextlib.aclosing`).
         """

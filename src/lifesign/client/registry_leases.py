@@ -42,8 +42,9 @@ class HeldLease(LeaseRecord):
     """A lease of one's own."""
 
     deadline_s: float = -math.inf
-    """When to have stopped, on the event loop's clock: counted from when it was asked for, so that the
-    registry never thinks it over before its holder does."""
+    """Deadline of the holder's work, on the event loop's clock. It counts from the time of the request, so
+    that the lease never expires in the registry before it does for its holder.
+    """
 
 
 class RegistryLeases:
@@ -86,7 +87,7 @@ class RegistryLeases:
         return _held_lease(await self._connection.ask(question), ttl_seconds)
 
     async def release(self, lease_id: str, *, incarnation: int | None = None) -> None:
-        """Give a resource back; releasing again what was released is no error."""
+        """Release a resource; a repeated release is no error."""
         await self._connection.ask(
             Question(
                 method="DELETE",
@@ -122,7 +123,7 @@ class RegistryLeases:
 
 
 class RegistryStates:
-    """`client.states`: what a lease on an intent's scope protects."""
+    """`client.states`: intent states that a lease protects."""
 
     def __init__(self, connection: RegistryConnection) -> None:
         self._connection = connection
@@ -155,7 +156,7 @@ class RegistryStates:
 
 
 def _state_path(intent_id: str, scope: str) -> str:
-    # A scope may hold slashes, an intent's id none.
+    # A scope may contain slashes, an intent's id may not.
     return path_of("intents", intent_id, "state", *scope.split("/"))
 
 

@@ -12,12 +12,12 @@ class RegistryMonitor:
         self._connection = connection
 
     async def get(self) -> MonitorRecord:
-        """Return whether silence is believed, and of which agents nothing is known."""
+        """Return whether verdicts are suspended, and the agents without current evidence."""
         question = Question(method="GET", path=path_of("monitor"), may_repeat=True)
         return await self._connection.ask_for(MonitorRecord, question)
 
     async def release(self, track: Track | None = None) -> MonitorRecord:
-        """End the suspension of a track, or of both: silence is believed again. Else nothing happens."""
+        """End the suspension of a track, or of both; nothing happens without one."""
         query = query_of(track=track)
         question = Question(method="POST", path=path_of("monitor", "release"), query=query)
         return await self._connection.ask_for(MonitorRecord, question)

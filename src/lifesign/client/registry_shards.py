@@ -42,21 +42,22 @@ class HeldShards:
 
     grant: ShardGrant
     deadline_s: float
-    """When to have stopped, on the event loop's clock: counted from when it was asked for, so that the
-    registry never thinks it over before its holder does."""
+    """Deadline of the holder's work, on the event loop's clock. It counts from the time of the request, so
+    that the lease never expires in the registry before it does for its holder.
+    """
     registry_now_s: float | None
     """The registry's time of its answer, in seconds since the epoch; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardContents:
-    """All that a shard holds, or all that changed in it."""
+    """All targets of a shard, or all changes in it."""
 
     targets: Sequence[ProbeTarget] = field(default_factory=list)
     gone: Sequence[str] = field(default_factory=list)
-    """Ids that are none of its targets any more."""
+    """Ids that are no longer targets of the shard."""
     version: int = 0
-    """Ask for what comes after this one the next time."""
+    """Pass this version the next time to get later changes only."""
 
 
 class RegistryShards:
@@ -125,14 +126,14 @@ class RegistryShards:
     async def show(
         self, *, changed_after: int | None = None, unprobed_since: datetime | None = None
     ) -> ShardsShown:
-        """Return who probes; which shards changed after a version; how many were not probed since a time."""
+        """Return the probers, the shards that changed after a version, and the targets not probed since."""
         since = None if unprobed_since is None else unprobed_since.isoformat()
         query = query_of(changed_after=changed_after, unprobed_since=since)
         question = Question(method="GET", path=path_of("shards"), query=query, may_repeat=True)
         return await self._connection.ask_for(ShardsShown, question)
 
     async def targets(self, shard: int, *, after_version: int | None = None) -> ShardContents:
-        """Return what a shard holds, or what changed there after a version, all pages together."""
+        """Return the targets of a shard, or the changes after a version, of all pages together."""
         pages: list[ShardTargets] = []
         cursor: str | None = None
         for _ in range(MAX_PAGES):
@@ -160,7 +161,7 @@ class RegistryShards:
         memories: Sequence[ProbeMemory | None] | None = None,
         interfaces: Sequence[dict[str, Any] | None] | None = None,
     ) -> ObservationAnswer:
-        """Report what was seen, and what the next probe of each has to remember, in the same order.
+        """Report observations, and the memory of each target for its next probe, in the same order.
 
         `tokens` has the fencing token of each shard that the results are of. `ages_s` and `numbers` belong to
         the observations, `interval_s` is that of the crawl: see `ObservationBatch`. A function that returns

@@ -69,11 +69,11 @@ class HeldRun:
     run_id: str
     fencing_token: int
     incarnation: int | None = None
-    """The agent's life; the registry refuses what comes from another one."""
+    """The agent's incarnation; the registry refuses requests of another one."""
 
     @classmethod
     def of(cls, grant: TaskGrant, incarnation: int | None = None) -> Self:
-        """Return what to show for a task that was granted."""
+        """Return the run of a granted task."""
         return cls(
             task_id=grant.task.task_id,
             run_id=grant.run_id,
@@ -136,11 +136,11 @@ class RegistryTasks:
         ttl_seconds: float | None = None,
         incarnation: int | None = None,
     ) -> GrantedTask | None:
-        """Return a task to work at; None if there was none within `wait_seconds`, at most 30.
+        """Return a task to work on; None if there was none within `wait_seconds`, at most 30.
 
-        `task_id`: that one or none; NotFound, Conflict if it is finished, Unprocessable if it is for others.
-        Not tried again once it may have been carried out: a task that is held without being known of goes
-        back into the queue by itself.
+        `task_id`: only this task; NotFound, Conflict if it is finished, Unprocessable if it is for others. A
+        claim that may have been executed is not repeated: a task that is held without being known returns to
+        the queue by itself.
         """
         given = {
             "task_id": task_id,
@@ -192,7 +192,7 @@ class RegistryTasks:
         return await self._connection.ask_for(TaskList, question)
 
     async def get(self, task_id: str) -> TaskRecord:
-        """Return all that is known of a task; NotFound."""
+        """Return the complete record of a task; NotFound."""
         question = Question(method="GET", path=path_of("tasks", task_id), may_repeat=True)
         return await self._connection.ask_for(TaskRecord, question)
 
@@ -222,7 +222,7 @@ class RegistryTasks:
         fix: Mapping[str, Any] | None = None,
         parent: HeldRun | None = None,
     ) -> ReviewAnswer:
-        """Say `accept` or `reject`; an agent shows by `parent` that it holds the task's parent."""
+        """Decide `accept` or `reject`; an agent proves by `parent` that it holds the task's parent."""
         shown = {} if parent is None else {"run_id": parent.run_id, "fencing_token": parent.fencing_token}
         body = _written(TaskReview, verdict=verdict, **_given(comment=comment, fix=fix), **shown)
         return await self._steer(ReviewAnswer, task_id, "review", body)
@@ -235,12 +235,12 @@ class RegistryTasks:
         comment: str | None = None,
         output: Mapping[str, Any] | None = None,
     ) -> TaskRecord:
-        """Say how a task goes on that was handed to people: `requeue` or `done`."""
+        """Decide how a task that was handed to people continues: `requeue` or `done`."""
         body = _written(HandoffResolution, resolution=resolution, **_given(comment=comment, output=output))
         return await self._steer(TaskRecord, task_id, "resolve", body)
 
     async def top_up(self, task_id: str, *, tokens: int = 0, usd: float = 0) -> TaskRecord:
-        """Add to what a task may spend; not tried again once it may have been carried out."""
+        """Add to the budget of a task; not repeated once it may have been executed."""
         body = _written(BudgetTopUp, add=made(Spend, tokens=tokens, usd=float(usd)))
         return await self._steer(TaskRecord, task_id, "budget", body)
 
@@ -249,7 +249,10 @@ class RegistryTasks:
     async def report_progress(
         self, run: HeldRun, report: ProgressReport | Mapping[str, Any], *, idempotency_key: str
     ) -> TaskWritten:
-        """Write a progress report; Stale if the task is not the caller's any more, here and below."""
+        """Write a progress report; Stale if the task is no longer the caller's.
+
+        The same holds for the next methods.
+        """
         body = _of_run(ProgressWrite, run, idempotency_key=idempotency_key, report=report)
         return await self._write(TaskWritten, run, body, "progress")
 
@@ -284,7 +287,10 @@ class RegistryTasks:
     async def delegate_subtask(
         self, run: HeldRun, task: TaskRequest | Mapping[str, Any], *, idempotency_key: str
     ) -> TaskWritten:
-        """Put a child into the queue; the task stays held. Its id is the answer's `child_id`."""
+        """Create a child task in the queue; the caller keeps its task.
+
+        The answer has the child's id as `child_id`.
+        """
         body = _of_run(DelegationWrite, run, idempotency_key=idempotency_key, task=task)
         return await self._write(TaskWritten, run, body, "delegate")
 
@@ -311,18 +317,21 @@ class RegistryTasks:
         return await self._write(TaskWritten, run, body, "release")
 
     async def reserve_call(self, run: HeldRun, call_id: str, tool: str, most: Spend) -> CallRecord:
-        """Reserve what a call may cost at most; RegistryRefusal with `budget_exceeded` if it is not left."""
+        """Reserve the maximum cost of a call.
+
+        RegistryRefusal with `budget_exceeded` if the budget is too small.
+        """
         body = _of_run(CallReservation, run, call_id=call_id, tool=tool, most=most)
         return await self._write(CallRecord, run, body, "calls")
 
     async def settle_call(self, run: HeldRun, call_id: str, cost: Spend) -> CallRecord:
-        """Say what a call did cost."""
+        """Report the cost of a call."""
         return await self._write(
             CallRecord, run, _of_run(CallSettlement, run, cost=cost), "calls", call_id, "settle"
         )
 
     async def release_call(self, run: HeldRun, call_id: str) -> CallRecord:
-        """Free what was reserved for a call that failed."""
+        """Free the reservation of a call that failed."""
         return await self._write(CallRecord, run, _of_run(RunWrite, run), "calls", call_id, "release")
 
     async def _write(self, answer: type[A], run: HeldRun, body: bytes, *function: str) -> A:

@@ -15,7 +15,7 @@ from lifesign.errors import InvalidValue
 
 MAX_SECRET_BYTES: Final = 8192
 NOT_THE_OWNERS: Final = 0o077
-"""The bits of a file's mode that let its group and all others in."""
+"""Mode bits of a file that allow access for its group and for others."""
 
 Complain = Callable[[str], None]
 
@@ -23,8 +23,8 @@ Complain = Callable[[str], None]
 def read_secret(file: Path, setting: str, what: str, complain: Complain) -> str:
     """Return the content of a file, without surrounding space; InvalidValue if it cannot be read.
 
-    A file that others may read is used all the same, with a warning that names its content `what`: "key" or
-    "token". Characters outside of ASCII become U+FFFD, which no header and no check accepts.
+    A file that others may read is still used, with a warning that names its content `what`: "key" or "token".
+    Characters outside of ASCII become U+FFFD, which no header and no check accepts.
     """
     secret = find_secret(file, setting, what, complain)
     if secret is None:

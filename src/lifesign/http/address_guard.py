@@ -23,7 +23,7 @@ from lifesign.http.redirects import MAX_SHOWN_CHARS
 
 
 class PrivateAddressRefused(aiohttp.ClientError):
-    """A URL or a name leads to an address that is not contacted; nothing was sent."""
+    """A URL or a name leads to an address that may not be contacted; nothing was sent."""
 
     result = ResultClass.BLOCKED_ADDRESS
 
@@ -45,7 +45,7 @@ class AddressGuard:
         self._is_public_allowed = is_public_allowed
 
     def vet_url(self, url: URL) -> TargetUrl | AddressRefused:
-        """Return whom a URL leads to, or why that is not contacted."""
+        """Return the destination of a URL, or why it may not be contacted."""
         target = _read_alike(url, vet_url(str(url), self._allowed))
         if isinstance(target, AddressRefused) or target.address is None:
             return target

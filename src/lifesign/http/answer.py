@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from multidict import CIMultiDictProxy
 
 MAX_DATES: Final = 64
-"""Times of answers that are remembered as they were read."""
+"""Number of cached results of date parsing."""
 
 
 @fast_dataclass(kw_only=True)

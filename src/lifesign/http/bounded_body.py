@@ -18,7 +18,7 @@ _GZIP_HEAD_BYTES: Final = 512
 
 
 class Received(WithHeader, Protocol):
-    """An answer whose body may be on its way."""
+    """An answer whose body may still be arriving."""
 
     @property
     def content(self) -> aiohttp.StreamReader: ...  # noqa: D102
@@ -63,9 +63,9 @@ async def _read_whole(response: Received, max_bytes: int, counter: ByteCounter) 
 
 
 async def read_beginning(response: Received, max_bytes: int, counter: ByteCounter) -> tuple[bytes, bool]:
-    """Return a body up to `max_bytes`, and whether that is a part: it has more, or broke off.
+    """Return a body up to `max_bytes`, and whether it is incomplete: it is longer, or broke off.
 
-    One of FAILURES if nothing of it came.
+    One of FAILURES if no byte of it arrived.
     """
     body, is_part = await _read_beginning(response, max_bytes, counter)
     if not _is_x_gzip(response):
@@ -77,7 +77,7 @@ async def read_beginning(response: Received, max_bytes: int, counter: ByteCounte
 async def read_until(
     response: Received, max_bytes: int, counter: ByteCounter, is_enough: Callable[[bytes], bool]
 ) -> tuple[bytes | None, bool]:
-    """Return a body up to the piece at which `is_enough` says so, and whether that is a part.
+    """Return a body up to the piece for which `is_enough` returns True, and whether it is incomplete.
 
     None as soon as it turns out larger than `max_bytes`. One of FAILURES if it breaks off before.
     """
@@ -127,7 +127,7 @@ def _is_x_gzip(response: Received) -> bool:
 def _gunzip(packed: bytes, max_bytes: int) -> tuple[bytes, bool]:
     """Unpack gzip data up to `max_bytes`; return also whether there is more, or an end is missing.
 
-    aiohttp.ClientPayloadError for what is no gzip.
+    aiohttp.ClientPayloadError if the data is not gzip.
     """
     unpacker = zlib.decompressobj(_GZIP_WINDOW_BITS)
     try:

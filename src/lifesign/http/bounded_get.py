@@ -1,6 +1,6 @@
 """One GET with its redirects, one POST or one DELETE: bounded in bytes, hops and time, and safe for any peer.
 
-Whatever a peer can do wrong is a `ResultClass` with a reason, never an exception.
+Every fault of a peer is a `ResultClass` with a reason, never an exception.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Byte counter: the bound on what a peer may send besides the body that is read.
+"""Byte counter: the limit of the bytes that a peer may send besides the body that is read.
 
 A reader of a body sees no header fields, no 1xx answers, no chunk extensions, no zeros in front of a chunk
 size, no trailers, and no compressed data that unpacks to nothing. HTTP bounds none of them. So every byte of
@@ -10,7 +10,7 @@ from typing import Final
 MAX_HEADER_BYTES: Final = 65_536
 """Maximum size of one answer's header, including all 1xx answers before it."""
 READ_BYTES: Final = 65_536
-"""Bytes of a body that wait to be read before its peer has to wait; aiohttp holds twice as many."""
+"""Unread bytes of a body after which its peer has to wait; aiohttp keeps twice as many."""
 MAX_SPARE_BYTES: Final = 524_288
 """Maximum of a message besides its body.
 
@@ -32,12 +32,12 @@ class ByteCounter:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether more bytes arrived than may."""
+        """Whether more bytes arrived than allowed."""
         return self.received_bytes > self.limit_bytes
 
     @property
     def room_bytes(self) -> int:
-        """How many bytes may still arrive."""
+        """Number of bytes that may still arrive."""
         return self.limit_bytes - self.received_bytes
 
     def receive(self, size: int) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def counting_session(connector: "CountingConnector") -> aiohttp.ClientSession:
-    """Return a session without cookies, redirects of its own, and proxies or credentials of the environment.
+    """Return a session without cookies, automatic redirects, and proxies or credentials of the environment.
 
     Bodies stay compressed, unless a request says otherwise.
     """
@@ -46,7 +46,7 @@ class CountingConnector(aiohttp.TCPConnector):
         traces: "list[Trace]",
         timeout: "ClientTimeout",  # noqa: ASYNC109 - as aiohttp has it
     ) -> "Connection":
-        """Connect, and count the bytes that are received on the connection from now on."""
+        """Connect, and count all bytes received on the connection from now on."""
         connection = await super().connect(req, traces, timeout)
         _count(connection)
         return connection
@@ -61,7 +61,7 @@ class Response(Protocol):
 
 
 def counter_of(response: Response) -> ByteCounter:
-    """Return what counts the bytes of an answer.
+    """Return the counter of an answer's bytes.
 
     An answer of a session that is not ours is counted from now on.
     """
@@ -70,7 +70,7 @@ def counter_of(response: Response) -> ByteCounter:
 
 
 class _CountingProtocol(asyncio.Protocol):
-    """Stands between a transport and aiohttp's protocol, and hands on what is within the limit."""
+    """Protocol between a transport and aiohttp's protocol; it passes on data within the limit."""
 
     def __init__(self, inner: asyncio.Protocol, transport: asyncio.Transport) -> None:
         self.counter: ByteCounter | None = None
@@ -100,7 +100,7 @@ class _CountingProtocol(asyncio.Protocol):
         self._inner.resume_writing()
 
     def end(self, counter: ByteCounter) -> None:
-        """Expect nothing any more, unless another answer has begun meanwhile."""
+        """Expect no more bytes, unless another answer has begun meanwhile."""
         if self.counter is counter:
             self.counter = None
 
@@ -110,7 +110,7 @@ class _CountingProtocol(asyncio.Protocol):
 
 
 def _count(connection: "Connection", *, is_ours: bool = True) -> ByteCounter:
-    """Count what a connection receives for one answer."""
+    """Count the bytes that a connection receives for one answer."""
     transport = connection.transport
     if transport is None:
         return ByteCounter()

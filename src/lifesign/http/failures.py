@@ -20,9 +20,9 @@ MAX_HEADERS: Final = 128
 X_GZIP: Final = "x-gzip"
 """The alias of gzip (RFC 9110 8.4.1.3), which aiohttp leaves packed."""
 UNPACKED: Final = frozenset({"gzip", X_GZIP, "deflate", "br", "zstd"})
-"""Encodings that are removed, or that aiohttp reports as unsupported without a library."""
+"""Encodings that are decoded, or that aiohttp reports as unsupported without a library."""
 
-# Exceptions of a GET that the peer or the network cause. ValueError: host names that no resolver accepts
+# Exceptions of a GET that the peer or the network causes. ValueError: host names that no resolver accepts
 # (UnicodeError), and headers that are not text.
 FAILURES: Final = (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError, ValueError)
 _WANTS_CERTIFICATE: Final = frozenset({"TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_BAD_CERTIFICATE"})
@@ -32,7 +32,7 @@ _REFUSES_CERTIFICATE: Final = _WANTS_CERTIFICATE | {
     "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE", "TLSV1_ALERT_ACCESS_DENIED", "TLSV1_ALERT_UNKNOWN_CA",
 }  # fmt: skip
 """TLS alerts to a client whose certificate is not accepted. Others may have any cause."""
-# aiohttp has no class of its own for these.
+# aiohttp has no separate class for these.
 _NO_STATUS_LINE = "Bad status line"
 _NO_LIBRARY = re.compile(r"^Can not decode content-encoding: \w+ \((\w+)\)")
 _REQUESTED_CODINGS = "only gzip and deflate were accepted"
@@ -52,18 +52,18 @@ class TooManyBytes(aiohttp.ClientError):
 
 
 def too_large(max_bytes: int) -> tuple[ResultClass, str]:
-    """Name what is wrong with a body that has more bytes."""
+    """Return the failure for a body with more bytes than allowed."""
     return ResultClass.TOO_LARGE, f"the body has more than {max_bytes} bytes"
 
 
 def undecodable(coding: str) -> str:
-    """Say that a body is packed in another way than was asked for."""
+    """Return the failure for a body with another encoding than was requested."""
     given = _in_ascii(coding)
     return f"the body cannot be decompressed: its Content-Encoding is {given!r}, and {_REQUESTED_CODINGS}"
 
 
 def classify_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
-    """Name what went wrong before there was an answer, or within it."""
+    """Return the failure that occurred before an answer, or within it."""
     place = f"{url.raw_host}:{url.port}"
     cause = error.__cause__
     match error:
@@ -118,7 +118,7 @@ def certificate_alert(error: BaseException, *, has_sent_one: bool) -> str | None
 
 def error_text(error: BaseException) -> str:
     """Return an error in one short line of ASCII: it may quote the peer."""
-    # OpenSSL counts its errors in a way of its own.
+    # OpenSSL numbers its errors in its own way.
     if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
         text = os.strerror(error.errno)
     else:

@@ -1,8 +1,8 @@
 """aiohttp sessions for hosts that strangers chose: each address is vetted while connecting (SSRF guard).
 
-An agent chooses where its card and its redirects lead, and may choose a host that only this machine reaches.
-So hosts are contacted at public addresses and in allowed networks only. One host may be trusted: the one
-that the user typed may be anywhere.
+An agent chooses the URL of its card and the targets of its redirects, possibly hosts that only this machine
+can reach. So only public addresses and allowed networks are contacted. One host may be trusted: the host that
+the user typed may have any address.
 """
 
 import socket
@@ -56,7 +56,7 @@ class GuardedSessions:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the connections, but not those of a session that was given."""
+        """Close the connections, but not those of a session that the caller passed in."""
         if self._own is not None:
             await self._own.close()
         if self._resolver is not None:

@@ -1,4 +1,4 @@
-"""Redirects: where one leads, and whether it is followed."""
+"""Redirects: their destinations, and whether they are followed."""
 
 from typing import Final
 
@@ -29,7 +29,7 @@ def parsed(text: str) -> URL:
 
 
 def joined(base: URL, place: str) -> URL | None:
-    """Return what `place` means on a page at `base`; None if that is no http(s) URL."""
+    """Return the URL of `place` relative to `base`; None if that is no http(s) URL."""
     if len(place) > MAX_URL_CHARS:
         return None
     try:
@@ -41,7 +41,7 @@ def joined(base: URL, place: str) -> URL | None:
 
 
 def next_hop(url: URL, location: str, *, followed: int, has_token: bool, may_leave_origin: bool) -> URL | str:
-    """Return where a redirect from `url` leads if it is followed, else the reason.
+    """Return the destination of a redirect from `url` if it is followed, else the reason.
 
     `followed` is the number of redirects before this one.
     """
@@ -73,7 +73,7 @@ def refusal(url: URL, target: URL | None, *, has_token: bool, may_leave_origin: 
 
 
 def _is_upgrade(url: URL, target: URL) -> bool:
-    """Return whether it only changes from http to https, both on their default ports."""
+    """Return whether a redirect only changes from http to https, both on their default ports."""
     return (
         (url.scheme, target.scheme) == ("http", "https")
         and url.raw_host == target.raw_host

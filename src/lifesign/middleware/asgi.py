@@ -180,7 +180,7 @@ class AgentHealthMiddleware:
             exchange.end()
 
     def _count_overdue(self, now_ns: int) -> None:
-        """Count the requests that hang: they may never end, and their callers may be gone unseen."""
+        """Count requests that hang: they may never end, and their callers may have left unnoticed."""
         for exchange in list(self._in_flight):
             exchange.end_if_overdue(now_ns)
 
@@ -203,7 +203,7 @@ class AgentHealthMiddleware:
 
 
 def _metrics_page(recorder: AgentHealth, settings: MiddlewareSettings) -> "MetricsPage":
-    # Imported late: prometheus-client is installed only by those who use it.
+    # Imported late: only users of the metrics install prometheus-client.
     from lifesign.middleware.metrics import MetricsPage  # noqa: PLC0415
 
     token = settings.detail_token

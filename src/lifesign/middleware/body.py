@@ -1,4 +1,4 @@
-"""Answer bodies: the content that an answer claims, and the bytes of it that are kept until they are read."""
+"""Answer bodies: their claimed content, and the bytes that are kept until they are read."""
 
 import os
 import threading
@@ -42,7 +42,7 @@ _READABLE_ENCODINGS = frozenset({b"", b"identity"})
 
 
 def content_of(start: Message) -> str:
-    """Return what an answer claims to be: JSON, EVENTS or OTHER."""
+    """Return the claimed content type of an answer: JSON, EVENTS or OTHER."""
     content_type = header(start, b"content-type")
     return _CONTENT_OF_TYPE.get(content_type) or _parsed_content_of(content_type)
 
@@ -76,16 +76,16 @@ NO_INTERACTION: Classified = (Outcome.EXCLUDED, None)
 
 
 def classified(answer: JsonAnswer) -> Classified:
-    """Return how an answer that was read is counted."""
+    """Return the outcome of an answer that was read."""
     if answer.outcome is Outcome.EXCLUDED:
         return NO_INTERACTION
     return answer.outcome, Inspection.TOOL_RESULT if answer.is_tool else INSPECTED
 
 
 def read_json(body: bytes, max_bytes: int) -> JsonAnswer | Inspection:
-    """Return what a whole JSON body states, or why it was not read.
+    """Return the statement of a complete JSON body, or why it was not read.
 
-    Raises NotJson for what does not parse, also an empty body.
+    Raises NotJson for an invalid body, also an empty one.
     """
     if len(body) > max_bytes:
         return Inspection.OVERSIZED
@@ -103,7 +103,7 @@ class KeptBytes:
         self.reset()
 
     def reset(self) -> None:
-        """Start again, as in a new process after a fork: a thread that is gone may hold the lock."""
+        """Start again, as in a new process after a fork: a thread that no longer exists may hold the lock."""
         self.held = 0
         self._lock = threading.Lock()
 
@@ -116,19 +116,19 @@ class KeptBytes:
             return True
 
     def give_back(self, count: int) -> None:
-        """Subtract what was added."""
+        """Subtract an amount that was added."""
         with self._lock:
             self.held = max(0, self.held - count)
 
 
 KEPT = KeptBytes()
-"""Those of this process."""
+"""The counter of this process."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=KEPT.reset)
 
 
 class JsonBody:
-    """A JSON body in several messages. It is kept whole, or not at all."""
+    """A JSON body in several messages. Either all of it is kept, or nothing."""
 
     __slots__ = ("_bytes", "_max_bytes", "missed")
 
@@ -136,7 +136,7 @@ class JsonBody:
         self._max_bytes = max_bytes
         self._bytes = bytearray()
         self.missed: Inspection | None = None
-        """Reason why it is not kept."""
+        """Reason why the body is not kept."""
 
     def append(self, piece: bytes) -> None:
         """Keep a piece. Beyond a limit, drop them all."""
@@ -150,17 +150,17 @@ class JsonBody:
             self._bytes += piece
 
     def is_empty(self) -> bool:
-        """Return whether it has no bytes."""
+        """Return whether the body has no bytes."""
         return self.missed is None and not self._bytes
 
     def read(self, last: bytes) -> JsonAnswer | Inspection:
-        """Judge what was kept together with the last piece. Raises NotJson."""
+        """Return the outcome of the kept body with its last piece. Raises NotJson."""
         if self.missed is not None:
             return self.missed
         return read_json(bytes(self._bytes) + last, self._max_bytes)
 
     def close(self) -> None:
-        """Keep nothing any more."""
+        """Release the kept bytes."""
         KEPT.give_back(len(self._bytes))
         self._bytes = bytearray()
 
@@ -170,7 +170,7 @@ class JsonBody:
 
 
 class EventsBody:
-    """An event stream, which is read as it passes: at most one event of it is kept."""
+    """An event stream that is read while it passes: at most one event of it is kept."""
 
     __slots__ = ("_held", "_reader")
 
@@ -196,13 +196,13 @@ class EventsBody:
         self._held += more
 
     def end(self, last: bytes) -> StreamEnd:
-        """Return what the stream said, up to the last piece, and keep nothing any more."""
+        """Return the outcome of the stream up to the last piece, and release the kept bytes."""
         self.append(last)
         self.close()
         return self._reader.end()
 
     def close(self) -> None:
-        """Keep nothing any more."""
+        """Release the kept bytes."""
         KEPT.give_back(self._held)
         self._held = 0
 
@@ -210,7 +210,7 @@ class EventsBody:
 class StreamedBody:
     """Collected parts of a body in several messages, and whether its declared length was reached.
 
-    `append` takes a piece. It is an attribute because every piece goes through it.
+    `append` is an attribute because every piece is passed to it.
     """
 
     __slots__ = ("_declared_bytes", "_keep", "_seen_bytes", "append", "kept")
@@ -232,7 +232,7 @@ class StreamedBody:
         return self._seen_bytes + len(last or b"") == self._declared_bytes
 
     def close(self) -> None:
-        """Keep nothing any more."""
+        """Release the kept bytes."""
         if self.kept is not None:
             self.kept.close()
 
@@ -242,7 +242,7 @@ class StreamedBody:
 
 
 class RequestBody:
-    """The beginning and the end of a request body, so that a call is known without keeping what it sends.
+    """The beginning and the end of a request body, enough to recognise a call.
 
     A body of up to MAX_CALL_BYTES is kept whole.
     """
@@ -262,7 +262,7 @@ class RequestBody:
         self._end = (self._end + bytes(piece[-half:]))[-half:]
 
     def call(self) -> object:
-        """Return what the caller asked for, parsed; None if that is not known."""
+        """Return the caller's parsed call; None if it is unknown."""
         if self._length <= MAX_CALL_BYTES:
             return parse_or_none(self._beginning)
         return call_of_excerpt(self._beginning, self._end)

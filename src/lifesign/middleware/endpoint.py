@@ -42,11 +42,11 @@ class _Representation:
         ]
 
     def headers(self, seconds: int) -> Headers:
-        """Return the headers of an answer that stays good for so many seconds."""
+        """Return the headers of an answer that is valid for so many seconds."""
         if seconds != self._seconds:
             self._seconds = seconds
             self._headers[5:] = [(b"cache-control", self._caching % seconds)]
-        # A list of its own for each answer: a middleware around us may change it.
+        # A separate list for each answer: an outer middleware may change it.
         return [*self._headers]
 
 
@@ -114,7 +114,7 @@ def _represent(published: bytes, caching: bytes, *, is_full: bool, is_health_jso
 
 
 def _negotiating(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return the request's headers that matter; several lines mean the same as one (RFC 9110 5.3)."""
+    """Return the relevant request headers; several lines are joined into one (RFC 9110 5.3)."""
     asked: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in _NEGOTIATING:

@@ -109,7 +109,7 @@ class Observer(Protocol):
 
 
 class RequestExchange:
-    """One request and its answer. The app gets `receive` and `send` in place of the server's.
+    """One request and its answer. The app gets `receive` and `send` in place of the server's functions.
 
     `begin` takes the arguments, as calling a class with arguments takes 50 ns longer. Functions in attributes
     are called through local names, as CPython looks for a method of that name first.
@@ -166,7 +166,7 @@ class RequestExchange:
         self._began_ns = now_ns()
 
     async def receive(self) -> Message:
-        """Pass on what the caller sends; keep a short call, note when the caller leaves."""
+        """Pass on messages of the caller; keep a short call, and note when the caller leaves."""
         receive = self._receive
         message = await (receive() if self._upload_ns is None else self._receive_upload())
         kind = message["type"]
@@ -199,18 +199,22 @@ class RequestExchange:
             if self._start is None:
                 until_ns = now_ns()
                 began_ns = self._began_ns + until_ns - asked_ns
-                # Two tasks that receive at once exclude the same time; no exchange begins in the future.
+                # Two tasks that receive at the same time exclude the same period; no exchange begins in the
+                # future.
                 self._began_ns = began_ns if began_ns < until_ns else until_ns  # noqa: FURB136 - a call per request
             self._upload_ns = None if is_complete else 0
         return message
 
     def send(self, message: Message) -> Awaitable[None]:  # noqa: C901, PLR0912 - calls would cost more than the work
-        """Pass on what the app answers. Not a coroutine itself: it costs a third of one per chunk."""
+        """Pass on messages of the app.
+
+        This is no coroutine: a coroutine takes a third longer for each chunk.
+        """
         send = self._send
         keep = self._keep
         if keep is not None:
             try:
-                # Every chunk comes by here, and `get` takes twice as long.
+                # Every chunk is handled here, and `get` takes twice as long.
                 piece = message["body"] if message["more_body"] else None
             except KeyError:
                 piece = None
@@ -219,7 +223,7 @@ class RequestExchange:
                 if shape is None:
                     keep(piece)
                     return send(message)
-                # `has_shape`, written out: a call takes as long as half of it.
+                # `has_shape`, written out: a call takes half as long as the check itself.
                 head, prefix, tail, suffix, inside = shape
                 try:
                     if (
@@ -263,7 +267,7 @@ class RequestExchange:
             except Exception:  # noqa: BLE001 - measuring must never fail what it measures
                 self._observer.complain("a request could not be counted")
             finally:
-                # The app may go on for long.
+                # The app may continue for a long time.
                 self._last = self._request = self._shape = None
                 if self._body is not None:
                     self._body.close()
@@ -286,7 +290,7 @@ class RequestExchange:
         self._request.append(body)
 
     def _note_chunk(self, message: Message) -> None:
-        """Note the first bytes of a body in several messages, and what is needed of the others."""
+        """Note the first bytes of a body in several messages, and the needed facts about the others."""
         start, observer = self._start, self._observer
         if start is None or self.is_counted:
             return
@@ -385,7 +389,7 @@ class RequestExchange:
             self.end()
 
     def _read_short_json(self, body: bytes) -> JsonAnswer | Inspection | None:
-        """Read an answer in one message and keep what it states; None if it is not short JSON."""
+        """Read an answer in one message and keep its statement; None if it is not short JSON."""
         if self._content is not JSON or type(body) is not bytes:
             return None
         if len(body) > self._observer.max_inspected_bytes:
@@ -443,7 +447,7 @@ class RequestExchange:
     def _classify_break(
         self, error: BaseException | None, waited_ns: int
     ) -> tuple[Outcome, Inspection | None]:
-        """Judge what did not end well: the caller left, the app raised or did not finish."""
+        """Return the outcome without a regular end: the caller left, the app raised or did not finish."""
         outcome = Outcome.UNFINISHED if error is None else outcome_of_exception(error)
         if not self._left_ns and outcome is not Outcome.ABANDONED:
             return outcome, None
@@ -503,7 +507,7 @@ class RequestExchange:
         return self._classify_events(end)
 
     def _expects_events(self) -> bool:
-        """Return whether an event stream without an event is no answer to this request."""
+        """Return whether an event stream without an event is an invalid answer to this request."""
         return self._scope["path"].endswith(STREAMING_PATH) or expects_rpc_answer(self._call())
 
     def _classify_events(self, end: StreamEnd) -> Classified:
@@ -538,21 +542,24 @@ class RequestExchange:
             return _MALFORMED_ANSWER
 
     def _is_mcp(self) -> bool:
-        """Return whether the request is one of MCP. Not asked for what is surely A2A: it takes 0.5 µs."""
+        """Return whether the request belongs to MCP.
+
+        Not called for a certain A2A request: it takes 0.5 µs.
+        """
         return is_mcp(self._scope.get("headers") or ())
 
     def _operation(self) -> str:
         return operation_of(self._scope.get("headers") or (), self._call())
 
     def _is_no_interaction(self) -> bool:
-        """Return whether the request is one of MCP that is no interaction, however it ends."""
+        """Return whether the request belongs to MCP and is no interaction, however it ends."""
         return self._is_mcp() and not is_interaction(self._scope["method"], self._operation())
 
     def _as_mcp(self, read: JsonAnswer, status: int = 200) -> JsonAnswer:
         return judge_as_mcp(read, self._operation(), status)
 
     def _classify_mcp_refusal(self, status: int) -> Outcome:
-        """Judge an MCP answer of 4xx or 5xx: the JSON-RPC code decides where its status says less."""
+        """Return the outcome of an MCP answer with 4xx or 5xx, by its JSON-RPC code if needed."""
         last = bytes(self._last or b"")
         kept = None if self._body is None else self._body.kept
         if status in JUDGED_BY_CODE and (last or isinstance(kept, JsonBody)):
@@ -574,7 +581,7 @@ class RequestExchange:
         return is_poll(self._scope["method"], self._scope["path"], self._call())
 
     def _call(self) -> object:
-        """Return what the caller asked for, parsed; None if that is not known."""
+        """Return the caller's parsed call; None if it is unknown."""
         request = self._request
         if isinstance(request, RequestBody):
             return request.call()

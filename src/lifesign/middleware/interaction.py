@@ -23,9 +23,9 @@ class _Recorder(Protocol):
 
 
 class Interaction:
-    """One interaction of an agent without ASGI; made by `AgentHealth.interaction`.
+    """One interaction of an agent without ASGI; created by `AgentHealth.interaction`.
 
-    As a decorator, it makes each call of the function an interaction of its own.
+    As a decorator, it counts each call of the function as an interaction.
     """
 
     def __init__(self, health: _Recorder) -> None:

@@ -1,7 +1,7 @@
 """Prometheus metrics of an agent.
 
-They are those of the health document: ratios and percentiles over its window, of all workers that share a
-state directory. docs/monitoring.md lists all metrics. Needs prometheus-client, which nothing else here does.
+They have the values of the health document: ratios and percentiles over its window, of all workers that share
+a state directory. docs/monitoring.md lists all metrics. Only this module needs prometheus-client.
 """
 
 import hmac
@@ -31,8 +31,8 @@ KEPT_NS = 1_000_000_000
 class HealthCollector(Collector):
     """Collector for a registry of prometheus-client: `REGISTRY.register(HealthCollector())`.
 
-    Without an argument it covers all agents of this process at the time of a scrape. Each is one document,
-    which takes 2 ms at most.
+    Without an argument it covers all agents of this process at the time of a scrape. Each document takes at
+    most 2 ms.
     """
 
     def __init__(self, *recorders: AgentHealth) -> None:
@@ -49,7 +49,7 @@ class HealthCollector(Collector):
 
 
 class MetricsPage:
-    """Answers at the middleware's `metrics_path`; with a token, to those alone who show it."""
+    """Serves the middleware's `metrics_path`; if a token is set, only to clients that send it."""
 
     def __init__(self, recorder: AgentHealth, token: str | None) -> None:
         self._collector = HealthCollector(recorder)
@@ -86,7 +86,7 @@ class MetricsPage:
 
 
 def families(documents: Iterable[HealthDocument]) -> Iterator[Metric]:
-    """Return the families of some agents' documents; what a document does not have is left out."""
+    """Return the metric families of some agents' documents, without absent values."""
     status = _gauge("status", "Status that the agent reports: 1 for the current one.", "status")
     healthy_at = _gauge("last_healthy_timestamp_seconds", "Time at which the agent was last healthy.")
     uptime = _gauge("uptime_seconds", "Time since which the oldest worker runs.")
@@ -146,7 +146,7 @@ def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
 
 
 def _summary(name: str, text: str) -> Metric:
-    """Return a summary of quantiles alone: sum and count would grow forever, and a window does not."""
+    """Return a summary with quantiles only: sum and count would grow forever, but a window does not."""
     return Metric(PREFIX + name, text, "summary")
 
 

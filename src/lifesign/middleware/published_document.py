@@ -1,4 +1,4 @@
-"""Published document: what one worker of an agent publishes for all of them.
+"""Published document: the document that one worker of an agent publishes for all of them.
 
 This module needs no file locks: an agent without a state directory runs on systems that have none.
 """

@@ -35,7 +35,7 @@ _INSPECTIONS = _STREAMS + 1
 _INSPECTED = _INSPECTIONS + Inspection.INSPECTED
 _TOOL_RESULTS = _INSPECTIONS + Inspection.TOOL_RESULT
 _MOST_PENDING = 256
-"""Maximum of quick answers that are added to the window together: that takes 30 µs."""
+"""Maximum number of quick answers that are added to the window at once: that takes 30 µs."""
 _RETRY_NS = 50_000_000
 _COMPLAINT_INTERVAL_NS = 60_000_000_000
 _MAX_SHOWN_CHARS = 40
@@ -106,11 +106,13 @@ class AgentHealth:
             self.count_inspected_answer = self._count_inspected_locked  # type: ignore[method-assign]
             self.count_tool_result = self._count_tool_result_locked  # type: ignore[method-assign]
         self.count_overdue: Callable[[int], None] | None = None
-        """Called with the monotonic time before a document is made, to count what may never end."""
+        """Called with the monotonic time before a document is made, to count requests that may never end."""
         self.is_inspecting = True
         """Whether bodies are inspected; the document says so."""
         self.is_on_grid = False
-        """Whether what is published depends on the wall clock alone as long as the status stays the same.
+        """Whether the published document depends only on the wall clock as long as the status stays the same.
+        Then it is computed for the last multiple of `refresh_seconds` since 1970, and changes at the next
+        one.
 
         Then it is of the last multiple of `refresh_seconds` since 1970, and changes at the next.
         """
@@ -147,11 +149,11 @@ class AgentHealth:
             self.complain("an interaction could not be counted")
 
     def interaction(self) -> Interaction:
-        """Return a context manager, or a decorator, that times its body and counts how it ended.
+        """Return a context manager, or a decorator, that measures its body and counts the outcome.
 
-        An exception counts as `raised`, a TimeoutError as `timed_out`, a cancellation as `abandoned`,
-        and goes on. Within, set `outcome` to say otherwise, and call `first_byte()` when a streamed
-        answer begins.
+        An exception counts as `raised`, a TimeoutError as `timed_out`, a cancellation as `abandoned`, and is
+        raised unchanged. In the body, set `outcome` for another outcome, and call `first_byte()` when a
+        streamed answer begins.
         """
         return Interaction(self)
 
@@ -163,7 +165,7 @@ class AgentHealth:
             return self._report(self._opened(now_ns), now_ns, self.clock.wall_ns())
 
     def published(self, now_ns: int) -> PublishedDocument:
-        """Return what is published: at most `refresh_seconds` old, and the same in all workers.
+        """Return the published document: at most `refresh_seconds` old, and the same in all workers.
 
         `now_ns` is the time of this recorder's monotonic clock. If the document cannot be made, it
         says `unknown`.
@@ -182,7 +184,7 @@ class AgentHealth:
             return held or self._refresh(now_ns)
 
     def seconds_to_refresh(self, now_ns: int) -> int:
-        """Return how many whole seconds what is published stays so, at least 0."""
+        """Return for how many whole seconds the published document remains valid, at least 0."""
         left_ns = (
             self._held_until_ns - self.clock.wall_ns() if self.is_on_grid else self._refresh_due_ns - now_ns
         )
@@ -214,7 +216,7 @@ class AgentHealth:
     def count_quick_answer(self, latency_ns: int, now_ns: int) -> None:
         """Count one answer that took 0 to QUICK_NS and needs no inspection: `count` for that case alone.
 
-        It is added to the window with others, before the window is read or the slot ends.
+        It is added to the window together with others, before the window is read or the slot ends.
         """
         if now_ns >= self._due_ns:
             self._catch_up_locked(now_ns)
@@ -256,7 +258,7 @@ class AgentHealth:
             )
 
     def open(self) -> None:
-        """Open the windows now rather than with the first interaction: the disk may take its time."""
+        """Open the windows now instead of at the first interaction: the disk may be slow."""
         try:
             with self._lock:
                 self._catch_up(self.clock.monotonic_ns())
@@ -264,14 +266,14 @@ class AgentHealth:
             self.complain("the windows could not be opened")
 
     def close(self) -> None:
-        """Close shared files, whose content stays; counts in memory are lost."""
+        """Close shared files, which keep their content; counts in memory are lost."""
         with self._lock:
             if self._windows is not None:
                 self._windows.close()
             self._begin()
 
     def begin_in_child(self) -> None:
-        """Begin as a worker of its own after a fork; the lock may be held by a thread that is gone."""
+        """Start as a separate worker after a fork; a thread that no longer exists may hold the lock."""
         if self._windows is not None:
             self._windows.close()
         self._begin()
@@ -292,7 +294,7 @@ class AgentHealth:
         self._healthy_ms = 0
         self._refresh_due_ns = 0
         self._held_from_ns = self._held_until_ns = 0
-        """Coarse mode: validity of the held document by the wall clock."""
+        """Coarse mode: start of the cached document's validity by the wall clock."""
         self._is_provisional = False
         """Coarse mode: whether the held document was made at the grid point itself, to which more data may
         belong.
@@ -300,11 +302,11 @@ class AgentHealth:
         self._look_again_ns: int | None = None
         """Coarse mode: time of the next check for a document of another worker."""
         self._pending_ns: list[int] = []
-        """Latencies of quick answers that are not in the window yet."""
+        """Latencies of quick answers that are not yet in the window."""
         self._pending_inspected_ns: list[int] = []
-        """Those of answers that were inspected."""
+        """The same for inspected answers."""
         self._pending_tools_ns: list[int] = []
-        """Those of good results of MCP tools."""
+        """The same for good results of MCP tools."""
         self._due_ns = 0
         """When `count` must look up: the slot ends, or the document is due. 0 until it is open."""
 
@@ -345,7 +347,7 @@ class AgentHealth:
             self._count_pending()
 
     def _count_pending(self) -> None:
-        """Put into the window what is pending. The lock is held; other threads may add more meanwhile."""
+        """Add the pending answers to the window. The lock is held; other threads may add more meanwhile."""
         latencies = self._latencies
         for pending in (self._pending_ns, self._pending_inspected_ns, self._pending_tools_ns):
             pending_ns = pending[:]
@@ -377,7 +379,7 @@ class AgentHealth:
         return self._windows
 
     def _catch_up_locked(self, now_ns: int) -> None:
-        """Look up before one more is counted: the agent was what it was until now."""
+        """Note the agent's status before another interaction is counted: it was valid until now."""
         with self._lock:
             self._catch_up(now_ns)
 
@@ -416,7 +418,7 @@ class AgentHealth:
         return self._look_again_ns is not None and now_ns >= self._look_again_ns
 
     def _refresh(self, now_ns: int) -> PublishedDocument:
-        """Adopt what another worker has published, or make and publish the document."""
+        """Adopt the document of another worker, or make and publish one."""
         # First of all: an operator's function may record, or ask for the document, in its turn.
         is_nested, self._is_refreshing = self._is_refreshing, True
         self._refresh_due_ns = now_ns + self.settings.refresh_ns
@@ -475,10 +477,10 @@ class AgentHealth:
             return notice
 
     def _renewed_on_grid(self, windows: Windows, now_ns: int, wall_ns: int) -> PublishedDocument:
-        """Return what is good until the next grid point, as of the last one.
+        """Return a document that is valid until the next grid point, with the state of the last one.
 
-        Each worker comes by here before it counts anything after a grid point. So the one that publishes
-        knows of nothing that came later.
+        Each worker calls this before it counts anything after a grid point. So the worker that publishes
+        knows nothing later.
         """
         with windows.publishing() as is_ours:
             notice = windows.notice()
@@ -557,7 +559,7 @@ _recorders: "weakref.WeakSet[AgentHealth]" = weakref.WeakSet()
 
 
 def _reset_in_child() -> None:
-    """Leave the parent's window to the parent: what it counted is in its file, not in ours."""
+    """Leave the parent's window to the parent: its counts are in its file, not in ours."""
     for recorder in _recorders:
         recorder.begin_in_child()
 

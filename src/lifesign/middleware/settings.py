@@ -27,7 +27,7 @@ from lifesign.domain.health.outcome import CountingProfile
 from lifesign.errors import InvalidValue
 
 Moment = datetime | Callable[[], datetime | None] | None
-"""A time with its zone, or what returns one (None if unknown) whenever the document is made."""
+"""A time with its zone, or a function that returns one (None if unknown) whenever the document is made."""
 
 
 def _is_printable(text: str) -> str:
@@ -160,7 +160,7 @@ class MiddlewareSettings(_DescribedSettings):
 
 
 def moment_now(moment: Moment) -> datetime | None:
-    """Return the time that a setting stands for at this moment, in UTC; None if it is unknown.
+    """Return the present time of a setting, in UTC; None if it is unknown.
 
     Raises InvalidValue if a function returned a time without a zone.
     """

@@ -1,8 +1,8 @@
 """The file that the worker processes of one agent share: their time base and the published document.
 
-It is mapped by all: the time base that they have in common, and the last notice, which is the
-published document. A notice is written by the worker that holds the file's lock, into the older of two
-places, and carries a checksum: a reader never waits, and a writer may be killed at any point.
+All workers map the file. It contains their common time base and the last notice, which is the published
+document. The worker that holds the file's lock writes a notice into the older of two slots, with a checksum:
+a reader never waits, and a writer may be killed at any point.
 """
 
 import errno
@@ -40,17 +40,17 @@ class SharedState:
             raise OSError(errno.EACCES, "cannot be created as a private file", str(path))
         self.fd = fd
         self._unwritten: tuple[bytes, int] | None = None
-        """The boot and the offset that could not be written, because another worker held the lock."""
+        """Boot id and offset that could not be written, because another worker held the lock."""
         allocate(fd, _SIZE)
         with opened_again(path, fd) as mapped_fd:
             self._view = map_shared(mapped_fd, _SIZE, writable=True)
 
     def agree_on_offset(self, monotonic_ns: int, wall_ns: int) -> int:
-        """Return what to add to the monotonic clock for the time base that all workers share.
+        """Return the difference between the monotonic clock and the common time base of all workers.
 
-        It begins as the time since 1970, goes on evenly whatever is done to the wall clock, and
-        after a reboot goes on from the wall clock, never backwards. Nothing waits here: while another
-        worker holds the lock, this one takes what that one is about to write. Both read the same clocks.
+        The time base begins as the time since 1970, and advances evenly whatever happens to the wall clock.
+        After a reboot it continues from the wall clock, never backwards. Nothing waits here: while another
+        worker holds the lock, this one computes the same value. Both read the same clocks.
         """
         boot = _boot_id(monotonic_ns, wall_ns)
         if (offset := self._offset(boot)) is not None:

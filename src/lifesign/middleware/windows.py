@@ -45,10 +45,10 @@ class Windows(Protocol):
         """Return the start of the oldest living worker."""
 
     def notice(self) -> PublishedDocument | None:
-        """Return what was last published."""
+        """Return the last published document."""
 
     def publishing(self) -> AbstractContextManager[bool]:
-        """Hold the right to publish; gives True if it was free."""
+        """Acquire the right to publish; yields True if it was free."""
 
     def publish(self, notice: PublishedDocument) -> None:
         """Put up a notice, only while `publishing`."""
@@ -107,7 +107,7 @@ def open_windows(settings: RecorderSettings, clock: RecorderClock, now_ns: int) 
 
 
 def check_state_dir(state_dir: Path | None) -> None:
-    """Refuse at the start what can never work; a lack of room is for the log, when it matters."""
+    """Refuse settings that can never work at the start; lack of disk space is logged when it occurs."""
     if state_dir is None:
         return
     try:

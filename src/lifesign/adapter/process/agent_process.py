@@ -33,7 +33,7 @@ class Job:
 
     command: Sequence[str]
     environment: Mapping[str, str]
-    """All environment variables: none of the adapter's are inherited."""
+    """All environment variables of the process: it inherits none of the adapter's."""
     directory: Path
     """Working directory."""
     user: AgentUser | None = None
@@ -41,7 +41,7 @@ class Job:
     input_fd: int | None = None
     """Standard input; None for none."""
     timer: LeaseTimer | None = None
-    """All of it is killed when that is due; None for never."""
+    """The process and its descendants are killed when this is due; None for never."""
 
 
 class Output(Protocol):
@@ -90,7 +90,7 @@ class AgentProcess:
 
     @classmethod
     async def start(cls, job: Job, output: Output) -> Self:
-        """Start it in a session of its own; CommandFailed if there is no such program."""
+        """Start the process in a session of its own; CommandFailed if there is no such program."""
         # Identifies its processes if the watcher is killed.
         mark = job.environment.get(RUN_ID_VARIABLE) or f"server_{secrets.token_hex(8)}"
         status_fd, watchers_fd = os.pipe()
@@ -140,17 +140,17 @@ class AgentProcess:
 
     @property
     def fault(self) -> str:
-        """Why it is not watched any more, if that ended it; else empty."""
+        """Reason why the process is no longer watched, if that ended it; else empty."""
         return self._fault
 
     @property
     def uncertainty(self) -> str:
-        """Why it is not known, after its end, whether anything of it goes on; else nothing."""
+        """Reason why it is unknown whether descendants of the ended process still run; else empty."""
         return self._doubt
 
     @property
     def is_gone(self) -> bool:
-        """Whether nothing of it is left."""
+        """Whether no process of it is left."""
         return self._is_gone.is_set()
 
     async def wait(self) -> int:
@@ -162,7 +162,7 @@ class AgentProcess:
         await self._is_gone.wait()
 
     async def end(self, grace_s: float, hurry: asyncio.Event) -> bool:
-        """Ask all of it to end, and kill what is left after so long, or as soon as there is hurry.
+        """Ask all processes to end, and kill the rest after so long, or at once if there is hurry.
 
         Returns whether all has ended.
         """
@@ -194,7 +194,10 @@ class AgentProcess:
         self._send(f"{process_watcher.DEADLINE} {due_ns}")
 
     async def _watch(self) -> None:
-        """Take in how it goes, until nothing of it is left; the adapter kills what its watcher leaves."""
+        """Follow the process until nothing of it is left.
+
+        The adapter kills processes that its watcher leaves.
+        """
         listening = asyncio.create_task(self._listen())
         overdue = asyncio.create_task(self._is_overdue.wait())
         try:
@@ -210,7 +213,7 @@ class AgentProcess:
             self._conclude()
 
     async def _end_all(self, *, has_watcher_ended: bool) -> bool:
-        """Kill what is left, unless the watcher says that nothing is; return whether all has ended."""
+        """Kill the rest, unless the watcher reports that nothing is left; return whether all has ended."""
         if has_watcher_ended and await self._process.wait() == 0:
             return True
         self._note_killed()

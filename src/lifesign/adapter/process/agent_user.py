@@ -21,7 +21,7 @@ class AgentUser:
     uid: int
     gid: int
     groups: tuple[int, ...]
-    """All that it is in."""
+    """All groups of the user."""
     home: str
     login_shell: str
 
@@ -47,12 +47,12 @@ class AgentUser:
         )
 
     def environment(self) -> dict[str, str]:
-        """Return what says in an environment whose it is."""
+        """Return the environment variables that name the user."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name, "SHELL": self.login_shell}
 
     @contextmanager
     def rights(self) -> Iterator[None]:
-        """Have the kernel judge as of that user, in all of the process; PermissionError if that cannot be."""
+        """Use the user's rights in the whole process; PermissionError if that is impossible."""
         groups, gid, uid = os.getgroups(), os.getegid(), os.geteuid()
         try:
             os.setgroups(self.groups)

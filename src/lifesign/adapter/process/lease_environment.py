@@ -24,7 +24,7 @@ class ToolProxyAddress(Protocol):
 
     @property
     def run_token(self) -> str:
-        """Good for this run alone."""
+        """Valid for this run only."""
 
 
 def lease_record(grant: TaskGrant, workspace: Path) -> dict[str, object]:
@@ -48,9 +48,10 @@ def environment_of(
     tools: ToolProxyAddress | None,
     hidden: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return the whole environment of an agent's process.
+    """Return the complete environment of an agent's process.
 
-    Of ours (`inherited`), all but what is hidden and what is lifesign's own: no key goes with it.
+    It contains our variables (`inherited`) without hidden ones and without lifesign's own: no key is passed
+    on.
     """
     kept = {
         name: value

@@ -22,11 +22,11 @@ class LeaseTimer:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time."""
+        """Whether the deadline has come."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= self._due_ns
 
     def set(self, left_s: float) -> None:
-        """Set the deadline again, and tell all watchers."""
+        """Set the deadline again, and notify all watchers."""
         self._due_ns = _due_ns(left_s)
         for tell in self._watchers:
             tell(self._due_ns)

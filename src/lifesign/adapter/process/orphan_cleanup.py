@@ -1,7 +1,7 @@
 """End of the processes of a run whose adapter or watcher is gone.
 
 The environment at the start of a process identifies its run; the last argument does so for its watcher. If
-that was stopped, processes with another environment are still its descendants.
+the watcher was stopped, processes with another environment are still its descendants.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _WATCHER: Final = b"/adapter/process/process_watcher.py"
 
 
 def _is_of_run(pid: int, run_ids: Collection[str]) -> bool:
-    """Return whether a process was started for one of these runs, or watches one."""
+    """Return whether a process was started for one of these runs, or is the watcher of one."""
     arguments = _parts_of(f"/proc/{pid}/cmdline")
     *_, program, _, mark = (b"", b"", b"", *arguments)
     if program.endswith(_WATCHER):
@@ -31,30 +31,30 @@ def _is_of_run(pid: int, run_ids: Collection[str]) -> bool:
 
 
 def _parts_of(file: str) -> list[bytes]:
-    """Return the items of a kernel list; none if the process is gone or hidden."""
+    """Return the items of a kernel list; none if the process has ended or is hidden."""
     with suppress(*process_watcher.GONE), Path(file).open("rb") as opened:
         return opened.read(process_watcher.MAX_JOB_BYTES).removesuffix(b"\0").split(b"\0")
     return []
 
 
 class Ended(NamedTuple):
-    """How many processes were killed, and how many of them are there all the same."""
+    """Number of killed processes, and of those that still exist."""
 
     killed: int
     left: int
 
 
 async def end_left(run_ids: Collection[str], session: int | None = None) -> Ended:
-    """Kill what goes on of these runs or in this session, and all below it.
+    """Kill the remaining processes of these runs or of this session, with all descendants.
 
-    Until nothing of it is left, since who is killed may have forked just before; KILL_SECONDS at most.
-    OSError or RuntimeError if we may open nothing to look, or have no thread for it.
+    Repeated until none is left, since a killed process may have forked just before; KILL_SECONDS at most.
+    OSError or RuntimeError if no descriptor or no thread is available for the search.
     """
     if not run_ids and session is None:
         return Ended(0, 0)
     give_up_s = asyncio.get_running_loop().time() + KILL_SECONDS
     killed: set[int] = set()
-    # Killed once, and looked for last of all, however long a machine that stands still takes for it.
+    # Killed once, and searched for once more at the end, however long the machine stands still.
     while left := await asyncio.to_thread(_found, run_ids, session):
         if killed and asyncio.get_running_loop().time() >= give_up_s:
             break
@@ -77,7 +77,7 @@ def _found(run_ids: Collection[str], session: int | None) -> set[int]:
 
 
 def _own_process_ids() -> set[int]:
-    """Return this process and those above it: what a run has started may be an adapter."""
+    """Return this process and its ancestors: a process of a run may itself be an adapter."""
     living = process_watcher.processes()
     ours, pid = set[int](), os.getpid()
     while pid in living and pid not in ours:

@@ -22,7 +22,7 @@ Progress = Callable[[], AbstractContextManager[object]]
 
 
 class _TailFile:
-    """A file of which the end is kept: when it is half full, it becomes the older half."""
+    """A file that keeps the end of a stream: when it is half full, it becomes the older half."""
 
     def __init__(self, directory_fd: int, name: str) -> None:
         self._directory_fd = directory_fd
@@ -39,7 +39,7 @@ class _TailFile:
                     src_dir_fd=self._directory_fd,
                     dst_dir_fd=self._directory_fd,
                 )
-            # The former one stays open until then: the agent may have put anything in its place.
+            # The former file stays open until then: the agent may have replaced it.
             former, self._fd, self._bytes = self._fd, self._open(), 0
             os.close(former)
         _write_all(self._fd, piece)
@@ -86,9 +86,9 @@ class OutputCopy:
     def __init__(
         self, directory_fd: int, *, stdout_to: int = 1, stderr_to: int = 2, progress: Progress = nullcontext
     ) -> None:
-        """Keep it in `stdout.log` and `stderr.log` of a directory, and pass it on to these descriptors.
+        """Keep the output in `stdout.log` and `stderr.log` of a directory, and copy it to these descriptors.
 
-        `progress` is entered, in a thread, for as long as each piece takes.
+        `progress` is entered, in a thread, while each piece is copied.
         """
         self._directory_fd = os.dup(directory_fd)
         self._streams = [
@@ -113,7 +113,7 @@ class OutputCopy:
             stream.start()
 
     def finish(self) -> None:
-        """Wait a moment until all is copied; output that a blocked reader does not take is dropped."""
+        """Wait a moment until all is copied; output that a blocked reader does not accept is dropped."""
         for stream in self._streams:
             if stream.ident is not None:
                 stream.join(JOIN_SECONDS)

@@ -26,7 +26,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 MAX_JOB_BYTES: Final = 4 * 1024 * 1024
-"""The kernel takes no larger command and environment."""
+"""The kernel accepts no larger command and environment."""
 END: Final = "end"
 KILL: Final = "kill"
 DEADLINE: Final = "deadline"
@@ -73,7 +73,7 @@ def processes() -> dict[int, tuple[int, int, int]]:
     for name in os.listdir("/proc"):  # noqa: PTH208 - loads what the watcher does not need
         if name.isdigit():
             with suppress(*GONE), io.FileIO(f"/proc/{name}/stat") as stat:
-                # The name in brackets may hold anything.
+                # The name in brackets may contain any character.
                 state, parent, group, session = stat.read().rpartition(b")")[2].split()[:4]
                 if state not in (b"Z", b"X"):
                     found[int(name)] = (int(parent), int(group), int(session))
@@ -134,7 +134,7 @@ class ProcessWatcher:
             self._report(f"failed {getattr(error, 'errno', None) or errno.EINVAL}")
         else:
             self._report(f"started {self._agent.pid}")
-        # The reader of the output sees its end when the agent's processes are gone.
+        # The reader of the output sees its end when the agent's processes have ended.
         for fd in (1, 2):
             os.dup2(os.open(os.devnull, os.O_RDWR), fd)
         if self._job["input"] is not None:
@@ -165,7 +165,7 @@ class ProcessWatcher:
         return None if left_s is None else min(left_s, CLOCK_SECONDS)
 
     def _obey(self, piece: bytes) -> None:
-        """Do what the adapter asks for, line by line."""
+        """Execute the adapter's commands, line by line."""
         *lines, self._received = (self._received + piece).split(b"\n")
         for line in lines:
             what, _, value = line.decode("ascii").partition(" ")
@@ -179,7 +179,7 @@ class ProcessWatcher:
                 self._is_killing = True
 
     def _signal_all(self, number: int) -> None:
-        """Signal each group below as a whole: who forks without end is gone when it is signalled alone."""
+        """Signal each group below as a whole: a process that forks endlessly evades single signals."""
         with suppress(OSError):
             for group in set(descendants(os.getpid()).values()):
                 with suppress(OSError):
@@ -218,7 +218,7 @@ def _started(job: dict[str, Any]) -> "subprocess.Popen[bytes]":
 
 
 def _kill_children() -> None:
-    """Kill direct children, and those that have just become so: of a chain of forks, the last."""
+    """Kill direct children, and processes that have just become children: the last of a chain of forks."""
     file = f"/proc/self/task/{os.getpid()}/children"
     for _ in range(KILLS_AT_ONCE):
         pids = list[bytes]()
@@ -232,12 +232,12 @@ def _kill_children() -> None:
 
 
 def _bytes(text: str) -> bytes:
-    """Return what was sent byte for byte: a command need not be UTF-8."""
+    """Return the text as the received bytes: a command need not be UTF-8."""
     return text.encode("latin-1")
 
 
 def _read_job() -> tuple[dict[str, Any], bytes] | None:
-    """Return what to start, and what was received after it; None if the adapter is gone before that."""
+    """Return the job, and the bytes received after it; None if the adapter ended before."""
     received = bytearray()
     while b"\n" not in received:
         piece = os.read(_CONTROL_FD, 65_536)
@@ -254,7 +254,7 @@ def main() -> None:
     os.set_inheritable(status_fd, False)  # noqa: FBT003 - has no name
     os.setsid()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        # The adapter says when to end.
+        # The adapter decides when to end.
         signal.signal(number, signal.SIG_IGN)
     received = _read_job()
     if received is not None:

@@ -39,7 +39,7 @@ def _places(name: str) -> Iterator[Path]:
 
 
 def _is_there(place: Path) -> bool:
-    # Unlike Path.is_file, of what we may not look at either.
+    # Unlike Path.is_file, this also works for files without access.
     return os.path.isfile(place)  # noqa: PTH113
 
 
@@ -57,7 +57,7 @@ def _start_obstacle(program: Path, user: AgentUser | None) -> str:
 
 
 def _may_start(program: Path, user: AgentUser | None) -> bool:
-    """Ask the kernel, which knows all access rules."""
+    """Ask the kernel, which applies all access rules."""
     try:
         with nullcontext() if user is None else user.rights():
             return os.access(program, os.X_OK, effective_ids=True)
@@ -78,7 +78,7 @@ def _obstacle(program: Path, user: AgentUser | None) -> str:
 
 
 def _steps(place: Path) -> Iterator[Path]:
-    """Yield a path, and where it leads if it is a link, and so on."""
+    """Yield a path, and the targets of its links."""
     yield place
     while place.is_symlink():
         place = place.parent / place.readlink()
@@ -86,7 +86,7 @@ def _steps(place: Path) -> Iterator[Path]:
 
 
 def _interpreter_of(program: Path) -> Path | None:
-    """Return what the kernel starts for a script; None for what is none, or may not be read."""
+    """Return the interpreter that the kernel starts for a script; None if it is no script, or unreadable."""
     try:
         with program.open("rb") as file:
             line = file.readline(_MAX_FIRST_LINE_BYTES)

@@ -1,7 +1,7 @@
 """Progress of an agent's process, as far as its adapter sees it: output, and calls at the tool proxy.
 
 A process that hangs shows neither. A model that thinks for a long time shows neither as well, so only the
-operator knows after which time it is one and not the other.
+operator knows after which time a process counts as hung.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from typing import Final
 
 LATE_SECONDS: Final = 1.0
-"""If the adapter wakes so much later than it wanted to, it stood still itself and missed what happened."""
+"""If the adapter wakes so much later than planned, it stood still itself and missed what happened."""
 
 
 class ProgressWatch:
-    """Notes what an agent does, from any thread; created and waited for by the adapter's loop."""
+    """Notes the progress of an agent, from any thread; created and awaited by the adapter's loop."""
 
     def __init__(self) -> None:
         self._clock: Callable[[], float] = asyncio.get_running_loop().time

@@ -1,1 +1,1 @@
-"""The metered MCP proxy: the tools that an agent gets while it holds a task."""
+"""The metered MCP proxy: tools for an agent while it holds a task."""

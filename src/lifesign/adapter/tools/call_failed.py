@@ -1,4 +1,4 @@
-"""Failures of a tool server's call: whether it was executed all the same.
+"""Failures of calls to a tool server, and whether the call may have been executed.
 
 Only the server knows. Therefore an unclear failure counts as possibly executed, and is paid.
 """
@@ -13,7 +13,7 @@ class CallNotExecuted(ToolFailed):
 
 
 class ResultWithheld(ToolFailed):
-    """The server has answered, with what is not handed on."""
+    """The server has answered, but the answer cannot be passed on."""
 
     def __init__(self, text: str, *, code: str, answer: CallToolResult) -> None:
         super().__init__(text, code=code)

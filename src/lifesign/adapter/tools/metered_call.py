@@ -41,7 +41,8 @@ RETRY_SECONDS: Final = 2.0
 CLOSE_SECONDS: Final = 3.0
 """Time for outstanding reports when the run has ended."""
 MAX_UNREPORTED: Final = 1_000
-"""Maximum of calls whose cost is reported again.
+"""Maximum number of calls whose cost is reported later. For further calls, the reservation stays until the
+run ends.
 
 For further ones, the reservation stays until the run ends.
 """
@@ -62,9 +63,9 @@ class Meter:
     async def call(
         self, tool: str, price: Price, carry_out: Callable[[], Awaitable[CallToolResult]]
     ) -> CallToolResult:
-        """Execute a call and pay for it; ToolFailed if it was not paid, or the cost could not be reported.
+        """Execute a call and pay for it; ToolFailed if it failed, or if the cost could not be reported.
 
-        Cancelled only at the end of the run: the caller may be gone, and the call costs the same.
+        Cancelled only at the end of the run: the caller may have left, but the call costs the same.
         """
         is_paid = price.most().amount() != NO_AMOUNT
         self.paid_under_way += is_paid
@@ -116,7 +117,7 @@ class Meter:
             if failed.code == ToolRefusalCode.BUDGET_EXCEEDED:
                 self._held.budget_gone()
             elif isinstance(error, RegistryFailure):
-                # It may have been carried out all the same.
+                # The call may have been executed nevertheless.
                 self._later(self._release(call_id))
             raise failed from None
 
@@ -188,9 +189,9 @@ class Meter:
 
 
 def cost_of(price: Price, answer: CallToolResult | None) -> Spend | None:
-    """Return what is paid for a call that was sent; None if nothing, for it failed and reports no cost.
+    """Return the cost of a call that was sent; None if it failed and reports no cost.
 
-    Without an answer it may have been carried out.
+    Without an answer, the call may have been executed.
     """
     told = None if answer is None else reported_cost(price, answer)
     if told is None and answer is not None and answer.is_error:
@@ -199,7 +200,7 @@ def cost_of(price: Price, answer: CallToolResult | None) -> Spend | None:
 
 
 def reported_cost(price: Price, result: CallToolResult) -> Spend | None:
-    """Return what a server says that a call did cost; None if it says nothing that can be meant.
+    """Return the cost that a server reports for a call; None if it reports no plausible one.
 
     A part of a micro-dollar counts as a whole one.
     """
@@ -211,14 +212,14 @@ def reported_cost(price: Price, result: CallToolResult) -> Spend | None:
     tokens, usd = told.get("tokens", 0), told.get("usd", 0)
     if isinstance(tokens, bool) or isinstance(usd, bool) or not isinstance(tokens, int):
         return None
-    # Also of what is no number, or more than a double holds.
+    # Also for values that are no numbers, or beyond a double.
     if not isinstance(usd, int | float) or not (0 <= tokens <= MAX_TOKENS and 0 <= usd <= MAX_USD):
         return None
     return Spend(tokens=tokens, usd=float(Decimal(repr(usd)).quantize(_SIX_DECIMALS, ROUND_CEILING)))
 
 
 def _paid_for(error: ToolFailed) -> ToolFailed:
-    """Return the same failure, which says that it is not free."""
+    """Return the same failure, with the fact that it was charged."""
     text = str(error).removeprefix(f"{error.code}: ")
     return ToolFailed(f"{text}; it may have been executed, and is paid for", code=error.code)
 

@@ -42,7 +42,7 @@ class _Offered:
 
 
 class ProxiedCalls:
-    """Answers one run's calls, a bounded number at once."""
+    """Executes the calls of one run, a bounded number at once."""
 
     def __init__(
         self, held: ToolProxyContext, upstreams: Upstreams, servers: Mapping[str, "UpstreamServer"]
@@ -79,7 +79,7 @@ class ProxiedCalls:
         return None if known is None else known.input_schema
 
     async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
-        """Execute a call to its end, even if its caller is gone."""
+        """Execute a call to its end, even if its caller has left."""
         if self._is_closed:
             return failure(lease_lost())
         most = self._upstreams.limits.calls_at_once
@@ -91,7 +91,7 @@ class ProxiedCalls:
         return await asyncio.shield(carrying)
 
     async def close(self) -> None:
-        """End what is under way, and begin nothing more; what it may cost is paid."""
+        """End running calls, and start no more; their cost is paid."""
         self._is_closed = True
         for carrying in self._under_way:
             carrying.cancel()
@@ -101,7 +101,7 @@ class ProxiedCalls:
 
     def _done(self, carrying: "asyncio.Task[CallToolResult]") -> None:
         self._under_way.discard(carrying)
-        # The caller may be gone; then the result is ignored.
+        # The caller may have left; then the result is ignored.
         if not carrying.cancelled():
             carrying.exception()
 
@@ -138,12 +138,12 @@ class ProxiedCalls:
         except ToolFailed as error:
             return failure(error)
         if result.is_error:
-            # The output schema is a promise of good results; some clients hold failures to it, too.
+            # The output schema concerns good results, but some clients validate failures against it, too.
             return result.model_copy(update={"structured_content": None})
         return result
 
     async def _end(self, tool: TaskTool, arguments: dict[str, Any]) -> CallToolResult:
-        """Hand the run in, unless something goes on that is to be paid for: its end would make it free."""
+        """Submit the run, unless a call with a price runs: it could not be charged afterwards."""
         if paid := self._meter.paid_under_way:
             what = f"{pluralize(paid, 'call')} of metered tools {plural(paid, 'is', 'are')} running"
             wait = "nothing was submitted: wait until they have ended, then make this call again"
@@ -156,7 +156,7 @@ class ProxiedCalls:
             self._endings -= 1
 
     async def _read_aside(self, tool: TaskTool, arguments: dict[str, Any]) -> BaseModel:
-        """Read what a tool is called with in a thread, and one at a time: large ones take 0.1 s and more."""
+        """Read the arguments of a call in a thread, one at a time: large ones take 0.1 s and more."""
         async with self._reading:
             return await asyncio.to_thread(read_arguments, tool, arguments)
 
@@ -179,7 +179,7 @@ class ProxiedCalls:
         return offered
 
     async def _learn(self) -> None:
-        """Have all servers started, and offer what they have besides what the file names."""
+        """Start all servers, and offer their tools in addition to those that the file names."""
         await asyncio.gather(*(server.ready() for server in self._servers.values()))
         known = {(offered.server.name, offered.tool) for offered in self._offered.values()}
         for upstream, server in self._servers.items():

@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class MessageGate:
-    """Lets `most_at_once` messages through; those beyond wait unread.
+    """Accepts at most `most_at_once` messages at a time; further ones wait unread.
 
     A message takes twenty times its size once it is read.
     """
@@ -34,9 +34,9 @@ class MessageGate:
 
 
 class RequestEnding:
-    """Ends requests that are under way, before the HTTP server complains about them.
+    """Ends running requests before the HTTP server logs them as errors.
 
-    A run's end is nothing out of the ordinary. The client is mostly gone with the agent.
+    The end of a run is an ordinary event. Usually the client has ended with the agent.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -44,7 +44,7 @@ class RequestEnding:
         self._has_ended = asyncio.Event()
 
     def end(self) -> None:
-        """Answer nothing any more."""
+        """Answer no further requests."""
         self._has_ended.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

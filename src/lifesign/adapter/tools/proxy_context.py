@@ -16,7 +16,7 @@ class ToolProxyContext:
     registry: RegistryClient
     run: HeldRun
     is_held: Callable[[], bool]
-    """Whether it is held now, by the holder's own deadline: if not, nothing is carried out."""
+    """Whether the lease is held now, by the holder's own deadline; if not, nothing is executed."""
     ended: Callable[[str], None]
     """Told `mark_complete` or `request_human_help` once that tool has ended the run."""
     budget_gone: Callable[[], None]

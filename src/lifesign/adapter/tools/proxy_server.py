@@ -3,7 +3,7 @@
 It runs in a thread with a loop of its own: the agent decides how much arrives and how hard it is to parse,
 and the adapter's loop must renew the lease meanwhile. The adapter's loop only executes the calls.
 
-Loaded on demand: the MCP SDK and an HTTP server take half as much memory as all the rest.
+Loaded on demand: the MCP SDK and an HTTP server take half as much memory as everything else.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _Given = TypeVar("_Given")
 ASIDE_SECONDS: Final = 30.0
-"""Time of a call beside the server's own: for the registry, before and after."""
+"""Time of a call besides the server's own: for requests to the registry, before and after."""
 GRACE_SECONDS: Final = 1.0
 """Time for running answers after the end of the run."""
 FAREWELL_SECONDS: Final = 0.5
@@ -51,7 +51,7 @@ LINGER_SECONDS: Final = 10.0
 SWITCH_SECONDS: Final = 0.0005
 """Maximum time that the thread runs Python code while the adapter's loop waits; the default is 0.005."""
 SPARE_MESSAGES: Final = 4
-"""Number of messages that are read and answered at once, beside calls: for lists of tools, and refusals."""
+"""Number of messages besides calls that are handled at once: lists of tools, and refusals."""
 INSTRUCTIONS: Final = (
     "You work on a task under a lease. Call report_progress when you have something new to report; "
     "mark_complete with the result when all is done, or request_human_help when you cannot continue. "
@@ -78,7 +78,7 @@ class ProxyServer:
         self._has_ended = asyncio.Event()
 
     async def serve(self, listening: socket.socket) -> None:
-        """Serve until `end`; then pay for what is under way, though the thread be slow to end."""
+        """Serve until `end`; then pay for running calls, even if the thread is slow to end."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="tool proxy")
         serving = asyncio.get_running_loop().run_in_executor(thread, self._uvicorn.serve_alone, listening)
         ends = asyncio.ensure_future(self._has_ended.wait())
@@ -96,7 +96,7 @@ class ProxyServer:
             serving.result()
 
     def end(self) -> None:
-        """Take no call any more, and end."""
+        """Accept no further call, and end."""
         self._gate.end()
         self._uvicorn.should_exit = True
         self._has_ended.set()
@@ -156,14 +156,14 @@ class _ThreadedServer(uvicorn.Server):
         asyncio.run(self.serve([listening]))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Give what is under way its grace, and then an end."""
+        """Give running requests their grace period, and then end them."""
         loop = asyncio.get_running_loop()
         loop.call_later(GRACE_SECONDS, self._app.end)
         loop.call_later(GRACE_SECONDS + FAREWELL_SECONDS, self._cut)
         await super().shutdown(sockets)
 
     def _cut(self) -> None:
-        """End all connections: who sends without a pause would be read without an end."""
+        """Close all connections: a client that sends without a pause would be read forever."""
         for connection in [*self.server_state.connections]:
             connection.transport.abort()
 

@@ -19,7 +19,7 @@ from mcp_types import JSONRPCError
 from lifesign.adapter.tools.server_line import NOT_SENT, TOO_LONG, UNREADABLE, error_in, substitute_error
 
 AS_IT_IS: Final = "identity"
-"""The only encoding of a body that is asked for, and taken."""
+"""The only encoding of a body that is requested and accepted."""
 # Atomic: or the two bytes of one line's end would be two lines' ends.
 _EVENT_END: Final = re.compile(rb"(?>\r\n|\r|\n){2}")
 _MAX_END_BYTES: Final = 4
@@ -27,7 +27,7 @@ _DATA: Final = b"data:"
 
 
 class BoundedBodies(httpx2.AsyncBaseTransport):
-    """Hands on what another transport brings, of one answer no more than so many bytes."""
+    """Passes on the answers of another transport, each with a limited number of bytes."""
 
     def __init__(self, transport: httpx2.AsyncBaseTransport, max_bytes: int) -> None:
         self._transport = transport
@@ -49,7 +49,7 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
         await self._transport.aclose()
 
     async def _taken(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-        """Return an answer that may be handed on, or what is said in its place."""
+        """Return an answer that may be passed on, or its replacement."""
         if response.headers.get("content-encoding", AS_IT_IS).strip().lower() != AS_IT_IS:
             await response.aclose()
             return _error_response(
@@ -133,7 +133,7 @@ def _is_call(request: httpx2.Request) -> bool:
 
 
 def _leaves_outcome_open(response: httpx2.Response) -> bool:
-    """Return whether an answer to a call leaves open whether it was executed; a redirect, or a 4xx, does not.
+    """Return whether an answer to a call leaves open whether the call was executed. Redirects and 4xx do not.
 
     A proxy that has waited for too long answers 502 or 504.
     """
@@ -150,7 +150,7 @@ def _event(request: httpx2.Request, words: str) -> bytes:
 
 
 def _relayed_event(event: bytes) -> bytes:
-    """Return a server's event for the SDK: only an error of its own may be changed."""
+    """Return a server's event for the SDK: only its error may be changed."""
     lines = event.splitlines()
     data = b"\n".join(line[len(_DATA) :].removeprefix(b" ") for line in lines if line.startswith(_DATA))
     error = error_in(data)
@@ -179,7 +179,7 @@ def _without_length(response: httpx2.Response) -> list[tuple[str, str]]:
 
 
 def _error_response(request: httpx2.Request, code: int, words: str) -> httpx2.Response:
-    """Return an error of ours as the answer to what was asked; to what is no question there is none."""
+    """Return an error of ours as the answer to a request; a notification gets none."""
     call = _call_in(request)
     if call is None:
         return httpx2.Response(202)

@@ -21,9 +21,9 @@ TOO_LONG: Final = -31_002
 NOT_SENT: Final = -31_003
 """Our own error in place of the answer of a server that could not be reached."""
 SERVER_ERROR: Final = -31_004
-"""Code for a refusal of a server without a usable code of its own."""
+"""Code of a server's refusal without a usable code."""
 
-# The last two are the SDK's: the connection has ended, and what comes from a URL cannot be read.
+# The last two are the SDK's: the connection has ended, and the answer of a URL cannot be read.
 _OF_NO_ANSWER: Final = frozenset({UNREADABLE, TOO_LONG, NOT_SENT, CONNECTION_CLOSED, PARSE_ERROR})
 
 _VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
@@ -42,9 +42,9 @@ class NotText(ValueError):
 
 
 def read_line(line: bytes) -> JSONRPCMessage | None:
-    """Return what a line says; an error in place of an answer that is none; None for what is no message.
+    """Return the message of a line; an error in place of an invalid answer; None for other output.
 
-    NotText if it is not UTF-8: then nothing that follows can be trusted either.
+    NotText if it is not UTF-8: then later lines cannot be trusted either.
     """
     try:
         line.decode()
@@ -61,7 +61,7 @@ def read_line(line: bytes) -> JSONRPCMessage | None:
 
 
 def error_in(body: bytes) -> JSONRPCError | None:
-    """Return the error that a server itself has said; None if this is none."""
+    """Return the error that a server itself has sent; None if this is none."""
     if b'"error"' not in body:
         return None
     try:
@@ -71,7 +71,7 @@ def error_in(body: bytes) -> JSONRPCError | None:
 
 
 def _relayed_error(message: JSONRPCError) -> JSONRPCError:
-    """Return a server's error, marked so that it is not taken for a missing answer."""
+    """Return a server's error, marked so that it is not confused with a missing answer."""
     if message.error.code not in _OF_NO_ANSWER:
         return message
     return message.model_copy(update={"error": message.error.model_copy(update={"code": SERVER_ERROR})})

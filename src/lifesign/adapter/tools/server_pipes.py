@@ -46,7 +46,7 @@ class ServerProgram:
     name: str
     command: Sequence[str]
     environment: Mapping[str, str]
-    """Beside what is everybody's; never shown."""
+    """Variables besides the usual ones; never shown."""
     directory: Path | None
     max_line_bytes: int
     timer: LeaseTimer | None = None
@@ -60,13 +60,13 @@ class ServerEnd:
     is_there: asyncio.Event = field(default_factory=asyncio.Event)
     why: str = "it has ended"
     is_too_long: bool = False
-    """Whether it wrote a longer line than it may, and it is not known which call that answers."""
+    """Whether the server wrote a line that is too long, and it is unknown which call that answers."""
     is_fault: bool = False
-    """Whether it keeps writing output that is not read."""
+    """Whether the server keeps writing output that is not read."""
 
 
 class _LineTooLong(ValueError):
-    """A line has more bytes than are taken; `beginning` is what there is of it."""
+    """A line is too long; `beginning` contains its first bytes."""
 
     def __init__(self, beginning: bytes) -> None:
         super().__init__(f"the server wrote a line of more than {len(beginning)} bytes")
@@ -149,7 +149,7 @@ class _Ends:
         os.close(self._read_fd)
 
     async def opened(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Return what it writes, and what it reads."""
+        """Return the streams of the server's output and input."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         self._reading, _ = await loop.connect_read_pipe(
@@ -161,7 +161,7 @@ class _Ends:
         return reader, asyncio.StreamWriter(transport, protocol, None, loop)
 
     def finish(self) -> None:
-        """Wait a moment for the last of what it wrote beside its answers."""
+        """Wait a moment for the server's last output besides its answers."""
         self._beside.finish()
 
     def stop(self) -> None:
@@ -173,7 +173,7 @@ class _Ends:
 async def _read(
     stdout: asyncio.StreamReader, to: _Incoming, words: ServerLog, max_line_bytes: int, end: ServerEnd
 ) -> None:
-    """Hand on what a server says, until it says nothing more or what cannot be taken; then drop the rest."""
+    """Pass on the server's messages until it ends or sends an unacceptable one; then drop the rest."""
     with to:
         try:
             strays = 0
@@ -238,7 +238,7 @@ async def _lines(stream: asyncio.StreamReader, max_bytes: int) -> AsyncIterator[
 
 
 async def _drop_all(stream: asyncio.StreamReader) -> None:
-    """Read on, so that a server that writes comes to its end."""
+    """Continue to read, so that a server that writes can end."""
     with suppress(OSError):
         while await stream.read(_PIECE_BYTES):
             pass
@@ -251,7 +251,7 @@ async def _write(
     end: ServerEnd,
     is_written: anyio.Event,
 ) -> None:
-    """Hand on what a server is asked."""
+    """Pass on requests to a server."""
     try:
         with messages:
             async for message in messages:

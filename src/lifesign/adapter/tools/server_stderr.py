@@ -26,7 +26,7 @@ _log = logging.getLogger("lifesign.adapter.tools")
 
 
 class ServerLog:
-    """Logs what one server writes beside its answers, so many lines a second."""
+    """Logs the output of one server besides its answers, with a maximum of lines per second."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name

@@ -57,10 +57,11 @@ async def open_tool_proxy(
 async def _serve(held: ToolProxyContext, upstreams: Upstreams, token: str, listening: socket.socket) -> None:
     """Wait for the first connection, then serve until cancelled."""
     if not upstreams.upstreams:
-        # An agent that never asks for tools does not pay for them. One with tools of its own does ask.
+        # An agent that never requests tools does not pay for them. An agent with a tools file does request
+        # them.
         await _connected(listening)
     try:
-        # In a thread: it takes a second or two, in which the lease has to be renewed.
+        # In a thread: it takes a second or two, in which the lease must be renewed.
         module: Any = await asyncio.to_thread(importlib.import_module, "lifesign.adapter.tools.proxy_server")
         await _connected(listening)
         server: ProxyServer = module.ProxyServer(held, upstreams, token)

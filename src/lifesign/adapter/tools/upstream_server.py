@@ -57,7 +57,7 @@ _log = logging.getLogger("lifesign.adapter.tools")
 
 
 class UpstreamServer:
-    """One server, while a run goes on."""
+    """One server during a run."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class UpstreamServer:
         except MCPError as error:
             raise self._refusal(client, end, error) from None
         except (ValidationError, RuntimeError) as error:
-            # The SDK's word for an answer that is no result, or not of the form that the tool promises.
+            # The SDK's text for an answer that is no result, or does not match the tool's schema.
             _log.warning("an answer of %s is invalid: %s", self.name, type(error).__name__)
             what = f"the answer of {self.name} is not valid for a tool"
             raise ToolFailed(
@@ -164,7 +164,7 @@ class UpstreamServer:
         await asyncio.wait({self._living}, timeout=CLOSE_SECONDS)
 
     def _refusal(self, client: Client, end: ServerEnd, error: MCPError) -> ToolFailed:
-        """Return the answer for the caller, and have the server restarted if it is gone.
+        """Return the answer for the caller, and restart the server if it has ended.
 
         The codes that are recognised here never come from the server: see `SAID`.
         """
@@ -206,7 +206,7 @@ class UpstreamServer:
         return f"it restarts in {left_s:.1f} s" if left_s > 0 else "it is restarting now"
 
     def _break(self, client: Client | None, why: str) -> None:
-        """Let no call meet it any more, and decide when it is started again; once for each of its lives."""
+        """Send the server no further call, and decide when it restarts; once for each of its starts."""
         if client is not self._client or self._is_broken.is_set():
             return
         now_s = asyncio.get_running_loop().time()
@@ -240,7 +240,7 @@ class UpstreamServer:
             await _first(self._is_ending, timeout_s=max(0.0, self._again_at_s - loop.time()))
 
     def _log_missing_tools(self) -> None:
-        """Log which tools the file names that it does not have, unless that was said already."""
+        """Log the tools that the file names and the server lacks, unless that was logged already."""
         missing = [tool for tool in self._upstream.tools if tool not in self.tools]
         if missing and missing != self._missing:
             _log.warning(

@@ -141,7 +141,7 @@ class Price(_FileMapping):
         return self
 
     def most(self) -> Spend:
-        """Return what a call may cost at most, as it is reserved."""
+        """Return the maximum cost of a call, which is reserved."""
         if self.at_most is not None:
             return Spend(tokens=self.at_most.tokens, usd=self.at_most.usd)
         return Spend(tokens=self.tokens_per_call or 0, usd=self.usd_per_call or 0)
@@ -165,7 +165,7 @@ class SecretSource(_FileMapping):
 
 
 class Upstream(_FileMapping):
-    """One MCP server: started here by a command, or asked at a URL."""
+    """One MCP server: started here by a command, or called at a URL."""
 
     command: Annotated[tuple[Word, ...], Field(min_length=1, max_length=MAX_WORDS)] | None = None
     """Command of a server that speaks MCP over its standard input and output, with its arguments."""
@@ -237,7 +237,7 @@ class Upstreams(_FileMapping):
                 yield name, tool
 
     def variables(self) -> set[str]:
-        """Return which variables of ours hold what the servers are to know: the agent is not."""
+        """Return which of our variables contain secrets of the servers; the agent does not get them."""
         sources = (
             source
             for upstream in self.upstreams.values()
@@ -246,7 +246,7 @@ class Upstreams(_FileMapping):
         return {source.variable for source in sources if source.variable is not None} - EVERYBODYS
 
     def price_of(self, upstream: str, tool: str) -> Price | None:
-        """Return what a call of a tool costs; None if it is not offered."""
+        """Return the price of a tool; None if it is not offered."""
         said = self.upstreams[upstream]
         return said.tools.get(tool, said.price)
 

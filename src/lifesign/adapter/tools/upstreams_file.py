@@ -21,10 +21,10 @@ _log = logging.getLogger("lifesign.adapter.tools")
 
 
 def read_upstreams(path: Path, environment: Mapping[str, str] = os.environ) -> Upstreams:
-    """Read a tools file; the paths in what is returned lead to where it says.
+    """Read a tools file; paths in the result are resolved relative to the file.
 
-    InvalidTools says all that is wrong, and on which line, a secret or a program that is not there included;
-    InvalidValue, that there is no such file.
+    InvalidTools has all faults with their lines, including missing secrets and programs; InvalidValue: there
+    is no such file.
     """
     try:
         with path.open("rb") as opened:
@@ -50,7 +50,7 @@ def read_upstreams(path: Path, environment: Mapping[str, str] = os.environ) -> U
 
 
 def secret_of(source: SecretSource, environment: Mapping[str, str] = os.environ) -> str:
-    """Return a secret with what stands before it; InvalidValue, without showing it, if there is none."""
+    """Return a secret with its prefix; InvalidValue, without showing the secret, if there is none."""
     if source.variable is not None:
         secret = environment.get(source.variable, "")
         if not secret:

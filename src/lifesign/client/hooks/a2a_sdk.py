@@ -9,7 +9,7 @@ from lifesign.client.call_advice import DEFAULT_SECONDS
 from lifesign.client.hooks.call_guard import CallGuard
 
 CHECKED_METHODS: Final = frozenset({"send_message", "send_message_streaming"})
-"""Methods that give an agent work. Others concern work that it has: they are never delayed or refused."""
+"""Methods that assign work to an agent. Others concern existing work: they are never delayed or refused."""
 
 
 class AdviceInterceptor(ClientCallInterceptor):
@@ -28,8 +28,8 @@ class AdviceInterceptor(ClientCallInterceptor):
     ) -> None:
         """`url`: the agent's base URL, its card's, or its health document's.
 
-        Without it, the first interface of the client's card that is served over HTTP is asked; a card without
-        one is not checked. `refuse` and `timeout_seconds`: see `CallGuard`.
+        Without it, the first HTTP interface of the client's card is checked; a card without one is not
+        checked. `refuse` and `timeout_seconds`: see `CallGuard`.
         """
         self._url = url
         self._guard = CallGuard(refuse=refuse, timeout_seconds=timeout_seconds)

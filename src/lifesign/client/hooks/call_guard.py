@@ -1,4 +1,4 @@
-"""Call guard: asks for advice before a call, and warns about agents to avoid or refuses to call them."""
+"""Call guard: gets advice before a call, and warns about agents to avoid or refuses to call them."""
 
 import logging
 from collections import OrderedDict
@@ -52,8 +52,8 @@ class CallGuard:
     async def check(self, url: str, *, health_url: str | None = None) -> Decision:
         """Return the advice about an agent; raise CallRefused if it is to be avoided and the guard refuses.
 
-        `health_url`: where its health document is, if `url` does not lead there. The log gets one warning for
-        each time that an agent becomes one to avoid.
+        `health_url`: where its health document is, if `url` does not lead there. The log gets one warning
+        each time the advice changes to avoid.
         """
         decision = await self._ask(health_url or url, timeout_seconds=self._timeout_seconds)
         if decision.action is not Action.AVOID:
