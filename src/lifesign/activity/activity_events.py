@@ -9,29 +9,29 @@ class WatchEventKind(StrEnum):
     """Kind of an event."""
 
     HEARTBEAT = "heartbeat"
-    """One was sent, and the registry took it."""
+    """A heartbeat was sent, and the registry accepted it."""
     REFUSED = "refused"
-    """The registry will not have heartbeats of an agent; told once, until it is otherwise."""
+    """The registry refuses heartbeats of an agent; reported once, until they are accepted."""
     COMMAND = "command"
     """The registry has a command for an agent, which another program has to deliver."""
     SESSION_ERROR = "session_error"
     SESSION_ABSENT = "session_absent"
-    """Nothing is said for a session: the server does not have it, or not where we look."""
+    """No heartbeats are sent for a session: the server does not have it, or not at this address."""
     UNKNOWN_SESSION = "unknown_session"
-    """Something was heard of a session that belongs to no agent we know; told once, then counted."""
+    """An event of a session that belongs to no known agent; reported once, then counted."""
     SERVER_UNREACHABLE = "server_unreachable"
     SERVER_REACHABLE = "server_reachable"
     REGISTRY_UNREACHABLE = "registry_unreachable"
-    """Heartbeats are dropped: a late one would say nothing."""
+    """Heartbeats are dropped: a late one would be wrong."""
     REGISTRY_BACK = "registry_back"
     MAPPING = "mapping"
-    """Sessions that are watched for an agent, or why those in its registration are not."""
+    """Watched sessions of an agent, or the reason why those in its registration are not watched."""
     ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchEvent:
-    """One event, for people and for programs. It may quote a peer: show it with care."""
+    """One event, for people and for programs. It may quote a peer: escape it when you show it."""
 
     what: WatchEventKind
     text: str

@@ -33,14 +33,14 @@ class HeartbeatAccepted:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRefused:
-    """The registry understood, and will have no heartbeat of this agent as it is asked."""
+    """The registry refused a heartbeat of this agent."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """No usable answer came in time: the heartbeat is not sent again."""
+    """No usable answer arrived in time: the heartbeat is not sent again."""
 
     why: str
 
@@ -52,13 +52,13 @@ class HeartbeatSink(Protocol):
         """Send one heartbeat; raises nothing that a registry can cause."""
 
     async def record(self, agent_id: str) -> AgentRecord | HeartbeatRefused | Dropped:
-        """Return what the registry knows of an agent."""
+        """Return an agent's record in the registry."""
 
 
 class RegistryHeartbeatSink:
-    """A registry, asked with one key per agent. `async with` lets its connections go.
+    """A registry that is called with one key per agent. `async with` closes its connections.
 
-    InvalidValue for a URL or a key that cannot be right.
+    InvalidValue for an invalid URL or key.
     """
 
     def __init__(self, url: str, keys: Mapping[str, str], *, allow_plain_http: bool = False) -> None:
@@ -106,7 +106,7 @@ class RegistryHeartbeatSink:
         return HeartbeatAccepted(reply.agent_status, tuple(commands))
 
     async def record(self, agent_id: str) -> AgentRecord | HeartbeatRefused | Dropped:
-        """Return what the registry knows of an agent."""
+        """Return an agent's record in the registry."""
         try:
             return await self._clients[agent_id].agents.get(agent_id)
         except RegistryError as error:

@@ -61,15 +61,15 @@ class SessionStatus:
 
     state: WatchedSessionState
     why: str = ""
-    """If nothing can be said for it, for people."""
+    """Why no heartbeats can be sent for the session, for people."""
 
 
 class OpencodeServer:
-    """An opencode server, asked from outside. `async with` lets its connections go.
+    """An opencode server, called over HTTP. `async with` closes its connections.
 
-    `directory` is where the sessions work that are to be followed; None: all of the server's.
-    InvalidValue for a URL or a directory that cannot be right, and for a password that would travel in
-    the clear to another machine, unless `allow_plain_http`.
+    `directory` is the directory of the sessions to follow; None: all sessions. InvalidValue for an invalid
+    URL or directory, and for a password that would be sent unencrypted to another machine, unless
+    `allow_plain_http`.
     """
 
     def __init__(
@@ -103,11 +103,11 @@ class OpencodeServer:
 
     @asynccontextmanager
     async def events(self) -> AsyncIterator[AsyncGenerator[list[str], None]]:
-        """Open the stream; what it gives is the data of the messages that came, after each whole line.
+        """Open the stream; yields the data of the messages that have arrived, after each complete line.
 
-        None may have come: the line alone says that the server lives. Never ends by itself: raises
+        The list may be empty: a line alone shows that the server runs. Never ends by itself: raises
         OpencodeUnreachable when the stream ends, is silent for SERVER_SILENT_S, or has a line without end.
-        NotOpencode if what answers is no stream.
+        NotOpencode if the answer is no stream.
         """
         path = "/global/event" if self.directory is None else "/event"
         response = await self._get(path, {} if self.directory is None else {"directory": self.directory})
@@ -119,7 +119,7 @@ class OpencodeServer:
             response.close()
 
     async def session_statuses(self, sessions: Collection[str]) -> dict[str, SessionStatus]:
-        """Return how these sessions stand now. OpencodeUnreachable, NotOpencode."""
+        """Return the present state of these sessions. OpencodeUnreachable, NotOpencode."""
         try:
             async with asyncio.timeout(ASKING_SECONDS):
                 found = await _all(self._place_of(known) for known in sessions)
@@ -157,7 +157,7 @@ class OpencodeServer:
         return place
 
     async def _working_in(self, directory: str) -> Collection[str]:
-        """Return the sessions of a directory that are not idle."""
+        """Return the busy sessions of a directory."""
         _, answer = await self._ask("/session/status", {"directory": directory})
         return {
             session_id
@@ -240,7 +240,7 @@ async def _lines(response: aiohttp.ClientResponse, url: URL) -> AsyncGenerator[l
 
 
 def _check(response: aiohttp.ClientResponse, path: str, expected: str, *, has_password: bool) -> None:
-    """Raise what is wrong with the head of an answer."""
+    """Raise the fault of an answer's head, if any."""
     status, got = response.status, media_type(response.headers)[:80]
     if status == 200 and got == expected:
         return

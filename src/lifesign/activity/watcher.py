@@ -29,8 +29,9 @@ from lifesign.errors import InvalidValue, LifesignError
 RECORD_EVERY_SECONDS: Final = 60.0
 """Maximum delay until another session or interval of an agent is noticed."""
 MAX_GAP_SECONDS: Final = 60.0
-"""An agent whose heartbeat was refused is left alone for its interval, and never longer than this: once it
-has registered again, it must not be silent for long."""
+"""Maximum time for which no heartbeats are sent for an agent after a refusal; at most its interval. Once it
+has registered again, its heartbeats must continue soon.
+"""
 STEADY_SECONDS: Final = 10.0
 """A stream that lasted so long was no failure: the next wait is the shortest again."""
 MAX_NAMED_SESSIONS: Final = 64
@@ -44,11 +45,11 @@ class ActivityServer(Protocol):
         """Open the stream; OpencodeUnreachable, NotOpencode."""
 
     async def session_statuses(self, sessions: Collection[str]) -> Mapping[str, SessionStatus]:
-        """Return how sessions stand now; OpencodeUnreachable, NotOpencode."""
+        """Return the present state of sessions; OpencodeUnreachable, NotOpencode."""
 
 
 class AgentRefused(LifesignError):
-    """The registry will not have heartbeats of an agent, as it was asked at the very beginning."""
+    """The registry refused heartbeats of an agent already at the start."""
 
     def __init__(self, agent_id: str, why: str) -> None:
         super().__init__(f"{agent_id}: the registry refused the heartbeat: {why}")
@@ -101,7 +102,7 @@ class Watcher:
                 group.create_task(self._send_heartbeat(group))
                 group.create_task(self._keep_learning())
         except ExceptionGroup as failed:
-            # The loops end together: what ended the first of them is what went wrong.
+            # The loops end together: the first exception is the cause.
             raise failed.exceptions[0] from None
         finally:
             if self._was_heard:
@@ -132,7 +133,7 @@ class Watcher:
     async def _follow_once(self) -> None:
         now_s = asyncio.get_running_loop().time
         async with self._server.events() as pieces:
-            # Behind the opening: what happens from now on is in the stream.
+            # After the opening: later events are in the stream.
             self._beats.note_line(now_s())
             await self._ask_sessions()
             self._is_streaming = self._was_heard = True
@@ -249,7 +250,7 @@ class Watcher:
         if self._once.is_over("registry"):
             self._emit(WatchEvent(what=WatchEventKind.REGISTRY_BACK, text="the registry answers again"))
 
-    # ── what the registry knows ──
+    # ── records of the registry ──
 
     async def _keep_learning(self) -> None:
         while True:

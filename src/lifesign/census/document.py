@@ -21,7 +21,7 @@ class _Shown(BaseModel):
 
 
 class GroupCounts(_Shown):
-    """How many targets there are of each group."""
+    """Number of targets in each group."""
 
     alive: Count = 0
     """Agents that answered, possibly with a request for credentials or payment."""
@@ -34,7 +34,7 @@ class GroupCounts(_Shown):
 
     @property
     def listed(self) -> int:
-        """All of them."""
+        """Number of all targets."""
         return self.alive + self.not_alive + self.unknown + self.never_measured
 
     @property
@@ -49,20 +49,20 @@ class GroupCounts(_Shown):
 
 
 class ResultCount(_Shown):
-    """How many ended with one result class."""
+    """Number of targets with one result class."""
 
     result: Annotated[ResultClass, Field(strict=False)]
     """Result class."""
     group: Annotated[Group, Field(strict=False)]
     """Group of that class."""
     count: Count
-    """How many."""
+    """Number of targets."""
     share: Ratio | None
     """Share of the whole that the table counts, 0 to 1."""
 
 
 class LatencySummary(_Shown):
-    """How long answers took."""
+    """Distribution of latencies."""
 
     count: Count
     """Number of answers behind the percentiles."""
@@ -104,7 +104,7 @@ class OtherPlatforms(_Shown):
     """Platforms that are not listed separately."""
 
     platforms: Count
-    """How many."""
+    """Number of platforms."""
     groups: GroupCounts
     """Targets of all these platforms together, by group."""
     alive_ratio: Ratio | None
@@ -116,18 +116,18 @@ class OtherPlatforms(_Shown):
 
 
 class NamedCount(_Shown):
-    """How many there are of one kind."""
+    """Number of targets of one kind."""
 
     name: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
     """Name of the kind."""
     count: Count
-    """How many."""
+    """Number of targets."""
     share: Ratio | None
     """Share of the targets of all kinds, 0 to 1."""
 
 
 class CensusPass(_Shown):
-    """One pass over all targets, and how it differs from the pass before."""
+    """One pass over all targets, and its differences from the previous pass."""
 
     began_at: Time
     """Start of the pass's first probe."""

@@ -43,7 +43,7 @@ def as_html(census: Census) -> str:
 
 
 def trend_above(table: Table, census: Census) -> Markup:
-    """Return what is drawn above a table: the trend above the table of runs, nothing above the others."""
+    """Return the drawing above a table: the trend for the table of runs, nothing for the others."""
     return trend(census.runs[-len(table.rows) :]) if table.key == "runs" else Markup()
 
 
@@ -81,6 +81,6 @@ _PLOTS: Final[Mapping[str, Callable[[Census], Iterable[Markup]]]] = {
 
 
 def plots_of(table: Table, census: Census) -> list[Markup]:
-    """Return what is drawn beside each row of a table; empty where numbers say it all."""
+    """Return the drawings beside each row of a table; empty if the numbers are sufficient."""
     draw = _PLOTS.get(table.key)
     return [] if draw is None else list(islice(draw(census), len(table.rows)))

@@ -1,7 +1,7 @@
 """Shares, latencies and trends as SVG within a page.
 
-Widths are in percent, so that a drawing fits any screen without shrinking its text. Every drawing stands
-beside its numbers, so that screen readers skip bars.
+Widths are in percent, so that a drawing fits any screen without shrinking its text. Every drawing has its
+numbers next to it, so that screen readers can skip the bars.
 """
 
 import math
@@ -102,7 +102,7 @@ def trend(runs: Sequence[CensusPass]) -> Markup:
 
 
 def legend() -> Markup:
-    """Say which colour means what."""
+    """Show the meaning of each colour."""
     return _draw("legend", groups=[(group, GROUP_WORDS[group]) for group in Group])
 
 
@@ -116,17 +116,17 @@ def _percent(share: float) -> str:
 
 
 def _x(at: int, count: int) -> float:
-    """Return where a run is drawn, in percent of the width."""
+    """Return the position of a run, in percent of the width."""
     return LEFT_PERCENT + 1 + (98 - LEFT_PERCENT) * at / max(1, count - 1)
 
 
 def _y(part: float) -> float:
-    """Return where a part of the scale, 0 to 1, is drawn, in pixels from the top."""
+    """Return the position of a part of the scale, 0 to 1, in pixels from the top."""
     return MARGIN + (1 - part) * (TREND_HEIGHT - 2 * MARGIN)
 
 
 def _latency_position(ms: float) -> float:
-    """Return where a latency is drawn, in percent of the width."""
+    """Return the position of a latency, in percent of the width."""
     low, high = LATENCY_SCALE_MS
     within = min(max(ms, low), high)
     return 2 + 96 * math.log(within / low) / math.log(high / low)

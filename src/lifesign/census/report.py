@@ -1,7 +1,7 @@
 """Census: the share of a directory that is alive, by platform, by generation and over time.
 
-The model is the draft's appendix B: how many targets are listed, how many answer, and what the others do. The
-form of the result is `document`; this module has the facts that it is computed from, and the computation.
+The model is the draft's appendix B: how many targets are listed, how many answer, and what the others do.
+`document` defines the form of the result; this module has the facts and the computation.
 """
 
 from collections import Counter, defaultdict
@@ -36,14 +36,14 @@ from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import ResultClass
 
 MAX_PLATFORMS: Final = 1_000
-"""Named one by one, those with the most targets first; the others are counted together."""
+"""Platforms that are listed separately, those with the most targets; the others are counted together."""
 MAX_DIRECTORIES: Final = 1_000
 MAX_RUNS: Final = 100
 MAX_DRIFT_RATIO: Final = 0.1
 """A list that has grown or shrunk by more from one pass to the next is not the same one: its share of the
 living is another list's."""
 ADDRESSES: Final = "(IP addresses)"
-"""The platform of all targets whose host is an address: it has no domain."""
+"""The platform of all targets whose host is an IP address: they have no domain."""
 UNNAMED: Final = "(not known)"
 """Generation of targets without a card, or without a version in it."""
 
@@ -76,13 +76,13 @@ class LayerCount:
 
     layer: str
     result: ResultClass | None
-    """None: it was not asked, for it is known."""
+    """None: the layer was not requested, because its facts are known."""
     count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CensusFacts:
-    """All that a census is taken from: counts, no judgements."""
+    """All facts for a census: counts without assessments."""
 
     name: str
     made_at_s: float
@@ -93,16 +93,16 @@ class CensusFacts:
     evidence_at_s: float | None = None
     """When a probe last measured something."""
     old: Mapping[UnknownReason, int] = field(default_factory=dict)
-    """Targets whose last measured result is too old, by the reason: everywhere else they are NOT_MEASURED."""
+    """Targets whose last measured result is too old, by reason; elsewhere they count as NOT_MEASURED."""
     hosts: Iterable[HostCount]
-    """Each target once, read once."""
+    """Each target once; can be iterated once."""
     directories: Iterable[tuple[str, ResultClass | None, int]] = ()
     """Name, result, count; a target that two directories list counts in both."""
     layers: Iterable[LayerCount] = ()
     latencies: Mapping[str, LatencySummary] = field(default_factory=dict)
     """By layer."""
     health: Mapping[HealthStatus, int] = field(default_factory=dict)
-    """Health that living agents report in a valid and fresh document; nothing is known of the others."""
+    """Health that living agents report in a valid and fresh document; the others are unknown."""
     shown: Iterable[tuple[Sequence[tuple[Layer, ResultClass]], int]] = ()
     """Layer results of living targets, in the order of requests, with their number."""
     gone: Mapping[str, int] = field(default_factory=dict)
@@ -117,11 +117,11 @@ class CensusFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """One pass over all targets, as it was counted at its end, by what it saw itself."""
+    """One pass over all targets, counted at its end by its own results."""
 
     began_at_s: float
     ended_at_s: float | None
-    """None: it goes on, or was broken off."""
+    """None: the pass is running, or was interrupted."""
     counts: Mapping[ResultClass | None, int]
 
 
@@ -166,8 +166,8 @@ def take_census(facts: CensusFacts) -> Census:
 def _suffixes() -> PublicSuffixList:
     """Return the public suffixes that registries run.
 
-    Those that companies registered for their customers (`vercel.app`) are left out: there the company's
-    domain is the platform that is looked for, and each customer's would be a platform of its own.
+    Suffixes that companies registered for their customers (`vercel.app`) are left out: there the company's
+    domain is the platform in question, and each customer's domain would be a platform of its own.
     """
     return PublicSuffixList(only_icann=True)
 
@@ -175,7 +175,7 @@ def _suffixes() -> PublicSuffixList:
 def platform_of(host: str) -> str:
     """Return the platform that a host belongs to: its registrable domain, or ADDRESSES.
 
-    A name without one, such as `localhost`, stands for itself.
+    A name without one, such as `localhost`, is its own platform.
     """
     # Every label of an IPv4 address is a number, and no domain ends with one (RFC 1123 2.1).
     if ":" in host or host.rpartition(".")[2].isdecimal():
@@ -263,7 +263,7 @@ def _layers(facts: CensusFacts) -> tuple[LayerShares, ...]:
 
 
 def _health(counts: Mapping[HealthStatus, int], alive: int) -> tuple[NamedCount, ...]:
-    """Return how the living call themselves; of those without a document nothing is known."""
+    """Return the reported health of living agents; those without a document are unknown."""
     members = {status.value: count for status, count in counts.items() if status is not HealthStatus.UNKNOWN}
     return _named({**members, HealthStatus.UNKNOWN.value: max(0, alive - sum(members.values()))})
 
@@ -276,7 +276,7 @@ def _shown(rows: Iterable[tuple[Sequence[tuple[Layer, ResultClass]], int]]) -> t
 
 
 def _named(counts: Mapping[str, int]) -> tuple[NamedCount, ...]:
-    """Return what occurs, the most frequent first."""
+    """Return the values that occur, the most frequent first."""
     whole = sum(counts.values())
     ordered = sorted((item for item in counts.items() if item[1]), key=lambda item: (-item[1], item[0]))
     return tuple(
@@ -307,7 +307,7 @@ def _runs(facts: Sequence[RunFacts]) -> tuple[CensusPass, ...]:
 
 
 def _is_same_list(before: int | None, now: int) -> bool:
-    """Return whether a list has about as many targets as before; empty ones do not count."""
+    """Return whether a list has about as many targets as before; empty lists do not count."""
     return not before or not now or abs(now - before) <= MAX_DRIFT_RATIO * before
 
 

@@ -70,7 +70,7 @@ async def write_report(taken: Census, targets: PagedTargets, directory: Path) ->
 
 @contextmanager
 def _replacing(file: Path) -> Iterator[TextIO]:
-    """Open what takes a file's place at the end of the block, unless that ends in an error."""
+    """Open a file that replaces `path` at the end of the block, unless the block raises."""
     unfinished = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         # newline: CSV has line ends of its own.

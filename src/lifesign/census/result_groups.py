@@ -1,7 +1,7 @@
 """Groups of result classes: whether a target is alive.
 
-Targets that were probed without a liveness signal differ from those of which nothing is known, because the
-prober held back or never probed them. No target is down for lack of a probe.
+Targets that were probed without a liveness signal differ from targets without evidence, which the prober
+refrained from probing or never probed. No target is down because it was not probed.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class Group(StrEnum):
     UNKNOWN = "unknown"
     """The target was not measured: the prober could not probe it, or the last result is too old."""
     NEVER_MEASURED = "never_measured"
-    """It was never probed."""
+    """The target was never probed."""
 
 
 def _group_of(result: ResultClass) -> Group:
@@ -39,6 +39,6 @@ GROUPS: Final[Mapping[ResultClass | None, Group]] = {
 
 
 def group_of(result: ResultClass | None) -> Group:
-    """Return whether a target lives: ALIVE, NOT_ALIVE or UNKNOWN, which who was never measured is too."""
+    """Return whether a target is ALIVE, NOT_ALIVE or UNKNOWN; a target that was never measured is UNKNOWN."""
     group = GROUPS[result]
     return Group.UNKNOWN if group is Group.NEVER_MEASURED else group

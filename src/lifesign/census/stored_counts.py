@@ -34,9 +34,9 @@ OTHER_GENERATION: Final = "(another one)"
 
 
 def census_of(transaction: Transaction, name: str | None) -> Census:
-    """Take the census of a database; `name` is that of the passes that it is compared with.
+    """Take the census of a database; `name` is the name of the passes to compare with.
 
-    None: of those of the name that came last, whatever it is.
+    None: the name of the latest passes.
     """
     now_s = transaction.now_s
     if name is None:
@@ -101,7 +101,7 @@ def generation_of(version: str | None) -> str | None:
 
 
 def layers_of(sums: Iterable[SumRow], shown: Iterable[Shown]) -> Iterator[LayerCount]:
-    """Return how layers ended, in the order in which a probe asks them, and of whom the card was known."""
+    """Return the results of layers in the order of their requests, and the targets whose card was known."""
     counted: Counter[tuple[str, str]] = Counter()
     for layer, result, _, count in sums:
         counted[layer, result] += count
@@ -124,7 +124,7 @@ def _kept_cards(counted: Mapping[tuple[str, str], int]) -> int:
 
 
 def latencies_of(sums: Iterable[SumRow]) -> dict[str, LatencySummary]:
-    """Return how long answers took, of each layer that was ever answered."""
+    """Return the latencies of each layer that was ever answered."""
     buckets: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for layer, _, bucket, count in sums:
         buckets[layer][bucket] += count
@@ -138,7 +138,7 @@ def latencies_of(sums: Iterable[SumRow]) -> dict[str, LatencySummary]:
 
 
 def ended_of(results: Iterable[str | None]) -> list[tuple[Layer, ResultClass]]:
-    """Return which layer ended how, of results in the order of layers; what told nothing is left out."""
+    """Return the results by layer, in the order of layers, without inconclusive ones."""
     return [
         (layer, ResultClass(result)) for layer, result in zip(_PROBED_LAYERS, results, strict=True) if result
     ]

@@ -1,4 +1,4 @@
-"""The tables of a census, and their words.
+"""The tables of a census, and their texts.
 
 The Markdown report and the page show the same tables; JSON and CSV have the bare numbers.
 """
@@ -82,7 +82,7 @@ class Table:
 
 
 def headline(census: Census) -> str:
-    """Say the most important thing in one sentence, and what makes it doubtful in those after it."""
+    """Return the most important fact in one sentence, and then the reasons to doubt it."""
     text = _share(census)
     if census.old:
         text = f"{text} {_old_text(census)}"
@@ -111,7 +111,7 @@ def _old_text(census: Census) -> str:
 
 
 def _has_no_answer(census: Census) -> bool:
-    """Return whether targets were asked and none gave any answer, in all or in the last run."""
+    """Return whether targets were requested and none gave any answer, in all or in the last run."""
     asked = [row.result for row in census.results if row.count and row.result not in _NOT_MEASURED]
     if asked:
         last = _last_run(census)
@@ -159,7 +159,7 @@ def _unmeasured_text(census: Census) -> str:
 
 
 def _measured_before(census: Census) -> int:
-    """Return how many of those who count as measured the last run did not measure itself."""
+    """Return how many of the measured targets the last run did not measure itself."""
     last = _last_run(census)
     return 0 if last is None else max(0, census.groups.measured - last.groups.measured)
 
@@ -303,7 +303,7 @@ def _parts(key: str, title: str, head: str, parts: Sequence[NamedGroups], note: 
 
 
 def _platform_note(census: Census) -> str:
-    """Say what stands for a platform, and what is not shown."""
+    """Return the note about the domains that count as a platform, and about omitted ones."""
     note = "By registrable domain."
     more = max(0, len(census.platforms) - MAX_SHOWN)
     groups = [part.groups for part in census.platforms[MAX_SHOWN:]]

@@ -16,14 +16,14 @@ HEADS: Final = ("url", "is", "result", "result_since", "observed_at", "why")
 def alive_group(target: TargetSummary, *, is_continuous: bool) -> Group:
     """Return whether a target is alive, not alive or unknown.
 
-    `is_continuous`: it is probed all the time, so that a result which is too old says nothing any more.
+    `is_continuous`: the target is probed continuously, so that a result which is too old no longer counts.
     """
     is_old = is_continuous and target.unknown_reason is not None
     return Group.UNKNOWN if is_old else group_of(target.result)
 
 
 async def write_targets(stream: TextIO, pages: AsyncIterable[TargetList], *, is_continuous: bool) -> None:
-    """Write one target per row as they come, each page before the next is asked for (RFC 4180)."""
+    """Write one target per row, each page before the next one is requested (RFC 4180)."""
     writer = csv.writer(stream)
     writer.writerow(HEADS)
     async for page in pages:

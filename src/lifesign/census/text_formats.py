@@ -14,12 +14,13 @@ from lifesign.domain.text.times import utc_text
 
 CSV_HEADS: Final = ("part", "name", "what", "value")
 _MARKDOWN: Final = re.compile(r"([\\`*\[\]<>|~])")
-"""Characters that a reader of Markdown could take for more than themselves.
+"""Characters that Markdown may interpret. An underscore within a word is none (CommonMark 6.2), and result
+classes have many.
 
 An underscore within a word is none (CommonMark 6.2), and result classes have many.
 """
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""Characters that a spreadsheet takes for the beginning of a formula."""
+"""Characters that a spreadsheet reads as the beginning of a formula."""
 
 
 def as_json(census: Census) -> str:
@@ -57,7 +58,7 @@ LIMITS: Final = (
 
 
 def period(census: Census) -> str:
-    """Return the time of the census, the period of its probes, and what came too late for it."""
+    """Return the time of the census, the period of its probes, and the time limits."""
     text = f"Taken {census.made_at:%Y-%m-%d %H:%M:%S} UTC, each target by its last probe."
     if census.evidence_at is not None:
         text = f"{text} The newest result was measured {census.evidence_at:%Y-%m-%d %H:%M:%S} UTC."
@@ -70,7 +71,7 @@ def period(census: Census) -> str:
 
 
 def _too_late(deadlines: Deadlines) -> str:
-    """Say who counts as a timeout."""
+    """Return the time limits after which a target counts as a timeout."""
     total = f"after {deadlines.total_seconds:g} s in all"
     if deadlines.first_byte_seconds >= deadlines.total_seconds:
         return f"Timeout means that an answer had not ended {total}."
@@ -97,7 +98,7 @@ def plain(text: str) -> str:
 
 
 def as_csv(census: Census) -> str:
-    """Return one fact per row: of which part, of whom, what, and how much (RFC 4180)."""
+    """Return one fact per row: its part, its subject, its name and its value (RFC 4180)."""
     written = io.StringIO()
     writer = csv.writer(written)
     writer.writerow(CSV_HEADS)
@@ -180,7 +181,7 @@ def cell(text: str) -> str:
 
 
 def _value(value: float | str | None) -> str:
-    """Return a number or a time; nothing where nothing is known."""
+    """Return a number or a time; an empty text if it is unknown."""
     if value is None or isinstance(value, str):
         return value or ""
     return str(round(value, 6))

@@ -16,7 +16,7 @@ def open_lock_file(path: Path) -> int:
 
 
 def try_lock(fd: int) -> bool:
-    """Take the exclusive lock of an open file at once, or not at all. It ends with the process."""
+    """Acquire the exclusive lock of an open file without waiting. It ends with the process."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

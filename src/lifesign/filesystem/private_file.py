@@ -46,7 +46,7 @@ def _is_regular(path: Path) -> bool:
 
 
 def set_aside(path: Path, why: str) -> None:
-    """Rename a file that is not to be trusted, so that it can be looked at; the last such one is kept."""
+    """Rename a file that is not trusted, so that it can be inspected; only the last such file is kept."""
     _log.warning("lifesign: %s %s; it is set aside and its samples are not counted", path, why)
     with contextlib.suppress(OSError):
         path.replace(path.with_name(path.name + ".set-aside"))
@@ -66,7 +66,7 @@ def allocate(fd: int, size: int) -> None:
 
 
 def map_shared(fd: int, size: int, *, writable: bool) -> memoryview:
-    """Map the file; what one process writes, all see, and a killed process has written it."""
+    """Map the file. All processes see each other's writes, and writes of a killed process stay."""
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     # The mapping ends with the last view of it: closing it by hand would pull it from under them.
     return memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED, protection))
@@ -74,10 +74,10 @@ def map_shared(fd: int, size: int, *, writable: bool) -> memoryview:
 
 @contextlib.contextmanager
 def opened_again(path: Path, fd: int) -> Iterator[int]:
-    """Open the file of `fd` once more, for a mapping. Raises OSError if it no longer stands at `path`.
+    """Open the file of `fd` once more, for a mapping. Raises OSError if it is no longer at `path`.
 
-    A mapping keeps a copy of its descriptor for as long as anybody, a forked child too, has a view
-    of it. A copy of `fd` would keep its lock; this opening has none.
+    A mapping keeps a copy of its descriptor as long as any process, also a forked child, has a view of it. A
+    copy of `fd` would keep its lock; this descriptor has none.
     """
     again_fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
@@ -89,7 +89,7 @@ def opened_again(path: Path, fd: int) -> Iterator[int]:
 
 
 def is_at(fd: int, path: Path) -> bool:
-    """Whether the open file is the one that stands at `path` now."""
+    """Whether the open file is the one at `path` now."""
     try:
         return os.path.samestat(os.fstat(fd), path.lstat())
     except FileNotFoundError:
@@ -107,10 +107,10 @@ def create_private(path: Path | str, *, dir_fd: int | None = None) -> int:
 
 @contextlib.contextmanager
 def replacing_private(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file (mode 0600) that takes its name at the end of the block, complete and synced to disk.
+    """Write a file (mode 0600) that replaces `path` at the end of the block, complete and synced to disk.
 
-    If the block raises, or the process is killed, the file that was there before is unchanged. The unfinished
-    file is called `.NAME.<16 hex digits>`. OSError if it cannot be written.
+    If the block raises, or the process is killed, the existing file is unchanged. The unfinished file is
+    called `.NAME.<16 hex digits>`. OSError if it cannot be written.
     """
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:

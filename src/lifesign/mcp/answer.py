@@ -60,7 +60,7 @@ async def read_at_once(tool: Tool, arguments: dict[str, Any]) -> BaseModel:
 async def answer(
     tool: Tool, arguments: dict[str, Any], reach: ToolContext, *, read: Read = read_at_once
 ) -> CallToolResult:
-    """Run a tool; whatever it raises becomes words."""
+    """Run a tool; exceptions become texts."""
     try:
         told = await tool.run(await read(tool, arguments), reach)
     except ToolFailed as error:
@@ -79,7 +79,7 @@ async def answer(
 
 
 def read_arguments(tool: Tool, arguments: dict[str, Any]) -> BaseModel:
-    """Return what a tool takes; InvalidValue if these arguments are none of its."""
+    """Return the arguments of a tool; InvalidValue if they are invalid."""
     try:
         return tool.takes.model_validate_json(json.dumps(arguments))
     except ValidationError as error:
@@ -106,7 +106,7 @@ def _written(tool: Tool, told: ToolAnswer) -> CallToolResult:
 
 
 def _all_visible(value: Any) -> Any:
-    """Return JSON whose texts say nothing that people would not see: agents have written some of them."""
+    """Return JSON without invisible characters in its texts: some of them were written by agents."""
     match value:
         case str():
             return visible(value)
@@ -121,8 +121,8 @@ def _all_visible(value: Any) -> Any:
 def failure(error: ToolFailed) -> CallToolResult:
     """Return a refusal: a text that begins with its code, and the code in `_meta`.
 
-    There is no structured content. A client that holds it against the tool's output schema, as the TypeScript
-    SDK does, would report its own error in place of the refusal.
+    There is no structured content. A client that validates it against the tool's output schema, as the
+    TypeScript SDK does, would report its own error in place of the refusal.
     """
     return CallToolResult(
         content=[TextContent(type="text", text=visible(str(error)))],

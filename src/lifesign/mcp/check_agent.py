@@ -117,9 +117,9 @@ class CheckedAgent(QuotesAgents):
 
 
 async def check_agent(arguments: AgentToCheck, reach: ToolContext) -> ToolAnswer:
-    """Ask an agent for its card and its health document, and decide.
+    """Request an agent's card and health document, and decide whether to call it.
 
-    ToolFailed for an address that is not contacted, InvalidValue for what is no URL.
+    ToolFailed for an address that may not be contacted, InvalidValue for an invalid URL.
     """
     checked = await fetch_health(arguments.url, get=reach.get, timeout_seconds=arguments.timeout_seconds)
     if checked.card_result is checked.document_result is ResultClass.BLOCKED_ADDRESS:
@@ -134,7 +134,7 @@ async def check_agent(arguments: AgentToCheck, reach: ToolContext) -> ToolAnswer
 
 
 def _bounded(checked: HealthCheck) -> CheckedAgent:
-    """Return what was found out, without what would be too much to read."""
+    """Return the result, shortened to a size that a model can read."""
     report = check_report(checked)
     findings, card = report["findings"], report["card"]
     report["findings"] = findings[:MAX_FINDINGS]
@@ -153,7 +153,7 @@ def _bounded(checked: HealthCheck) -> CheckedAgent:
 
 
 def _text(checked: HealthCheck) -> str:
-    """Return the decision in one line, and how to read what agents say."""
+    """Return the decision in one line, and how to treat texts of agents."""
     decision = checked.decision
     action = decision.action.replace("_", " ")
     return f"{checked.url} is {decision.status}: {action} ({'; '.join(decision.reasons)})\n{NOTICE}"

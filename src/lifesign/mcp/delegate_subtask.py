@@ -36,7 +36,7 @@ class Subtask(TaskArguments):
 
 
 async def delegate_subtask(arguments: Subtask, reach: ToolContext) -> ToolAnswer:
-    """Put a child into the queue; the task stays held."""
+    """Create a child task in the queue; the caller keeps its task."""
     run = run_of(arguments, reach)
     members = set(Subtask.model_fields) - set(TaskArguments.model_fields)
     task = arguments.model_dump(mode="json", exclude_none=True, include=members)

@@ -96,7 +96,7 @@ class Guard:
         return None
 
     async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on once it is there, as long as neither it nor its answer takes too long."""
+        """Pass a request on once it has arrived, if neither it nor its answer takes too long."""
         try:
             async with asyncio.timeout(self._body_seconds):
                 body = await _body(receive)
@@ -135,7 +135,7 @@ def _is_too_long(length: bytes) -> bool:
 
 
 async def _body(receive: Receive) -> bytes:
-    """Return a whole body, or what shows that it is too long; ClientDisconnect."""
+    """Return a complete body, or the reason why it is too long; ClientDisconnect."""
     body = bytearray()
     while len(body) <= MAX_BODY_BYTES:
         message = await receive()

@@ -1,4 +1,4 @@
-"""Heartbeat tool: an agent reports that it is alive by a tool call (heartbeat tool).
+"""Heartbeat tool: an agent reports by a tool call that it is alive (heartbeat tool).
 
 The fields and the four error texts are exactly those of the contract. Its statuses are translated:
 `terminated` is deregistered, `inactive` is dead; `idle` is no status of the registry and is stored in the
@@ -115,9 +115,9 @@ async def _send_heartbeat(arguments: HeartbeatInput, agents: RegistryAgents) -> 
 
 
 async def _record_of(agent_id: str, agents: RegistryAgents) -> AgentRecord:
-    """Return an agent's record; NotFound for one that the key of another agent asks for.
+    """Return an agent's record; NotFound for an agent of another key.
 
-    The registry answers 403 for each id but that agent's own, whether there is such an agent or not.
+    With an agent's key, the registry answers 403 for each other id, whether there is such an agent or not.
     """
     try:
         return await agents.get(agent_id)
@@ -134,7 +134,7 @@ async def _record_of(agent_id: str, agents: RegistryAgents) -> AgentRecord:
 async def _stored(
     arguments: HeartbeatInput, agents: RegistryAgents, record: AgentRecord
 ) -> Mapping[str, Any]:
-    """Store what the agent says of its work, if that is news; return all that is known of it."""
+    """Store the agent's report about its work, if it is new; return all that is stored."""
     for attempt in range(1, MAX_WRITES + 1):
         before = record.metadata.get(METADATA_MEMBER)
         known = before if isinstance(before, dict) else {}
@@ -158,7 +158,7 @@ async def _stored(
 
 
 def _ended(record: AgentRecord) -> str | None:
-    """Return why an agent beats no more, in the contract's words; None if it may."""
+    """Return why an agent sends no more heartbeats, in the contract's words; None if it may."""
     if record.status is Status.DEREGISTERED:
         return "Cannot heartbeat for terminated agent"
     if record.status is Status.DEAD:

@@ -22,7 +22,7 @@ MAX_CONNECTIONS: Final = 256
 def app_of(server: Server[Any], hosts: Sequence[str]) -> ASGIApp:
     """Return the app; requests have to name one of `hosts`, with or without a port.
 
-    A page that a browser was led to here by its own name says so in Host, and by whom in Origin.
+    A browser page under a name that leads here sends this name in Host, and its own origin in Origin.
     """
     origins = [f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")]
     return server.streamable_http_app(
@@ -38,7 +38,10 @@ def app_of(server: Server[Any], hosts: Sequence[str]) -> ASGIApp:
 
 
 def config_of(app: ASGIApp, *, grace_seconds: int) -> uvicorn.Config:
-    """Return how an app is served; calls under way have `grace_seconds` once the server is asked to end."""
+    """Return the configuration of the server.
+
+    Running calls have `grace_seconds` once the server is asked to end.
+    """
     return uvicorn.Config(
         app,
         lifespan="on",

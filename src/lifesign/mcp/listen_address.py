@@ -26,7 +26,7 @@ class ListenAddress:
 
     @property
     def is_local(self) -> bool:
-        """Whether this machine alone reaches it."""
+        """Whether only this machine can connect to the address."""
         if self.host == "localhost":
             return True
         with suppress(ValueError):

@@ -35,7 +35,7 @@ async def over_http(
         if not place.is_local:
             _log.warning("clients send the token unencrypted: put a proxy with TLS in front of this server")
         config = config_of(app, grace_seconds=GRACE_SECONDS)
-        # uvicorn hears it while it serves, and repeats it afterwards.
+        # uvicorn handles the signal while it serves, and raises it again afterwards.
         signal.signal(signal.SIGTERM, _end)
         await _HttpServer(config, lambda: say_ready(url_of(opened, place.host) + PATH)).serve([opened])
 

@@ -27,7 +27,7 @@ class ProgressArguments(TaskArguments):
     blockers: Annotated[list[Text] | None, Field(max_length=MAX_ENTRIES, description="Obstacles")] = None
 
     def report(self) -> dict[str, Any]:
-        """Return the report alone."""
+        """Return the report without the run."""
         members = {"summary", "beliefs", "attempted", "next_step", "blockers"}
         return self.model_dump(mode="json", by_alias=True, exclude_none=True, include=members)
 

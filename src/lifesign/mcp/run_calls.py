@@ -80,7 +80,7 @@ def of_any_run(tool: Tool) -> Tool:
 
 
 def run_of(arguments: TaskArguments, reach: ToolContext) -> HeldRun:
-    """Return in whose name a call writes; ToolFailed where neither the call nor the server knows."""
+    """Return the run for which a call writes; ToolFailed if neither the call nor the server names one."""
     if isinstance(arguments, ShownRun):
         return HeldRun(
             task_id=arguments.task_id, run_id=arguments.run_id, fencing_token=arguments.fencing_token
@@ -109,22 +109,22 @@ def run_in(environment: Mapping[str, str]) -> HeldRun | None:
 
 
 def key_of(tool: str, arguments: TaskArguments, run: HeldRun) -> str:
-    """Return by which key a write is known if it is made again."""
+    """Return the idempotency key of a write."""
     if arguments.idempotency_key is not None:
         return arguments.idempotency_key
     members = arguments.model_dump(mode="json", by_alias=True, exclude=_UNREPORTED_MEMBERS)
-    # A model that says it again may say it in another order.
+    # A model that repeats a call may change the order of the members.
     digest = sha256(json.dumps([run.run_id, tool, members], sort_keys=True).encode()).hexdigest()
     return f"{tool}-{digest[:DERIVED_KEY_CHARS]}"
 
 
 def tasks_of(reach: ToolContext) -> RegistryTasks:
-    """Return where tasks are written to."""
+    """Return the client that writes tasks."""
     return registry_of(reach).tasks
 
 
 def write_answer(written: TaskWritten, text: str) -> ToolAnswer:
-    """Return what a write did, as a tool answers."""
+    """Return the result of a write as the answer of a tool."""
     shown = Written(
         task_id=written.task_id, status=written.status, report=written.report, child_id=written.child_id
     )

@@ -49,7 +49,7 @@ class Offer(Protocol):
         """Carry a call out; raise MCPError for an error of the protocol, such as `no_such_tool`."""
 
     def input_schema(self, name: str) -> Mapping[str, Any] | None:
-        """Return the schema of a tool's arguments without waiting; None if it is not known."""
+        """Return the schema of a tool's arguments without waiting; None if it is unknown."""
 
 
 def server_of(offer: Offer, name: str, *, title: str, instructions: str) -> Server[dict[str, Any]]:
@@ -64,7 +64,8 @@ def server_of(offer: Offer, name: str, *, title: str, instructions: str) -> Serv
         result = await _unless_we_fail("tools/call", offer.call(params.name, params.arguments or {}))
         is_object = isinstance(result.structured_content, dict | None)
         if not is_object and context.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
-            # A server of the newest version may send any JSON; an older client refuses what is no object.
+            # A server of the newest version may send any JSON; an older client refuses everything but
+            # objects.
             return result.model_copy(update={"structured_content": None})
         return result
 
@@ -94,7 +95,7 @@ def no_such_tool(name: str, names: Sequence[str]) -> MCPError:
 
 
 class _OfferedTools:
-    """Answers calls, a bounded number at once."""
+    """Answers calls, a bounded number at a time."""
 
     def __init__(self, tools: Sequence[Tool], reach: ToolContext) -> None:
         self._tools = {tool.name: tool for tool in tools}
@@ -123,7 +124,7 @@ class _OfferedTools:
 
 
 async def _unless_we_fail(method: str, function: Awaitable[_Given]) -> _Given:
-    """Return what comes of a request; a fault of ours is logged, and its text is not sent."""
+    """Return the result of a request; our own defects are logged, and their texts are not sent."""
     try:
         return await function
     except MCPError:

@@ -24,7 +24,7 @@ NOTICE: Final = (
 
 
 class QuotesAgents(BaseModel):
-    """An answer that quotes agents, and says so."""
+    """An answer that quotes agents, with a notice about it."""
 
     # Its default would be repeated in each schema, which models read.
     notice: Annotated[str, Field(default_factory=lambda: NOTICE)]
@@ -37,7 +37,7 @@ class Arguments(BaseModel):
 
 
 class ToolFailed(LifesignError):
-    """A tool could not do what it was asked for; the text says why, and what can be done about it.
+    """A tool failed; the text has the reason, and a remedy.
 
     `code` is what programs may compare: a `ToolRefusalCode`, or the registry's own; the text begins with it.
     """
@@ -71,7 +71,7 @@ class ToolAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """One tool, as a model sees it, and what it does."""
+    """One tool, as a model sees it, and its function."""
 
     name: str
     title: str
@@ -82,12 +82,12 @@ class Tool:
     """Takes an object of `takes`; raises ToolFailed, RegistryError and InvalidValue."""
     needs_registry: bool = True
     is_in_run: bool = False
-    """Whether it writes in the name of a run."""
+    """Whether the tool writes for a run."""
     is_read_only: bool = True
     contacts_external_hosts: bool = False
-    """Whether it contacts others than the registry."""
+    """Whether the tool contacts other hosts than the registry."""
     shows_absent: bool = False
-    """Whether what is None is shown as null."""
+    """Whether members that are None are shown as null."""
 
 
 def registry_of(reach: ToolContext) -> RegistryClient:

@@ -1,7 +1,7 @@
 """GET requests for models: public addresses only, and networks that the operator allowed.
 
-`lifesign check` contacts whatever its user types. A model is not that user: the URL that it asks for may
-come from a text that a stranger wrote. So the SSRF guard vets the first hop too.
+`lifesign check` contacts any address that its user types. For a model this is different: its URL may come
+from a text that a stranger wrote. So the SSRF guard vets the first hop too.
 """
 
 import logging
@@ -20,7 +20,7 @@ from lifesign.http.bounded_get import Ask, Get, bounded_get
 from lifesign.http.guarded_sessions import GuardedSessions
 
 MAX_SECONDS: Final = 60.0
-"""For one check."""
+"""Time limit of one check."""
 
 _log = logging.getLogger("lifesign.mcp")
 

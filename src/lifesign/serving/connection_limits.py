@@ -40,9 +40,9 @@ MAX_PIPELINED = 32
 TAKE_SECONDS = 30.0
 """Time after which a client that does not receive an answer is disconnected."""
 END_SECONDS = 2.0
-"""The same once the server is asked to end: well within the grace that it gives to what is under way."""
+"""The same once the server is asked to end: well within the grace period of running requests."""
 FIRST_SECONDS = 0.5
-"""How long a new connection may take for its first request although the server is asked to end."""
+"""Time that a new connection has for its first request although the server is asked to end."""
 LINGER_SECONDS = 2.0
 """Time for which input of a refused client is read and discarded, so that it receives the answer."""
 MAX_CONNECTIONS = 50_000
@@ -82,7 +82,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._counter = ByteCounter()
         """Counter of the request that is being received."""
         self._body: list[bytes] = []
-        """Parts of its body that came since the last time that data came."""
+        """Parts of the body that arrived since the last read."""
         self._is_refused = False
         self._ends_at_s = inf
         """When a caller that was refused has had its time."""
@@ -91,7 +91,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stands_since_s = 0.0
         self._take_s = TAKE_SECONDS
         self._has_asked = False
-        """Whether the head of a request was whole."""
+        """Whether the head of a request is complete."""
         self._is_ending = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -136,7 +136,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._counter = ByteCounter()
 
     def on_url(self, url: bytes) -> None:
-        """Its target came, or a part of it."""
+        """A part of the target, or all of it, has arrived."""
         if not self._is_refused:
             super().on_url(url)
 
@@ -146,7 +146,7 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Its head is whole; one that does not say once for whom it is goes no further (RFC 9112 3.2)."""
+        """The head is complete; a request with other than one Host is refused (RFC 9112 3.2)."""
         if self._is_refused:
             return
         hosts = sum(name == b"host" for name, _ in self.headers)
@@ -167,13 +167,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """It is whole."""
+        """The message is complete."""
         if not self._is_refused:
             self._hand_on_body()
             super().on_message_complete()
 
     def _hand_on_body(self) -> None:
-        """Hand on what came of the body at once: uvicorn joins two parts by copying both."""
+        """Pass on the received part of a body at once: uvicorn joins two parts by copying both."""
         if self._body:
             body = b"".join(self._body)
             self._body.clear()
@@ -184,7 +184,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Log nothing: a server may ignore `Upgrade` (RFC 9110 7.8); uvicorn advises to install a library."""
 
     def shutdown(self) -> None:
-        """Begin to end, with the server; who waits for news is let go before it waits for them.
+        """Begin to end, with the server; clients that wait for news are disconnected first.
 
         The first request of a new connection may be on its way: closed at once, its caller would get a reset
         instead of an answer while the processes are replaced.
@@ -201,7 +201,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().shutdown()
 
     def check(self, now_s: float) -> None:
-        """End the connection if it has kept us waiting for too long."""
+        """End the connection if the client took too long."""
         left_bytes = self.transport.get_write_buffer_size()
         # With TLS it may be 0 although nothing was sent: then the connection does not close.
         is_standing = left_bytes > 0 or self.transport.is_closing()
@@ -214,16 +214,16 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def _is_answering(self) -> bool:
-        # Before the first request there is none, whatever uvicorn says of its type.
+        # Before the first request there is none, whatever type uvicorn declares.
         return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
 
     def _close(self) -> None:
-        """Take nothing more, and close once what was written is sent."""
+        """Accept no more data, and close once the written data are sent."""
         self._is_refused, self._waits_since_s = True, None
         self.transport.close()
 
     def _refuse(self, status: int, code: str, message: str) -> None:
-        """Take nothing more; say why, unless another answer is on its way or none is expected."""
+        """Accept no more data; send the reason, unless another answer has begun or none is expected."""
         if self._is_refused or self.transport.is_closing():
             return
         if self._is_answering or not (self._is_in_head or status == 503):
@@ -270,7 +270,7 @@ class _Complaints(logging.LoggerAdapter[logging.Logger]):
     def process(
         self, msg: object, kwargs: MutableMapping[str, Any]
     ) -> tuple[object, MutableMapping[str, Any]]:
-        """Add who it was."""
+        """The process that refused the client."""
         client = self._protocol.client
         return msg, {**kwargs, "extra": {"client": "" if client is None else client[0]}}
 
@@ -325,7 +325,7 @@ def _watch_of(server_state: ServerState) -> _Watch:
 
 
 def _most_connections() -> int:
-    """Return how many there may be: fewer where the process may not open so many files."""
+    """Return the maximum number of connections: fewer if the process may open fewer files."""
     most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most_files == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS

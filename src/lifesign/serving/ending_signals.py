@@ -16,7 +16,7 @@ def ending_signals() -> tuple[signal.Signals, ...]:
 
 
 def leave_closed_terminal() -> None:
-    """Let outputs to a closed terminal lead nowhere: else each line fails, and what is left to do with it."""
+    """Redirect outputs to a closed terminal to nowhere: otherwise each line fails."""
     for descriptor in OUTPUTS:
         with suppress(OSError):
             if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):

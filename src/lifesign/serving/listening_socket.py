@@ -11,7 +11,7 @@ BACKLOG = 4_096
 
 
 def check_host(host: str) -> None:
-    """Return if this may be an address or a name, known or not; InvalidValue."""
+    """Return if the text can be an address or a name, known or not; InvalidValue."""
     try:
         is_name = bool(host.encode("idna")) and host.isprintable()
     except UnicodeError:
@@ -26,12 +26,12 @@ def check_address(host: str, port: int) -> None:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Return a socket that listens, at any free port if `port` is 0; CannotListen says why there is none."""
+    """Return a listening socket, at any free port if `port` is 0; CannotListen with the reason."""
     family, address = _first_address(host, port)
     try:
         return socket.create_server(address, family=family, backlog=BACKLOG)
     except OSError as error:
-        # Its own text also says what was attempted.
+        # Its own text also has the attempted action.
         raise CannotListen(host, port, os.strerror(error.errno or 0)) from None
 
 
@@ -46,6 +46,6 @@ def _first_address(host: str, port: int) -> tuple[socket.AddressFamily, tuple[st
 
 
 def url_of(listening: socket.socket, host: str, scheme: str = "http") -> str:
-    """Return where it is reached, under the host that was asked for."""
+    """Return the URL of the server, under the requested host."""
     shown = f"[{host}]" if ":" in host else host
     return f"{scheme}://{shown}:{listening.getsockname()[1]}"

@@ -44,7 +44,7 @@ class LogLine(ProcessorFormatter):
 
 
 def _complete(_logger: object, _method: str, members: EventDict) -> EventDict:
-    """Put in front what every line has, and leave out what is for others."""
+    """Put the common members of all lines first, and remove members for other outputs."""
     record: logging.LogRecord = members["_record"]
     first = {
         "time": utc_text(datetime.fromtimestamp(record.created, UTC), "milliseconds"),
@@ -61,7 +61,7 @@ def _complete(_logger: object, _method: str, members: EventDict) -> EventDict:
 
 
 def _masked(_logger: object, _method: str, members: EventDict) -> EventDict:
-    """Hide what looks like a key or a password, and leave out the middle of what is long."""
+    """Hide texts that look like keys or passwords, and shorten long texts in the middle."""
     return {name: _bounded(value) for name, value in members.items()}
 
 
@@ -76,14 +76,14 @@ def _bounded(value: object) -> object:
 
 
 def _as_json(_logger: object, _method: str, members: EventDict) -> str:
-    # ASCII alone: half a surrogate pair and a line separator are escaped.
+    # Only ASCII: half a surrogate pair and a line separator are escaped.
     written = _JSON(None, "", members)
     assert isinstance(written, str)  # noqa: S101 - the serializer's own type
     return written
 
 
 def _as_text(_logger: object, _method: str, members: EventDict) -> str:
-    """Return a line for people: what every line has, then the rest as `name=value`."""
+    """Return a line for people: the common members, then the others as `name=value`."""
     at, level, logger, event = (members.pop(name) for name in _FIRST)
     exception = members.pop("exception", None)
     text = f"{at} {level} {logger}: {event}"
@@ -106,7 +106,7 @@ def _plain(value: object) -> object:
 
 
 def log_config(*, access_log: bool, log_format: LogFormat = "console") -> Mapping[str, Any]:
-    """Return what `logging.config.dictConfig` takes."""
+    """Return the argument of `logging.config.dictConfig`."""
     return {
         "version": 1,
         "disable_existing_loggers": False,

@@ -28,7 +28,7 @@ STEP_SECONDS = 0.1
 SIGNAL_SECONDS = 0.2
 """Maximum delay between the signals to the processes and to the supervisor."""
 FIRST_PAUSE_SECONDS = 1.0
-"""Before one is replaced whose predecessor died early, too; doubled for each further one."""
+"""Wait before a process is replaced whose predecessor died early, too; doubled each time."""
 MAX_PAUSE_SECONDS = 30.0
 STEADY_SECONDS = 60.0
 """A process that lived longer did not fail at its start."""
@@ -53,7 +53,10 @@ class ServerProcess(Process):
             raise SystemExit(EXIT_FAILED) from None
 
     def is_ready(self, timeout: float = 5) -> bool:
-        """Return whether it has started, by its latest answer; earlier questions are answered at once."""
+        """Return whether the process has started, by its latest answer.
+
+        Earlier questions are answered at once.
+        """
         ready = super().is_ready(timeout)
         with suppress(OSError, EOFError):
             while not ready and self.parent_conn.poll():
@@ -68,12 +71,12 @@ class _WorkerSlot:
     began_s: float
     """When the present one was started; like all times here by the monotonic clock."""
     early_deaths: int = 0
-    """In a row."""
+    """Early deaths in a row."""
     replace_at_s: float | None = None
-    """None while the present one lives."""
+    """None while the present process lives."""
 
     def note_death(self, now_s: float) -> float:
-        """Take note that the present one is dead; return how long it takes until it is replaced."""
+        """Note that the present process is dead; return the wait until it is replaced."""
         self.early_deaths = self.early_deaths + 1 if now_s - self.began_s < STEADY_SECONDS else 0
         pause_s = pause_before_next_s(self.early_deaths)
         self.replace_at_s = now_s + pause_s
@@ -99,7 +102,7 @@ class Supervisor(Multiprocess):
     ) -> None:
         super().__init__(config, sockets)
         self._say_ready: Callable[[], None] | None = say_ready
-        """Until it was said."""
+        """Called until readiness was reported."""
         self._is_hopeless = False
         self._places: dict[int, _WorkerSlot] = {}
         """Slots by the position of a process in `processes`."""
@@ -140,10 +143,10 @@ class Supervisor(Multiprocess):
                 history.note_start(time.monotonic())
 
     def _note_death(self, process: Process, history: _WorkerSlot) -> bool:
-        """Say that a process is dead; return whether the others go on."""
+        """Log the death of a process; return whether the others continue."""
         if process.exitcode in ENDED_WHEN_ASKED and not self.should_exit.is_set():
-            # A signal to the whole process group reaches the processes before it reaches us, or was
-            # sent to one of them alone; it says so to us within this time if it is the former.
+            # A signal to the whole process group reaches the processes before it reaches us, or was sent to
+            # one of them alone. In the former case it reaches us within this time.
             time.sleep(SIGNAL_SECONDS)
         if self.should_exit.is_set() or self._is_asked_to_end():
             return False
@@ -160,7 +163,8 @@ class Supervisor(Multiprocess):
     def restart_all(self) -> None:
         """Replace each process once its successor answers, until all are asked to end.
 
-        uvicorn hears of that only when the last one is replaced, and waits without a bound for each.
+        uvicorn would notice that request only when the last process is replaced, and waits without a limit
+        for each.
         """
         for place, former in enumerate([*self.processes]):
             if self._is_asked_to_end():
@@ -193,7 +197,7 @@ class Supervisor(Multiprocess):
             self._places[place] = _WorkerSlot(time.monotonic())
 
     def _waits(self, is_so: Callable[[], bool], most_s: float) -> bool:
-        """Wait until something is so, for so long at most or until all are asked to end; return if it is."""
+        """Wait for a condition, at most so long, or until all are asked to end; return whether it holds."""
         deadline_s = time.monotonic() + most_s
         while not (found := is_so()) and time.monotonic() < deadline_s and not self._is_asked_to_end():
             time.sleep(STEP_SECONDS)

@@ -39,7 +39,7 @@ def _ends(certificate: bytes) -> datetime:
     if signed[0] == _VERSION:
         _, signed = _member(signed, _VERSION)
     for _ in range(3):
-        # The serial number, the algorithm of the signature, and who issued it.
+        # The serial number, the algorithm of the signature, and the issuer.
         _, signed = _member(signed)
     validity, _ = _member(signed, _SEQUENCE)
     _, rest = _member(validity)
@@ -49,7 +49,7 @@ def _ends(certificate: bytes) -> datetime:
 
 
 def _member(der: bytes, tag: int | None = None) -> tuple[bytes, bytes]:
-    """Return what the first member holds, and what follows it; ValueError if it has another tag."""
+    """Return the content of the first member, and the bytes after it; ValueError for another tag."""
     if tag is not None and der[0] != tag:
         raise ValueError(f"expected a member with the tag {tag:#x}; got {der[0]:#x}")
     length, at = der[1], 2

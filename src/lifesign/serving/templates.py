@@ -23,5 +23,5 @@ def template_environment(package: str) -> Environment:
 
 
 def _harmless(value: object) -> object:
-    """Replace such characters in text; markup was made of text that has been through here."""
+    """Replace such characters in a text; markup was created from text that was already checked."""
     return harmless(value, keep="\n") if isinstance(value, str) and not hasattr(value, "__html__") else value

@@ -20,7 +20,7 @@ def check_pair(certificate: Path, key: Path) -> None:
     _check_readable("tls_key", key, KEY)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # Reads certificates alone: of a pair OpenSSL does not say which of the two is none.
+        # Reads only the certificates: for a pair, OpenSSL does not say which of the two is invalid.
         context.load_verify_locations(certificate)
     except (OSError, ValueError):
         raise InvalidValue("tls_certificate", str(certificate), CERTIFICATE) from None

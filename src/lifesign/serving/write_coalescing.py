@@ -1,7 +1,7 @@
 """Sends an answer in one piece.
 
 uvicorn writes the head as soon as it is known, and the body after that: two system calls, two packets, and a
-client that wakes for half an answer. That was a tenth of the processor time of a renewal.
+client that wakes up for half an answer. That was a tenth of the processor time of a renewal.
 """
 
 import asyncio
@@ -20,7 +20,10 @@ class WriteCoalescingTransport(asyncio.Transport):
         self._kept = b""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write a piece behind the one that was kept; if none was, keep it. Nothing to who is let go."""
+        """Write a piece together with the kept one; if none is kept, keep it.
+
+        Nothing is written to a closed connection.
+        """
         if self._transport.is_closing():
             self._kept = b""
         elif self._kept:
@@ -36,7 +39,7 @@ class WriteCoalescingTransport(asyncio.Transport):
         self._transport.write_eof()
 
     def can_write_eof(self) -> bool:
-        """Return whether one side alone can be closed."""
+        """Return whether the sending side can be closed separately."""
         return self._transport.can_write_eof()
 
     def close(self) -> None:
@@ -45,16 +48,16 @@ class WriteCoalescingTransport(asyncio.Transport):
         self._transport.close()
 
     def abort(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         self._kept = b""
         self._transport.abort()
 
     def is_closing(self) -> bool:
-        """Return whether it is closed, or about to be."""
+        """Return whether the connection is closed, or about to be."""
         return self._transport.is_closing()
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes have not left."""
+        """Return the number of bytes that were not sent yet."""
         return len(self._kept) + self._transport.get_write_buffer_size()
 
     def _flush(self) -> None:

@@ -1,4 +1,4 @@
-"""Signed assertions with which an OAuth 2 client proves who it is (RFC 7523 2.2 and 3)."""
+"""Signed assertions by which an OAuth 2 client proves its identity (RFC 7523 2.2 and 3)."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     SigningKey = RSAPrivateKey | EllipticCurvePrivateKey
 
 LIFETIME_SECONDS: Final = 60
-"""Lifetime of an assertion: it is used once, at once."""
+"""Lifetime of an assertion, which is used once, immediately."""
 MIN_RSA_BITS: Final = 2048
 
 
@@ -48,7 +48,7 @@ def client_assertion(
 
 
 def signing_key_fault(pem: str) -> str | None:
-    """Return what a private key must be that this text is not; None if the text is accepted."""
+    """Return the rule for private keys that this text breaks; None if the text is accepted."""
     if _read_key(pem) is not None:
         return None
     return f"an unencrypted private key in PEM: RSA of {MIN_RSA_BITS} bits or more, or P-256"

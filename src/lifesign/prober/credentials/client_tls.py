@@ -1,6 +1,6 @@
 """TLS of a prober's connections: the trusted authorities, and the client certificate of a credential.
 
-Each credential has contexts of its own, so that no TLS session of one is resumed with another.
+Each credential has its own contexts, so that a TLS session of one credential is not resumed with another.
 """
 
 import os
@@ -25,7 +25,7 @@ class ClientCertificate:
     """A client's certificate with its key, in PEM. Its text shows neither."""
 
     chain: str = field(repr=False)
-    """The certificate, and those between it and its authority."""
+    """The certificate, and the intermediate certificates of its authority."""
     key: str = field(repr=False)
     expires_at: datetime
 
@@ -53,7 +53,7 @@ class ClientTls:
         return ClientTls(self.authorities)
 
     def __reduce__(self) -> tuple[type["ClientTls"], tuple[str | None, ClientCertificate | None]]:
-        """Leave contexts out: no other process can take them."""
+        """Leave contexts out: they cannot be sent to other processes."""
         return ClientTls, (self.authorities, self.certificate)
 
     @cached_property
@@ -67,7 +67,7 @@ class ClientTls:
 def client_tls(
     setting: str, *, authorities: str | None, chain: str | None, key: str | None, now: datetime | None = None
 ) -> ClientTls:
-    """Return the TLS of a credential. InvalidValue, which never quotes a key, for what cannot be used.
+    """Return the TLS of a credential. InvalidValue, which never quotes a key, for unusable files.
 
     `setting`: the name of the credential. `chain` and `key`: its client certificate; None without one.
     """
@@ -77,7 +77,7 @@ def client_tls(
     tls = ClientTls(authorities, certificate)
     try:
         if authorities is not None:
-            # Without a certificate in it, OpenSSL would take the system's.
+            # Without a certificate in it, OpenSSL would use the system's.
             ssl.create_default_context(cadata=authorities if authorities.strip() else "-")
     except (ssl.SSLError, ValueError) as error:
         raise InvalidValue(f"{setting}.ca_file", None, "certificates of authorities in PEM") from error
@@ -91,7 +91,7 @@ def client_tls(
 
 
 def key_fault(text: str) -> str | None:
-    """Return what a private key must be that this text is not; None if the text is accepted."""
+    """Return the rule for private keys that this text breaks; None if the text is accepted."""
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - takes 50 ms
     from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
 
@@ -127,7 +127,7 @@ def _read_certificate(setting: str, chain: str, key: str, now: datetime) -> Clie
 
 
 def _load(context: ssl.SSLContext, certificate: ClientCertificate) -> None:
-    """Load a certificate and its key, which are in memory; OpenSSL's interface in Python takes files only."""
+    """Load a certificate and its key from memory; OpenSSL's interface in Python accepts only files."""
     if not hasattr(os, "memfd_create"):
         raise ValueError("client certificates need Linux")
     with os.fdopen(os.memfd_create("client_certificate", os.MFD_CLOEXEC), "wb") as file:

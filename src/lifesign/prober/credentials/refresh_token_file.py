@@ -52,7 +52,7 @@ class RefreshTokenFile:
             return _fault(str(error))
 
     def replace(self, token: str) -> None:
-        """Write a new token over the former one, as a whole; one that cannot be written stays in memory."""
+        """Replace the token in the file, as a whole; a token that cannot be written stays in memory."""
         if secret_fault(token) is not None:
             _log.error("the new refresh token for %s is not one that can be stored", self._file)
             return

@@ -38,7 +38,7 @@ class Secrets:
 
     @property
     def scrubber(self) -> Scrubber:
-        """Return what removes these secrets from texts."""
+        """Return the scrubber that removes these secrets from texts."""
         return Scrubber(self.values.values())
 
 
@@ -47,7 +47,7 @@ def read_secrets(
 ) -> Secrets:
     """Read all secrets of a definition, and write no core dumps from now on if there are any.
 
-    `complain` takes warnings; default: the log. InvalidValue for a secret that is missing or not accepted.
+    `complain` receives warnings; default: the log. InvalidValue for a secret that is missing or not accepted.
     """
     if not credentials:
         return Secrets()
@@ -70,7 +70,7 @@ def read_secrets(
 
 
 def has_tls(credential: CredentialSettings) -> bool:
-    """Return whether a credential has a client certificate, or authorities of its own."""
+    """Return whether a credential has a client certificate or its own authorities."""
     return credential.client_certificate is not None or credential.ca_file is not None
 
 
@@ -124,7 +124,7 @@ def file_of(source: SecretPlace, setting: str) -> Path:
 
 
 def file_stamp(file: Path) -> tuple[int, int, int] | None:
-    """Return what changes when a file is replaced or written; None if the file is missing."""
+    """Return a value that changes when a file is replaced or written; None if the file is missing."""
     try:
         found = file.stat()
     except OSError:

@@ -37,12 +37,12 @@ _log = logging.getLogger("lifesign.prober")
 
 
 class Credential:
-    """One credential with its secret, which its text never shows."""
+    """One credential with its secret, which its repr never shows."""
 
     def __init__(self, settings: CredentialSettings, secret: str) -> None:
         self.scope: CredentialScope = settings.scope
         self.has_certificate = settings.client_certificate is not None
-        """Whether its connections have a client certificate."""
+        """Whether its connections use a client certificate."""
         self.tokens: TokenSource | None = None
         """Its access tokens, if it is an OAuth 2 client."""
         self._settings = settings
@@ -65,7 +65,7 @@ class Credential:
 
     @property
     def fault(self) -> TokenFault | None:
-        """Why there is no token; None if nothing is known to be wrong."""
+        """Reason why there is no token; None without a known fault."""
         return None if self.tokens is None else self.tokens.fault
 
     def __repr__(self) -> str:
@@ -76,7 +76,10 @@ class Credential:
         self._secrets = [secret, *self._secrets][: 1 + MAX_PAST_SECRETS]
 
     def header(self) -> tuple[str, str] | None:
-        """Return the header with the secret, as name and value; None for a client certificate alone."""
+        """Return the header with the secret, as name and value.
+
+        None if there is only a client certificate.
+        """
         settings, secret = self._settings, self._secrets[0]
         if settings.header is not None:
             return settings.header.name, secret
@@ -90,7 +93,7 @@ class Credential:
         return "Authorization", f"Bearer {secret}"
 
     def secrets(self) -> list[str]:
-        """Return what must not be shown, former secrets too."""
+        """Return all texts that must not be shown, former secrets too."""
         basic, oauth2 = self._settings.basic, self._settings.oauth2
         if oauth2 is not None:
             return [*self._client_secrets(oauth2), *([] if self.tokens is None else self.tokens.secrets())]
@@ -101,21 +104,21 @@ class Credential:
         return [*self._secrets, *pairs]
 
     def _client_secrets(self, oauth2: OAuthClient) -> list[str]:
-        """Return what proves who the client is. A private key is sent nowhere: nobody can send it back."""
+        """Return the client's secrets. A private key is never sent, so no peer can send it back."""
         if oauth2.client_secret is None:
             return []
         return [*self._secrets, *(client_pair(oauth2.client_id, secret) for secret in self._secrets)]
 
 
 RequestToken = Callable[[Credential, str | None], Awaitable[AccessToken | TokenFault]]
-"""Obtains a token for a credential; takes the token that was rejected, or None."""
+"""Obtains a token for a credential; the argument is the rejected token, or None."""
 
 
 _NOTHING_TO_REMOVE: Final = Scrubber(())
 
 
 class CredentialStore:
-    """All credentials of a prober. Files with secrets that changed are read again."""
+    """All credentials of a prober. Changed files with secrets are read again."""
 
     def __init__(
         self,
@@ -130,8 +133,8 @@ class CredentialStore:
         """`secrets`: those of all `settings`, as `read_secrets` returns them. `clock`: monotonic seconds.
 
         `request_token`: obtains tokens for those of `settings` that are OAuth 2 clients. `owns_tokens`:
-        whether it asks token endpoints, and not another process that does.
-        `interval_s`: of the crawl; an answer says for three intervals how a credential stands.
+        whether this process calls token endpoints, instead of another process. `interval_s`: interval of the
+        crawl; an answer determines the state of a credential for three intervals.
         """
         secrets = secrets or Secrets()
         values = secrets.values
@@ -164,7 +167,7 @@ class CredentialStore:
         }
         self._missing: Sequence[OtherCredential] = ()
         self._rejected: set[str] = set()
-        """Names of the credentials of which the log says that they are rejected."""
+        """Names of the credentials that the log has reported as rejected."""
         self._clock = clock
         self._read_at_s = clock()
         self._stamps = {name: _stamp(source, setting) for name, setting, source in self._sources}
@@ -176,7 +179,7 @@ class CredentialStore:
         return bool(self._credentials)
 
     async def close(self) -> None:
-        """End requests for tokens that are under way."""
+        """End running requests for tokens."""
         for source in self._token_sources:
             await source.close()
 
@@ -206,7 +209,7 @@ class CredentialStore:
 
     @property
     def states(self) -> Sequence[tuple[CredentialScope, CredentialState | None]]:
-        """Names and places of all credentials, and how each one stands."""
+        """Names, places and states of all credentials."""
         return [(scope, self._uses[scope.name].state) for scope in self._scopes]
 
     def note_use(self, url: str, state: CredentialState, name: str | None = None) -> None:
@@ -248,7 +251,7 @@ class CredentialStore:
         return other_for(self._scopes, self._missing, url) if self._missing else None
 
     def _reload(self) -> None:
-        """Read files again that changed; a secret that cannot be read any more stays in use."""
+        """Read changed files again; if a secret cannot be read any more, the last one stays in use."""
         now_s = self._clock()
         if now_s - self._read_at_s < RELOAD_SECONDS:
             return
@@ -272,7 +275,7 @@ class CredentialStore:
     def scrubber_of(self, url: URL) -> Scrubber:
         """Return the scrubber of the secrets that the origin of a URL may have received.
 
-        A token endpoint chooses its tokens. They must not change what is read from other origins.
+        A token endpoint chooses its tokens. They must not change texts that are read from other origins.
         """
         return self._scrubbers.get(str(url.origin()), _NOTHING_TO_REMOVE)
 
@@ -289,7 +292,7 @@ def _basic(username: str, password: str) -> str:
 
 
 def _stamp(source: SecretPlace, setting: str) -> tuple[int, int, int] | None:
-    """Return what changes with the file of a secret; None if the file is missing."""
+    """Return a value that changes with the file of a secret; None if the file is missing."""
     try:
         return file_stamp(file_of(source, setting))
     except InvalidValue:

@@ -21,7 +21,7 @@ class TlsFiles:
     """TLS of each credential, and of each origin for requests that carry none."""
 
     def __init__(self, settings: Sequence[CredentialSettings], tls: Mapping[str, "ClientTls"]) -> None:
-        """`tls`: what `read_secrets` returned for those of `settings` that have TLS of their own."""
+        """`tls`: the result of `read_secrets` for those of `settings` that have TLS files."""
         self._settings = [each for each in settings if has_tls(each)]
         self._tls = {each.name: tls[each.name] for each in self._settings}
         self._by_origin: dict[str, ClientTls] = {}
@@ -32,11 +32,11 @@ class TlsFiles:
         return bool(self._settings)
 
     def of(self, name: str) -> "ClientTls | None":
-        """Return the TLS of a credential; None if it has nothing of its own."""
+        """Return the TLS of a credential; None if it has none of its own."""
         return self._tls.get(name)
 
     def of_origin(self, origin: str) -> "ClientTls | None":
-        """Return the TLS of requests without a credential: the authorities alone, never a certificate."""
+        """Return the TLS of requests without a credential: only the authorities, never a certificate."""
         return self._by_origin.get(origin)
 
     def has_certificate_for(self, origin: str) -> bool:
@@ -44,7 +44,7 @@ class TlsFiles:
         return any(each.origin == origin and each.client_certificate is not None for each in self._settings)
 
     def reload(self) -> None:
-        """Read again what changed; what cannot be used leaves the last certificates in use."""
+        """Read changed files again; if they are unusable, the last certificates stay in use."""
         for each in self._settings:
             stamps = _stamps_of(each)
             if stamps == self._stamps[each.name]:
@@ -78,7 +78,7 @@ class TlsFiles:
 
 
 def _stamps_of(credential: CredentialSettings) -> _Stamps:
-    """Return what changes with the files of a credential's TLS."""
+    """Return values that change with the files of a credential's TLS."""
     files: list[Path | None] = [credential.client_certificate, credential.ca_file]
     source = credential.client_key
     if source is not None and source.env is None:

@@ -21,7 +21,7 @@ RETRY_PATIENCE_SECONDS: Final = 1.0
 """How long a probe waits for a token after the last request for one failed."""
 
 Renew = Callable[[str | None], Awaitable[AccessToken | TokenFault]]
-"""Obtains a token. Takes the token that was rejected, or None; never raises for what a peer does."""
+"""Obtains a token. The argument is the rejected token, or None; never raises for faults of a peer."""
 
 _log = logging.getLogger("lifesign.prober")
 
@@ -39,10 +39,10 @@ class TokenSource:
         *,
         is_owner: bool = True,
     ) -> None:
-        """`name`: of the credential, for logs. `on_change` is called after each new token.
+        """`name`: name of the credential, for logs. `on_change` is called after each new token.
 
-        `is_owner`: whether this process asks the token endpoint. False: another process does, and waits and
-        logs for all.
+        `is_owner`: whether this process calls the token endpoint. False: another process does, with back-off
+        and logs for all.
         """
         self._name = name
         self._renew = renew
@@ -77,7 +77,7 @@ class TokenSource:
         return max(0.0, self._retry_at_s - self._clock())
 
     def secrets(self) -> list[str]:
-        """Return what must not be shown, former tokens too."""
+        """Return all texts that must not be shown, former tokens too."""
         return list(self._tokens)
 
     async def prepare(self, seconds: float) -> bool:
@@ -87,7 +87,7 @@ class TokenSource:
         if self._request is None:
             if self._clock() < self._retry_at_s:
                 return False
-            # In a context of its own: it is no request to the target whose probe needs the token.
+            # In a separate context: it is no request to the target whose probe needs the token.
             context = contextvars.Context()
             self._request = asyncio.get_running_loop().create_task(self._request_token(), context=context)
         patience_s = seconds if self.fault is None else min(seconds, RETRY_PATIENCE_SECONDS)
@@ -140,7 +140,7 @@ class TokenSource:
     def _note_fault(self, fault: TokenFault) -> None:
         wait_s = max(self._backoff.wait_s(), fault.retry_after_s or 0.0)
         self._retry_at_s = self._clock() + min(MAX_WAIT_SECONDS, wait_s)
-        # One agent that rejects a token must not take it from all others.
+        # One agent that rejects a token must not invalidate it for all others.
         self._rejected = None
         if self.fault is None and self._is_owner:
             _log.warning("no token for the credential %s: %s", self._name, fault)

@@ -26,7 +26,7 @@ _OF_VALUES: Final = (Check.EQUALS, Check.CONTAINS, Check.GLOB, Check.MATCHES)
 
 @lru_cache(maxsize=1024)
 def compiled(pattern: str) -> Pattern:
-    """Return a pattern that takes linear time; re2.error."""
+    """Return a pattern that is matched in linear time; re2.error."""
     options = re2.Options()
     options.log_errors = False
     options.max_mem = MAX_PATTERN_MEMORY
@@ -88,7 +88,7 @@ _Scalar = (
 
 
 class AssertionSettings(DefinitionMapping):
-    """Expectations of one answer of a target. All that are named are checked, each with a result."""
+    """Expectations of one answer of a target. Each check has a result of its own."""
 
     of: _Of
     """The answer: transport, card, health, message, tool, or a path on the target's own origin."""

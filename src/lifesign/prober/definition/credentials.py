@@ -42,7 +42,7 @@ TRANSPORT_HEADERS: Final = frozenset({
 })  # fmt: skip
 """Headers that the prober sets, or that change how a request is read."""
 CERTIFICATE_METHOD: Final = "client_certificate"
-"""Method of a credential that is a client certificate alone."""
+"""Method of a credential that is only a client certificate."""
 KEY_MEMBER: Final = "client_key"
 _METHODS: Final = ("bearer", "basic", "header", "oauth2")
 
@@ -110,16 +110,16 @@ class SecretHeader(DefinitionMapping):
 
 
 class OAuthGrant(StrEnum):
-    """By what a client gets access tokens."""
+    """Grant by which a client gets access tokens."""
 
     CLIENT_CREDENTIALS = "client_credentials"
-    """By its own rights (RFC 6749 4.4)."""
+    """By the client's own rights (RFC 6749 4.4)."""
     REFRESH_TOKEN = "refresh_token"  # noqa: S105 - a grant
-    """By a refresh token, which a person's consent gave it (RFC 6749 6)."""
+    """By a refresh token, which a person's consent gave the client (RFC 6749 6)."""
 
 
 class AuthMethod(StrEnum):
-    """How an OAuth 2 client proves who it is."""
+    """Authentication method of an OAuth 2 client."""
 
     CLIENT_SECRET_BASIC = "client_secret_basic"  # noqa: S105 - a method
     """The secret in the header `Authorization` (RFC 6749 2.3.1)."""
@@ -132,7 +132,7 @@ class AuthMethod(StrEnum):
 
 
 def _take_oauth_url(value: str) -> str:
-    """Accept the URL of a token endpoint or a resource: what the prober may contact, without a fragment."""
+    """Accept the URL of a token endpoint or a resource: one that may be contacted, without a fragment."""
     judged = vet_url(value)
     if "#" in value or (isinstance(judged, AddressRefused) and judged.name == "invalid_url"):
         raise PydanticCustomError("oauth_url", "expected a URL of http or https without a fragment")
@@ -261,7 +261,7 @@ class CredentialSettings(DefinitionMapping):
 
     @property
     def scope(self) -> CredentialScope:
-        """Where it may be sent."""
+        """Return the URLs to which the credential may be sent."""
         return CredentialScope(name=self.name, origin=self.origin, path=self.path)
 
     @property
@@ -272,7 +272,7 @@ class CredentialSettings(DefinitionMapping):
 
     @property
     def source(self) -> SecretPlace:
-        """Where the secret is."""
+        """Return the place of the secret."""
         if self.bearer is not None:
             return self.bearer
         if self.basic is not None:

@@ -14,17 +14,19 @@ LAG_EVERY_SECONDS: Final = 0.1
 """Interval at which a prober checks whether its event loop wakes it in time."""
 LAG_WINDOW_SECONDS: Final = 10.0
 MIN_LAGS: Final = 20
-"""Fewer give no percentile."""
+"""Fewer lags give no percentile."""
 MIN_SLOW_SECONDS: Final = 10.0
 """Time for which a prober still counts as slow after the last sign of slowness."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagPolicy:
-    """From which lag on a prober is slow, in seconds."""
+    """Lag from which on a prober is slow, in seconds."""
 
     max_lag_s: float = 1.0
-    """The 99th percentile over 10 s: later, deadlines of seconds say as much of the prober as of a target."""
+    """The 99th percentile over 10 s. Above it, timeouts of seconds depend as much on the prober as on a
+    target.
+    """
     max_standstill_s: float = 2.0
     """One lag of this size is enough."""
 
@@ -64,7 +66,7 @@ class SelfCheck:
         return lags[int(0.99 * len(lags)) - 1]
 
     def assess(self, now_s: float) -> str | None:
-        """Return why the prober is slow at this moment, also kept in `slowness`; None if it is not."""
+        """Return why the prober is slow now, also kept in `slowness`; None if it is not."""
         if (lag_s := self.lag_p99_s()) > self._policy.max_lag_s:
             self._slow_at_s = now_s
             self._why = f"the event loop is {lag_s:.2f} s late"
@@ -72,10 +74,12 @@ class SelfCheck:
         return self.slowness
 
     def slowness_since(self, began_s: float, now_s: float) -> str | None:
-        """Return why a timeout that began then says nothing of its target; None if the prober was not slow.
+        """Return why a timeout that began then is no evidence about its target.
 
-        It counts at once that the process has just stood still: what ended with it may be looked at sooner
-        than the lag is noted.
+        None if the prober was not slow.
+
+        A standstill of the process counts at once: requests that ended with it may be handled before the lag
+        is noted.
         """
         if (lag_s := self._lag_s(now_s)) >= self._policy.max_standstill_s:
             self._note_standstill(lag_s, now_s)

@@ -21,10 +21,10 @@ _NO_FILE: Final = "no regular file"
 
 
 class CredentialFile(DefinitionMapping):
-    """A file with credentials alone."""
+    """A file with only credentials."""
 
     credentials: Annotated[Credentials, Field(min_length=1)]
-    """As in a definition."""
+    """The same as in a definition."""
 
 
 def read_definition_file(file: Path) -> ProbeDefinition:
@@ -42,7 +42,7 @@ def read_definition_file(file: Path) -> ProbeDefinition:
 
 
 def read_credential_file(file: Path) -> tuple[CredentialSettings, ...]:
-    """Read a file with the key `credentials` alone, which has the form that a definition has there.
+    """Read a file with only the key `credentials`, in the form of a definition.
 
     Raise InvalidDefinition and InvalidValue as `read_definition_file` does, with the name of the option.
     """

@@ -36,7 +36,10 @@ def _bound_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 class MessageSettings(DefinitionMapping):
-    """A real message to every agent: it may cost its owner money. Only ask those who agreed."""
+    """A real message to every agent: it may cost its owner money.
+
+    Send it only to agents whose owners agreed.
+    """
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_CHARS)]
     """Text of the message."""

@@ -1,4 +1,4 @@
-"""The probe definition: which targets, what to ask, how often, and within which limits.
+"""The probe definition: targets, requests, intervals and limits.
 
 The names of the attributes are the keys of `probes/*.yml`; `definition_file` reads them from there, and
 `schemas/probe.schema.json` is made of them. Every setting except `name` has a default. Every duration is in
@@ -73,7 +73,7 @@ from lifesign.prober.definition.values import (
 )
 
 FLUSH_SECONDS: Final = 5.0
-"""No result waits longer for others, unless a definition says otherwise."""
+"""Maximum time for which a result waits for others, unless a definition sets another."""
 PRODUCT: Final = "lifesign-prober"
 """Name of the prober in the User-Agent and in robots.txt."""
 
@@ -180,7 +180,7 @@ class CadenceSettings(DefinitionMapping):
         return self
 
     def policy(self) -> Cadence:
-        """Return what `probe_cadence` decides by."""
+        """Return the settings that `probe_cadence` uses."""
         return Cadence(
             interval_s=self.interval_seconds,
             confirm_after_s=self.confirm_after_seconds,
@@ -221,7 +221,7 @@ class Timeouts(DefinitionMapping):
 
     @classmethod
     def within(cls, total_seconds: float | None) -> dict[str, float]:
-        """Return what a deadline of so long changes: an answer may begin as late. None changes nothing."""
+        """Return the settings for a time limit, which the first byte may use up. None changes nothing."""
         if total_seconds is None:
             return {}
         begun = {"first_byte_seconds": total_seconds} if total_seconds > cls().first_byte_seconds else {}
@@ -267,7 +267,7 @@ class Networks(DefinitionMapping):
     """Networks that the prober may contact besides the public internet."""
 
     allow: Annotated[tuple[NetworkName, ...], Field(max_length=MAX_NETWORKS)] = ()
-    """Private networks by name, such as 10.1.0.0/16; metadata addresses stay shut whatever stands here."""
+    """Private networks that may be probed, such as 10.1.0.0/16; metadata addresses are never contacted."""
 
 
 class ResolverSettings(DefinitionMapping):
@@ -299,7 +299,7 @@ class ResultSettings(DefinitionMapping):
     jsonl: FileName | None = None
     """A file to which every observation is appended as one line of JSON; null: none."""
     registry: RegistryUrl | None = None
-    """A registry's URL: it takes the results, decides, and shares the work among machines."""
+    """URL of a registry: it receives the results, decides, and divides the work among machines."""
     key_file: FileName | None = None
     """File with the registry's key; default: the environment. The definition itself never contains a key."""
     flush_seconds: Annotated[float, Field(strict=True, ge=0, le=60)] = FLUSH_SECONDS
@@ -312,7 +312,7 @@ class ResultSettings(DefinitionMapping):
 
 
 class CanarySettings(DefinitionMapping):
-    """A host that always answers, with what it answers."""
+    """A host that always answers, and its expected answer."""
 
     url: CanaryUrl
     """URL of the canary."""
@@ -326,7 +326,7 @@ class CanarySettings(DefinitionMapping):
 
 
 _Canary = Annotated[CanarySettings, BeforeValidator(spelled_out, json_schema_input_type=str | CanarySettings)]
-"""A URL alone will do."""
+"""Accept a URL instead of a mapping."""
 
 
 class WitnessSettings(DefinitionMapping):
@@ -347,7 +347,7 @@ class WitnessSettings(DefinitionMapping):
     """A clock that differs from the registry's by more is reported; certificates' dates do not count."""
 
     def policy(self) -> WitnessPolicy:
-        """Return what the witness rule decides by."""
+        """Return the settings that the witness rule uses."""
         return WitnessPolicy(
             round_s=self.round_seconds,
             answer_s=self.answer_seconds,
@@ -366,7 +366,7 @@ class SelfCheckSettings(DefinitionMapping):
     """Maximum duration of a single stall."""
 
     def policy(self) -> LagPolicy:
-        """Return what slowness is decided by."""
+        """Return the settings that decide whether the prober is slow."""
         return LagPolicy(max_lag_s=self.max_lag_seconds, max_standstill_s=self.max_standstill_seconds)
 
 
@@ -499,9 +499,9 @@ class ProbeDefinition(DefinitionMapping):
         total_seconds: float | None = None,
         kind: str | None = None,
     ) -> "ProbeDefinition":
-        """Return the definition of a look at these URLs that no file describes.
+        """Return the definition of a probe of these URLs, without a file.
 
-        InvalidValue, naming the argument, for what a definition may not say.
+        InvalidValue with the argument's name for values that a definition does not allow.
         """
         targets = []
         for url in urls:
@@ -546,7 +546,7 @@ class ProbeDefinition(DefinitionMapping):
             directory = DirectorySource(
                 url=source if is_url else None,
                 file=None if is_url else Path(source),
-                # A list that is named by hand stands for its content at this moment.
+                # A list that is named by hand means its content at this moment.
                 allow_shrink=True,
                 kinds=tuple(TargetKind) if kind is None else (TargetKind(kind),),
             )

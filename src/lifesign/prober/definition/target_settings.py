@@ -52,7 +52,7 @@ class TargetSettings(DefinitionMapping):
 
 
 def spelled_out(given: Any) -> Any:
-    """Return a URL alone as the mapping that it stands for."""
+    """Return the mapping that a URL alone means."""
     return given if isinstance(given, dict | BaseModel) else {"url": given}
 
 

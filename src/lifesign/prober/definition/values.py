@@ -29,7 +29,7 @@ from lifesign.errors import InvalidValue
 MIN_PHASE_SECONDS: Final = 0.05
 MAX_PHASE_SECONDS: Final = 120
 MAX_SPAN_SECONDS: Final = 30 * 86_400
-"""The longest back-off, and the longest time between two looks at a card or a directory."""
+"""The longest back-off, and the longest time between two readings of a card or a directory."""
 MAX_NAME_CHARS: Final = 64
 MAX_FILE_NAME_CHARS: Final = 4096
 DNS_PORT: Final = 53
@@ -57,9 +57,9 @@ _NOT_IN_A_NAME: Final = re.compile(r"[^a-z0-9._-]+")
 
 
 def name_from(text: str) -> str:
-    """Return the name that a host or a file gives to what is read from it; `directory` if it gives none.
+    """Return the name for the content of a host or a file; `directory` if it has none.
 
-    Where more than the case had to be changed, a hash keeps apart what would be called alike then.
+    If more than the case had to be changed, a hash distinguishes names that would be the same.
     """
     lowered = normalize("NFC", text.lower())
     name = _NOT_IN_A_NAME.sub("-", lowered).lstrip("._-")[:MAX_NAME_CHARS]
@@ -189,13 +189,13 @@ def _take_printable(value: Any) -> Any:
 
 
 def _relative_to_definition(value: Path, info: ValidationInfo) -> Path:
-    """Take a path as seen from where the definition stands; the context's `directory` says where."""
+    """Resolve a path relative to the definition, whose directory is in the context's `directory`."""
     directory = (info.context or {}).get("directory")
     return value if directory is None else directory / value
 
 
 def take_path(value: str) -> str:
-    """Refuse what would be asked of another host, and what others read as another path than it says."""
+    """Refuse a path that would address another host, or that servers interpret differently."""
     path = value.partition("?")[0]
     if path.startswith("//"):
         raise PydanticCustomError("other_host", "expected a path with one slash before it: // names a host")
@@ -205,7 +205,7 @@ def take_path(value: str) -> str:
 
 
 def take_unique(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Leave out what stood there already; the order stays."""
+    """Remove duplicates; the order stays."""
     return tuple(dict.fromkeys(values))
 
 
@@ -226,7 +226,7 @@ RegistryUrl = Annotated[str, AfterValidator(_take_url)]
 NetworkName = Annotated[str, AfterValidator(_take_network)]
 ResolverName = Annotated[str, AfterValidator(_take_resolver)]
 FileName = Annotated[Path, BeforeValidator(_take_printable), AfterValidator(_relative_to_definition)]
-"""A path, which leads from the directory of the definition."""
+"""A path relative to the directory of the definition."""
 Switch = Annotated[bool, Field(strict=True)]
 PhaseSeconds = Annotated[
     float, Field(strict=True, ge=MIN_PHASE_SECONDS, le=MAX_PHASE_SECONDS, allow_inf_nan=False)

@@ -23,13 +23,13 @@ from lifesign.prober.directories.page import (
 )
 
 PAGE_ITEMS: Final = 100
-"""The most that it gives at once."""
+"""The largest page that the registry returns."""
 _CARD_KEYS: Final = ("wellKnownURI", "wellKnownUri")
 _SEED_KEY: Final = "wellKnownURIs"
 
 
 class A2aRegistryFormat:
-    """a2aregistry.org, its seed file, and who serves the same."""
+    """a2aregistry.org, its seed file, and compatible servers."""
 
     name = "a2a_registry"
     place = f"/api/agents?limit={PAGE_ITEMS}&offset=0"
@@ -66,7 +66,7 @@ def _next_page(value: Mapping[str, Any], items: int, total: int | None, url: str
     offset, limit = count_in(value, "offset"), count_in(value, "limit")
     if offset is None and total is not None:
         offset = _offset_in(url)
-    # The file that the registry once was has no pages; an empty page is the last one, whatever `total` says.
+    # The file that the registry once was has no pages; an empty page is the last one, whatever `total` is.
     if offset is None or not items:
         return None
     is_last = offset + items >= total if total is not None else items < (limit or PAGE_ITEMS)
@@ -74,7 +74,7 @@ def _next_page(value: Mapping[str, Any], items: int, total: int | None, url: str
 
 
 def _offset_in(url: str) -> int:
-    """Return where the page began that was asked for."""
+    """Return the offset of the requested page."""
     asked = dict(parse_qsl(urlsplit(url).query)).get("offset", "")
     return int(asked) if re.fullmatch("[0-9]{1,7}", asked) else 0
 

@@ -32,7 +32,7 @@ from lifesign.prober.directories.page import (
 )
 
 PAGE_ITEMS: Final = 100
-"""The most that it gives at once."""
+"""The largest page that the directory returns."""
 MAX_MODULES: Final = 64
 MAX_CONNECTIONS: Final = 64
 

@@ -28,7 +28,7 @@ from lifesign.prober.directories.page import (
 )
 
 PAGE_ITEMS: Final = 100
-"""The most that a registry gives at once (ARD 7.4)."""
+"""The largest page that a registry returns (ARD 7.4)."""
 MAX_NESTED: Final = 1_000
 """Catalogs that one document names."""
 
@@ -119,7 +119,7 @@ def _mcp_entries(media_type: str, url: str | None, data: object, name: str | Non
 
 
 def card_entries(card: object, name: str | None) -> Iterator[Entry]:
-    """Yield where a card that a directory holds says to call its agent: the place that it prefers."""
+    """Yield the URL of the preferred interface of a card in a directory."""
     read = interpret_agent_card(card)
     urls = [interface.url for interface in read.interfaces if interface.is_callable]
     urls = urls or [interface.url for interface in read.interfaces]
@@ -135,7 +135,7 @@ def media_type_of(item: Mapping[str, Any]) -> str:
 
 
 def nested_in(items: list[Any]) -> tuple[str, ...]:
-    """Return where the catalogs are that these entries name, those within inline catalogs too."""
+    """Return the URLs of the catalogs that these entries name, including those within inline catalogs."""
     found: dict[str, None] = {}
     _find_nested(items, 0, found)
     return tuple(found)

@@ -43,7 +43,7 @@ class ApiCatalog:
         return is_object(value) and isinstance(value.get("linkset"), list)
 
     def read(self, document: Document) -> DirectoryPage:
-        """Take a catalog apart; those that it names belong to it."""
+        """Parse a catalog; the catalogs that it names are parts of it."""
         value = document.value
         if not is_object(value) or not isinstance(contexts := value.get("linkset"), list):
             raise NotReadable("expected an object with `linkset`")
@@ -73,7 +73,7 @@ def _entries(contexts: list[dict[str, Any]], url: str) -> Iterator[Entry]:
 
 
 def _is_own(anchor: str, url: str) -> bool:
-    """Return whether a context is that of the catalog itself."""
+    """Return whether a context belongs to the catalog itself."""
     return anchor in {"", url} or anchor.endswith(CATALOG_PATH)
 
 
@@ -95,7 +95,7 @@ def _links(context: Mapping[str, Any], relation: str) -> list[dict[str, Any]]:
 
 
 def _cards(context: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the links of a context that lead to an A2A card, but those of `item`, which stand alone."""
+    """Return the links of a context to an A2A card, except those of `item`, which are separate entries."""
     related = [link for relation in _CARD_RELATIONS for link in _links(context, relation)]
     typed = [
         link

@@ -1,7 +1,7 @@
 """Parser for JSON with a bound on the memory of the result.
 
 Eight bytes of JSON become an object of 184 bytes, and one wide character makes each character of a text take
-four bytes. The memory is estimated before the document is parsed, so that no directory exhausts it.
+four bytes. The memory is estimated before the document is parsed, so that directories cannot exhaust it.
 """
 
 import json
@@ -47,7 +47,7 @@ def read_json(body: bytes) -> tuple[Any, str]:
 
 
 def _parsed_bytes(body: bytes) -> int:
-    """Estimate what a document takes in memory while it is parsed: the text as a whole, and all values."""
+    """Estimate the memory of a document during parsing: the whole text, and all values."""
     # Marks within texts are counted too: it is a bound, not a census.
     containers = body.count(b"{") + body.count(b"[")
     texts = body.count(b'"') // 2

@@ -21,7 +21,7 @@ ACCEPTED: Final = (
 
 
 def fetching_with(fetcher: Fetcher) -> Get:
-    """Return the `Get` of a fetcher, made with `TIMEOUTS`, that stays open as long as it is used."""
+    """Return a `Get` with the fetcher's `TIMEOUTS`, which stays open as long as it is used."""
 
     async def get(wanted: WantedDocument) -> Fetched:
         return await fetcher.fetch(
@@ -32,7 +32,7 @@ def fetching_with(fetcher: Fetcher) -> Get:
                 modified_since=wanted.modified_since,
                 max_bytes=wanted.max_bytes,
                 deadline_s=asyncio.get_running_loop().time() + wanted.timeout_s,
-                # Directories move; a key stays where it belongs.
+                # Directories move, but a key is only sent to its own origin.
                 may_leave_origin=wanted.key is None,
                 accept=ACCEPTED,
             )

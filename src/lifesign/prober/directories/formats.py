@@ -43,7 +43,8 @@ EMPTY_LIST: Final = "empty: it lists no agent, which may be a broken export"
 ENTRY_POINT_GROUP: Final = "lifesign.directories"
 MAX_PLUG_INS: Final = 100
 
-# The first that knows a document reads it: AGNTCY's pages hold entries of AI Catalog, and lead on otherwise.
+# The first format that recognises a document reads it: AGNTCY's pages contain entries of AI Catalog, but
+# other page links.
 DETECTED_BY_CONTENT: Final[tuple[Format, ...]] = (
     A2aRegistryFormat(), OurRegistry(), AgntcyDirectory(), AiCatalog(), McpRegistry(), ApiCatalog(),
     AnpDescriptions(),
@@ -51,7 +52,7 @@ DETECTED_BY_CONTENT: Final[tuple[Format, ...]] = (
 FALLBACK_FORMATS: Final[tuple[Format, ...]] = (NandaIndex(), PlainList())
 BUILT_IN: Final = {one.name: one for one in (*DETECTED_BY_CONTENT, *FALLBACK_FORMATS)}
 WELL_KNOWN: Final = (ARD_PLACE, AiCatalog.place, ApiCatalog.place)
-"""Well-known places of a domain's catalogs, in the order of requests."""
+"""Well-known paths of a domain's catalogs, in the order of requests."""
 
 _log = logging.getLogger("lifesign.prober")
 _NAME: Final = re.compile("[a-z0-9][a-z0-9_-]{0,63}")
@@ -60,17 +61,17 @@ _SCHEMA_KEYS: Final = frozenset({"properties", "$defs", "definitions", "allOf", 
 
 
 class BrokenPlugIn(Exception):
-    """Another package's format cannot be loaded or used; the message names it and says why."""
+    """A format of another package cannot be loaded or used; the message names it and the reason."""
 
 
 class PlugIn:
-    """A format of another package: what it raises and returns is checked."""
+    """A format of another package: its exceptions and results are checked."""
 
     def __init__(self, entry_point: metadata.EntryPoint) -> None:
         self.name = entry_point.name
         try:
             loaded: Any = entry_point.load()
-            # Nothing is known of what it is.
+            # Its type is unknown.
             self._format: Any = loaded() if isinstance(loaded, type) else loaded
             self.place: Any = self._format.place
             is_complete = callable(self._format.recognises) and callable(self._format.read)
@@ -87,7 +88,7 @@ class PlugIn:
             raise self._broken("failed to look at a document", error) from error
 
     def read(self, document: Document) -> DirectoryPage:
-        """Return what the plug-in reads, its entries checked. NotReadable, BrokenPlugIn."""
+        """Return the entries of the plug-in after a check. NotReadable, BrokenPlugIn."""
         try:
             return self._checked(self._format.read(document))
         except (NotReadable, BrokenPlugIn):
@@ -147,7 +148,7 @@ def well_known_places(chosen: Format | None) -> tuple[str, ...]:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all formats, those of plug-ins at the end."""
+    """Return the names of all formats; those of plug-ins are last."""
     return (*BUILT_IN, *plug_ins())
 
 
@@ -162,7 +163,9 @@ def format_called(name: str) -> Format:
 
 
 def format_of(document: Document) -> tuple[Format | None, Sequence[tuple[str, str]]]:
-    """Return the format that a document is in, None if none is known; and which formats failed, and how.
+    """Return the format of a document, None if no format recognises it.
+
+    And the formats that failed, with the reason.
 
     A failure has the name of a finding, and a message.
     """
@@ -211,7 +214,7 @@ def plug_ins() -> dict[str, metadata.EntryPoint]:
 
 
 def describe(document: Document) -> str:
-    """Say what a document is that no format knows, in words that complete "this is …"."""
+    """Describe a document that no format recognises, in words that complete "this is …"."""
     if is_empty_list(document):
         return EMPTY_LIST
     value = document.value

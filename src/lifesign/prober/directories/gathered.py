@@ -39,7 +39,7 @@ MAX_EXAMPLES: Final = 5
 """Maximum of examples per reason."""
 MAX_EXAMPLE_CHARS: Final = 120
 MAX_LISTED_CHARS: Final = 4 * MAX_URL_CHARACTERS
-"""A longer text is no URL, however it is written; nothing more of it is looked at."""
+"""A longer text is no URL in any case; the rest of it is not examined."""
 MAX_TARGETS_BYTES: Final = 256 * 1024 * 1024
 """URLs and names of all targets: 134 for each of MAX_ENTRIES."""
 PROBED_KINDS: Final = frozenset({Kind.A2A_CARD, Kind.A2A_ENDPOINT, Kind.UNKNOWN})
@@ -82,7 +82,7 @@ class SkippedEntries:
 
 
 class TooManyEntries(Exception):
-    """A directory lists more than is read; the message says how much that is."""
+    """A directory has more entries than are read; the message has the limit."""
 
 
 class Gathered:
@@ -94,7 +94,7 @@ class Gathered:
         max_entries: int = MAX_ENTRIES,
         networks: Sequence[Network] = (),
     ) -> None:
-        """Begin with nothing; `networks` are the private ones whose addresses will be contacted."""
+        """Begin with no entries; `networks` are the private networks that may be contacted."""
         self.kinds = kinds
         self.max_entries = max_entries
         self.items = 0
@@ -215,7 +215,7 @@ def listed_url(text: str, base: str) -> str | None:
             text = urljoin(base, text)
         except ValueError:
             return None
-    # A word alone could be a host. In a list it is a word.
+    # A single word could be a host. In a list it is a word.
     url = read_target(text) if "." in text or ":" in text else None
     return url if isinstance(url, str) else None
 
@@ -228,7 +228,7 @@ def _skip_reason(text: str) -> SkipReason:
         return "template_url"
     scheme = _SCHEME.match(text.strip())
     is_web = scheme is not None and scheme["name"].lower() in {"http", "https"}
-    # A host and a port look like a scheme and what follows it.
+    # A host and a port look like a scheme with its content.
     if scheme is not None and not is_web and not scheme["rest"][:1].isdecimal():
         return "foreign_scheme"
     refused = read_target(text)
@@ -250,7 +250,7 @@ def _example(what: str) -> str:
 
 
 def _size(name: str | None) -> int:
-    # If one character of a text is wide, each takes four bytes.
+    # If one character of a text is wide, each character takes four bytes.
     return 0 if name is None else len(name) * (1 if name.isascii() else 4)
 
 

@@ -25,7 +25,7 @@ from lifesign.prober.directories.page import (
 )
 
 PAGE_ITEMS: Final = 100
-"""The most that it gives at once."""
+"""The largest page that the registry returns."""
 MAX_REMOTES: Final = 64
 """URLs of one server."""
 
@@ -36,7 +36,7 @@ _SEED_KEYS: Final = frozenset({"version_detail", "packages", "remotes"})
 
 
 class McpRegistry:
-    """The MCP registry, who serves the same, and its seed file."""
+    """The MCP registry, compatible servers, and its seed file."""
 
     name = "mcp_registry"
     place = f"/v0.1/servers?limit={PAGE_ITEMS}"
@@ -50,7 +50,7 @@ class McpRegistry:
         return isinstance(value, list) and _has_server(value)
 
     def read(self, document: Document) -> DirectoryPage:
-        """Take one page apart; its cursor leads to the next one."""
+        """Parse one page; its cursor leads to the next one."""
         value = document.value
         servers = value.get("servers") if is_object(value) else value
         if not isinstance(servers, list):
@@ -74,7 +74,7 @@ def _has_server(servers: list[Any]) -> bool:
 
 
 def _server_in(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the server of an item: since v0.1 it is a member beside the registry's metadata."""
+    """Return the server of an item: since v0.1 it is a member next to the registry's metadata."""
     server = item.get("server")
     return server if is_object(server) else item
 

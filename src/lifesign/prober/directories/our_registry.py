@@ -23,7 +23,7 @@ from lifesign.prober.directories.page import (
 )
 
 PAGE_ITEMS: Final = 1_000
-"""The most that it gives at once."""
+"""The largest page that the registry returns."""
 _STATUSES: Final = "active,unhealthy,draining,dead"
 """Statuses to probe: dead agents may return; deregistered agents have left."""
 
@@ -44,7 +44,7 @@ class OurRegistry:
         return value.keys() <= {"agents", "total", "cursor"} and value.get("total") == 0
 
     def read(self, document: Document) -> DirectoryPage:
-        """Take one page apart; its cursor leads to the next one."""
+        """Parse one page; its cursor leads to the next one."""
         value = document.value
         if not is_object(value) or not isinstance(agents := value.get("agents"), list):
             raise NotReadable("expected an object with `agents`")

@@ -1,4 +1,4 @@
-"""One document of a directory, as a format reads it.
+"""One document of a directory, as a format parses it.
 
 A directory consists of one or more documents: pages, and documents to which a document refers. A `Format`
 parses one document without I/O; `reader` fetches documents, and `gathered` decides which entries are targets.
@@ -44,7 +44,7 @@ SKIP_REASONS: Final[Mapping[SkipReason, str]] = {
 
 
 class Kind(StrEnum):
-    """What an entry refers to, according to its directory."""
+    """The kind of an entry, by its directory."""
 
     A2A_CARD = "a2a_card"
     """An A2A agent's card."""
@@ -55,11 +55,11 @@ class Kind(StrEnum):
     MCP_CARD = "mcp_card"
     """Card of an MCP server, or its endpoint: the document at the URL decides."""
     UNKNOWN = "unknown"
-    """The directory does not say."""
+    """The directory does not state it."""
 
 
 class Listed(NamedTuple):
-    """One URL of a directory; a tuple, as millions are made."""
+    """One URL of a directory; a tuple, since there are millions."""
 
     url: str
     """URL as listed, perhaps relative to its document; in a `Snapshot` as `read_target` normalises it."""
@@ -90,17 +90,17 @@ class DirectoryPage:
     total: int | None = None
     """Number of items in all pages, according to the directory."""
     next_page: Mapping[str, str] | str | None = None
-    """Query parameters that lead on from this document's URL, or a URL on the same origin."""
+    """Query parameters that lead from this document's URL to the next page, or a URL on the same origin."""
     nested: tuple[str, ...] = ()
     """Further documents of this format that belong to the directory."""
 
 
 class NotReadable(Exception):
-    """A document is not of the format that it is read as; the message says what was expected."""
+    """A document does not have the expected format; the message has the expectation."""
 
 
 class Format(Protocol):
-    """One way to write a directory. A plug-in's object has these four, and never waits for anything."""
+    """A format of directories. The object of a plug-in has these four members, and never waits for I/O."""
 
     @property
     def name(self) -> str:
@@ -122,7 +122,7 @@ class Format(Protocol):
 
 
 class Document:
-    """One document of a directory, as it came."""
+    """One document of a directory, as received."""
 
     __slots__ = ("_parsed", "body", "content_type", "url")
 
@@ -172,9 +172,9 @@ def count_in(item: Mapping[str, Any], key: str) -> int | None:
 
 
 def page_after(token: object, parameter: str, **others: str) -> dict[str, str] | None:
-    """Return the query that leads to the page of a token; None for none, which some write as empty text.
+    """Return the query for the page of a token; None without a token, which some write as an empty text.
 
-    NotReadable for a token that cannot be sent: without it the directory would be half a one.
+    NotReadable for a token that cannot be sent: otherwise the directory would be incomplete.
     """
     if token is None or token == "":
         return None

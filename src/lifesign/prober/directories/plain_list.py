@@ -39,7 +39,7 @@ MAX_ROW_CHARS: Final = 262_144
 MAX_JUNK_CHARS: Final = 60
 """Maximum length of an invalid URL in a message."""
 MAX_COLUMNS: Final = 256
-"""Further columns of CSV are not looked at."""
+"""Further columns of CSV are ignored."""
 
 ListSyntax = Literal["json", "jsonl", "csv", "lines"]
 
@@ -112,7 +112,7 @@ class PlainList:
             total = count_in(document.value, "total") if is_object(document.value) else None
             return DirectoryPage(entries=map(_json_entry, items), items=len(items), total=total)
         way = _syntax_of(document)
-        # A page that says that a service is out of order is text too.
+        # A page that reports an outage is text too.
         if way is None or not _has_target(_sampled(document, way)):
             raise NotReadable("expected text with one URL or domain per line, CSV, JSON or JSONL")
         return DirectoryPage(entries=_text_entries(document, way))
@@ -129,9 +129,10 @@ def is_empty_list(document: Document) -> bool:
 
 
 def describe_junk(document: Document) -> str:
-    """Say which of its first entries are neither URLs nor domains, where those are too many for a list.
+    """Describe the first entries that are neither URLs nor domains, if there are too many for a list.
 
-    It completes "this is …"; empty if none is a URL or a domain, so that it was hardly meant as a list.
+    The text completes "this is …"; empty if none is a URL or a domain, so that it was probably not meant as a
+    list.
     """
     if _is_json(document):
         items = _json_items(document.value) or []
@@ -181,7 +182,7 @@ def _is_json(document: Document) -> bool:
 def _json_items(value: object) -> list[Any] | None:
     if isinstance(value, list):
         return value
-    # One page of an API that we do not know would be taken for all of it.
+    # A page of an unknown API would be mistaken for the whole list.
     if is_object(value) and not any(value.get(key) for key in PAGING_KEYS):
         lists = (value.get(key) for key in LIST_KEYS)
         return next((items for items in lists if isinstance(items, list)), None)
@@ -244,7 +245,7 @@ def _is_mostly_listed(entries: Sequence[Entry]) -> bool:
 
 
 def _syntax_of(document: Document) -> ListSyntax | None:
-    """Return how a text is written; None if it is none, or a page."""
+    """Return the syntax of a text; None if it is no list, or a page."""
     if document.content_type == "text/html":
         return None
     if way := _SYNTAX_BY_TYPE.get(document.content_type):
@@ -289,7 +290,7 @@ def _lines(document: Document) -> Iterator[str]:
 
 
 def _content_lines(lines: Iterator[str]) -> Iterator[str]:
-    """Yield the lines that say something, without comments and white space."""
+    """Yield the lines with content, without comments and white space."""
     for line in lines:
         text = line.strip()
         if text and text[0] != "#":
@@ -328,7 +329,7 @@ def _line_entry(line: str) -> Entry:
 
 
 def _delimiter_of(line: str) -> str | None:
-    """Return what parts a line into the most columns, None if nothing does."""
+    """Return the delimiter that gives the most columns, None if there is none."""
     found = max(DELIMITERS, key=line.count)
     return found if found in line else None
 
@@ -367,7 +368,7 @@ def _csv_entries(lines: Iterator[str]) -> Iterator[Entry]:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Columns of CSV that are read."""
+    """The columns of CSV that are read."""
 
     url: int
     name: int | None = None

@@ -51,7 +51,7 @@ MAX_SILENT_TRIES: Final = 2
 FIRST_WAIT_S: Final = 2.0
 """Before the second try; doubled with each further one."""
 MAX_WAIT_S: Final = 120.0
-"""Maximum wait that is respected; a directory that asks for more is read another time."""
+"""Longest wait; a directory that asks for a longer one is read another time."""
 THREAD_BYTES: Final = 65_536
 """Larger documents are parsed in a thread: on the event loop they would take more than some milliseconds."""
 PROGRESS_EVERY: Final = 10_000
@@ -102,7 +102,7 @@ async def read_directory(
 
 
 class _NoReading(Exception):
-    """There will be no snapshot of this reading, with what there is instead."""
+    """This reading gives no snapshot; the exception has the result instead."""
 
     def __init__(self, outcome: NotRead | Unchanged) -> None:
         self.outcome = outcome
@@ -138,7 +138,7 @@ class _Reading:
         self._way = ""
         """URL of the last document, if it was found at another place than requested."""
         self._validators: tuple[str | None, str | None] = (None, None)
-        """Entity tag and `Last-Modified` of the document that came last."""
+        """Entity tag and `Last-Modified` of the latest document."""
         self._walk = Walk()
         self._cards = ServerCards()
         self._gathered = Gathered(source.kinds, source.max_entries, source.networks)
@@ -151,7 +151,7 @@ class _Reading:
             await self._take(document, depth)
             document, depth = await self._next_document()
         await self._read_cards()
-        # Sorting a million URLs takes a while.
+        # Sorting a million URLs takes some time.
         return await asyncio.to_thread(self._outcome)
 
     async def _first(self) -> Document:
@@ -175,7 +175,7 @@ class _Reading:
         raise self._failed("not_a_directory", f"{_NONE}: {'; '.join(tried)}", places[-1])
 
     async def _next_document(self) -> tuple[Document | None, int]:
-        """Return what is read next, None at the end, and how deep it is nested."""
+        """Return the next document, None at the end, and its nesting depth."""
         while (step := self._walk.next_step()) is not None:
             if self._get is None:
                 self._walk.note("nested_not_read", f"named by a file, and not read: {step.url}")
@@ -207,7 +207,7 @@ class _Reading:
             self._walk.note("server_cards_not_read", message)
 
     async def _take(self, document: Document, depth: int) -> None:
-        """Take one document apart, and note where it leads. _NoReading if the directory ends with it."""
+        """Parse one document, and note the documents that it names; _NoReading ends the directory."""
         try:
             await _run_beside_loop(document, lambda: self._take_apart(document, depth))
         except NotReadable as error:
@@ -254,7 +254,7 @@ class _Reading:
         version = Version(
             settings=self._source.settings(self._place),
             digest=self._gathered.digest(),
-            # If there are several documents, one unchanged document says nothing about the others.
+            # If there are several documents, one unchanged document proves nothing about the others.
             etag=self._validators[0] if self._walk.is_single else None,
             modified=self._validators[1] if self._walk.is_single else None,
         )
@@ -281,7 +281,7 @@ class _Reading:
         )
 
     def _first_wanted(self, place: str) -> WantedDocument:
-        """Return the first request, which says what we have already."""
+        """Return the first request, with the validators of the known version."""
         wanted = self._source.wanted(place)
         before = read_version(self._known)
         if before is None or before.settings != self._source.settings(place):
@@ -289,7 +289,7 @@ class _Reading:
         return replace(wanted, etag=before.etag, modified_since=before.modified)
 
     async def _fetch(self, wanted: WantedDocument) -> Got:
-        """Ask until there is an answer that stays: as often as is polite, as long as we are given."""
+        """Request until there is a final answer, within the limits of attempts and time."""
         if self._get is None:
             raise InvalidValue("get", None, "a way to fetch a directory at a URL")
         for tries in range(1, MAX_TRIES + 1):
@@ -348,18 +348,18 @@ class _Reading:
 
 
 async def _run_beside_loop(document: Document, work: Callable[[], T]) -> T:
-    """Do what takes long for a large document without keeping the event loop from its work."""
+    """Run a slow function for a large document in a thread, so that the event loop continues."""
     return work() if len(document.body) <= THREAD_BYTES else await asyncio.to_thread(work)
 
 
 def _location_text(url: str, got: Got) -> str:
-    """Return where a document was looked for, and where that led if it led elsewhere."""
+    """Return the URL of a document, and the URL to which it redirected, if any."""
     found = str(got.url)
     return url if found == url else f"{url}, which leads to {found}"
 
 
 def _is_passing(got: Got) -> bool:
-    """Return whether a repeated request may soon succeed."""
+    """Return whether the fault is temporary, so that a repeated request may soon succeed."""
     if got.is_opted_out:
         return False
     if got.result is ResultClass.HTTP_ERROR:
@@ -377,7 +377,7 @@ def _is_absent(got: Got) -> bool:
 
 
 def _file_bytes(file: Path) -> bytes | None:
-    """Return a file's bytes, one more than are read at most; None for what is no file."""
+    """Return a file's bytes, at most one more than the limit; None if it is no file."""
     if not stat.S_ISREG(file.stat().st_mode):
         return None
     with file.open("rb") as opened:

@@ -1,7 +1,7 @@
 """Server cards of MCP servers to which a directory refers.
 
 ARD names an MCP server by the URL of its card or of its endpoint, with the same media type. Only the document
-at the URL tells which of the two it is: the endpoints of a card are its `remotes[]`; any other URL is the
+at the URL shows which of the two it is: the endpoints of a card are its `remotes[]`; any other URL is the
 endpoint. If a card cannot be read, its URL is listed, and the rest of the directory is read.
 """
 
@@ -16,7 +16,7 @@ from lifesign.prober.directories.page import Document, Entry, Kind, Listed
 from lifesign.prober.directories.source import Get, WantedDocument
 
 MAX_CARDS: Final = 1_000
-"""Cards of one directory that are read. The URLs of further ones are listed unread."""
+"""Maximum number of cards that are read per directory. The URLs of further ones are listed unread."""
 MAX_CARD_BYTES: Final = 1024 * 1024
 CARD_TIMEOUT_S: Final = 20.0
 MAX_READING_S: Final = 600.0
@@ -29,10 +29,10 @@ class ServerCards:
     def __init__(self) -> None:
         self._named: dict[str, str | None] = {}
         self.unread = 0
-        """URLs that are listed unread, because of a limit."""
+        """URLs that are listed unread because of a limit."""
 
     def set_aside(self, entries: Iterable[Entry], base: str) -> Iterator[Entry]:
-        """Yield the entries of the document at `base`, without those that may be server cards."""
+        """Yield the entries of the document at `base`, without possible server cards."""
         for entry in entries:
             if not isinstance(entry, Listed) or entry.kind is not Kind.MCP_CARD:
                 yield entry
@@ -52,7 +52,7 @@ class ServerCards:
     async def read(
         self, get: Get, wanted: Callable[[str], WantedDocument], is_over: Callable[[], bool]
     ) -> list[tuple[str, list[Entry]]]:
-        """Request each URL once, and return it with the endpoints that it stands for."""
+        """Request each URL once, and return it with its endpoints."""
         return [
             (url, await self._endpoints(url, name, None if is_over() else get, wanted))
             for url, name in self._named.items()

@@ -18,7 +18,7 @@ Fault = Literal[
 ]  # fmt: skip
 """Reason why a directory was not read."""
 
-# Ours, then what the server gave: an entity tag, or a time.
+# Our digest, then the server's entity tag or time.
 _VERSION: Final = re.compile(
     r"1 (?P<settings>[0-9a-f]{16}) (?P<digest>[0-9a-f]{64})"
     r"(?: (?P<kind>etag|modified) (?P<validator>[ -~]+))?"
@@ -35,7 +35,7 @@ class Version:
     """Digest of the targets: SHA-256 as 64 hexadecimal digits."""
     etag: str | None = None
     modified: str | None = None
-    """`Last-Modified`, as sent. It and the entity tag are known of a directory of one document only."""
+    """`Last-Modified`, as sent. It and the entity tag are only known for a directory of one document."""
 
     def __str__(self) -> str:
         told = (("etag", self.etag), ("modified", self.modified))
@@ -45,7 +45,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All that a directory lists, read to its end."""
+    """All entries of a directory that was read to its end."""
 
     format: str
     """The name of the format that it is in."""
@@ -68,12 +68,13 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unchanged:
-    """The directory lists what it listed when it had the version that was given."""
+    """The directory is the same as in the given version."""
 
     version: str
     """Version to store for the next reading."""
     left_out: Mapping[SkipReason, SkippedEntries] = field(default_factory=dict)
-    """Skipped entries by reason.
+    """Skipped entries by reason. This and the following members are empty if the server answered that nothing
+    changed.
 
     This and the following members are empty if the server said that nothing changed.
     """
@@ -97,7 +98,7 @@ class NotRead:
 
 
 def read_version(text: str | None) -> Version | None:
-    """Return a remembered version, None for none and for what this version of ours did not write."""
+    """Read a stored version; None for none, and for the format of another version of lifesign."""
     match = _VERSION.fullmatch(text or "")
     if match is None:
         return None

@@ -51,7 +51,7 @@ class Got(Protocol):
 
     @property
     def status(self) -> int | None:
-        """The HTTP status; None if none came."""
+        """The HTTP status; None without an answer."""
         ...
 
     @property
@@ -61,7 +61,7 @@ class Got(Protocol):
 
     @property
     def body(self) -> bytes:
-        """All of it, at most MAX_DOCUMENT_BYTES."""
+        """The whole body, at most MAX_DOCUMENT_BYTES."""
         ...
 
     @property
@@ -97,13 +97,13 @@ class Got(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedDocument:
-    """One document that is to be fetched."""
+    """One document to fetch."""
 
     url: str
     key: str | None = field(default=None, repr=False)
     """Sent as Bearer, and never to another origin."""
     etag: str | None = None
-    """ETag of the known version; the answer may be that it has not changed."""
+    """ETag of the known version; the answer may be that nothing changed."""
     modified_since: str | None = None
     """The same by `Last-Modified`, if there is no entity tag."""
     max_bytes: int = MAX_DOCUMENT_BYTES
@@ -121,14 +121,14 @@ Get = Callable[[WantedDocument], Awaitable[Got]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListSource:
-    """One directory as configured. InvalidValue if it cannot be one."""
+    """One directory as configured. InvalidValue for impossible settings."""
 
     url: str | None = None
     """URL of the directory. For a host alone, the well-known places of directories are tried."""
     file: Path | None = None
     """File of the directory. Exactly one of `url` and `file` is given."""
     format: str = AUTO
-    """The name of a format; `auto` looks at what comes."""
+    """The name of a format; `auto` recognises it by the content."""
     key: str | None = field(default=None, repr=False)
     """Sent as Bearer to the URL's own origin, and nowhere else."""
     kinds: frozenset[Kind] = PROBED_KINDS
@@ -152,7 +152,7 @@ class ListSource:
                 raise InvalidValue("url", self.url, "https, since the key must not travel in the clear")
 
     def places(self, chosen: Format | None) -> tuple[str, ...]:
-        """Return the places to try, in order; for a file, its path.
+        """Return the URLs to try, in order; for a file, its path.
 
         For a host alone, these are the places of the chosen format, or, without a format, the well-known
         places of a domain's catalogs and at last its home page.

@@ -1,7 +1,7 @@
 """Order in which the documents of a directory are read, and its end.
 
-Pages follow pages, and catalogs refer to catalogs. The walk ends with a failure if a server leads in circles
-or promises pages without end: such a directory cannot be read whole.
+Pages follow pages, and catalogs name catalogs. The walk ends with a failure if the pages form a loop or never
+end: such a directory cannot be read completely.
 """
 
 from collections import deque
@@ -36,7 +36,7 @@ class Step:
 
 
 class Endless(Exception):
-    """The pages lead in circles, or nowhere; the message says how."""
+    """The pages form a loop, or do not advance; the message has the details."""
 
 
 class TooManyDocuments(Exception):
@@ -63,11 +63,11 @@ class Walk:
         self._findings: dict[Finding, None] = {}
 
     def next_step(self) -> Step | None:
-        """Return what is to be read now; None at the end."""
+        """Return the next document to read; None at the end."""
         return self._steps.popleft() if self._steps else None
 
     def note(self, name: str, message: str) -> None:
-        """Name what is odd, once, up to MAX_FINDINGS of them."""
+        """Note an oddity once, up to MAX_FINDINGS of them."""
         if len(self._findings) < MAX_FINDINGS:
             self._findings[Finding(name, "", message)] = None
 
@@ -93,7 +93,7 @@ class Walk:
         return is_new
 
     def follow(self, document: Document, page: DirectoryPage, depth: int) -> None:
-        """Take note of what a document leads to. Endless, TooManyDocuments."""
+        """Note the documents that a document names. Endless, TooManyDocuments."""
         if depth == 0 and page.items is not None:
             self.items = (self.items or 0) + page.items
             self._total = page.total if page.total is not None else self._total
@@ -116,7 +116,7 @@ class Walk:
             self._repeat("the next page is one that was read before")
             return
         self._promise(following)
-        # The rest of a list comes before what its entries name.
+        # The rest of a list comes before the documents that its entries name.
         self._steps.appendleft(Step(following, depth))
 
     def _promise(self, url: str) -> None:
@@ -168,7 +168,7 @@ def _following(base: str, page: DirectoryPage) -> str | None:
 
 
 def _joined(base: str, place: str) -> str | None:
-    """Return where a document leads to; None for what no reader of URLs survives."""
+    """Return the URL that a document names; None if it cannot be parsed."""
     try:
         url = urljoin(base, place)
         urlsplit(url)

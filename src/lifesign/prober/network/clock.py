@@ -1,7 +1,7 @@
 """The clocks of a prober.
 
-Three clocks: the calendar, which may be set; a monotonic one, by which claims end and hosts are left alone;
-and one that runs during suspend too, by which ages are measured. Cadence is kept by the ledger's calendar.
+Three clocks: the calendar, which may be set; a monotonic one, for the ends of claims and the waits for hosts;
+and one that also runs during suspend, for ages. The ledger's calendar determines the cadence.
 """
 
 import time
@@ -48,7 +48,7 @@ class LedgerClock:
 
     @property
     def offset_s(self) -> float:
-        """The machine's calendar minus the ledger's in seconds, now; 0 if the ledger told no time."""
+        """The machine's calendar minus the ledger's in seconds, now; 0 if the ledger sent no time."""
         return 0.0 if self._began_at_s is None else self._machine.wall_s() - self._wall_s()
 
     def note(self, ledger_now_s: float, requested_at_s: float, answered_at_s: float) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lifesign.domain.net.allowed_addresses import Address
 
 Place = tuple[str, str, int, str]
-"""Scheme, host and port, as the judge has read them, and the name of the credential; empty without one."""
+"""Scheme, host and port, as vetted, and the name of the credential; empty without one."""
 
 
 @fast_dataclass()
@@ -40,9 +40,9 @@ class ReplyHead:
 
 
 class HttpConnection(ResponseHandler):
-    """One connection to a place, and what it took to make it.
+    """One connection to a host, and the timing of its creation.
 
-    Ask it one thing at a time, and read the answer to its end or `abort` it.
+    Send one request at a time, and read its answer to the end or `abort` it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -105,7 +105,7 @@ class HttpConnection(ResponseHandler):
         self._deadline = None if deadline_s is None else self._loop.call_at(deadline_s, self._expire)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection as the event loop has made it: it sends small packets at once already."""
+        """Accept the event loop's connection, which already sends small packets without delay."""
         self.transport = self._wire = cast("asyncio.Transport", transport)
 
     def abort(self) -> None:
@@ -114,7 +114,7 @@ class HttpConnection(ResponseHandler):
         self._wire.abort()
 
     def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 - it is aiohttp's
-        """Read on if the peer was held back; aiohttp asks for it after every piece of a body."""
+        """Continue reading if the peer was paused; aiohttp calls this after every piece of a body."""
         if self._reading_paused:
             super().resume_reading(resume_parser)
 
@@ -150,7 +150,7 @@ class HttpConnection(ResponseHandler):
         super().feed_data(data, size)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Wait for nothing any more."""
+        """End all waits."""
         self.expire_at(None)
         super().connection_lost(exc)
 

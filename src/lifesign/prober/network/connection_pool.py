@@ -8,13 +8,13 @@ from lifesign.prober.network.connection import HttpConnection, Place
 WAIT_SECONDS: Final = 2.0
 """Minimum time that a connection waits for the next request of its probe; up to twice as long."""
 MAX_WAITING: Final = 200
-"""Connections that wait; who waits longest is closed first."""
+"""Maximum number of idle connections; the oldest one is closed first."""
 CLOSE_SECONDS: Final = 1.0
 """Time limit for closing connections."""
 
 
 class ConnectionPool:
-    """All connections of one fetcher; how many at once is for its user to bound."""
+    """All connections of one fetcher; its user limits their number."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -41,7 +41,7 @@ class ConnectionPool:
         return None
 
     def give_back(self, line: HttpConnection) -> None:
-        """Let a connection whose answer was read wait for another request, if it takes one."""
+        """Keep a connection whose answer was read for another request, if the peer allows it."""
         line.expire_at(None)
         line.rest()
         if not _is_usable(line):
@@ -56,7 +56,7 @@ class ConnectionPool:
             self._timer = self._loop.call_later(WAIT_SECONDS, self._sweep)
 
     def cut(self, line: HttpConnection) -> None:
-        """End a connection without a word."""
+        """Close a connection immediately."""
         line.expire_at(None)
         line.abort()
         self._lines.discard(line)
@@ -103,7 +103,7 @@ class ConnectionPool:
             del self._waiting_at[line.place]
 
     def _sweep(self) -> None:
-        """Close what has waited long enough."""
+        """Close connections that were idle for too long."""
         self._timer = None
         last_s = self._loop.time() - WAIT_SECONDS
         while self._waiting and next(iter(self._waiting)).waits_since_s <= last_s:

@@ -59,7 +59,7 @@ class Unreached:
     address: Address | None = None
     """The one that was tried last; None if none was."""
     tried: tuple[Address, ...] = ()
-    """All to which no connection was made."""
+    """All addresses to which no connection was made."""
     phases: Phases | None = None
     certificate_expires_at: datetime | None = None
     """End of validity of a certificate that is refused because it expired; None for all other failures."""
@@ -68,7 +68,7 @@ class Unreached:
     is_given_up: bool = False
     """Whether the name could not be looked up in the remaining time."""
     is_local_fault: bool = False
-    """Whether this machine or its network is at fault, as far as that is known."""
+    """Whether this machine or its network is at fault, as far as known."""
     is_date_fault: bool = False
     """Whether only the date of a certificate is wrong, by this machine's calendar."""
     is_certificate_refused: bool = False
@@ -124,7 +124,7 @@ class VettedConnector:
             admit(address)
             now_s = self._loop.time()
             try:
-                # A silent address leaves time for those after it.
+                # An address that does not answer leaves time for the next ones.
                 async with asyncio.timeout_at(now_s + (last_at_s - now_s) / (len(addresses) - number)):
                     _, line = await self._loop.create_connection(self._new_line, str(address), target.port)
             except (OSError, TimeoutError) as error:
@@ -187,7 +187,7 @@ class VettedConnector:
     async def _expired_at(
         self, target: TargetUrl, address: Address, error: BaseException, deadline_s: float, tls: ClientTls
     ) -> datetime | None:
-        """Return when a certificate ended that was refused for its age; it is asked for once more.
+        """Return when a certificate that was refused as expired had ended; it is requested once more.
 
         All but the times is checked again, and nothing is sent. A failed handshake shows no certificate.
         """
@@ -229,7 +229,7 @@ def _in_turn(addresses: Sequence[Address]) -> list[Address]:
 
 def _without_address(target: TargetUrl, why: NoAddress, phases: Phases) -> Unreached:
     if why.is_given_up:
-        # Finding the faulty side would take longer than the time that is left.
+        # Finding the faulty side would take longer than the remaining time.
         reason = f"the host name {target.host} {why.reason}"
         return Unreached(result=ResultClass.NOT_MEASURED, reason=reason, phases=phases, is_given_up=True)
     if why.is_resolver_fault:

@@ -1,8 +1,8 @@
 """Name lookups by c-ares, or by the system's resolver in threads.
 
 c-ares looks up any number of names at once within the event loop. (aiodns runs it in a thread of its own, and
-the two threads wait for each other's lock: twice the processor time for each name.) Where c-ares cannot
-start, a few threads use the system's resolver, which is slower but knows the same names.
+the two threads wait for each other's lock: twice the processor time for each name.) If c-ares cannot start, a
+few threads use the system's resolver, which is slower but finds the same names.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ TRIES: Final = 2
 TICK_SECONDS: Final = 0.25
 """Interval at which c-ares looks for queries that have timed out."""
 MAX_THREADS: Final = 16
-"""Names that are looked up at once where c-ares cannot start."""
+"""Number of concurrent lookups if c-ares cannot start."""
 DEFAULT_TTL_SECONDS: Final = 60.0
 """Lifetime of an answer without a TTL, such as those of the system's resolver."""
 
-# ares.h; pycares has no name for it. To put the addresses of a name in order, c-ares would open a socket
-# towards each of them: seven system calls. Which of them is tried first is our own matter.
+# ares.h; pycares has no name for it. To sort the addresses of a name, c-ares would open a socket to each of
+# them: seven system calls. Which address is tried first is decided by the connector.
 _DO_NOT_SORT: Final = 1 << 7
-# With these it is known that there is no address; with all others nothing is known.
+# These results prove that there is no address; all others leave it unknown.
 _NO_ADDRESS: Final = frozenset({
     pycares.errno.ARES_ENOTFOUND, pycares.errno.ARES_ENODATA, pycares.errno.ARES_EBADNAME,
 })  # fmt: skip
@@ -69,23 +69,23 @@ class DnsChannel(Protocol):
     """Looks names up."""
 
     def look_up(self, host: str, report: Report) -> None:
-        """Ask for the addresses of a name, as it stands; `report` is called once, maybe at once."""
+        """Request the addresses of a name, as given; `report` is called once, possibly immediately."""
         ...
 
     def renewed(self) -> "DnsChannel | None":
-        """Return one that has forgotten all answers; None if none is needed, or none to be had."""
+        """Return a channel without cached answers; None if none is needed or available."""
         ...
 
     def close(self) -> None:
-        """Let what is under way fail."""
+        """Let running lookups fail."""
         ...
 
 
 def open_channel(servers: Sequence[str], timeout_s: float) -> DnsChannel:
     """Start c-ares, or else threads; within a running loop.
 
-    `servers`: addresses with an optional port, asked in this order; none: those of the system.
-    InvalidValue for a server that is no address, and where only threads are left, which know no others.
+    `servers`: addresses with an optional port, queried in this order; none: those of the system. InvalidValue
+    for a server that is no address, and for any server if only threads are available, which cannot use them.
     """
     try:
         return _Cares(servers, timeout_s)
@@ -141,7 +141,7 @@ class _Cares:
         )
 
     def look_up(self, host: str, report: Report) -> None:
-        """Ask, within one family alone if no way leads to the other one: only a name without needs both."""
+        """Query only one address family without a route to the other, unless it has no address."""
 
         def settle(result: pycares.AddrInfoResult | None, code: int | None) -> None:
             if code == pycares.errno.ARES_ENODATA and self._family is not socket.AF_UNSPEC:
@@ -163,7 +163,7 @@ class _Cares:
         )
 
     def query_root(self, report: Callable[[object, int | None], None]) -> None:
-        """Ask who serves the root."""
+        """Query the servers of the root zone."""
         self._channel.query(".", pycares.QUERY_TYPE_NS, callback=report)
 
     def renewed(self) -> "_Cares | None":
@@ -187,7 +187,7 @@ class _Cares:
         self._writing.clear()
 
     def _watch(self, descriptor: int, is_read: bool, is_written: bool) -> None:  # noqa: FBT001 - c-ares'
-        """Wake c-ares for one of its sockets, or no longer; it says so before it closes one."""
+        """Watch one of c-ares' sockets, or stop watching it; c-ares calls this before it closes one."""
         if is_read:
             self._reading.add(descriptor)
             self._loop.add_reader(descriptor, self._process, descriptor, pycares.ARES_SOCKET_BAD)
@@ -216,7 +216,7 @@ class _Cares:
 
 
 class _Threads:
-    """The system's resolver; nothing cancels what it does, but its own timeouts."""
+    """The system's resolver; its lookups cannot be cancelled and end by their own timeouts."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -246,7 +246,7 @@ def _usable_family() -> socket.AddressFamily:
 
 
 def _source_towards(address: Address) -> Address | None:
-    """Return what this machine would send from; None if there is no route. Nothing is sent."""
+    """Return the source address for a destination; None if there is no route. Nothing is sent."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asking:
         asking.connect((str(address), 53))

@@ -31,7 +31,7 @@ class OptOuts:
     hosts: frozenset[str] = frozenset()
     """Hosts in lower case, each with all of its ports."""
     domains: frozenset[str] = frozenset()
-    """Each with all hosts below, without the dot before it."""
+    """Domains that include all hosts below them, without the leading dot."""
     paths: Mapping[str, frozenset[str]] = field(default_factory=lambda: _NO_PATHS)
     """Excluded paths by host and port, for any scheme; each includes the paths below it."""
 
@@ -39,7 +39,7 @@ class OptOuts:
         return len(self.hosts) + len(self.domains) + sum(map(len, self.paths.values()))
 
     def __or__(self, other: "OptOuts") -> "OptOuts":
-        """Return what is on one of two lists."""
+        """Return the union of two lists."""
         paths = dict(self.paths)
         for place, more in other.paths.items():
             paths[place] = paths.get(place, frozenset()) | more
@@ -73,7 +73,7 @@ class OptOuts:
         path, _, query = path.partition("?")
         if query and (whole := f"{path}?{query}") in closed:
             return f"{place}{whole}"
-        # The path itself, then every one that it lies in: with the slash at its end, and without.
+        # The path itself, then each of its parents: with the slash at its end, and without.
         while path:
             if path in closed:
                 return f"{place}{path}"

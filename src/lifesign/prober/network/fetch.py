@@ -62,7 +62,7 @@ KEEPS_METHOD: Final = frozenset({307, 308})
 ACCEPT_ENCODING: Final = "gzip, deflate"
 """Encodings that aiohttp unpacks in pieces of bounded size without further packages."""
 MAX_ACCEPTED: Final = 16
-"""Fields that say which types are asked for, of which it is remembered how they are written."""
+"""Maximum number of cached `Accept` fields."""
 MAX_TIME_CHARS: Final = 64
 """Maximum length of a time in a header."""
 
@@ -80,7 +80,7 @@ class Request:
     method: Method = "GET"
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Besides those that every request has."""
+    """Headers besides those of every request."""
     etag: str | None = None
     """ETag of the known version: the answer that it has not changed is `ok`, without a body."""
     modified_since: str | None = None
@@ -90,7 +90,7 @@ class Request:
     is_head_enough: bool = False
     """Whether the body is not needed: it is not read."""
     is_part_enough: bool = False
-    """Whether the beginning of a body is enough: its first `max_bytes`, or the bytes before it broke off."""
+    """Whether the beginning of a body is enough: its first `max_bytes`, or the bytes until it broke off."""
     is_enough: Callable[[bytes], bool] | None = None
     """Called with each piece of an event stream: whether nothing more need be read; None: all is read."""
     deadline_s: float
@@ -103,7 +103,9 @@ class Request:
     has_secret: bool = False
     """Whether headers or body have a secret: sent over TLS, or to an allowed private network only."""
     kept_out: Callable[[URL], Awaitable[str | None]] | None = None
-    """Asked of where a redirect leads, before it is followed: why we are kept out, None if we are not."""
+    """Called with the target of a redirect before it is followed: returns why it is excluded, None if it is
+    not.
+    """
 
 
 @fast_dataclass(kw_only=True)
@@ -148,7 +150,7 @@ class Fetched(Answer):
 
 @dataclass(slots=True)
 class _Hop:
-    """One place that is asked: the request's own, or where it was redirected."""
+    """One requested URL: the request's own, or the target of a redirect."""
 
     url: URL
     request: Request
@@ -211,7 +213,7 @@ class Fetcher:
         await self._lines.close()
 
     async def fetch(self, request: Request) -> Fetched:
-        """Send a request and follow redirects; never raise for what a peer does.
+        """Send a request and follow redirects; never raises for faults of a peer.
 
         AddressBusy passes through: nothing was sent to that address, and the code that schedules probes
         handles it.
@@ -236,7 +238,7 @@ class Fetcher:
             followed += 1
 
     async def _next_hop(self, hop: _Hop, fetched: Fetched, location: str, followed: int) -> URL | str:
-        """Return where a redirect leads if it is followed, else the reason."""
+        """Return the target of a redirect if it is followed, else the reason."""
         request = hop.request
         if request.method == "POST" and fetched.status not in KEEPS_METHOD:
             return f"redirected with {fetched.status}, which would change the POST to a GET"
@@ -254,7 +256,7 @@ class Fetcher:
         return target
 
     async def _ask(self, hop: _Hop) -> tuple[Fetched, str | None]:
-        """Return what one place answers, and where it redirects to if it does."""
+        """Return the answer of one URL, and its redirect if there is one."""
         if self._loop.time() >= hop.deadline_s:
             reason = "no time was left"
             result = ResultClass.NOT_MEASURED
@@ -262,8 +264,8 @@ class Fetcher:
         target = self._admitted(hop.url, is_redirect=hop.is_redirect)
         if isinstance(target, Fetched):
             return target, None
-        # A POST is not sent twice: what became of it on a connection that breaks would not be known.
-        # Connections are not shared between credentials.
+        # A POST is not sent twice: on a connection that breaks, its effect would be unknown. Connections are
+        # not shared between credentials.
         credential = _covering(hop)
         owner = "" if credential is None else credential.name
         place = (target.scheme, target.host, target.port, owner)
@@ -301,7 +303,7 @@ class Fetcher:
         return opened
 
     def _admitted(self, url: URL, *, is_redirect: bool) -> TargetUrl | Fetched:
-        """Say whom a URL leads to, or why nothing is sent there."""
+        """Return the destination of a URL, or why nothing is sent there."""
         target = self.connector.guard.vet_url(url)
         if isinstance(target, AddressRefused):
             is_bad_redirect = is_redirect and target.name == "invalid_url"
@@ -381,7 +383,7 @@ class Fetcher:
         return url.scheme == "https" or is_private
 
     def _written(self, hop: _Hop, credential: Credential | None) -> bytes:
-        """Return a request as it is sent; InvalidValue for headers that are none."""
+        """Return a request in its wire form; InvalidValue for invalid headers."""
         url, request = hop.url, hop.request
         fields = _accept_header(request.accept) + _header(request.headers, "headers")
         if credential is not None and (header := credential.header()) is not None:
@@ -399,13 +401,13 @@ class Fetcher:
 
 
 def _covering(hop: _Hop) -> Credential | None:
-    """Return the credential of a request if it is for the place that is asked now."""
+    """Return the credential of a request if it covers the present URL."""
     credential = hop.request.credential
     return credential if credential is not None and credential.scope.covers(str(hop.url)) else None
 
 
 def _header(fields: Mapping[str, str], setting: str) -> str:
-    """Return header fields as they are sent; InvalidValue for what would be more than these."""
+    """Return header fields in their wire form; InvalidValue for line breaks in them."""
     for name, value in fields.items():
         if not (_FIELD_NAME.fullmatch(name) and _FIELD_VALUE.fullmatch(value)):
             raise InvalidValue(setting, None, "header fields of printable ASCII")
@@ -414,7 +416,7 @@ def _header(fields: Mapping[str, str], setting: str) -> str:
 
 @lru_cache(maxsize=MAX_ACCEPTED)
 def _accept_header(types: str) -> str:
-    """Return the field that says which types are asked for: the same few in all requests."""
+    """Return the `Accept` field: the same few values in all requests."""
     return _header({"Accept": types}, "headers")
 
 
@@ -440,7 +442,7 @@ def _scrubbed(fetched: Fetched, scrubber: Scrubber) -> Fetched:
 
 
 def _short(text: str | None, max_chars: int) -> str | None:
-    """Return what can be sent back as it came; None for what is too long or has odd characters."""
+    """Return a value that can be sent back unchanged; None if it is too long or has odd characters."""
     return text if text is not None and len(text) <= max_chars and _FIELD_VALUE.fullmatch(text) else None
 
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class AddressBusy(Exception):
-    """As many probes as may be are under way at this address; nothing was sent."""
+    """The maximum number of probes of this address is running; nothing was sent."""
 
     def __init__(self, address: str) -> None:
         super().__init__(f"{address} is being probed by the maximum number of probes")
@@ -25,7 +25,7 @@ class AddressBusy(Exception):
 
 
 class Permit(Generic[T]):
-    """The right of one item to ask its host, from `HostLimiter.take` to `end` or `put_off`."""
+    """The right to send requests to a host, from `HostLimiter.take` to `end` or `put_off`."""
 
     __slots__ = ("addresses", "expected", "host", "is_urgent", "item", "pace")
 
@@ -40,7 +40,7 @@ class Permit(Generic[T]):
         """The one of them that was counted before the host's name was looked up, until that is done."""
 
     def begin(self) -> None:
-        """Let `admit` know whose turn it is: in the task that calls this, and in those that it starts."""
+        """Set this permit for `admit`: in the task that calls this, and in tasks that it starts."""
         _current.set(self)
 
 
@@ -48,9 +48,9 @@ _current: ContextVar[Permit[Any] | None] = ContextVar("turn", default=None)
 
 
 def admit(address: object) -> None:
-    """Say that a connection to an address is about to be made; AddressBusy if it must not be made now.
+    """Announce a connection to an address; AddressBusy if it must not be made now.
 
-    Outside of a turn, as in a look at a single agent, every address is admitted.
+    Without a permit, as in a probe of a single agent, every address is admitted.
     """
     turn = _current.get()
     if turn is not None:
@@ -75,7 +75,7 @@ class _Host:
 
 
 class HostLimiter(Generic[T]):
-    """Lines of items, each to be asked at its host. Times are in seconds of a clock that never goes back."""
+    """Queues of items by host. Times are in seconds of a monotonic clock."""
 
     def __init__(
         self, *, concurrency: int, per_host: int, per_address: int, host_requests_per_second: float
@@ -85,7 +85,7 @@ class HostLimiter(Generic[T]):
         self.in_flight = 0
         """Turns taken and not ended."""
         self.waiting = 0
-        """Items offered whose turn was not taken yet."""
+        """Offered items whose permit was not taken yet."""
         self._per_host = per_host
         self._per_address = per_address
         self._spacing_s = 1 / host_requests_per_second
@@ -93,7 +93,7 @@ class HostLimiter(Generic[T]):
         self._in_host_lines = 0
         self._ready: deque[Permit[T]] = deque()
         self._urgent: deque[Permit[T]] = deque()
-        """Turns that may start before those that are ready."""
+        """Permits that may start before other ready ones."""
         self._timers: list[tuple[float, str]] = []
         """When hosts may be requested again, or forgotten; at most one entry per host."""
         self._at_address: dict[str, int] = {}
@@ -108,7 +108,7 @@ class HostLimiter(Generic[T]):
         return len(self._ready) + len(self._urgent)
 
     def offer(self, host: str, item: T, now_s: float, *, is_urgent: bool = False) -> None:
-        """Let an item join the line of its host, if it is urgent before all that are not."""
+        """Add an item to the queue of its host; an urgent one is put before all that are not urgent."""
         self.waiting += 1
         turn = Permit(self, host, item, is_urgent=is_urgent)
         known = self._hosts.get(host)
@@ -144,7 +144,10 @@ class HostLimiter(Generic[T]):
         return None
 
     def next_at_s(self) -> float | None:
-        """Return when to `take` again though no turn has ended; None if time alone changes nothing."""
+        """Return when to call `take` again although no permit has ended.
+
+        None if time alone changes nothing.
+        """
         return self._timers[0][0] if self._in_host_lines and self._timers else None
 
     def admit(self, turn: Permit[T], address: str) -> None:
@@ -169,7 +172,7 @@ class HostLimiter(Generic[T]):
         self._move_up(turn.host, known, now_s)
 
     def put_off(self, turn: Permit[T], busy: AddressBusy) -> None:
-        """Let a turn join the line of an address; `take` returns it again. It keeps its host meanwhile."""
+        """Move a permit to the queue of an address; `take` returns it again. It keeps its host meanwhile."""
         self.in_flight -= 1
         self.waiting += 1
         self._leave_addresses(turn)
@@ -182,7 +185,7 @@ class HostLimiter(Generic[T]):
 
     def _give(self, known: _Host, turn: Permit[T], now_s: float) -> None:
         known.in_flight += 1
-        # One request is certain; how many there were is known when the turn ends.
+        # One request is certain; the actual number is known when the permit ends.
         known.free_at_s = max(known.free_at_s, now_s) + self._spacing_s
         self._make_ready(turn)
 
@@ -196,7 +199,7 @@ class HostLimiter(Generic[T]):
             heapq.heappush(self._timers, (known.free_at_s, host))
 
     def _move_up(self, host: str, known: _Host, now_s: float) -> None:
-        """Give turns to those who wait for a host; forget a host at which nothing is going on."""
+        """Give permits to items that wait for a host; forget a host without any."""
         while known.waiting and known.in_flight < self._per_host and known.free_at_s <= now_s:
             self._in_host_lines -= 1
             turn = known.waiting.popleft()
@@ -215,7 +218,7 @@ class HostLimiter(Generic[T]):
         return True
 
     def _book_expected(self, turn: Permit[T]) -> bool:
-        """Count a turn where its host was put off before; else let it wait there."""
+        """Count a permit at the address that was busy before; otherwise let it wait there."""
         address = self._crowded[turn.host]
         if not self._book(address):
             self._lines.setdefault(address, deque()).append(turn)
@@ -232,7 +235,7 @@ class HostLimiter(Generic[T]):
                 if not self._at_address[address]:
                     del self._at_address[address]
                 continue
-            # The permit goes directly to the next waiting target, so that no other one takes it.
+            # The permit goes directly to the next waiting target, so that others do not take it.
             first = line.popleft()
             first.addresses.append(address)
             first.expected = address

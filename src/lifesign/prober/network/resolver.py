@@ -1,10 +1,10 @@
-"""Resolver of names, which distinguishes faults of a name from faults of its own name servers.
+"""Resolver of names that distinguishes faults of a name from faults of its own name servers.
 
-Each process has one resolver with a cache. Names are looked up as they are: no search domain is tried, since
+Each process has one resolver with a cache. Names are queried unchanged, without search domains, since
 directories list full names. `/etc/hosts` counts, and `localhost` is this machine.
 
-If it stays unknown whether a name has an address, some name server is at fault. It is not the prober's own if
-that one found another name meanwhile, or at least knows the root, unless it finds nothing at all any more.
+If it is unknown whether a name has an address, some name server is at fault. The prober's own name server is
+not, if it found another name meanwhile, or at least answers for the root, and still finds any names.
 """
 
 import asyncio
@@ -50,13 +50,13 @@ class NoAddress:
     reason: str
     """Fault of the name, for people."""
     is_resolver_fault: bool = False
-    """Whether nothing is known about the name because all name servers failed."""
+    """Whether the name is unknown because all name servers failed."""
     is_given_up: bool = False
-    """Whether nothing is known about the name because the caller had no time left."""
+    """Whether the name is unknown because the caller had no time left."""
 
 
 Found = tuple[Address, ...]
-"""At least one."""
+"""Addresses, at least one."""
 _UNKNOWN_NAME: Final = NoAddress("it does not exist, or has no address")
 _GIVEN_UP: Final = NoAddress("could not be looked up in the remaining time", is_given_up=True)
 
@@ -141,7 +141,7 @@ class Resolver:
         await self.close()
 
     async def close(self) -> None:
-        """Let what is under way fail, and release sockets and threads."""
+        """Let running lookups fail, and release sockets and threads."""
         self._is_closed = True
         tasks = [*self._retiring, *([self._root] if self._root is not None else [])]
         for task in tasks:
@@ -153,7 +153,7 @@ class Resolver:
             self._end(lookup, NameAnswer(unclear="was given up"))
 
     def remembered(self, host: str) -> Found | NoAddress | None:
-        """Return what is still known of a name; None if it has to be looked up."""
+        """Return the cached answer for a name; None if it has to be queried."""
         kept = self._kept.get(host)
         if kept is None:
             return None
@@ -163,12 +163,12 @@ class Resolver:
         return kept[1]
 
     def forget_absence(self, host: str) -> None:
-        """Look a name up again that had no address a moment ago; its addresses stay known."""
+        """Query a name again that recently had no address; cached addresses stay."""
         if isinstance(self.remembered(host), NoAddress):
             del self._kept[host]
 
     async def resolve(self, host: str, deadline_s: float = math.inf) -> Found | NoAddress:
-        """Return the addresses of a name in `TargetUrl`'s spelling, or why there are none.
+        """Return the addresses of a name in `TargetUrl`'s form, or why there are none.
 
         Concurrent lookups of one name share an answer. Once started, a lookup takes up to `timeout_s`, and
         `ROOT_SECONDS` more if no server answers; waiting included, it ends at `deadline_s` on the loop's
@@ -188,7 +188,7 @@ class Resolver:
             async with asyncio.timeout_at(deadline_s):
                 is_found_elsewhere = await self._is_found_elsewhere(began_at_s)
         except TimeoutError:
-            # uvloop may say so a millisecond early.
+            # uvloop may wake up a millisecond early.
             return _GIVEN_UP
         if self._loop.time() >= deadline_s:
             return _GIVEN_UP
@@ -204,7 +204,7 @@ class Resolver:
     async def _answer(self, host: str, deadline_s: float) -> NameAnswer | None:
         """Wait for the answer about a name; None if it does not come in time.
 
-        Each has a future and a timer of its own: who leaves does not take the answer away from others.
+        Each caller has its own future and timer: a caller that leaves does not cancel the answer for others.
         """
         waiting: asyncio.Future[NameAnswer | None] = self._loop.create_future()
         lookup = self._pending.get(host)
@@ -227,7 +227,7 @@ class Resolver:
             self._start(self._queued.popleft())
 
     def _start(self, lookup: _Lookup) -> None:
-        """Ask once; what gets lost has another turn while there is time for one as long as this."""
+        """Send one query; a lost query is repeated while there is time for another one of this length."""
         self._lookups_left -= 1
         if self._lookups_left < 0 or self._records_left < 0:
             self._renew_channel()
@@ -274,7 +274,7 @@ class Resolver:
             self._kept[host] = (now_s + NO_ADDRESS_SECONDS, _UNKNOWN_NAME)
         else:
             if answer.ttl_s:
-                # Entries of /etc/hosts have no TTL and say nothing about name servers.
+                # Entries of /etc/hosts have no TTL and prove nothing about name servers.
                 self._found_at_s = now_s
                 self._unclear.clear()
             ttl_s = min(max(answer.ttl_s, MIN_TTL_SECONDS), MAX_TTL_SECONDS)

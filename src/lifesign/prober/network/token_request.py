@@ -33,7 +33,7 @@ from lifesign.prober.network.fetch import Fetched, Fetcher, Request
 
 MAX_ANSWER_BYTES: Final = 65_536
 """Maximum size of the answer of a token endpoint."""
-# With these a whole answer came; its status means something else than that of an agent.
+# With these a complete answer arrived; its status means something else than that of an agent.
 _ANSWERED: Final = frozenset({
     ResultClass.OK, ResultClass.GATED, ResultClass.NOT_AN_AGENT, ResultClass.RATE_LIMITED,
     ResultClass.HTTP_ERROR,
@@ -64,7 +64,7 @@ class TokenEndpoints:
         return await asyncio.shield(exchange)
 
     async def close(self) -> None:
-        """Wait for the exchanges of refresh tokens that are under way, and give up their files."""
+        """Wait for running exchanges of refresh tokens, and release their files."""
         if self._exchanges:
             await asyncio.wait(self._exchanges)
         for file in self._files.values():
@@ -109,7 +109,7 @@ class TokenEndpoints:
 def _authenticated(
     client: OAuthClient, secret: str, fields: dict[str, str], headers: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return fields and headers with what proves who the client is."""
+    """Return fields and headers with the client's authentication."""
     if client.auth_method is AuthMethod.CLIENT_SECRET_BASIC:
         return fields, {**headers, "Authorization": basic_client(client.client_id, secret)}
     fields = fields | {"client_id": client.client_id}

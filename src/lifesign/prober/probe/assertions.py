@@ -44,7 +44,10 @@ def check_assertions(
 
 
 def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer | None:
-    """Return an answer as assertions see it; None if no answer came, or it says nothing about the target."""
+    """Return an answer in the form for assertions.
+
+    None if there is none, or if it is no evidence about the target.
+    """
     fetched = visit.fetched_for(layer)
     is_answer = layer.is_measured and layer.result not in _BROKEN_OFF and layer.status_code is not None
     if fetched is None or not is_answer or layer.status_code is None:
@@ -76,7 +79,7 @@ def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer 
 
 
 def _result_of(value: Any) -> Any:
-    """Return what pointers apply to: of a JSON-RPC answer, its result."""
+    """Return the value to which pointers apply: of a JSON-RPC answer, its result."""
     return value.get("result") if isinstance(value, dict) and "jsonrpc" in value else value
 
 

@@ -22,16 +22,16 @@ _NOT_ALLOWED: Final = frozenset({ResultClass.BLOCKED_ADDRESS, ResultClass.NOT_ME
 
 
 class StepResult(StrEnum):
-    """What a step came to."""
+    """Result of a step."""
 
     OK = "ok"
     FAULT = "fault"
     UNKNOWN = "unknown"
-    """It says nothing about the credential."""
+    """The step proves nothing about the credential."""
 
 
 class TrialVerdict(StrEnum):
-    """What a trial came to."""
+    """Verdict of a trial."""
 
     WORKS = "works"
     NOT_NEEDED = "not_needed"
@@ -39,7 +39,7 @@ class TrialVerdict(StrEnum):
     FAULT = "fault"
     """The credential was rejected, gets no token or may not be sent there."""
     UNKNOWN = "unknown"
-    """The server does not answer, or not in a way that says whether it accepted the credential."""
+    """The server does not answer, or its answer does not show whether it accepted the credential."""
 
 
 @fast_dataclass()
@@ -49,12 +49,12 @@ class TrialStep:
     name: str
     result: StepResult
     text: str
-    """What was found, for people."""
+    """The finding, for people."""
 
 
 @fast_dataclass(kw_only=True)
 class Trial:
-    """All steps that were done, and the verdict."""
+    """All steps that were made, and the verdict."""
 
     verdict: TrialVerdict
     steps: list[TrialStep]
@@ -122,7 +122,7 @@ def _connection_steps(url: URL, fetched: Fetched) -> list[TrialStep]:
 
 
 def _request_step(fetched: Fetched) -> TrialStep:
-    """Return how the server took the request with the credential."""
+    """Return how the server answered the request with the credential."""
     if fetched.credential is None:
         text = "the credential was not sent: it needs TLS, or a private network of networks.allow"
         return TrialStep("request_with", StepResult.FAULT, text)

@@ -1,4 +1,4 @@
-"""Requests of a probe with a credential: when it is sent, and what a refusal means.
+"""Requests of a probe with a credential: when it is sent, and the meaning of a refusal.
 
 The credential may need an access token that cannot be obtained, or that is rejected.
 """
@@ -25,14 +25,14 @@ BAD_REQUEST: Final = 400
 _WITHOUT_CERTIFICATE: Final = frozenset({
     ResultClass.GATED, ResultClass.TLS_FAILURE, ResultClass.HTTP_ERROR,
 })  # fmt: skip
-"""What comes of a request without the certificate that the server wants."""
+"""Results of a request without the certificate that the server demands."""
 
 
 class Send(Protocol):
     """Sends a request with a credential or without."""
 
     async def __call__(self, *, credential: Credential | None = None) -> Fetched | None:
-        """Return the answer; None if nothing can be sent any more."""
+        """Return the answer; None if no request can be sent any more."""
         ...
 
 
@@ -69,7 +69,7 @@ async def send_after_refusal(send: Send, url: URL, credential: Credential, secon
 
 
 def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) -> tuple[ResultClass, str]:
-    """Return the class and the reason of a layer, with what became of the credential.
+    """Return the class and the reason of a layer, including the fault of its credential.
 
     A refusal of a request with a credential is `credentials_rejected`, and one without it, for want of a
     token, `token_error`.
@@ -90,7 +90,7 @@ def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) ->
 
 
 def credential_state(fetched: Fetched, result: ResultClass) -> CredentialState | None:
-    """Return how the credential of a request stands by the answer; None if the answer does not say.
+    """Return the state of a credential by the answer to its request; None if the answer does not show it.
 
     Redirects and server errors do not. `result`: class of the layer.
     """

@@ -41,15 +41,15 @@ _OF_A_CARD: Final = (
     "link_agent_id", "interface_digest", "card_schemes",
 )  # fmt: skip
 """Facts that are forgotten if the card turns out to be another agent's."""
-# RFC 9110 8.8.3, without the octets of no alphabet: it is sent back as it came.
+# RFC 9110 8.8.3, only ASCII characters: the value is sent back unchanged.
 _ETAG: Final = re.compile(r'(?:W/)?"[!#-~]*"')
 
 
 async def discover(visit: ProbeSession) -> LayerResult | None:
-    """Request the card at its places until one answers; None if nothing could be requested.
+    """Request the card at its URLs until one answers; None if no request could be sent.
 
-    If no place has a card, the answer of the first one counts, unless the origin's root has another agent's
-    card. If the first place does not answer, places that are only guessed are not tried.
+    If no URL has a card, the answer of the first one counts, unless the origin's root has another agent's
+    card. If the first URL does not answer, guessed URLs are not tried.
     """
     first = None
     for url in _places(visit):
@@ -75,10 +75,10 @@ async def discover(visit: ProbeSession) -> LayerResult | None:
 
 
 def _places_of_health(visit: ProbeSession, card: AgentCard, fetched: Fetched) -> tuple[CandidateUrl, ...]:
-    """Return where the health document may be by what a card says, in the order of asking."""
+    """Return the possible URLs of the health document by a card, in the order of requests."""
     given, place = visit.given, fetched.url
     if is_named_by(card, given):
-        # The card is this agent's own, wherever it stands: nothing is a guess any more.
+        # The card is this agent's own, whatever its URL: no URL is a guess any more.
         given = replace(given, prefix="")
     return health_places(given, place, announced_health(card, place, fetched.status_links))
 
@@ -163,7 +163,7 @@ def _remember_reading(visit: ProbeSession, place: str, fetched: Fetched, digest:
 
 
 def _interface_memory(card: AgentCard) -> dict[str, Any]:
-    """Return what is remembered of the interface that is asked."""
+    """Return the remembered facts about the interface to request."""
     interface = askable(card.interfaces)
     url = None if interface is None else _plain(interface)
     if interface is None or url is None:
@@ -184,7 +184,7 @@ def _interface_memory(card: AgentCard) -> dict[str, Any]:
 
 
 def _claimed_agent(card: AgentCard) -> dict[str, Any]:
-    """Return which registered agent the card says that it is the card of; the registry compares it."""
+    """Return the registered agent that the card names as its own; the registry compares it."""
     registration = None if card.health is None else card.health.registration
     if registration is None:
         return {"link_registry": None, "link_agent_id": None}
@@ -192,7 +192,7 @@ def _claimed_agent(card: AgentCard) -> dict[str, Any]:
 
 
 def _plain(interface: AgentInterface) -> str | None:
-    """Return an interface's URL as it is asked, None if it is too long then."""
+    """Return an interface's URL in the form of the request, None if it is too long."""
     try:
         url = str(parsed(interface.url).with_fragment(None))
     except ValueError:
@@ -201,6 +201,6 @@ def _plain(interface: AgentInterface) -> str | None:
 
 
 def _first_health_url(visit: ProbeSession) -> str | None:
-    """Return the place that is asked first for the health document, guesses left out."""
+    """Return the first URL of the health document to request, without guesses."""
     urls = (str(place.url) for place in visit.health_places if not place.is_guess)
     return next((url for url in urls if len(url) <= MAX_URL_CHARS), None)

@@ -1,7 +1,7 @@
-"""Reading of the published interface in a probe: whether it is another one than before.
+"""Reading of the published interface in a probe, and whether it has changed.
 
-A card that is the same byte for byte is not read again, nor are tools with the same JSON: what is unchanged
-costs a digest at most.
+A card that is the same byte for byte is not read again, nor are tools with the same JSON: unchanged content
+costs at most a digest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from lifesign.prober.probe.session import ProbeSession
 
 
 def note_same_interface(visit: ProbeSession) -> None:
-    """Note that what was read is unchanged."""
+    """Note that the interface is unchanged."""
     if visit.entry.memory.interface_changes:
         visit.learned["interface_changes"] = 0
 

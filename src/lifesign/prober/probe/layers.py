@@ -1,7 +1,7 @@
 """One probe of one target: card, interface, health document and message, as one observation.
 
-Three layers, three facts, never mixed (protocol 3): is a card served, does the interface that it declares
-answer, does the agent say or show that it works. Whatever a peer does is an observation.
+Three layers give three separate facts (protocol 3): whether a card is served, whether the declared interface
+answers, and whether the agent reports or shows that it works. Every behaviour of a peer is an observation.
 """
 
 import logging
@@ -68,7 +68,7 @@ class Prober:
         *,
         credentials: CredentialStore | None = None,
     ) -> None:
-        """Without I/O.
+        """Does no I/O.
 
         `opt_outs`: targets that the ledger may not know to be excluded; `fetcher` has them too.
 
@@ -89,10 +89,10 @@ class Prober:
         self._contacts = ContactReader(NetworkClasses(definition.networks_allowed))
 
     async def probe(self, entry: TargetEntry, at_s: float) -> ProbeReport:
-        """Return what was seen of a target, and what is to be remembered of it.
+        """Probe a target; return the observation and the memory for the next probe.
 
-        `at_s` is the time now, in seconds since the epoch. Raises AddressBusy, before anything was sent,
-        if its address is asked too much already; nothing else.
+        `at_s` is the time now, in seconds since the epoch. Raises only AddressBusy, before anything was sent,
+        if its address already has its maximum of probes.
         """
         if entry.is_repeat and self._forget_absence is not None:
             # A failure that is remembered would repeat itself without a request.
@@ -144,7 +144,7 @@ class Prober:
         return after_probe(entry.memory, observation, cadence, visit.at_s, retry_after_s, learned=learned)
 
     def _asked_of(self, visit: ProbeSession) -> LayerSettings:
-        """Return the layers to check of a target: its own settings, else those of the definition."""
+        """Return the layers to probe of a target: its own settings, else those of the definition."""
         settings = self._settings_by_url.get(visit.entry.url)
         return (None if settings is None else settings.ask) or self._definition.ask
 
@@ -178,7 +178,7 @@ class Prober:
             if (found := await self._found_server(visit, discovery, asked)) is not None:
                 return await self._with_health(visit, asked, found)
             if memory.card_read_at_s is None and not visit.may_ask(visit.given.url):
-                # The most frequent case in a directory: no answer, and nothing is known but the URL.
+                # The most frequent case in a directory: no answer, and only the URL is known.
                 return self._observation(visit, discovery=discovery)
         if asked.transport and _is_declared(discovery):
             transport = await probe_interface(visit)
@@ -205,9 +205,9 @@ class Prober:
         )
 
     def _is_server(self, visit: ProbeSession) -> bool:
-        """Return whether the definition or a directory says that it is an MCP server, or that was found out.
+        """Return whether the definition, a directory or a probe marks the target as an MCP server.
 
-        What was found out counts only for targets that the definition names: a POST to a crawled URL might do
+        A detection counts only for targets that the definition names: a POST to a crawled URL might do
         something, and another prober may have written the memory.
         """
         kind = self._kind_of(visit)
@@ -266,7 +266,7 @@ class Prober:
         return is_shared or visit.entry.shares_origin()
 
     async def _refused_by_rules(self, visit: ProbeSession) -> LayerResult | None:
-        """Return why a target is not asked; None if it may be."""
+        """Return why a target is not probed; None if it may be."""
         entry = None if self._opt_outs is None else self._opt_outs.entry_for(visit.entry.url)
         if visit.entry.memory.is_opted_out is not (entry is not None):
             visit.learned["is_opted_out"] = entry is not None
@@ -330,7 +330,7 @@ class Prober:
             address=address,
         )
         if missing is not None:
-            # With the credential, the agent may have answered there: no failure beside it counts.
+            # With the credential, the agent might have answered there: no other failure counts.
             observation = observation.discounted(InconclusiveReason.NO_CREDENTIAL, missing)
         return _scrubbed(observation, visit) if self._credentials else observation
 
@@ -373,7 +373,7 @@ async def _ask_paths(visit: ProbeSession, paths: Iterable[str]) -> Mapping[str, 
 
 
 def _is_declared(discovery: LayerResult | None) -> bool:
-    """Return whether the card's statement about its interface is still valid, as far as known."""
+    """Return whether the card's declaration of its interface is still valid, as far as known."""
     return discovery is None or discovery.result is not ResultClass.NOT_AN_AGENT
 
 

@@ -35,7 +35,7 @@ from lifesign.prober.probe.mcp_tools import NO_TOOLS, ToolLayers, ask_tools
 from lifesign.prober.probe.session import ProbeSession, not_measured
 
 RETRY_DISCOVERY_SECONDS: Final = 86_400.0
-"""A server that needed a handshake is asked for `server/discover` again after this time."""
+"""Time after which a server that needed a handshake gets `server/discover` again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,10 @@ class ServerLayers:
 
 
 async def probe_server(visit: ProbeSession, asked: LayerSettings) -> ServerLayers | None:
-    """Ask a server what it is, and what `asked` says of its tools; None if nothing could be requested."""
+    """Request a server's description, and its tools as far as `asked` says.
+
+    None if no request could be sent.
+    """
     exchange = McpExchange(visit)
     known = _known_generation(visit)
     layers = None
@@ -96,7 +99,7 @@ async def _shake_hands(
     if version is None:
         is_streamed = may_stream and may_stream_answers(answer.fetched.status or 0, answer.reply)
         layers = await _follow_stream(visit, asked) if is_streamed else None
-        # Without an event stream, the answer to the handshake says more.
+        # Without an event stream, the answer to the handshake is more informative.
         return layers or _failed(visit, answer.fetched, answer.reply)
     session = McpSession(Generation.HANDSHAKE, version, usable_session(answer.fetched.mcp_session))
     return await _converse(visit, exchange, session, answer, asked)
@@ -161,7 +164,7 @@ async def _converse(
 
 
 def _known_generation(visit: ProbeSession) -> Generation | None:
-    """Return how the server was spoken to within the last day; None if that is unknown or older."""
+    """Return how the server was called within the last day; None if that is unknown or older."""
     at_s = visit.entry.memory.mcp_generation_at_s
     is_recent = at_s is not None and 0 <= visit.at_s - at_s < RETRY_DISCOVERY_SECONDS
     return visit.entry.memory.mcp_generation if is_recent else None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from yarl import URL
 
 MAX_STREAM_BYTES: Final = MAX_ANSWER_BYTES + MAX_LIST_BYTES
-"""For all answers of one probe."""
+"""Maximum for all answers of one probe."""
 ENDPOINT: Final = "endpoint"
 _ACCEPTED: Final = frozenset({200, 202, 204})
 OTHER_ORIGIN: Final = "the endpoint event leads to another origin, or to no URL"
@@ -65,7 +65,7 @@ class StreamExchange(McpExchange):
         self._has_news.set()
 
     async def until_endpoint(self) -> None:
-        """Wait until the URL for requests is known, or never will be."""
+        """Wait until the URL for requests is known, or cannot become known."""
         while not (self.has_endpoint or self.is_misled or self._is_over):
             self._has_news.clear()
             await self._has_news.wait()

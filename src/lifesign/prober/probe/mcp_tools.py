@@ -31,10 +31,10 @@ from lifesign.prober.probe.session import ProbeSession, not_measured
 
 @dataclass(frozen=True, slots=True)
 class ToolLayers:
-    """What a server's tools came to; None for what was not asked."""
+    """Results of a server's tools; None for requests that were not made."""
 
     listed: LayerResult | None = None
-    """A fact of its own, which decides nothing."""
+    """A separate fact, which decides nothing."""
     called: LayerResult | None = None
 
 
@@ -54,7 +54,7 @@ NO_TOOLS: Final = ToolLayers()
 async def ask_tools(
     visit: ProbeSession, exchange: McpExchange, session: McpSession, asked: LayerSettings
 ) -> ToolLayers:
-    """List the tools and call one, as far as the definition asks for it; not in a second request."""
+    """List the tools and call one, as the definition says; not in a second request."""
     if not asked.tools or visit.entry.is_repeat:
         return NO_TOOLS
     found = await _list_tools(visit, exchange, session)

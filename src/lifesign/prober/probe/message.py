@@ -1,7 +1,7 @@
 """Layer message: the answer to a real message.
 
-It may cost its owner money, so one is sent only where the definition says so, and never again because it
-went wrong: a further spelling follows only an answer that does not know the one before.
+A message may cost the agent's owner money. So it is sent only if the definition contains one, and it is never
+repeated because of a failure: another variant follows only an answer that does not know the previous one.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ from lifesign.prober.probe.session import ProbeSession, not_measured
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024
 """Maximum size of an answer to a message; a longer one counts as an answer and is not inspected."""
-# With these a whole answer came, whose status means something else than with a GET.
+# With these a complete answer arrived, whose status means something else than with a GET.
 _CLASSIFIED: Final = frozenset({
     ResultClass.OK, ResultClass.GATED, ResultClass.NOT_AN_AGENT, ResultClass.RATE_LIMITED,
     ResultClass.HTTP_ERROR, ResultClass.TOO_LARGE,

@@ -1,4 +1,4 @@
-"""Answers that ask for a credential which another prober has: they say nothing about what is behind it."""
+"""Answers that require a credential which only another prober has: they prove nothing."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from lifesign.prober.probe.session import ProbeSession
 
 
 def refused_for_want(visit: ProbeSession, layer: LayerResult | None) -> str | None:
-    """Return which credential an answer asked for that another prober has; None if it asked for none."""
+    """Return the credential that an answer requires and only another prober has; None if it requires none."""
     if layer is None or layer.result not in REFUSED_LOGIN:
         return None
     fetched = visit.fetched_for(layer)
@@ -31,5 +31,5 @@ def without_refused(
 
 
 def missing_text(missing: OtherCredential) -> str:
-    """Return in words what a prober lacks."""
+    """Return as a text which credential a prober lacks."""
     return f"no credential: prober {missing.holder} has the credential {missing.scope.name}"

@@ -47,9 +47,9 @@ class OtherOrigins:
         self._being_read: dict[URL, asyncio.Event] = {}
 
     async def rules(self, origin: URL, at_s: float, read: Read) -> RobotsRules | str:
-        """Return what is in force at an origin, without rules if none could be read; or why it is not asked.
+        """Return the rules of an origin, without rules if they cannot be read; or why it is not requested.
 
-        `at_s` is the time now, in seconds since the epoch. Probes that come while one reads wait for it.
+        `at_s` is the time now, in seconds since the epoch. Concurrent probes wait for one reading.
         """
         reading = self._being_read.get(origin)
         if reading is not None:

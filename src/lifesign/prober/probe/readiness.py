@@ -21,10 +21,10 @@ MAX_SHOWN_FINDINGS: Final = 5
 
 
 async def read_health(visit: ProbeSession) -> LayerResult | None:
-    """Request the document at its places until one answers; None if nothing could be requested.
+    """Request the document at its URLs until one answers; None if no request could be sent.
 
-    If no place has a document, the answer of the first one counts. If an earlier request had no answer, only
-    a known place is tried.
+    If no URL has a document, the answer of the first one counts. If an earlier request had no answer, only a
+    known URL is tried.
     """
     first = None
     for place in _places(visit):
@@ -43,11 +43,10 @@ async def read_health(visit: ProbeSession) -> LayerResult | None:
 
 
 def _places(visit: ProbeSession) -> Iterator[CandidateUrl]:
-    """Yield the places where the document may be.
+    """Yield the possible URLs of the document.
 
-    If the card was not requested, or brought no news, the last known place is used. Guessed places are used
-    only if no agent is known, or its card was just read. A place that may belong to another agent is not
-    used.
+    If the card was not requested, or did not change, the last known URL is used. Guessed URLs are used only
+    if no agent is known, or its card was just read. A URL that may belong to another agent is not used.
     """
     if visit.health_places:
         yield from (place for place in visit.health_places if not place.is_root)

@@ -28,12 +28,14 @@ MAX_ROBOTS_BYTES: Final = 512_000
 MAX_RULES: Final = 10_000
 """Rules per group that are read. The longest files in use have about half as many."""
 MAX_SEARCHED_CHARS: Final = 65_536
-"""Behind the first wildcards of one group's patterns; patterns that exceed it are not looked at.
+"""Maximum number of characters after the first wildcards of one group's patterns; further patterns are
+ignored. Such characters are searched for in the whole path, which a stranger may have chosen to make that
+slow.
 
 Such characters are searched for in the whole path, which a stranger may have chosen to make that slow.
 """
 MAX_PATH_CHARS: Final = 8192
-"""A longer path, as percent-encoded, is matched by its beginning alone."""
+"""A longer path, as percent-encoded, is matched only by its beginning."""
 
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 # Everything else in the file, such as sitemaps, neither matters nor ends a group (2.2.4).
@@ -43,20 +45,20 @@ _LINE: Final = re.compile(
 _TOKEN: Final = re.compile(r"[A-Za-z_-]+")
 _ENCODED: Final = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-# All of ASCII that is printed, but what is special in a pattern.
+# All printable ASCII characters, except those with a meaning in patterns.
 _PLAIN: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in "*$")
 _PLAIN_IN_PATTERN: Final = f"{_PLAIN}*"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One pattern of the group that counts for us."""
+    """One pattern of the group that applies to this prober."""
 
     is_allowed: bool
     pieces: tuple[str, ...]
     """Pieces that follow one another in a path, the first at its beginning, with anything between them."""
     is_complete: bool
-    """Whether the last piece must be the end of the path."""
+    """Whether the path must end with the last piece."""
     length: int
     """Length of the pattern: the longest match wins."""
 
@@ -66,7 +68,7 @@ class RobotsRules:
     """Rules of a robots.txt for the prober; none by default."""
 
     rules: tuple[Rule, ...] = ()
-    """The most specific first, and of two that are equally specific the one that allows."""
+    """The most specific rules first; of two equally specific ones, the allowing one first."""
 
 
 def read_robots(status: int | None, body: bytes, *, is_part: bool = False) -> RobotsRules | None:
@@ -87,8 +89,8 @@ def read_robots(status: int | None, body: bytes, *, is_part: bool = False) -> Ro
 
 
 def rules_in(fetched: Fetched) -> RobotsRules | None:
-    """Return what the answer to a request for ROBOTS_PATH says; None if it says nothing."""
-    # A success that is an error all the same cannot be unpacked.
+    """Return the rules of an answer for ROBOTS_PATH; None if it has none."""
+    # A 2xx result that is an error nevertheless could not be decompressed.
     is_unread = fetched.result is ResultClass.HTTP_ERROR and (fetched.status or 0) // 100 == 2
     return read_robots(None if is_unread else fetched.status, fetched.body, is_part=fetched.is_part)
 
@@ -103,10 +105,10 @@ def may_fetch(robots: RobotsRules, path: str) -> bool:
 
 
 def keeps_out(robots: RobotsRules, paths: Iterable[str]) -> bool:
-    """Return whether a target whose probe needs these paths is left out.
+    """Return whether a target whose probe needs these paths is excluded.
 
-    It is if one of them is disallowed: a target is probed as its definition says, or not at all. With only
-    some of the answers it would look worse than it is.
+    It is if one of the paths is disallowed: a target is probed completely or not at all. With only some of
+    the answers it would look worse than it is.
     """
     return not all(may_fetch(robots, path) for path in paths)
 
@@ -127,7 +129,7 @@ def _rules_for_us(body: bytes) -> tuple[Rule, ...]:
         if key == b"user-agent":
             if is_in_rules:
                 of_group, is_in_rules = set(), False
-            # Others' names are not kept: a group may have thousands.
+            # Names of other robots are not kept: a group may have thousands.
             if (name := _name(value.decode("ascii", "replace"))) in patterns:
                 of_group.add(name)
                 named.add(name)
@@ -138,7 +140,7 @@ def _rules_for_us(body: bytes) -> tuple[Rule, ...]:
             for name in of_group:
                 if len(patterns[name]) < MAX_RULES:
                     patterns[name][key == b"allow", value.decode("utf-8", "surrogateescape")] = None
-    # Groups of one name are one group; that for everybody counts for those who have none of their own.
+    # Groups of one name form one group; the group for all robots applies to those without their own.
     counting = patterns[PRODUCT if PRODUCT in named else "*"]
     rules, searched = [], 0
     for is_allowed, pattern in counting:
@@ -165,7 +167,7 @@ def _rule(pattern: str, *, is_allowed: bool) -> Rule:
     # Within a pattern it is a character as any other.
     path = _normal(pattern[:-1] if is_complete else pattern, plain=_PLAIN_IN_PATTERN)
     first, *others = path.split("*")
-    # A wildcard at the end says nothing more, but that this need not be the end; several are one.
+    # A wildcard at the end only means that the path may continue; several are one.
     pieces = (first, *(piece for piece in others if piece))
     return Rule(is_allowed, pieces, is_complete and not path.endswith("*"), len(path) + is_complete)
 

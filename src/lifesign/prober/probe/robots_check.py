@@ -15,7 +15,7 @@ from lifesign.prober.probe.session import ProbeSession, not_measured
 
 
 async def check_robots_rules(visit: ProbeSession) -> LayerResult | None:
-    """Return why nothing else is asked of the target; None if it may be asked."""
+    """Return why no further request is sent to the target; None if it may be probed."""
     memory = visit.entry.memory
     if wants_robots(visit.entry.subject_id, memory, visit.at_s):
         failure = await _read(visit)
@@ -50,7 +50,7 @@ async def _read(visit: ProbeSession) -> LayerResult | None:
 
 
 def _paths(visit: ProbeSession) -> list[str]:
-    """Return the paths of this host that a probe needs, as far as they are known."""
+    """Return the known paths of this host that a probe needs."""
     known = (visit.recall("interface_url"), visit.recall("health_url"))
     urls = [*visit.given.card_urls, *(URL(url, encoded=True) for url in known if url is not None)]
     origin = visit.given.url.origin()

@@ -1,6 +1,6 @@
 """One probe of one target in progress: its requests, its deadline and its findings.
 
-All requests of a probe pass through here. A host that cannot be reached, or asked to slow down, is not
+All requests of a probe pass through here. A host that cannot be reached, or that asked for a wait, is not
 requested again, and the whole probe ends at one deadline.
 """
 
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from lifesign.domain.observation.assertion import Assertion
 
 REQUESTS_IN_TIME: Final = 3
-"""A whole visit takes at most so many times what one request may take."""
+"""Time limit of a whole probe, as a multiple of the limit of one request."""
 MAX_TIMEOUTS: Final = 2
 """Number of requests without an answer after which a host is not requested again in this probe."""
 MAX_OTHER_ORIGINS: Final = 4
-"""A visit is led to so many besides the target's own: by a card's redirects, and by its interface."""
+"""Maximum number of other origins per probe, by redirects of a card and by its interface."""
 FOREIGN_RULES_RATIO: Final = 1 / 3
 """Share of one request's time that robots.txt of another origin may take."""
 MAX_STATUS: Final = 599
@@ -62,10 +62,10 @@ _OUT_OF_REACH: Final = frozenset({
 
 
 class Fetches(Protocol):
-    """Sends requests: never raises for what a peer does."""
+    """Sends requests; never raises for faults of a peer."""
 
     async def fetch(self, request: Request) -> Fetched:
-        """Send one request and return what came of it; AddressBusy if nothing may be sent there now."""
+        """Send one request and return its result; AddressBusy if the address has its maximum of probes."""
         ...
 
 
@@ -73,12 +73,12 @@ class EvidenceSink(Protocol):
     """Store of the bytes of findings."""
 
     def keep(self, body: bytes) -> str | None:
-        """Keep bytes and return their SHA-256, or None if they could not be kept."""
+        """Store bytes and return their SHA-256, or None if they could not be stored."""
         ...
 
 
 class ProbeSession:
-    """One probe while it lasts, and what it found out."""
+    """One probe in progress, and its results."""
 
     interface: "Interface | None" = None
     """Published interface, if it is not the one that was read before."""
@@ -94,7 +94,7 @@ class ProbeSession:
         others: OtherOrigins | None = None,
         credentials: CredentialStore | None = None,
     ) -> None:
-        """`others`: what other origins let us ask; None where no robots.txt is followed."""
+        """`others`: robots.txt rules of other origins; None if robots.txt is not followed."""
         self.entry = entry
         self.definition = definition
         self.at_s = at_s
@@ -104,7 +104,7 @@ class ProbeSession:
         self.checks: tuple[Assertion, ...] = ()
         """Assertions of the target."""
         self.asks_card = False
-        """Whether the card is requested, so that a change of places is noticed."""
+        """Whether the card is requested, so that changed URLs are noticed."""
         self.has_found_another = False
         """Whether the given address has no card, and the origin's root has another agent's card."""
         self.card_place: URL | None = None
@@ -127,7 +127,7 @@ class ProbeSession:
         self.exchanges: list[Exchange] = []
         """Requests of this probe in their order."""
         self.deciding: LayerResult | None = None
-        """The layer that decides what the probe came to, once that is known."""
+        """The layer that decides the result of the probe, once that is known."""
         self._layers: list[tuple[LayerResult, Fetched]] = []
         """Layers with the requests that they are read from."""
         self._fetcher = fetcher
@@ -165,7 +165,7 @@ class ProbeSession:
         return self._loop.time() >= self._deadline_s
 
     def recall(self, name: str) -> Any:
-        """Return what is remembered under a name of `ProbeMemory`, or was learned just now."""
+        """Return the value that is remembered under a name of `ProbeMemory`, or was just learned."""
         if name in self.learned:
             return self.learned[name]
         return getattr(self.entry.memory, name)
@@ -175,10 +175,10 @@ class ProbeSession:
         return not (self._is_at_an_end or self.is_late) and self._timeouts(url) < MAX_TIMEOUTS
 
     def is_authoritative(self, place: str) -> bool:
-        """Return whether an answer from there says anything about this target.
+        """Return whether an answer from there is evidence about this target.
 
-        Another origin may belong to a third party, and be alive when the target is not: it counts only beside
-        a card that was read in this probe.
+        Another origin may belong to a third party, and be alive when the target is not: it counts only
+        together with a card that was read in this probe.
         """
         return self.card_place is not None or is_on_origin_of(place, str(self.given.url))
 
@@ -355,20 +355,20 @@ class ProbeSession:
         return self._evidence.keep(body) if self._evidence is not None and body else None
 
     async def _kept_out(self, url: URL) -> str | None:
-        """Return why robots.txt keeps us out of a place; None if it does not, or says nothing."""
+        """Return why robots.txt excludes a URL; None if it does not, or has no rule for it."""
         if url.raw_path_qs == ROBOTS_PATH:
             return None
         origin = url.origin()
         if origin != self.given.url.origin():
             return None if self._others is None else await self._others_word(self._others, origin, url)
-        # `robots_check` has already checked the places that were known before the card was read.
+        # `robots_check` has already checked the URLs that were known before the card was read.
         if self.robots is None or may_fetch(self.robots, url.raw_path_qs):
             return None
         self.learned["is_disallowed_by_robots"] = True
         return "its robots.txt forbids this prober"
 
     async def _others_word(self, others: OtherOrigins, origin: URL, url: URL) -> str | None:
-        """Return why we stay away from a place of another origin."""
+        """Return why a URL of another origin is excluded."""
         if origin not in self._led_to and len(self._led_to) == MAX_OTHER_ORIGINS:
             return f"the robots.txt of more than {MAX_OTHER_ORIGINS} other origins would be needed"
         self._led_to.add(origin)
@@ -379,7 +379,7 @@ class ProbeSession:
         return None if may_fetch(rules, url.raw_path_qs) else f"the robots.txt of {host} forbids this prober"
 
     async def _read_rules(self, origin: URL) -> Fetched:
-        """Request another origin's robots.txt; if that fails, the origin may be requested all the same."""
+        """Request another origin's robots.txt; if that fails, the origin may still be requested."""
         fetched = await self._fetcher.fetch(
             Request(
                 url=place_under(origin, "", ROBOTS_PATH),
@@ -402,7 +402,7 @@ class ProbeSession:
         return self._left_alone.get(url.origin(), 0) if self._left_alone else 0
 
     def _take_note(self, fetched: Fetched, *, is_aside: bool) -> None:
-        """Draw from an answer what holds for the rest of the visit."""
+        """Note the parts of an answer that apply to the rest of the probe."""
         result = fetched.result
         if fetched.certificate_expires_at is not None and self.certificate_expires_at is None:
             self.certificate_expires_at = fetched.certificate_expires_at
@@ -424,5 +424,5 @@ class ProbeSession:
 
 
 def not_measured(reason: str) -> LayerResult:
-    """Return the result of a layer that is asked for and could not be asked."""
+    """Return the result of a layer that should have been requested but could not be."""
     return LayerResult(result=ResultClass.NOT_MEASURED, reason=reason)

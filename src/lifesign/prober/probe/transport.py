@@ -1,6 +1,7 @@
 """Layer transport: whether the interface that the card declares answers at all.
 
-It is asked for what it does not have, by a GET, and told by the refusal; nothing is sent to it.
+It sends a GET, which the interface does not support, and recognises the interface by its refusal; no message
+is sent.
 """
 
 from typing import Final
@@ -12,7 +13,7 @@ from lifesign.domain.observation.interface_answer import classify_interface, may
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.prober.probe.session import ProbeSession, not_measured
 
-# These say where the request went, or did not go; the status that was seen on the way is not the interface's.
+# These describe a redirect or a request that was not sent; an earlier HTTP status is not the interface's.
 _NOT_ITS_ANSWER: Final = frozenset({
     ResultClass.REDIRECT_REFUSED, ResultClass.BLOCKED_ADDRESS, ResultClass.INTERNAL,
 })  # fmt: skip
@@ -41,9 +42,9 @@ async def probe_interface(visit: ProbeSession) -> LayerResult | None:
 
 
 def without_card(visit: ProbeSession, transport: LayerResult | None) -> LayerResult | None:
-    """Return the result for an interface's page for people that no card declares any more.
+    """Return the result for a page for people at an interface that no card declares any more.
 
-    A new owner of a domain may serve a page at every address.
+    A new owner of a domain may serve a page at every URL.
     """
     if transport is None:
         return None
@@ -52,7 +53,7 @@ def without_card(visit: ProbeSession, transport: LayerResult | None) -> LayerRes
 
 
 async def _names_post(visit: ProbeSession, url: URL) -> bool:
-    """Ask a place that has nothing for a GET whether it takes POST."""
+    """Send OPTIONS to a URL that has nothing for a GET, to see whether it accepts POST."""
     fetched = await visit.ask(
         url, method="OPTIONS", max_bytes=0, is_head_enough=True, purpose=Purpose.INTERFACE
     )

@@ -1,1 +1,1 @@
-"""Ledgers and files that take observations, and the evidence behind them."""
+"""Ledgers and files for observations, and their evidence."""

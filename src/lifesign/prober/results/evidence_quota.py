@@ -1,4 +1,4 @@
-"""The space that evidence takes on disk, and which of it is removed first.
+"""The disk space of evidence, and the order of its removal.
 
 All processes that share a directory count what they write in one small file, under a lock that is held for
 microseconds. A process that is killed meanwhile leaves a wrong count, which the next sweep sets right.
@@ -49,9 +49,9 @@ class Swept:
     removed: int
     """Files."""
     removed_bytes: int
-    """On disk."""
+    """Removed bytes on disk."""
     left_bytes: int
-    """On disk."""
+    """Remaining bytes on disk."""
 
 
 class _File(NamedTuple):
@@ -61,7 +61,7 @@ class _File(NamedTuple):
     step: int
     """The minute in which it was seen last."""
     size: int
-    """On disk, in bytes."""
+    """Size on disk, in bytes."""
     is_complete: bool
 
     def remove(self) -> bool:
@@ -72,7 +72,7 @@ class _File(NamedTuple):
 
 
 def _file(entry: os.DirEntry[str]) -> _File | None:
-    """Return what a name stands for, or None if it is not ours or gone."""
+    """Return the evidence file of a name, or None if it is not ours or was removed."""
     is_complete = _COMPLETE_NAME.fullmatch(entry.name) is not None
     if not is_complete and _UNFINISHED.fullmatch(entry.name) is None:
         return None
@@ -84,7 +84,7 @@ def _file(entry: os.DirEntry[str]) -> _File | None:
 
 
 def bytes_on_disk(size: int) -> int:
-    """Return what a file of `size` bytes takes."""
+    """Return the disk space of a file of `size` bytes."""
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
@@ -106,7 +106,7 @@ class EvidenceQuota:
         self._is_stopped = True
 
     def close(self) -> None:
-        """Give the count back; nothing can be taken any more."""
+        """Release the count; nothing can be stored any more."""
         if self._tally_fd >= 0:
             os.close(self._tally_fd)
         self._tally_fd = -1
@@ -126,11 +126,14 @@ class EvidenceQuota:
             self._add(-size)
 
     def taken(self) -> int:
-        """Return how many bytes on disk are counted in. OSError."""
+        """Return the number of counted bytes on disk. OSError."""
         return self._add(0)
 
     def sweep(self, now_s: float) -> Swept | None:
-        """Remove what is too old, and if all is too much the oldest; None if another is at it. OSError."""
+        """Remove files that are too old, and then the oldest above the limit.
+
+        None if another process does it. OSError.
+        """
         lock_fd = open_lock_file(self._directory / _SWEEP)
         try:
             return self._sweep(now_s) if try_lock(lock_fd) else None
@@ -172,7 +175,7 @@ class EvidenceQuota:
                         yield file
 
     def _add(self, size: int) -> int:
-        """Add to what all processes count together, and return it."""
+        """Add to the common count of all processes, and return it."""
         if self._tally_fd < 0:
             raise OSError(errno.EBADF, "it is closed")
         with _locked(self._tally_fd):
@@ -184,7 +187,7 @@ class EvidenceQuota:
 
 
 def _eviction_plan(sizes: Mapping[int, int], max_bytes: int, too_old_step: float) -> tuple[int, float]:
-    """Return the first minute that may stay, and how many bytes of it must go, after all before it."""
+    """Return the first minute that may stay, and the bytes of it to remove, with all before it."""
     first = int(too_old_step)
     total = sum(size for step, size in sizes.items() if step >= first)
     if total <= max_bytes * HIGH_WATER_RATIO:

@@ -27,7 +27,7 @@ from lifesign.prober.definition.models import EvidenceSettings
 from lifesign.prober.results.evidence_quota import EvidenceQuota, Swept, bytes_on_disk
 
 MAX_BODY_BYTES: Final = MAX_CARD_BYTES
-"""Nothing larger is read from a peer."""
+"""No larger body is read from a peer."""
 TOUCH_AFTER_S: Final = 3600
 """Age from which a file's time is renewed when its bytes are found again."""
 REMEMBERED_S: Final = 300
@@ -79,14 +79,14 @@ class EvidenceStore:
 
     @classmethod
     def from_settings(cls, settings: EvidenceSettings) -> "EvidenceStore | None":
-        """Open what a definition asks for; None if it asks for nothing."""
+        """Open the store of a definition; None if it has none."""
         if settings.directory is None:
             return None
         keep_s = settings.keep_days * 86_400
         return cls(settings.directory, max_bytes=settings.max_megabytes * 1_000_000, keep_s=keep_s)
 
     def close(self) -> None:
-        """End a sweep that is under way, and give the directory back."""
+        """End a running sweep, and release the directory."""
         self._quota.stop()
         sweeper = self._sweeper
         if sweeper is not None:
@@ -95,7 +95,7 @@ class EvidenceStore:
             self._quota.close()
 
     def keep(self, body: bytes) -> str | None:
-        """Keep a body and return its SHA-256; None if it is empty or too large, or cannot be kept now."""
+        """Store a body and return its SHA-256; None if it is empty or too large, or cannot be stored now."""
         if not 0 < len(body) <= MAX_BODY_BYTES:
             return None
         digest = hashlib.sha256(body).hexdigest()
@@ -116,9 +116,9 @@ class EvidenceStore:
         return False
 
     def read(self, digest: str) -> bytes | None:
-        """Return the body of this SHA-256, or None if it is not kept.
+        """Return the body of this SHA-256, or None if it is not stored.
 
-        A file that holds something else is removed with a warning, so that the body may be kept again.
+        A file with other content is removed with a warning, so that the body can be stored again.
         """
         if _DIGEST.fullmatch(digest) is None:
             return None
@@ -140,9 +140,10 @@ class EvidenceStore:
         return None
 
     def sweep(self) -> Swept | None:
-        """Remove what is too old, and the oldest if all is too much; None if another process is at it.
+        """Remove files that are too old, and the oldest above the limit; None if another process does it.
 
-        It happens by itself too. It looks at every file: not for an event loop. OSError.
+        The store also does this by itself. It reads every file name: do not call it in an event loop.
+        OSError.
         """
         swept = self._quota.sweep(self._clock_s())
         with self._lock:
@@ -161,7 +162,7 @@ class EvidenceStore:
             found = path.lstat()
         except FileNotFoundError:
             return False
-        # A file without any bytes is what a power cut leaves.
+        # A file without any bytes is the result of a power failure.
         if found.st_size == 0:
             return False
         if abs(now_s - found.st_mtime) > TOUCH_AFTER_S:
@@ -247,7 +248,7 @@ def _packed(body: bytes) -> bytes:
 
 
 def _unpacked(packed: bytes) -> bytes | None:
-    """Return what was compressed; None if it is no such thing, or more than was ever kept."""
+    """Return the decompressed bytes; None if they are invalid, or larger than the maximum."""
     reader = zlib.decompressobj(wbits=_GZIP)
     try:
         body = reader.decompress(packed, MAX_BODY_BYTES + 1)

@@ -25,17 +25,17 @@ class ShardClaim:
     shard: int
     fencing_token: int
     expires_at_s: float
-    """On this machine's monotonic clock, counted from the moment at which the claim was asked for."""
+    """On this machine's monotonic clock, counted from the time of the request."""
 
 
 @fast_dataclass(kw_only=True)
 class TargetEntry:
-    """One target of a shard, as the ledger knows it."""
+    """One target of a shard, by the ledger."""
 
     subject_id: str
     """`tgt_…`, or the agent's id where a registered agent is probed by its card's URL."""
     url: str
-    """As `read_target` spells it."""
+    """URL in the form of `read_target`."""
     memory: ProbeMemory
     recheck_at_s: float | None = None
     """When a recheck was requested, in seconds since the epoch; None if none was."""
@@ -48,7 +48,7 @@ class TargetEntry:
     entered_at_s: float | None = None
     """When its URL changed, or its agent registered again; None: never."""
     kind: TargetKind | None = None
-    """As a directory states it; None: unknown."""
+    """Kind by the directory; None: unknown."""
     is_repeat: bool = False
     """Whether this is the second request of the witness rule: no message is sent a second time."""
     shares_origin: Callable[[], bool] = lambda: False
@@ -61,9 +61,9 @@ class TargetPage:
 
     entries: Sequence[TargetEntry]
     gone: Sequence[str] = ()
-    """Ids that are no targets any more: left their directory, or opted out."""
+    """Ids that are no longer targets: they left their directory, or opted out."""
     version: int = 0
-    """Ask for what comes after this one the next time."""
+    """Pass this version the next time to get later changes only."""
 
 
 @fast_dataclass(kw_only=True)
@@ -105,7 +105,7 @@ class ProbeReport:
     observation: Observation
     memory: ProbeMemory
     requests: int = 1
-    """Number of requests: its host is left alone for so much longer. Not reported."""
+    """Number of requests; the host gets that much more time before the next ones. Not reported."""
     contact: ProbeConnection = NO_CONNECTION
     """Not reported."""
     interface: Interface | None = None
@@ -144,7 +144,7 @@ class WitnessReport:
     wanted: Mapping[str, int] = field(default_factory=dict)
     """Network classes without canaries in which too few targets answer, and how many more are wanted."""
     credentials: Sequence[tuple[CredentialScope, CredentialState | None]] = ()
-    """Where the worker sends its credentials, and how each one stands."""
+    """Places of the worker's credentials, and the state of each one."""
 
 
 NO_WITNESS_REPORT: Final = WitnessReport()
@@ -170,7 +170,7 @@ class Granted:
     """The answer to a claim."""
 
     claims: Sequence[ShardClaim]
-    """All that the worker holds from now on."""
+    """All claims of the worker from now on."""
     news: WitnessNews = NO_NEWS
     now_s: float | None = None
     """The ledger's time when it answered, in seconds since the epoch; None: that of this machine."""
@@ -185,7 +185,7 @@ class ReportAnswer:
     """The answer to a report."""
 
     lost: Collection[int] = ()
-    """Shards whose claim is lost: nothing of theirs was taken, and nothing ever will be."""
+    """Shards whose claim is lost: none of their results was accepted or will be."""
     news: WitnessNews = NO_NEWS
 
 
@@ -194,7 +194,7 @@ class Outage:
     """A ledger that does not answer."""
 
     since_s: float
-    """On the clock of the event loop."""
+    """Time on the clock of the event loop."""
     why: str
     """First error."""
 
@@ -204,11 +204,11 @@ class LedgerUnreachable(Exception):
 
 
 class LedgerRefused(LedgerUnreachable):
-    """The ledger answered and refused: until something is changed there, it is as good as away."""
+    """The ledger answered and refused: until something is changed there, it counts as unreachable."""
 
 
 def outage_text(error: LedgerUnreachable) -> str:
-    """Return what is wrong with the ledger, for a log line."""
+    """Return the fault of the ledger, for a log line."""
     return "the registry refuses" if isinstance(error, LedgerRefused) else "the ledger is unreachable"
 
 
@@ -223,22 +223,22 @@ class Ledger(Protocol):
         companions: int = 0,
         standing: WitnessReport = NO_WITNESS_REPORT,
     ) -> Granted:
-        """Say that this worker lives; renew what it holds (shard: token), give up surplus, take its share.
+        """Report that this worker is alive; renew its shards (shard: token), release surplus, take its share.
 
-        So many companions begin at the same time: the shares of those that are still to come are left free.
-        A held shard that is missing in the answer is lost or surplus. LedgerUnreachable.
+        The companions begin at the same time: the shares of those that are still missing are left free. A
+        held shard that is missing in the answer is lost or surplus. LedgerUnreachable.
         """
         ...
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
-        """Return a shard's targets, or with a version what changed after it. LedgerUnreachable."""
+        """Return a shard's targets, or with a version the later changes. LedgerUnreachable."""
         ...
 
     async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
         """Return which of these shards have changed after the version known of each. LedgerUnreachable.
 
-        One question for all. Version 0 is that of a shard of which nothing is known: it is returned if it
-        holds anything.
+        One request for all. Version 0 means that nothing of a shard is known: the shard is returned if it has
+        any targets.
         """
         ...
 
@@ -255,5 +255,5 @@ class Ledger(Protocol):
         ...
 
     async def leave(self, worker: str) -> None:
-        """Give all shards back, so that others take them at once. LedgerUnreachable."""
+        """Release all shards, so that others can take them at once. LedgerUnreachable."""
         ...

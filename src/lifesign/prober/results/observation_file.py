@@ -31,7 +31,7 @@ from lifesign.prober.results.ledger import (
 )
 
 MAX_LINE_BYTES: Final = 131_072
-"""More than the largest observation takes."""
+"""Larger than the largest observation."""
 LOCK_TRIES: Final = 200
 LOCK_PAUSE_S: Final = 0.01
 """Interval at which the lock is tried again. A process that holds it for two seconds has stopped."""
@@ -53,7 +53,7 @@ class ResultsFile:
             raise InvalidValue("results.jsonl", str(path), expected) from None
 
     def close(self) -> None:
-        """Give the file back; nothing can be appended any more."""
+        """Release the file; nothing can be appended any more."""
         with self._lock:
             if self._fd >= 0:
                 os.close(self._fd)
@@ -101,7 +101,7 @@ class ResultsFile:
 
 
 class FiledLedger:
-    """A ledger whose results go into a file too, once the ledger has taken them."""
+    """A ledger whose results are also written to a file, once the ledger has accepted them."""
 
     def __init__(self, ledger: Ledger, file: ResultsFile) -> None:
         self._ledger = ledger
@@ -129,7 +129,7 @@ class FiledLedger:
     async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
         """See `Ledger.report`; LedgerUnreachable also if the file cannot be written now.
 
-        Then all is handed over again, of which the ledger takes nothing twice, and the file nothing less.
+        Then everything is delivered again; the ledger accepts nothing twice, and the file misses nothing.
         """
         answer = await self._ledger.report(batches, interval_s)
         taken = [
@@ -173,7 +173,7 @@ def _append_lines(fd: int, lines: bytes) -> None:
 
 
 def _mended(fd: int) -> bytes:
-    """Remove what a killed process left of a line; return what a foreign last line lacks."""
+    """Remove an incomplete line of a killed process; return the missing line end of a foreign last line."""
     size = os.fstat(fd).st_size
     if size == 0 or os.pread(fd, 1, size - 1) == b"\n":
         return b""

@@ -43,7 +43,7 @@ T = TypeVar("T")
 # Asked otherwise it might be taken: the batch is at fault, not the way to the registry.
 _OUR_FAULT: Final = frozenset({400, 413, 415, 422})
 MAX_INTERFACES_BYTES: Final = 2_097_152
-"""Interfaces in one call, as JSON: a quarter of what the registry takes."""
+"""Interfaces in one call, as JSON: a quarter of the registry's limit."""
 _NEVER_PROBED: Final = ProbeMemory()
 
 _log = logging.getLogger("lifesign.prober")
@@ -70,7 +70,7 @@ class RegistryLedger:
         companions: int = 0,
         standing: WitnessReport = NO_WITNESS_REPORT,
     ) -> Granted:
-        """Say that this worker lives, and take its share of the shards. LedgerUnreachable."""
+        """Report that this worker is alive, and claim its share of the shards. LedgerUnreachable."""
         asking = self._client.shards.claim(
             worker,
             held=held,
@@ -100,7 +100,7 @@ class RegistryLedger:
         )
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
-        """Return a shard's targets, or what changed there. LedgerUnreachable."""
+        """Return a shard's targets, or the later changes. LedgerUnreachable."""
         found = await _query(self._client.shards.targets(shard, after_version=after_version))
         return TargetPage(
             entries=[_entry(target) for target in found.targets], gone=found.gone, version=found.version
@@ -124,9 +124,9 @@ class RegistryLedger:
         ]
 
     async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
-        """Hand over results of several shards.
+        """Deliver results of several shards.
 
-        LedgerUnreachable; RegistryRefusal if the registry will never take it as it is.
+        LedgerUnreachable; RegistryRefusal if the registry will never accept them in this form.
         """
         lost: set[int] = set()
         news = NO_NEWS
@@ -151,7 +151,7 @@ class RegistryLedger:
         return ReportAnswer(lost=lost, news=news)
 
     def _warn_of_ignored(self, ignored: int, reported: int) -> None:
-        """Log once that the registry ignores all results of a batch, until it takes some again."""
+        """Log once that the registry ignores all results of a batch, until it accepts some again."""
         is_all = 0 < ignored == reported
         if is_all and not self._has_warned_of_ignored:
             _log.warning("the registry ignores results: all %d of a batch count as repeated or late", ignored)
@@ -168,7 +168,7 @@ class RegistryLedger:
 
 
 async def _query(question: Awaitable[T]) -> T:
-    """Return what the registry answers; LedgerUnreachable if nothing, LedgerRefused if it refuses.
+    """Return the registry's answer; LedgerUnreachable without one, LedgerRefused if it refuses.
 
     RegistryRefusal if we are at fault.
     """
@@ -214,7 +214,7 @@ def news_of(
 
 
 def _portions(batches: Sequence[ShardBatch]) -> Iterator[list[ShardBatch]]:
-    """Cut batches into what the registry takes at once; one shard's results stay in their order."""
+    """Split batches into portions that the registry accepts; results of one shard stay in order."""
     some: list[ShardBatch] = []
     count = size = 0
     for batch in batches:

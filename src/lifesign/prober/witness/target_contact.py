@@ -17,7 +17,7 @@ from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.results.ledger import Answered, ProbeConnection, TargetEntry
 
 MAX_KNOWN_ADDRESSES: Final = 100_000
-"""Addresses whose class is remembered."""
+"""Maximum number of addresses whose class is cached."""
 _INTERACTIONS: Final = ("transport", "message")
 """Layers that count against an agent also while another layer shows that it lives."""
 
@@ -34,7 +34,7 @@ class NetworkClasses:
         return self._read(address)[0]
 
     def key_of(self, address: Address) -> str:
-        """Return what is counted as one address."""
+        """Return the unit by which an address is counted."""
         return self._read(address)[1]
 
     @property
@@ -54,7 +54,7 @@ class NetworkClasses:
 
 @fast_dataclass()
 class Exchange:
-    """One request of a probe, and what came of it."""
+    """One request of a probe, and its result."""
 
     fetched: Fetched
     sent_at_s: float
@@ -85,7 +85,7 @@ class ContactReader:
         return self._place_of(traces, None if layer is None else traces.fetched_for(layer))
 
     def read(self, traces: Traces, observation: Observation) -> ProbeConnection:
-        """Return what the probe that saw `observation` shows of the way to its target."""
+        """Return the facts about the network path to the target of `observation`."""
         answered = self._answered(traces.exchanges)
         if observation.is_liveness_signal:
             return self._of_living(traces, observation, answered)
@@ -102,7 +102,7 @@ class ContactReader:
     def _of_living(
         self, traces: Traces, observation: Observation, answered: Answered | None
     ) -> ProbeConnection:
-        """Return the contact of a target that lives; an interface of another class may be unreached.
+        """Return the contact of a living target; an interface of another class may be unreached.
 
         Its failures would contradict what the agent says of itself, though the way there may be cut.
         """
@@ -162,7 +162,7 @@ class ContactReader:
         }
 
     def _has_answered_itself(self, fetched: Fetched) -> bool:
-        """Return whether a host gave an HTTP answer of any status that nothing else can have given.
+        """Return whether a host gave an HTTP answer of any status that cannot come from another host.
 
         That is one over TLS, since certificates are verified, or one from this machine or an allowed network.
         """
@@ -172,7 +172,7 @@ class ContactReader:
 
 
 def _remembered_class(entry: TargetEntry) -> str | None:
-    """Return the network class that a target's memory names; None if there is none, or none to believe.
+    """Return the network class in a target's memory; None if there is none, or none to trust.
 
     Another prober may have written it. This machine needs no witness, so only the URL itself may say so.
     """

@@ -25,7 +25,7 @@ class WitnessReply:
     """Answer of a witness."""
 
     status: int | None = None
-    """HTTP status; None if no answer came."""
+    """HTTP status; None without an answer."""
     is_looked_up: bool = False
     """Whether its name was looked up for this request."""
     reason: str = ""
@@ -36,12 +36,15 @@ class WitnessRequester(Protocol):
     """Sends requests to witnesses."""
 
     async def ask(self, urls: Sequence[str], network_class: str, timeout_s: float) -> Sequence[WitnessReply]:
-        """Ask all of these at once, at addresses of one network class; return their replies in this order."""
+        """Send requests to all of these at once, at addresses of one network class.
+
+        Return their replies in order.
+        """
         ...
 
 
 class WitnessRequests:
-    """Asks witnesses by a connector of its own; made within a running loop."""
+    """Sends requests to witnesses by its own connector; created within a running loop."""
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class WitnessRequests:
         user_agent: str,
         opt_outs: OptOuts | None = None,
     ) -> None:
-        """`name_servers`: those that the names of targets are looked up at; none: those of the system."""
+        """`name_servers`: those that resolve the names of targets; none: those of the system."""
         self._connector = connector
         self._classes = classes
         self._name_servers = tuple(name_servers)
@@ -61,7 +64,7 @@ class WitnessRequests:
         self._loop = asyncio.get_running_loop()
 
     async def ask(self, urls: Sequence[str], network_class: str, timeout_s: float) -> Sequence[WitnessReply]:
-        """Ask all of these at once, at addresses of one network class."""
+        """Send requests to all of these at once, at addresses of one network class."""
         deadline_s = self._loop.time() + timeout_s
         # A channel that is new has forgotten all names.
         with closing(open_channel(self._name_servers, timeout_s)) as channel:

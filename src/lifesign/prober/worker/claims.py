@@ -49,9 +49,9 @@ _log = logging.getLogger("lifesign.prober")
 
 
 def takeover_s(ttl_s: float) -> float:
-    """Return after how many seconds at most others hold the shards of a worker that was killed.
+    """Return the maximum time in seconds until others hold the shards of a killed worker.
 
-    Its claims end `ttl_s` after it renewed them, and the others ask again once they renew theirs.
+    Its claims end `ttl_s` after their renewal, and the others claim again when they renew theirs.
     """
     return ttl_s * (1 + RENEW_RATIO * (1 + RENEW_JITTER_RATIO))
 
@@ -76,9 +76,9 @@ class ClaimRenewer:
         chance: Callable[[], float],
         companions: int = 0,
     ) -> None:
-        """`witness_report` returns what this worker knows of witnesses, `news` takes the ledger's reply.
+        """`witness_report` returns the facts about witnesses, `news` receives the ledger's reply.
 
-        `missing_credentials` takes the credentials that other workers have, and this one lacks.
+        `missing_credentials` receives the credentials that other workers have, and this one lacks.
 
         A machine whose calendar differs from the ledger's by more than `max_offset_s` is reported.
         """
@@ -113,7 +113,7 @@ class ClaimRenewer:
         self._hurry.set()
 
     async def run(self) -> None:
-        """Win and keep shards until cancelled."""
+        """Acquire and keep shards until cancelled."""
         self._joined_by_s = asyncio.get_running_loop().time() + JOIN_SECONDS
         while True:
             try:
@@ -180,5 +180,5 @@ class ClaimRenewer:
         self._reason = reason
 
     def _awaited(self) -> int:
-        """Return how many companions may still be about to join."""
+        """Return the number of companions that may still join."""
         return self._companions if asyncio.get_running_loop().time() < self._joined_by_s else 0

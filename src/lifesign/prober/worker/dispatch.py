@@ -1,6 +1,6 @@
 """Dispatch of probes: a target that is due joins the queue of its host, and is probed in a task of its own.
 
-The schedule decides when a target is due; the intake decides what follows from a result. A target whose
+The schedule decides when a target is due; the intake decides the consequences of a result. A target whose
 failure has a witness is probed again before all others. A probe that did not take place is reported as not
 measured.
 """
@@ -34,9 +34,11 @@ from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailu
 TICK_SECONDS: Final = 0.01
 """Targets that are due within the same tick start together: a wake-up for each would cost too much."""
 MAX_OFFERED: Final = 2_000
-"""Targets that join their lines at once; the event loop turns between two such groups."""
+"""Number of targets that join their queues at a time; the event loop runs between two such groups."""
 BEGUN_AT_ONCE: Final = 16
-"""Probes that begin between two turns of the event loop.
+"""Probes that begin between two turns of the event loop. If a thousand did, they would delay each other's
+answers: the measurement would be of our own queue, not of the targets, and each step of each probe would find
+cold processor caches.
 
 If a thousand did, they would keep each other's answers waiting: our own queue would be measured, not the
 targets, and each step of each probe would find the processor's caches cold.
@@ -44,16 +46,16 @@ targets, and each step of each probe would find the processor's caches cold.
 LOOK_AHEAD_RATIO: Final = 2
 """A census keeps up to so many times its concurrency ready to start."""
 SLOW_DOWN_FACTOR: Final = 4
-"""A census that is too slow for its own deadlines does so many times less at once."""
+"""Factor by which a census reduces its concurrency each time it is too slow for its deadlines."""
 MIN_CONCURRENCY: Final = 10
-"""A census that is too slow probes so many at once at least."""
+"""Minimum concurrency of a census that is too slow."""
 MAX_CLOCK_STEP_SECONDS: Final = 5.0
 """Difference between calendar and monotonic clock that means that the clock was set, or the machine slept."""
 
 _log = logging.getLogger("lifesign.prober")
 
 Due = tuple[TargetSlot, float]
-"""A target whose turn it is, and since when."""
+"""A target that is due, and since when."""
 
 
 class Probes(Protocol):
@@ -65,7 +67,7 @@ class Probes(Protocol):
 
 
 class Dispatch:
-    """Begins probes, and takes in what they came to."""
+    """Starts probes, and processes their results."""
 
     def __init__(
         self,
@@ -119,7 +121,7 @@ class Dispatch:
         """Probes under way and when they began, in that order."""
         self._overdue: set[asyncio.Task[None]] = set()
         self._apart_s = clock.wall_s() - clock.monotonic_s()
-        """The two clocks, when looked at last."""
+        """The difference of the two clocks at the last check."""
         self._replanning: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at_s = inf
@@ -132,7 +134,7 @@ class Dispatch:
         return not (self.plan.left or self._limiter.waiting or self._limiter.in_flight or self._failures)
 
     async def end(self, grace_s: float) -> None:
-        """Begin nothing new; let the probes under way go on for a while, and end those that do not end."""
+        """Begin no more probes; let running ones continue for some time, and end the rest."""
         self._is_ending = True
         if self._timer is not None:
             self._timer.cancel()
@@ -146,7 +148,7 @@ class Dispatch:
             await asyncio.wait(list(self._running), timeout=grace_s)
 
     def pump(self) -> None:
-        """Begin what may begin now, and come back when something else may."""
+        """Begin the probes that may begin now, and schedule the next call."""
         if self._is_ending:
             return
         try:
@@ -158,7 +160,7 @@ class Dispatch:
             self._wake_in(wait_s)
 
     def end_overdue(self) -> None:
-        """End probes that take too long; once a second."""
+        """End probes that take too long; called once a second."""
         oldest_s = self._clock.monotonic_s() - self._max_probe_s
         for task, began_s in self._running.items():
             if began_s > oldest_s:
@@ -168,7 +170,7 @@ class Dispatch:
         self.pump()
 
     def note_applied(self, shard: Shard, applied: ApplyResult) -> None:
-        """Plan whom a shard holds."""
+        """Schedule the targets of a shard."""
         for slot in applied.gone:
             self.plan.remove(slot)
         self._outbox.drop(applied.overtaken)
@@ -178,7 +180,8 @@ class Dispatch:
             self._note_known(slot, memory)
             if not slot.is_busy:
                 self.plan.add(slot, memory, wall_s)
-        # Many are read at once: together they begin as few in a turn of the event loop as one would.
+        # Many shards are read at once: together they begin as few targets in a turn of the event loop as one
+        # would.
         self._pump_soon()
 
     def _note_known(self, slot: TargetSlot, memory: ProbeMemory) -> None:
@@ -187,7 +190,7 @@ class Dispatch:
         if alive_at_s is None or network_class is None or memory.failures_in_row:
             return
         if memory.not_before_s is None and not memory.is_excluded:
-            # Another prober may have written the memory: it leads to no other origin.
+            # Another prober may have written the memory: it must not lead to another origin.
             known = (url for url in (memory.card_url, memory.health_url) if url is not None)
             url = next((url for url in known if is_on_origin_of(url, slot.url)), slot.url)
             self.intake.witnesses.note_known(slot.host, network_class, url, alive_at_s)
@@ -207,16 +210,16 @@ class Dispatch:
         self.pump()
 
     def note_lost(self, shards: Iterable[Shard]) -> None:
-        """Leave the targets of lost shards alone; probes under way end, and are not reported."""
+        """Remove the targets of lost shards; running probes end, and are not reported."""
         for shard in shards:
             for slot in shard.slots.values():
                 self.plan.remove(slot)
-            # Each knows its shard: they would keep one another alive.
+            # Each of them refers to its shard: they would keep one another alive.
             shard.slots.clear()
             self._outbox.release(shard.number)
 
     def note_turn(self, slowness: str | None) -> None:
-        """Let a census do less at once while the prober is slow."""
+        """Reduce the concurrency of a census while the prober is slow."""
         if not self.plan.keeps_ticks:
             least = min(MIN_CONCURRENCY, self._concurrency)
             slow = max(self._concurrency // SLOW_DOWN_FACTOR, least)
@@ -250,7 +253,7 @@ class Dispatch:
         self.has_failed.set()
 
     def _wake_in(self, wait_s: float) -> None:
-        """Come back after so long, or sooner if that was said before."""
+        """Schedule the next call after so long, or earlier if that was already scheduled."""
         loop = asyncio.get_running_loop()
         wait_s = max(TICK_SECONDS, wait_s)
         at_s = loop.time() + wait_s
@@ -265,7 +268,7 @@ class Dispatch:
         self.pump()
 
     def _begin_due(self) -> float | None:
-        """Begin what may begin now; return after how many seconds something else may, None: not by itself."""
+        """Begin the probes that may begin now; return the wait for the next ones, None: not by time alone."""
         wall_s, now_s = self._clock.wall_s(), self._clock.monotonic_s()
         if self._is_clock_set(wall_s - now_s):
             return None
@@ -283,7 +286,7 @@ class Dispatch:
         if (free_at_s := self._limiter.next_at_s()) is not None:
             waits.append(free_at_s - now_s)
         if offered and self.plan.left:
-            # They may all have joined one line, and who comes after them could start.
+            # They may all have joined one queue, and later ones could start.
             waits.append(0.0)
         return min(waits, default=None)
 
@@ -388,7 +391,7 @@ class Dispatch:
         )
 
     def _must_wait(self, memory: ProbeMemory, now_s: float) -> bool:
-        """Return whether a census comes sooner than a target allows; a schedule with ticks waits anyway."""
+        """Return whether a census is earlier than a target allows; a schedule with ticks waits anyway."""
         return not self.plan.keeps_ticks and memory.not_before_s is not None and memory.not_before_s > now_s
 
     def _without_result(
@@ -398,7 +401,7 @@ class Dispatch:
         return inconclusive.without_result(slot, memory, cadence, began_at_s, reason=reason, why=why)
 
     def _repeat_request(self, failure: WaitingFailure) -> None:
-        """Let the target of a failure that has a witness be asked once more, before all others."""
+        """Schedule the second request to the target of a failure that has a witness, before all others."""
         slot = failure.slot
         self._to_ask_again[slot] = failure
         due_at_s = self._clock.wall_s()

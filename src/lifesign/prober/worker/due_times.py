@@ -57,13 +57,13 @@ class DueTimes(Generic[D]):
             self._compact()
 
     def remove(self, thing: D) -> None:
-        """Let a thing wait no more; nothing happens if it does not."""
+        """Remove an item from the queue; nothing happens if it is not in it."""
         if thing.due_at_s is not None:
             thing.due_at_s = None
             self._waiting -= 1
 
     def next_at_s(self) -> float | None:
-        """Return when to `pop`: nothing is due sooner. None if nothing waits."""
+        """Return when to call `pop`: nothing is due earlier. None if the queue is empty."""
         first = self._open[0][0] if self._open else None
         begins_at_s = self._order[0] * BOX_SECONDS if self._order else None
         if first is None or (begins_at_s is not None and begins_at_s < first):
@@ -71,7 +71,7 @@ class DueTimes(Generic[D]):
         return first
 
     def pop(self, now_s: float) -> Iterator[tuple[float, D]]:
-        """Take what is due by now with its time, the earliest first; it does not wait any more."""
+        """Take the items that are due by now with their times, the earliest first."""
         self._open_boxes(now_s)
         while self._open and self._open[0][0] <= now_s:
             due_at_s, _, thing = heapq.heappop(self._open)

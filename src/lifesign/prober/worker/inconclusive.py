@@ -1,6 +1,7 @@
 """Reports of probes that measured nothing.
 
-The probe did not take place, its result was lost, or its failure does not count: three cases, one class.
+The probe did not take place, its result was lost, or its failure does not count. All three have one result
+class.
 """
 
 from dataclasses import replace
@@ -26,7 +27,7 @@ def without_result(
     reason: InconclusiveReason,
     why: str,
 ) -> ProbeReport:
-    """Return the report of a probe that began and came to nothing through a fault of ours."""
+    """Return the report of a probe that began and gave no result because of a fault of ours."""
     observation = slot.not_measured(began_at_s, reason, why)
     after = after_probe(memory, observation, cadence, began_at_s)
     return ProbeReport(subject_id=slot.subject_id, observation=observation, memory=after)
@@ -35,10 +36,10 @@ def without_result(
 def discount_failures(
     learned: ProbeMemory, report: ProbeReport, observation: Observation, cadence: Cadence, began_at_s: float
 ) -> ProbeReport:
-    """Return what is reported in place of a report some of whose failures do not count.
+    """Return the replacement of a report in which some failures do not count.
 
-    `learned` is what was remembered before the probe, with what it learned; `observation` what is left of
-    what it saw. A failure that does not count is not remembered.
+    `learned` is the memory before the probe with its new facts; `observation` is what remains of the
+    observation. A failure that does not count is not remembered.
     """
     if observation.is_liveness_signal or observation.is_measured_failure:
         # Something else is certain, and remembered as it is.
@@ -51,9 +52,9 @@ def discount_failures(
 def missed(
     slot: TargetSlot, memory: ProbeMemory, cadence: Cadence, began_at_s: float, *, keeps_ticks: bool
 ) -> tuple[int, ProbeReport] | None:
-    """Return how many probes before the one that began then left no result, and the report that says so.
+    """Return how many probes before the one that began then gave no result, and the report about them.
 
-    None if all did. `memory` is what was remembered before the probe.
+    None if all gave one. `memory` is the memory before the probe.
     """
     ticks = missed_before(slot.subject_id, memory, cadence, began_at_s) if keeps_ticks else None
     told, count, at_s = [], 0, 0.0

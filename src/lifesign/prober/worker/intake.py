@@ -53,7 +53,7 @@ class FinishedProbe:
     began_at_s: float
     """Start in seconds since the epoch, by the ledger's calendar."""
     began_s: float
-    """On the monotonic clock."""
+    """Start on the monotonic clock."""
     ended_s: float
     first: WaitingFailure | None = None
     """The failure of which this is the second request; None if it is of none."""
@@ -65,7 +65,7 @@ class FinishedProbe:
 
 
 class Intake:
-    """Takes in what probes come to."""
+    """Processes the results of probes."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Intake:
                 self._wait_for_witness(probed)
 
     def note_witnessed(self, failures: Sequence[WaitingFailure]) -> None:
-        """Ask the targets of these once more at once: a witness answered."""
+        """Schedule the second requests to the targets of these failures: a witness answered."""
         for failure in failures:
             if failure.slot.is_gone:
                 self.drop(failure)
@@ -165,7 +165,7 @@ class Intake:
         return replace(probed, report=replace(probed.report, memory=memory, interface=None))
 
     def _note_contact(self, probed: FinishedProbe) -> None:
-        """Let an answer be a witness for others, and a failure none any more."""
+        """Note that an answer may be a witness for others, and a failure may not."""
         contact, memory = probed.report.contact, probed.report.memory
         may_be_asked = memory.not_before_s is None and not memory.is_excluded
         if contact.answered is not None and may_be_asked:
@@ -174,7 +174,7 @@ class Intake:
             self.witnesses.note_failure(probed.slot.host, contact.network_class)
 
     def _discount_local_faults(self, probed: FinishedProbe) -> ProbeReport:
-        """Return the report without what only this machine is at fault for: its slowness, or its calendar."""
+        """Return the report without failures by this machine's own slowness or calendar."""
         report = probed.report
         observation = report.observation
         if not (observation.is_measured_failure or observation.layers_with(ResultClass.TIMEOUT)):
@@ -198,7 +198,7 @@ class Intake:
         return inconclusive.discount_failures(learned, probed.report, observation, cadence, probed.began_at_s)
 
     def _witness_need(self, probed: FinishedProbe) -> WitnessNeed:
-        """Return what follows from a probe, which need not have failed."""
+        """Return the consequence of a probe, which need not have failed."""
         observation, contact, slot = probed.report.observation, probed.report.contact, probed.slot
         if not (contact.unreached_layers or observation.is_measured_failure):
             return WitnessNeed.COUNTS
@@ -219,7 +219,7 @@ class Intake:
         return found
 
     def _is_second_failure(self, probed: FinishedProbe, network_class: str) -> bool:
-        """Return whether a failure follows on one that has a witness, which is a witness for this one too."""
+        """Return whether a failure follows one that has a witness, which is a witness for this one too."""
         first = probed.first
         return (
             first is not None
@@ -273,7 +273,7 @@ class Intake:
     def _settle_or_retry(
         self, probed: FinishedProbe, report: ProbeReport, made_at_s: float | None = None
     ) -> None:
-        """Report what does not count; a census probes the target once more instead."""
+        """Report a result that does not count; a census probes the target once more instead."""
         if not report.observation.is_measured_failure and self._plan().tries_again(probed.slot):
             probed.slot.is_busy = False
             self._planned(probed.slot)
@@ -319,7 +319,7 @@ class Intake:
         count, report = missed
         report = replace(report, memory=probed.memory)
         if self._reporter.outage is not None:
-            # It would take the place of a result that can still be reported.
+            # It would replace a result that can still be reported.
             slot.given_up = count
             return
         slot.given_up = 0

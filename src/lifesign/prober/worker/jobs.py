@@ -19,12 +19,12 @@ from lifesign.errors import InvalidValue
 MAX_JOBS: Final = 1_000
 MIN_WAIT_SECONDS: Final = 0.1
 MAX_WAIT_SECONDS: Final = 60.0
-"""The calendar may be set: it is looked at so often at least."""
+"""The calendar may be set, so it is checked at least this often."""
 
 _log = logging.getLogger("lifesign.prober")
 
 JobFunction = Callable[[], Awaitable[object]] | Callable[[], object]
-"""A coroutine function runs in the event loop; any other runs in a thread, and may take its time."""
+"""A coroutine function runs in the event loop; any other runs in a thread, and may be slow."""
 
 
 @dataclass(slots=True)
@@ -45,9 +45,9 @@ class Jobs:
     def add(
         self, name: str, every_seconds: float, function: JobFunction, *, is_due_now: bool = False
     ) -> None:
-        """Let something be done every so often, from one second, and at once if that is asked for.
+        """Add a job that runs at an interval of at least one second, and immediately if requested.
 
-        InvalidValue for a name that is taken, and for times that are none.
+        InvalidValue for a name that exists already, and for invalid intervals.
         """
         if name in self._jobs or len(self._jobs) >= MAX_JOBS:
             raise InvalidValue("name", name, f"a unique name, for at most {MAX_JOBS} jobs")

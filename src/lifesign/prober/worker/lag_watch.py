@@ -1,4 +1,4 @@
-"""The loop that measures how late a prober's event loop is, and says when it is slow."""
+"""The loop that measures the lag of a prober's event loop, and reports when it is slow."""
 
 import asyncio
 import logging

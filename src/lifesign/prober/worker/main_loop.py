@@ -41,7 +41,7 @@ OVERDUE_SECONDS: Final = 10.0
 GRACE_SECONDS: Final = 5.0
 """Time for running probes after the worker gets a signal to end."""
 LAST_REPORT_SECONDS: Final = 10.0
-"""Time for the ledger to take the last results."""
+"""Time for the ledger to accept the last results."""
 LEAVE_SECONDS: Final = 5.0
 CENSUS_POLL_SECONDS: Final = 0.2
 """Interval at which a census checks whether it is complete."""
@@ -51,7 +51,8 @@ MAX_OTHERS_POLL_SECONDS: Final = 5.0
 MAX_REREADS: Final = 3
 """Maximum number of times that a census reads all shards again if targets are missing."""
 MAX_STALL_SECONDS: Final = 90_000.0
-"""A census ends if others hold shards and probed none of what is left for so long.
+"""A census ends if others hold shards and probed none of the remaining targets for this long. It is an hour
+more than the longest interval of a crawl.
 
 It is an hour more than the longest interval of a crawl.
 """
@@ -218,7 +219,10 @@ class ProbeWorker:
         return replace(await self._witnesses.witness_report(), credentials=self._credentials.states)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Probe every target at its times until `stop` is set; then report what is finished, and leave."""
+        """Probe every target at its times until `stop` is set.
+
+        Then report the finished results, and leave.
+        """
         await self._live(stop.wait())
 
     async def run_once(self, since_s: float, stop: asyncio.Event) -> bool:
@@ -245,7 +249,7 @@ class ProbeWorker:
             await _cancel(ends)
 
     async def _live(self, until: Coroutine[Any, Any, object]) -> None:
-        """Do everything at once until something has come to pass, or a defect of ours ends it."""
+        """Run all parts until one of them is done, or a defect of ours ends it."""
         forever = [
             asyncio.create_task(each.run())
             for each in (self._keeper, self._feed, self._reporter, self._self_watch)
@@ -358,7 +362,7 @@ class _Others:
         self._fewest: tuple[float, int] | None = None
 
     def stalled_s(self, now_s: float) -> float:
-        """Return for how long the number of those left has not gone down, in seconds."""
+        """Return for how long the number of remaining targets has not decreased, in seconds."""
         return 0.0 if self._fewest is None else now_s - self._fewest[0]
 
     def wait_s(self, unprobed: int | None, now_s: float) -> float:

@@ -20,7 +20,7 @@ MAX_QUEUED_RESULTS: Final = 200_000
 MAX_QUEUED_BYTES: Final = 134_217_728
 """Maximum size of results as JSON."""
 MAX_QUEUED_SECONDS: Final = 900.0
-"""Maximum age: older results describe a time that is of no use any more."""
+"""Maximum age: older results concern a time that is no longer of interest."""
 MAX_UNPACKED: Final = 5_000
 """Number of results above which they are kept as JSON even if the ledger is only slow."""
 _MIN_RESULT_BYTES: Final = 200
@@ -28,7 +28,7 @@ _MIN_RESULT_BYTES: Final = 200
 
 
 class Result:
-    """One report that waits; as objects, or as JSON."""
+    """One waiting report; as objects, or as JSON."""
 
     __slots__ = ("_memory", "_observation", "_report", "count", "made_at_s", "number", "slot", "token")
 
@@ -36,7 +36,7 @@ class Result:
         """Make the next result of a target under the current claim of its shard."""
         self.slot = slot
         self.count = count
-        """Number of probes that it stands for."""
+        """Number of probes for which the report stands."""
         self.made_at_s = made_at_s
         """Time of the probe, by `Clock.boot_s`."""
         self.token = slot.shard.token
@@ -59,7 +59,7 @@ class Result:
 
     @property
     def bytes(self) -> int:
-        """Size as JSON; 0 while it is not kept as JSON."""
+        """Size as JSON; 0 while it is not stored as JSON."""
         if self._report is not None:
             return 0
         return len(self._observation) + len(self._memory) + _MIN_RESULT_BYTES
@@ -103,7 +103,7 @@ class Outbox:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more results should be made."""
+        """Whether no more results should be produced."""
         return len(self) >= self._max_results or self._bytes >= self._max_bytes
 
     @property
@@ -152,11 +152,11 @@ class Outbox:
             self._bytes += result.bytes
 
     def note_return(self) -> None:
-        """Note that the ledger is not away."""
+        """Note that the ledger is reachable."""
         self._is_unreachable = False
 
     def release(self, number: int) -> None:
-        """Let what waits aside for a shard be taken: it is won again, or lost for good."""
+        """Release the waiting results of a shard: it was claimed again, or is lost for good."""
         aside = self._aside.pop(number, None)
         if aside is not None:
             self._aside_count -= len(aside)
@@ -176,7 +176,7 @@ class Outbox:
         return before - len(self)
 
     def give_up(self, now_s: float) -> int:
-        """Give up what exceeds the bounds, the oldest first; return how many."""
+        """Drop results beyond the limits, the oldest first; return their number."""
         before = self.given_up
         for line in (*self._aside.values(), self._waiting):
             while line and self._must_go(line[0], now_s):

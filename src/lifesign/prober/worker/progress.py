@@ -18,7 +18,7 @@ class Progress:
     """State of one worker at one moment."""
 
     shards: int
-    """Number of shards that it holds."""
+    """Number of shards that the worker holds."""
     targets: int
     """Number of targets in them."""
     latest: Mapping[ResultClass | None, int] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Progress:
     in_flight: int
     """Probes under way."""
     waiting: int
-    """Targets whose turn it is not yet, since too many others are asked, or their host is."""
+    """Targets that wait for their turn, because too many others are being probed, or their host is."""
     left: int | None
     """Targets of a census still to be probed, in the worker's shards; None without a census."""
     seconds_left: float | None
@@ -56,7 +56,7 @@ class Progress:
     has_begun: bool = False
     """Whether the ledger has returned the worker's shards and their targets."""
     backed_off: int | None = None
-    """Targets that are left out at some of their ticks, for they keep failing; None in a census."""
+    """Targets that are skipped at some of their ticks, because they keep failing; None in a census."""
     unanswered: int = 0
     """Look-ups of names that stayed open, as no name server did its work."""
     waiting_failures: int = 0
@@ -66,7 +66,7 @@ class Progress:
     witness_rounds: int = 0
     """Number of rounds of requests to witnesses."""
     unreached_classes: tuple[str, ...] = ()
-    """Network classes in which no witness answered when one was asked last."""
+    """Network classes in which no witness answered the last requests."""
     clock_offset_s: float = 0.0
     """This machine's clock minus the registry's."""
     starts: int = 0
@@ -78,7 +78,7 @@ class Progress:
 
 
 class Tally:
-    """Counts what one worker does."""
+    """Counters of one worker."""
 
     def __init__(self, now_s: float) -> None:
         self.probed = 0

@@ -1,4 +1,4 @@
-"""Reporter of a worker: delivers results to the ledger whole, once, and in time.
+"""Reporter of a worker: delivers results to the ledger completely, once, and in time.
 
 Calls run one after the other, so that results of one target keep their order. A call whose outcome is unknown
 is repeated unchanged. A batch that the ledger cannot process is dropped and delays no other.
@@ -28,7 +28,9 @@ from lifesign.prober.worker.shards import Shard
 MAX_BATCH: Final = 500
 """Results in one call, of any shards."""
 MAX_BAD: Final = 10
-"""Results of one call that are sought out as those that cannot be taken; then it is not they."""
+"""Maximum number of results of one call that are tested one by one; if there are more, the results are not
+the cause.
+"""
 
 _log = logging.getLogger("lifesign.prober")
 
@@ -70,7 +72,7 @@ class Reporter:
         """Whether the waiting results are to be sent at once."""
 
     def add(self, result: Result, *, is_urgent: bool = False) -> None:
-        """Let a result wait for others, or send it at once if it is urgent."""
+        """Add a result; it waits for others, or is sent at once if it is urgent."""
         self._outbox.add(result)
         if is_urgent:
             self.hurry()
@@ -78,12 +80,12 @@ class Reporter:
             self._wake.set()
 
     def hurry(self) -> None:
-        """Hand over at once all that there is."""
+        """Deliver all waiting results at once."""
         self._is_hurrying = True
         self._wake.set()
 
     async def run(self) -> None:
-        """Hand over what there is, in time, until cancelled."""
+        """Deliver results in time, until cancelled."""
         while True:
             await self._until_due()
             try:

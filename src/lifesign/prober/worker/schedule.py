@@ -21,7 +21,7 @@ _TICK_SECONDS: Final = 1e-3
 
 
 class Plan(Protocol):
-    """Says whose turn it is. Times are since the epoch."""
+    """Decides which targets are due. Times are since the epoch."""
 
     @property
     def keeps_ticks(self) -> bool:
@@ -43,19 +43,19 @@ class Plan(Protocol):
         ...
 
     def remove(self, slot: TargetSlot) -> None:
-        """Let a target wait no more."""
+        """Remove a target from the schedule."""
         ...
 
     def take(self, now_s: float) -> Iterator[tuple[float, TargetSlot]]:
-        """Give out whose turn it is by now, with the time when it was due."""
+        """Take the targets that are due by now, with the times when they were due."""
         ...
 
     def next_at_s(self) -> float | None:
-        """Return when to `take` again; None if there is no reason to."""
+        """Return when to call `take` again; None if there is no reason to."""
         ...
 
     def tries_again(self, slot: TargetSlot, /) -> bool:
-        """Return whether a target waits again after a failure that does not count."""
+        """Return whether a target is scheduled again after a failure that does not count."""
         ...
 
 
@@ -72,23 +72,23 @@ class WatchPlan:
 
     @property
     def backed_off(self) -> int:
-        """Number of targets in back-off, those that are being probed included."""
+        """Number of targets in back-off, including those that are being probed."""
         return self._backed_off
 
     def add(self, slot: TargetSlot, memory: ProbeMemory, now_s: float, /) -> None:
-        """Let a target wait for its next tick, or what else gives reason for a look."""
+        """Schedule a target for its next tick, or for another reason to probe it."""
         cadence = slot.cadence(self._cadence)
         at_s = next_probe_at_s(slot.subject_id, memory, cadence, now_s, slot.recheck_at_s)
         self._due.add(slot, at_s)
         self._count(slot, is_backed_off=backs_off(memory, cadence))
 
     def remove(self, slot: TargetSlot) -> None:
-        """Let a target wait no more."""
+        """Remove a target from the schedule."""
         self._due.remove(slot)
         self._count(slot, is_backed_off=False)
 
     def take(self, now_s: float) -> Iterator[tuple[float, TargetSlot]]:
-        """Give out what is due by now."""
+        """Take the targets that are due by now."""
         return self._due.pop(now_s)
 
     def next_at_s(self) -> float | None:
@@ -129,7 +129,7 @@ class CensusPlan:
             self._join(slot)
 
     def remove(self, slot: TargetSlot) -> None:
-        """Let a target wait no more."""
+        """Remove a target from the schedule."""
         if slot.due_at_s is not None:
             slot.due_at_s = None
             self._waiting -= 1
@@ -143,7 +143,7 @@ class CensusPlan:
                 yield now_s, slot
 
     def next_at_s(self) -> float | None:
-        """All are due already."""
+        """All targets are due already."""
         return None
 
     def tries_again(self, slot: TargetSlot, /) -> bool:
@@ -163,9 +163,9 @@ class CensusPlan:
 def missed_before(
     subject_id: str, memory: ProbeMemory, cadence: Cadence, began_at_s: float
 ) -> tuple[int, float] | None:
-    """Return how many ticks a probe that began then comes too late for, and when the last of them was.
+    """Return how many ticks were missed before a probe that began then, and the time of the last of them.
 
-    The last tick since the probe before is the one that it keeps, however late. None if none was missed.
+    The probe counts for the last tick since the previous probe, however late it is. None if none was missed.
     """
     last_s = memory.probed_at_s
     if last_s is None or began_at_s - last_s <= 1.5 * cadence.interval_s:

@@ -1,7 +1,7 @@
 """Shards that a worker holds, and their targets.
 
 A target takes a few hundred bytes here: its memory stays JSON until it is probed. A shard that was lost and
-won again is read again: another worker may have probed its targets meanwhile.
+claimed again is read again: another worker may have probed its targets meanwhile.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ _NO_MEMORY_JSON: Final = _NO_MEMORY.to_json()
 
 
 class TargetSlot:
-    """One target of a shard of ours."""
+    """One target of a shard of this worker."""
 
     __slots__ = (
         "confirmed_at_s",
@@ -63,7 +63,7 @@ class TargetSlot:
         self.thresholds_s = entry.thresholds_s
         """Silence after which it is unhealthy, and dead; None: the defaults of probing."""
         self.kind = entry.kind
-        """As a directory states it; None: unknown."""
+        """Kind by the directory; None: unknown."""
         self.memory: str | None = None
         """Memory as JSON; None without one."""
         self.due_at_s: float | None = None
@@ -95,16 +95,16 @@ class TargetSlot:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it was removed, or its shard was lost."""
+        """Whether the target was removed, or its shard was lost."""
         return self.shard.claim is None or self.shard.slots.get(self.subject_id) is not self
 
     def remember(self, memory: ProbeMemory) -> None:
-        """Keep what a probe left behind."""
+        """Store the memory of a probe."""
         text = memory.to_json()
         self.memory = text if text != _NO_MEMORY_JSON else None
 
     def note(self, result: ResultClass, memory: ProbeMemory, interval_s: float) -> None:
-        """Count it by the result of a probe, which left `memory`, unless that says less than is known.
+        """Count the target by the result of a probe that left `memory`, unless it is less informative.
 
         A known result counts for as long as in the registry (`receipt_of`).
         """
@@ -128,7 +128,7 @@ class TargetSlot:
         self.result = result
 
     def recall(self) -> ProbeMemory:
-        """Return what is remembered."""
+        """Return the memory."""
         return _NO_MEMORY if self.memory is None else ProbeMemory.from_json(self.memory)
 
     def cadence(self, usual: Cadence) -> Cadence:
@@ -136,7 +136,7 @@ class TargetSlot:
         return usual if self.thresholds_s is None else usual.with_thresholds(*self.thresholds_s)
 
     def not_measured(self, at_s: float, inconclusive_reason: InconclusiveReason, why: str) -> Observation:
-        """Return the observation of a probe of it that did not take place then."""
+        """Return the observation for a probe of the target that did not take place then."""
         at = datetime.fromtimestamp(at_s, UTC)
         if is_target_id(self.subject_id):
             return not_measured(at, inconclusive_reason, why, target_url=self.url)
@@ -144,7 +144,7 @@ class TargetSlot:
 
 
 class Shard:
-    """One shard that was claimed."""
+    """One claimed shard."""
 
     __slots__ = (
         "claim",
@@ -160,14 +160,14 @@ class Shard:
     def __init__(self, claim: ShardClaim) -> None:
         self.number = claim.shard
         self.claim: ShardClaim | None = claim
-        """None once it is lost."""
+        """None once the claim is lost."""
         self.slots: dict[str, TargetSlot] = {}
         self.results: Counter[ResultClass | None] = Counter()
         """Number of its targets by latest result."""
         self.version = 0
         """Version up to which its changes are known."""
         self.is_current = False
-        """Whether its targets were read since it was won."""
+        """Whether its targets were read since it was claimed."""
         self.has_parked = False
         """Whether some of its targets became due while its claim had expired, and are not scheduled now."""
         self.numbered = 0
@@ -196,7 +196,7 @@ class ApplyResult:
     """New and changed targets, which need a due time, with their memory."""
     gone: list[TargetSlot] = field(default_factory=list)
     overtaken: list[TargetSlot] = field(default_factory=list)
-    """Targets that another worker probed later, or that begin again: results of this worker came too late."""
+    """Targets that another worker probed later, or that were reset: results of this worker are too late."""
 
 
 class OwnedShards:
@@ -209,7 +209,7 @@ class OwnedShards:
         """Shard in which each agent that is probed at its own URL was last read."""
 
     def tokens(self) -> dict[int, int]:
-        """Return what is held, as a ledger wants to see it."""
+        """Return the held shards with their tokens, as a ledger expects them."""
         return {
             number: shard.claim.fencing_token
             for number, shard in self.shards.items()
@@ -217,11 +217,11 @@ class OwnedShards:
         }
 
     def versions(self) -> dict[int, int]:
-        """Return what is known of each shard, 0 for those that were not read since they were won."""
+        """Return the known version of each shard, 0 for those that were not read since they were claimed."""
         return {number: shard.version if shard.is_current else 0 for number, shard in self.shards.items()}
 
     def results(self) -> dict[ResultClass | None, int]:
-        """Return how many targets have which latest result, None: never measured."""
+        """Return the number of targets by their latest result, None: never measured."""
         results: Counter[ResultClass | None] = Counter()
         for shard in self.shards.values():
             for result, count in shard.results.items():
@@ -234,7 +234,7 @@ class OwnedShards:
             yield from list(shard.slots.values())
 
     def take(self, claims: Iterable[ShardClaim]) -> tuple[list[Shard], list[Shard]]:
-        """Note what a ledger says that is held; return what was renewed or won, and what was lost."""
+        """Note the held shards of a ledger's answer; return the renewed or new ones, and the lost ones."""
         held: list[Shard] = []
         named: set[int] = set()
         for claim in claims:
@@ -243,7 +243,7 @@ class OwnedShards:
             if shard is None or shard.claim is None:
                 shard = self.shards[claim.shard] = Shard(claim)
             elif shard.claim.fencing_token != claim.fencing_token:
-                # Between the two claims, another worker may have held it.
+                # Between the two claims, another worker may have held the shard.
                 shard.is_current, shard.numbered = False, 0
             shard.claim = claim
             held.append(shard)
@@ -251,7 +251,7 @@ class OwnedShards:
         return held, [shard for shard in lost if shard is not None]
 
     def lose(self, number: int) -> Shard | None:
-        """Forget a shard; return it as it was, with its targets in no shard any more."""
+        """Forget a shard; return it, with its targets in no shard any more."""
         shard = self.shards.pop(number, None)
         if shard is not None:
             self.targets -= len(shard.slots)
@@ -264,7 +264,7 @@ class OwnedShards:
             shard.is_current = False
 
     def apply(self, shard: Shard, page: TargetPage) -> ApplyResult:
-        """Note what a shard holds: all of it if it was not current, else what has changed."""
+        """Note the targets of a shard: all of them if it was not current, else the changes."""
         applied = ApplyResult()
         is_complete, before = not shard.is_current, len(shard.slots)
         for entry in page.entries:
@@ -319,7 +319,7 @@ class OwnedShards:
 
     @staticmethod
     def _drop(slot: TargetSlot, applied: ApplyResult) -> None:
-        """Forget a slot, and what was measured of it and is not reported yet."""
+        """Drop a slot, and its results that were not reported yet."""
         del slot.shard.slots[slot.subject_id]
         slot.shard.results[slot.result] -= 1
         applied.gone.append(slot)
@@ -327,12 +327,12 @@ class OwnedShards:
 
 
 def _measured_at_s(memory: ProbeMemory) -> float | None:
-    """Return when a target was measured last, as far as its memory says."""
+    """Return when a target was measured last, by its memory."""
     return memory.alive_at_s if memory.result in ANSWERED else memory.probed_at_s
 
 
 def _known_by(memory: ProbeMemory) -> ResultClass | None:
-    """Return what is known of a target by what is remembered of it; None: never measured."""
+    """Return the known result of a target by its memory; None: never measured."""
     if memory.is_excluded or (memory.result is None and memory.probed_at_s is not None):
         return ResultClass.NOT_MEASURED
     return memory.result

@@ -20,10 +20,11 @@ from lifesign.prober.worker.shards import ApplyResult, OwnedShards, Shard
 
 POLL_SECONDS: Final = 2.0
 READ_AT_ONCE: Final = 16
-"""Shards that are read at the same time."""
+"""Number of shards that are read concurrently."""
 
 FREEZE_EVERY: Final = 50_000
-"""Targets that were added since the garbage collector was last told that what there is will stay.
+"""Number of added targets after which the garbage collector is told to ignore existing objects. It would scan
+all of them again and again, and stop the process for most of a second with a million.
 
 It would look at all of them again and again, and stand still for most of a second with a million.
 """
@@ -55,7 +56,7 @@ class TargetFeed:
         """Number of targets when the garbage collector was last frozen."""
 
     def hurry(self) -> None:
-        """Look at once: shards were won."""
+        """Read at once: new shards were claimed."""
         self._hurry.set()
 
     async def run(self) -> None:
@@ -77,7 +78,7 @@ class TargetFeed:
             self._hurry.clear()
 
     async def poll(self) -> None:
-        """Read what has changed since the last look. LedgerUnreachable."""
+        """Read the changes since the last call. LedgerUnreachable."""
         versions = self._owned_shards.versions()
         if not versions:
             return
@@ -85,7 +86,7 @@ class TargetFeed:
         changed = set(await self._ledger.changed(versions))
         for number, shard in shards.items():
             if number not in changed and not shard.is_current:
-                # It holds nothing, so there is nothing to read.
+                # The shard is empty, so there is nothing to read.
                 self._apply(shard, shard.token, TargetPage(entries=()))
         to_read = [shard for number, shard in shards.items() if number in changed]
         for first in range(0, len(to_read), READ_AT_ONCE):

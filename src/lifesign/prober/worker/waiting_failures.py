@@ -55,7 +55,7 @@ class WaitingFailure:
         self.began_at_s = began_at_s
         """Start of the first request, since the epoch."""
         self.failed_at_s = failed_at_s
-        """On the monotonic clock."""
+        """Time on the monotonic clock."""
         self.made_at_s = made_at_s
         """The same moment by `Clock.boot_s`."""
         self.rounds = rounds
@@ -71,22 +71,22 @@ class WaitingFailure:
 
     @property
     def observation(self) -> Observation:
-        """Return what the probe saw."""
+        """Return the observation of the probe."""
         return Observation.model_validate_json(self._observation)
 
     @property
     def memory(self) -> ProbeMemory:
-        """Return what was remembered before the probe, with what it learned."""
+        """Return the memory before the probe, with its new facts."""
         return ProbeMemory.from_json(self._memory)
 
     @property
     def memory_after(self) -> ProbeMemory:
-        """Return what is remembered after the probe if its failure does not count."""
+        """Return the memory after the probe if its failure does not count."""
         return ProbeMemory.from_json(self._memory_after)
 
 
 class _Line:
-    """Failures of one network class, the first one first; names that did not resolve stand apart."""
+    """Failures of one network class, the oldest first; names that did not resolve are kept separately."""
 
     __slots__ = ("names", "others")
 
@@ -111,7 +111,7 @@ class WaitingFailures:
         self._waiting = 0
 
     def __len__(self) -> int:
-        """Return how many wait for a witness."""
+        """Return the number of failures that wait for a witness."""
         return self._waiting
 
     @property
@@ -133,7 +133,7 @@ class WaitingFailures:
         return min((each[0].failed_at_s for each in (line.names, line.others) if each), default=None)
 
     def release(self, answer: WitnessAnswer, now_s: float) -> list[WaitingFailure]:
-        """Return those for which an answer is a witness; they wait no more."""
+        """Remove and return the failures for which an answer is a witness."""
 
         def is_borne_out(failure: WaitingFailure) -> bool:
             return bears_out(
@@ -150,7 +150,7 @@ class WaitingFailures:
         return released
 
     def give_up(self, network_class: str, until_s: float) -> list[WaitingFailure]:
-        """Return those of a class that were recorded up to a time; they wait no more."""
+        """Remove and return the failures of a class that were recorded up to a time."""
         return self._take(network_class, lambda failure: failure.failed_at_s <= until_s)
 
     def _take(self, network_class: str, is_taken: Callable[[WaitingFailure], bool]) -> list[WaitingFailure]:

@@ -1,8 +1,8 @@
 """The witnesses of one prober: canaries, and other targets that answer.
 
-Failures wait here until a witness answers a request that was sent after them. In each network class witnesses
-are asked in rounds, one for all failures that wait; the answers of other probes count too. A failure whose
-round has no answer has no witness, and never counts later.
+Failures wait here until a witness answers a request that was sent after them. In each network class,
+witnesses get requests in rounds, one round for all waiting failures; the answers of other probes count too. A
+failure whose round has no answer has no witness, and never counts later.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from lifesign.prober.witness.witness_requests import WitnessReply, WitnessReques
 from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailures
 
 MAX_KNOWN_HOSTS: Final = 16
-"""Hosts of one network class that are remembered as having answered last."""
+"""Maximum number of hosts per network class that are remembered as having answered last."""
 
 _log = logging.getLogger("lifesign.prober")
 
@@ -38,7 +38,7 @@ class _KnownHost(NamedTuple):
     """Time of its answer, since the epoch; 0 if it did not answer as a witness: others come before it."""
     url: str
     is_own: bool = False
-    """Whether it answered this worker."""
+    """Whether the host answered this worker."""
 
 
 class _Class:
@@ -52,7 +52,7 @@ class _Class:
         self.known: OrderedDict[str, _KnownHost] = OrderedDict()
         """Hosts that answered, the last one last."""
         self.handed_out: list[str] = []
-        """URLs of other workers' targets, each to be asked once."""
+        """URLs of other workers' targets, each for one request."""
         self.witnessed_at_s: float | None = None
         """Time of the last request that a witness answered, on the monotonic clock."""
         self.is_reached: bool | None = None
@@ -62,7 +62,7 @@ class _Class:
         self.attending: asyncio.Task[None] | None = None
 
     def takes(self, url: str) -> bool:
-        """Return whether a target may be a witness: in a public class only TLS shows who answers."""
+        """Return whether a target may be a witness: in a public class only TLS proves which host answers."""
         return not self.canaries and (self.name not in PUBLIC_CLASSES or url.startswith("https:"))
 
     def note_unanswered(self, url: str) -> None:
@@ -77,7 +77,7 @@ class _Class:
         return sum(known.is_own for known in self.known.values())
 
     def candidates(self) -> list[str]:
-        """Return the URLs of targets to ask: those that answered this worker last, if there are such ones.
+        """Return the URLs of witness candidates: those that answered this worker last, if there are any.
 
         Others come from two sources in turn, as what one prober reported may be invented: targets that were
         handed out, and those of this worker's shards that answered another worker.
@@ -92,7 +92,7 @@ class _Class:
 
 
 class Witnesses:
-    """Collects what answers, and asks witnesses for the failures that wait.
+    """Collects answers, and sends requests to witnesses for the waiting failures.
 
     `witnessed` takes failures for which a witness answered, in the order in which they were recorded;
     `unwitnessed` those that have none, and why, for people.
@@ -130,13 +130,13 @@ class Witnesses:
 
     @property
     def unreached_classes(self) -> tuple[str, ...]:
-        """Network classes in which no witness answered when one was asked last."""
+        """Network classes in which no witness answered the last requests."""
         return tuple(name for name, state in self._classes.items() if state.is_reached is False)
 
     # For the witness rule
 
     def class_for(self, network_class: str | None) -> str:
-        """Return the class whose witnesses are asked; of a name without a known class, a public one."""
+        """Return the class whose witnesses are used; for a name without a known class, a public one."""
         if network_class is not None and (network_class == THIS_MACHINE or network_class in self._classes):
             return network_class
         four, six = self._classes[PUBLIC_IPV4], self._classes[PUBLIC_IPV6]
@@ -149,11 +149,11 @@ class Witnesses:
         return state is not None and bool(state.canaries)
 
     def is_silent(self, network_class: str) -> bool:
-        """Return whether the registry says that a class is in mass silence."""
+        """Return whether the registry reports that a class is in mass silence."""
         return network_class in self._news.silent_classes
 
     def confirmed_at_s(self, network_class: str) -> float | None:
-        """Return when an operator last confirmed a class, since the epoch; None if none did."""
+        """Return when an operator last confirmed a class, since the epoch; None if never."""
         return self._news.confirmed_at_s.get(network_class)
 
     # Received facts
@@ -234,7 +234,7 @@ class Witnesses:
         await asyncio.gather(*(self._round(state) for state in states))
 
     async def close(self) -> None:
-        """End what is under way; failures that wait are dropped."""
+        """End running requests; waiting failures are dropped."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -268,7 +268,7 @@ class Witnesses:
             state.attending = None
 
     async def _find_out(self, state: _Class) -> None:
-        """Ask a witness of a class, unless one answered within the last interval, or was asked just now."""
+        """Send a request to a witness of a class, unless one answered or was tried recently."""
         now_s = self._clock.monotonic_s()
         if state.witnessed_at_s is not None and now_s - state.witnessed_at_s <= self._interval_s:
             return
@@ -316,7 +316,7 @@ class Witnesses:
             return [WitnessReply(reason="a defect of the prober") for _ in urls]
 
     def _note_round(self, state: _Class, replies: Sequence[WitnessReply], *, is_reached: bool) -> None:
-        """Log what changed with a round."""
+        """Log the changes by a round."""
         is_first = state.is_reached is None
         for canary, reply in zip(state.canaries, replies, strict=False):
             if canary.is_answer(reply.status):
@@ -345,7 +345,7 @@ class Witnesses:
 
 
 def _round_answer(state: _Class, replies: Sequence[WitnessReply], began_at_s: float) -> WitnessAnswer | None:
-    """Return what the replies of a round come to; None if no witness answered."""
+    """Return the result of a round's replies; None if no witness answered."""
     if state.canaries:
         answered = [
             reply
