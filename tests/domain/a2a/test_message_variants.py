@@ -85,7 +85,9 @@ def captured(case: str) -> tuple[str, dict[str, str], Any]:
 def test_a_call_is_written_as_real_agents_take_it(case: str) -> None:
     spelling = RPC_1_0 if "rpc1" in case else RPC_0_3
     _, fields, body = captured(case)
-    assert json.loads(written(spelling, "ok hello", "m-1")) == body | {"id": "m-1"}
+    call = json.loads(written(spelling, "ok hello", "m-1"))
+    assert call["params"].pop("configuration")["historyLength"] == 0
+    assert call == body | {"id": "m-1"}
     assert fields.get("A2A-Version") == spelling.headers.get("A2A-Version")
 
 
@@ -96,7 +98,9 @@ def test_an_operation_that_is_a_path_is_written_as_real_agents_take_it(case: str
     spelling = REST_1_0 if "rest1" in case else REST_0_3
     path, fields, body = captured(case)
     # In the protocol buffers the member is called `request`, in JSON `message`; agents take both names.
-    assert list(json.loads(written(spelling, "ok hello", "m-1")).values()) == list(body.values())
+    sent = json.loads(written(spelling, "ok hello", "m-1"))
+    assert sent.pop("configuration") == {"historyLength": 0}
+    assert list(sent.values()) == list(body.values())
     assert place_of(spelling, "http://agent.example/rest").endswith(path)
     assert fields.get("A2A-Version") == spelling.headers.get("A2A-Version")
 
@@ -105,6 +109,7 @@ def test_the_first_generation_names_the_task() -> None:
     call = json.loads(written(RPC_0_1, "hi", "m-1"))
     assert (call["method"], call["params"]["id"]) == ("tasks/send", "m-1")
     assert call["params"]["message"] == {"role": "user", "parts": [{"type": "text", "text": "hi"}]}
+    assert call["params"]["historyLength"] == 0
 
 
 @given(st.text(max_size=50))

@@ -19,6 +19,11 @@ def test_once_they_answered_they_are_asked_soon_again() -> None:
     assert (away.tries, away.wait_s()) == (0, 1.0)
 
 
+def test_the_first_wait_may_be_chosen() -> None:
+    backoff = Backoff(lambda: 1.0, first_wait_s=2.0)
+    assert [backoff.wait_s() for _ in range(3)] == [2.0, 4.0, 8.0]
+
+
 def test_the_longest_wait_may_be_chosen() -> None:
     away = Backoff(lambda: 1.0, max_wait_s=900.0)
     waits = [away.wait_s() for _ in range(20)]

@@ -52,9 +52,9 @@ def outcomes(observation: Observation) -> list[AssertionOutcome]:
     return [each.result for each in observation.assertions]
 
 
-def task(state: str, text: str = "OK") -> dict[str, Any]:
+def task(state: str, text: str = "OK", task_id: str | None = "1") -> dict[str, Any]:
     artifacts = [{"parts": [{"kind": "text", "text": text}]}]
-    result = {"kind": "task", "id": "1", "status": {"state": state}, "artifacts": artifacts}
+    result = {"kind": "task", "id": task_id, "status": {"state": state}, "artifacts": artifacts}
     return {"jsonrpc": "2.0", "id": "1", "result": result}
 
 
@@ -96,7 +96,7 @@ async def test_target_without_assertions_has_no_results() -> None:
             as_json({"jsonrpc": "2.0", "error": {"code": -32603, "message": "OK"}}),
             [FAILED, FAILED],
         ),
-        (as_json(task("working")), [NOT_MEASURED, NOT_MEASURED]),
+        (as_json(task("working", task_id=None)), [NOT_MEASURED, NOT_MEASURED]),
         (answer(401), [NOT_MEASURED, NOT_MEASURED]),
         (answer(429), [NOT_MEASURED, NOT_MEASURED]),
         (answer(500), [FAILED, FAILED]),

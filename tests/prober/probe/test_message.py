@@ -142,7 +142,7 @@ async def test_where_no_path_takes_a_message_is_no_agent() -> None:
 @pytest.mark.parametrize(
     ("says", "expected"),
     [
-        (Says(rpc(result=task_0x("working"))), "ok"),
+        (Says(rpc(result=task_0x("working") | {"id": None})), "ok"),
         (Says(rpc(result=task_0x("input-required"))), "ok"),
         (Says(rpc(result=task_0x("rejected"))), "ok"),
         (Says(rpc(result=task_0x("auth-required"))), "gated"),

@@ -46,22 +46,31 @@ class A2aVariant:
         return not self.path
 
 
+# Without a history, an answer does not repeat the message.
+_SHORT: Final = MappingProxyType({"historyLength": 0})
+
+
 def _message_1_0(text: str, message_id: str) -> dict[str, Any]:
-    return {"message": {"messageId": message_id, "role": "ROLE_USER", "parts": [{"text": text}]}}
+    message = {"messageId": message_id, "role": "ROLE_USER", "parts": [{"text": text}]}
+    return {"message": message, "configuration": {**_SHORT}}
 
 
 def _message_0_3(text: str, message_id: str) -> dict[str, Any]:
     parts = [{"kind": "text", "text": text}]
-    return {"message": {"kind": "message", "messageId": message_id, "role": "user", "parts": parts}}
+    message = {"kind": "message", "messageId": message_id, "role": "user", "parts": parts}
+    # 0.2 requires the list. Empty, it excludes no mode.
+    return {"message": message, "configuration": {"acceptedOutputModes": [], **_SHORT}}
 
 
 def _rest_message_0_3(text: str, message_id: str) -> dict[str, Any]:
     """The form of 0.3's protocol buffers, as the Python SDK accepts it."""
-    return {"message": {"messageId": message_id, "role": "ROLE_USER", "content": [{"text": text}]}}
+    message = {"messageId": message_id, "role": "ROLE_USER", "content": [{"text": text}]}
+    return {"message": message, "configuration": {**_SHORT}}
 
 
 def _message_0_1(text: str, message_id: str) -> dict[str, Any]:
-    return {"id": message_id, "message": {"role": "user", "parts": [{"type": "text", "text": text}]}}
+    message = {"role": "user", "parts": [{"type": "text", "text": text}]}
+    return {"id": message_id, "message": message, **_SHORT}
 
 
 RPC_1_0: Final = A2aVariant("SendMessage", _message_1_0, version="1.0", takes_tenant=True)

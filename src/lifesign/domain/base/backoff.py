@@ -15,14 +15,21 @@ MAX_WAIT_SECONDS: Final = 30.0
 class Backoff:
     """Number of failures in a row."""
 
-    def __init__(self, chance: Callable[[], float], *, max_wait_s: float = MAX_WAIT_SECONDS) -> None:
+    def __init__(
+        self,
+        chance: Callable[[], float],
+        *,
+        first_wait_s: float = FIRST_WAIT_SECONDS,
+        max_wait_s: float = MAX_WAIT_SECONDS,
+    ) -> None:
         self.tries = 0
+        self._first_wait_s = first_wait_s
         self._chance = chance
         self._max_wait_s = max_wait_s
 
     def wait_s(self) -> float:
         """Count one more; return how long to wait now: from half of the doubled time to all of it."""
-        wait_s = min(self._max_wait_s, FIRST_WAIT_SECONDS * 2.0 ** min(self.tries, 10))
+        wait_s = min(self._max_wait_s, self._first_wait_s * 2.0 ** min(self.tries, 10))
         self.tries += 1
         return wait_s * (0.5 + 0.5 * self._chance())
 

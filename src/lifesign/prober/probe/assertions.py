@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from lifesign.domain.a2a.task_poll import UNFINISHED
 from lifesign.domain.health.a2a_response import parse_or_none, task_state
 from lifesign.domain.mcp.tools import tool_text, tool_value
 from lifesign.domain.observation.assertion import (
@@ -23,9 +24,6 @@ DAY_SECONDS: Final = 86_400
 _WITHOUT_CONTENT: Final = REFUSED_LOGIN | {ResultClass.TOO_LARGE}
 # The answer is incomplete.
 _BROKEN_OFF: Final = frozenset({ResultClass.TIMEOUT, ResultClass.REFUSED, ResultClass.TLS_FAILURE})
-_UNFINISHED: Final = frozenset({
-    "submitted", "working", "TASK_STATE_SUBMITTED", "TASK_STATE_WORKING",
-})  # fmt: skip
 
 
 def check_assertions(
@@ -57,7 +55,7 @@ def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer 
     text = fetched.body[:MAX_TEXT_CHARS].decode(errors="replace") if has_content else ""
     if of == "message":
         # A task that is not finished has no answer yet, and a stream is not read.
-        is_finished = fetched.content_type != EVENT_STREAM and task_state(value) not in _UNFINISHED
+        is_finished = fetched.content_type != EVENT_STREAM and task_state(value) not in UNFINISHED
         has_content = has_content and is_finished
     value = _result_of(value)
     has_failed = False

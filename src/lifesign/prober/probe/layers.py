@@ -193,6 +193,8 @@ class Prober:
                 transport = await probe_interface(visit)
             elif visit.has_seen_page and not _is_declared(discovery):
                 transport = without_card(visit, transport)
+        # The task of a message may be polled until no time is left.
+        paths = await _ask_paths(visit, paths_of(self._settings_by_url.get(visit.entry.url), asked))
         if asked.message is not None and _is_declared(discovery) and not visit.entry.is_repeat:
             message = await send_message(visit, asked.message.text)
         return self._observation(
@@ -201,7 +203,7 @@ class Prober:
             transport=transport,
             readiness=readiness,
             message=message,
-            paths=await _ask_paths(visit, paths_of(self._settings_by_url.get(visit.entry.url), asked)),
+            paths=paths,
         )
 
     def _is_server(self, visit: ProbeSession) -> bool:

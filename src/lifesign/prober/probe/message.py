@@ -10,11 +10,13 @@ from uuid import uuid4
 from yarl import URL
 
 from lifesign.domain.a2a.message_variants import A2aVariant, place_of, variants_of, written
+from lifesign.domain.a2a.task_poll import unfinished_task
 from lifesign.domain.credentials.scope import Purpose
 from lifesign.domain.observation.message_answer import MessageAnswer, best_of, classify_answer
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import ProbeSession, not_measured
+from lifesign.prober.probe.task_poll import poll_task
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024
 """Maximum size of an answer to a message; a longer one counts as an answer and is not inspected."""
@@ -28,7 +30,7 @@ ACCEPT: Final = "application/json, application/a2a+json"
 
 
 async def send_message(visit: ProbeSession, text: str) -> LayerResult | None:
-    """Send a message in one spelling after the other until one is understood.
+    """Send a message in one spelling after the other until one is understood; poll the task that it starts.
 
     None if the agent has no interface that accepts one, or nothing could be sent.
     """
@@ -43,6 +45,13 @@ async def send_message(visit: ProbeSession, text: str) -> LayerResult | None:
         if fetched is None:
             break
         answer = _classify(fetched, is_rpc=spelling.is_rpc)
+        task = unfinished_task(spelling, place, tenant, fetched.body)
+        if task is not None:
+            polled = await poll_task(visit, task, fetched, max_bytes=MAX_ANSWER_BYTES)
+            if isinstance(polled, str):
+                return visit.layer(fetched, ResultClass.TIMEOUT, polled)
+            if polled is not None:
+                fetched, answer = polled, _classify(polled, is_rpc=spelling.is_rpc)
         evidence = visit.keep(fetched.body) if answer.reason else None
         found.append((answer, visit.layer(fetched, answer.result, answer.reason, evidence)))
         if not answer.is_misspelt:

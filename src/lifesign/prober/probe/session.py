@@ -164,6 +164,11 @@ class ProbeSession:
         """Whether no time is left for a request."""
         return self._loop.time() >= self._deadline_s
 
+    @property
+    def seconds_left(self) -> float:
+        """Time until the deadline of the probe; negative after it."""
+        return self._deadline_s - self._loop.time()
+
     def recall(self, name: str) -> Any:
         """Return the value that is remembered under a name of `ProbeMemory`, or was just learned."""
         if name in self.learned:

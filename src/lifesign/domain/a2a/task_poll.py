@@ -1,0 +1,89 @@
+"""Requests for the state of a task that a message started (`tasks/get`, `GetTask`).
+
+The answer is put into the form of an answer to a message: readers need not know which request it answers.
+Section numbers are those of the A2A 1.0 specification.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+from lifesign.domain.a2a.message_variants import A2aVariant, place_of
+from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.health.a2a_response import parse_or_none, task_state
+
+MAX_TASK_ID_CHARS: Final = 256
+UNFINISHED: Final = frozenset({"submitted", "working", "TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"})
+"""States of a task that has no answer yet; one that waits for the caller has answered."""
+_SEND: Final = "/message:send"
+_HISTORY: Final = "historyLength=0"
+
+
+@fast_dataclass()
+class StateRequest:
+    """A request for the state of a task (3.1.3)."""
+
+    method: Literal["GET", "POST"]
+    url: str
+    body: bytes | None
+
+
+@fast_dataclass()
+class UnfinishedTask:
+    """A task that a message started, and where its state is requested."""
+
+    spelling: A2aVariant
+    """Of the message."""
+    url: str
+    """Of the interface."""
+    tenant: str | None
+    task_id: str
+
+    def request(self, call_id: str) -> StateRequest:
+        """Return the request for its state; `call_id` names the call."""
+        spelling, tenant = self.spelling, self.tenant
+        if not spelling.is_rpc:
+            path, _, query = place_of(spelling, self.url, tenant).partition("?")
+            place = f"{path.removesuffix(_SEND)}/tasks/{quote(self.task_id, safe='')}"
+            return StateRequest(
+                "GET", f"{place}?{query}&{_HISTORY}" if query else f"{place}?{_HISTORY}", None
+            )
+        params: dict[str, Any] = {"id": self.task_id, "historyLength": 0}
+        if tenant and spelling.takes_tenant:
+            params["tenant"] = tenant
+        name = "tasks/get" if spelling.version is None else "GetTask"
+        call = {"jsonrpc": "2.0", "id": call_id, "method": name, "params": params}
+        return StateRequest("POST", self.url, json.dumps(call).encode())
+
+
+def unfinished_task(spelling: A2aVariant, url: str, tenant: str | None, body: bytes) -> UnfinishedTask | None:
+    """Return the task that an answer to a message says is not finished; None if it says no such thing."""
+    message = parse_or_none(body)
+    found = _task_id(message) if task_state(message) in UNFINISHED else None
+    return None if found is None else UnfinishedTask(spelling, url, tenant, found)
+
+
+def _task_id(message: object) -> str | None:
+    """Return the identifier of the task in an answer to a message; None if there is none that can be sent."""
+    result = message.get("result", message) if isinstance(message, Mapping) else None
+    task = result.get("task", result) if isinstance(result, Mapping) else None
+    found = task.get("id") if isinstance(task, Mapping) else None
+    is_usable = isinstance(found, str) and 0 < len(found) <= MAX_TASK_ID_CHARS and found.isprintable()
+    return found if is_usable else None
+
+
+def as_sent_answer(spelling: A2aVariant, body: bytes) -> bytes:
+    """Return an answer with a task in the form that the answer to the message had.
+
+    1.0 and HTTP+JSON send a bare task here, and one under `task` there. Other answers stay as they are.
+    """
+    message = parse_or_none(body)
+    if not isinstance(message, dict):
+        return body
+    if not spelling.is_rpc:
+        return json.dumps({"task": message}).encode() if "status" in message else body
+    result = message.get("result")
+    if spelling.version is None or not isinstance(result, dict) or "task" in result:
+        return body
+    return json.dumps(message | {"result": {"task": result}}).encode()

@@ -1,0 +1,97 @@
+"""Requests for the state of a task, and their answers."""
+
+import json
+from typing import Any
+
+import pytest
+from tests.support.a2a_messages import rpc, task_0x, task_10
+
+from lifesign.domain.a2a.message_variants import REST_0_3, REST_1_0, RPC_0_1, RPC_0_3, RPC_1_0, A2aVariant
+from lifesign.domain.a2a.task_poll import UnfinishedTask, as_sent_answer, unfinished_task
+from lifesign.domain.health.a2a_response import parse_or_none, task_state
+
+URL = "https://a.example/a2a"
+
+
+def task_of(spelling: A2aVariant, message: Any, tenant: str | None = None) -> UnfinishedTask | None:
+    return unfinished_task(spelling, URL, tenant, json.dumps(message).encode())
+
+
+@pytest.mark.parametrize(
+    ("spelling", "message", "method"),
+    [
+        (RPC_1_0, rpc(result=task_10("WORKING")), "GetTask"),
+        (RPC_0_3, rpc(result=task_0x("submitted")), "tasks/get"),
+        (RPC_0_1, rpc(result=task_0x("working")), "tasks/get"),
+    ],
+)
+def test_json_rpc_names_the_task_and_asks_for_no_history(
+    spelling: A2aVariant, message: Any, method: str
+) -> None:
+    task = task_of(spelling, message)
+    assert task is not None
+    request = task.request("call")
+    assert (request.method, request.url) == ("POST", URL)
+    assert json.loads(request.body or b"") == {
+        "jsonrpc": "2.0",
+        "id": "call",
+        "method": method,
+        "params": {"id": "t", "historyLength": 0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("spelling", "url", "expected"),
+    [
+        (REST_1_0, URL, f"{URL}/tasks/t%2F1?historyLength=0"),
+        (REST_1_0, f"{URL}?k=1", f"{URL}/tasks/t%2F1?k=1&historyLength=0"),
+        (REST_0_3, URL, f"{URL}/v1/tasks/t%2F1?historyLength=0"),
+    ],
+)
+def test_http_json_has_the_task_in_its_path(spelling: A2aVariant, url: str, expected: str) -> None:
+    request = UnfinishedTask(spelling, url, None, "t/1").request("call")
+    assert (request.method, request.url, request.body) == ("GET", expected, None)
+
+
+def test_a_tenant_is_named_where_the_message_named_it() -> None:
+    rpc_request = UnfinishedTask(RPC_1_0, URL, "x y", "t").request("call")
+    assert json.loads(rpc_request.body or b"")["params"]["tenant"] == "x y"
+    assert UnfinishedTask(REST_1_0, URL, "x y", "t").request("call").url.startswith(f"{URL}/x%20y/tasks/t?")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        rpc(result=task_10("COMPLETED")),
+        rpc(result=task_0x("input-required")),
+        rpc(result=task_0x("working") | {"id": 7}),
+        rpc(result=task_0x("working") | {"id": ""}),
+        rpc(result=task_0x("working") | {"id": "x" * 257}),
+        rpc(result=task_0x("working") | {"id": "a\r\nb"}),
+        rpc(error={"code": -32603}),
+        [],
+        None,
+    ],
+)
+def test_no_other_answer_is_polled(message: Any) -> None:
+    assert task_of(RPC_0_3, message) is None
+
+
+@pytest.mark.parametrize(
+    ("spelling", "bare"),
+    [
+        (RPC_1_0, rpc(result=task_10("WORKING")["task"])),
+        (RPC_0_3, rpc(result=task_0x("working"))),
+        (REST_1_0, task_10("WORKING")["task"]),
+    ],
+)
+def test_an_answer_gets_the_form_of_an_answer_to_a_message(spelling: A2aVariant, bare: Any) -> None:
+    message = parse_or_none(as_sent_answer(spelling, json.dumps(bare).encode()))
+    assert str(task_state(message)).lower().endswith("working")
+    assert task_of(spelling, message) is not None
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'{"error": 1}', b"\xff"])
+def test_what_is_no_task_stays_as_it_is(body: bytes) -> None:
+    for spelling in (RPC_1_0, RPC_0_3, REST_1_0):
+        assert as_sent_answer(spelling, body) == body
