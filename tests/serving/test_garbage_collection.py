@@ -1,4 +1,6 @@
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -25,3 +27,28 @@ def test_rarer_collection_of_the_user_is_kept(chosen: int) -> None:
     gc.set_threshold(chosen, 10, 10)
     with rarely_collected():
         assert gc.get_threshold() == (chosen, 10, 10)
+
+
+@pytest.mark.parametrize(("call", "said"), [
+    ("", ["at exit", "collected"]),
+    ("skip_last_collection()", ["at exit"]),
+])  # fmt: skip
+def test_process_ends_without_a_last_collection(call: str, said: list[str]) -> None:
+    program = f"""
+import atexit
+import sys
+from lifesign.serving.garbage_collection import skip_last_collection
+
+class Cycle:
+    def __init__(self):
+        self.itself = self
+
+    def __del__(self, write=sys.stdout.write):
+        write("collected\\n")
+
+cycle = Cycle()
+atexit.register(print, "at exit")
+{call}
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines() == said

@@ -12,7 +12,7 @@ from lifesign.cli.output.broken_pipe import discard_remaining_output
 from lifesign.cli.output.complaint import complain
 from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.domain.base.project import install_hint
-from lifesign.serving.garbage_collection import rarely_collected
+from lifesign.serving.garbage_collection import rarely_collected, skip_last_collection
 
 _EXTRAS = {
     "aiohttp": "client", "typer": "client", "yarl": "client",
@@ -36,15 +36,12 @@ _OF_AN_OUTPUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, e
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these arguments, by default those of the process; return its exit code."""
+    if arguments is None:
+        skip_last_collection()
     try:
         from lifesign.cli.application import run  # noqa: PLC0415 - typer may not be installed
 
-        if sys.stdout is None or sys.stderr is None:
-            # The reader of the output has left.
-            if sys.stderr is not None:
-                sys.stderr.write(
-                    "lifesign: standard output is closed: redirect it to a file or to /dev/null\n"
-                )
+        if not _has_outputs():
             return ExitCode.USAGE
         # Characters that a terminal cannot show must not end in a traceback.
         for stream in (sys.stdout, sys.stderr):
@@ -74,6 +71,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"lifesign: {_os_error_text(error)}\n")
         return ExitCode.USAGE
     return exit_code
+
+
+def _has_outputs() -> bool:
+    """Return whether standard output and error are open; complain if only the former is closed."""
+    if sys.stdout is not None and sys.stderr is not None:
+        return True
+    if sys.stderr is not None:
+        sys.stderr.write("lifesign: standard output is closed: redirect it to a file or to /dev/null\n")
+    return False
 
 
 def _os_error_text(error: OSError) -> str:

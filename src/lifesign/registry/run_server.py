@@ -41,7 +41,7 @@ from lifesign.registry.marker.database_identity import (
 from lifesign.registry.marker.marker_file import MarkerFile, state_directory
 from lifesign.registry.settings import RegistrySettings
 from lifesign.serving.connection_limits import BoundedProtocol
-from lifesign.serving.garbage_collection import rarely_collected
+from lifesign.serving.garbage_collection import rarely_collected, skip_last_collection
 from lifesign.serving.listening_socket import BACKLOG, bound, check_host, url_of
 from lifesign.serving.log_lines import LogFormat, log_config
 from lifesign.serving.process_supervisor import EXIT_FAILED, Supervisor
@@ -237,6 +237,7 @@ def app_of(
 
     supervisor = multiprocessing.parent_process()
     if supervisor is not None:
+        skip_last_collection()
         # A terminal that is closed sends it to all: what becomes of us is the supervisor's to say.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         threading.excepthook = _log_thread
