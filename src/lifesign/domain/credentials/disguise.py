@@ -1,29 +1,130 @@
 """Disguised secrets: finding a text in bytes in which any of its characters may be escaped.
 
-Bytes are decoded, with a map from decoded places to the places that they came from, and searched. This takes
-linear time. A pattern that allows two spellings of each character would not: a server that sent back most of
-a long secret, again and again, would keep the prober busy for minutes.
+The bytes are decoded as a whole, by functions that take linear time in C, and searched. Characters that
+escapes, wrapping and UTF-16 put between those of a secret are dropped, in the bytes and in the secret alike.
+Where a secret begins and ends is found by halving, since it is rarely there. The work for both is bounded:
+a target chooses the bytes, and a search in Python for each escape would block the prober for seconds.
 """
 
 import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable
-from itertools import chain
+from binascii import a2b_qp
+from collections.abc import Callable, Iterable
 from typing import Final
 
 MAX_LEVELS: Final = 3
 """Maximum number of nested escapes, such as JSON in a JSON string in a URL."""
 MIN_FOUND_BYTES: Final = 6
 """A shorter text, which is left of a secret that looks like escapes itself, would be found everywhere."""
+MAX_NUMERIC_ENTITIES: Final = 20_000
+"""Maximum of decimal HTML entities of ASCII characters; a text with more is not searched."""
+MIN_WORK_BYTES: Final = 1_048_576
+WORK_FACTOR: Final = 4
+"""Bytes that are decoded to remove secrets from a text: so many times its size, or MIN_WORK_BYTES."""
+REACH_FACTOR: Final = 12
+"""Maximum size of an escaped secret whose place is found, as a multiple of its longest form."""
 
-_SPACE: Final = b" \t\r\n"
-_ESCAPES: Final = rb"%[0-9A-Fa-f]{2}|\\u00[0-9A-Fa-f]{2}|\\x[0-9A-Fa-f]{2}|\\[^ux]"
-_ESCAPE: Final = re.compile(_ESCAPES, re.DOTALL)
-# White space is dropped: base64 and hexadecimal digits may be wrapped.
-_ESCAPE_OR_SPACE: Final = re.compile(_ESCAPES + rb"|[ \t\r\n]+", re.DOTALL)
-_DROPPED: Final = frozenset({b"\\n", b"\\r", b"\\t"})
+_DROPPED: Final = b" \t\r\n\0\\;"
+# All escapes become those of quoted-printable: an equals sign and two hexadecimal digits.
+_TO_QUOTED: Final = bytes.maketrans(b"%=", b"=\x01")
+_FROM_QUOTED: Final = bytes.maketrans(b"\x01", b"=")
+_BACKSLASHED: Final = ((b"\\u00", b"%"), (b"\\x", b"%"), (b"\\n", b""), (b"\\r", b""), (b"\\t", b""))
+_ENTITIES: Final = (
+    (b"&#x", b"%"),
+    (b"&#X", b"%"),
+    (b"&amp;", b"&"),
+    (b"&quot;", b'"'),
+    (b"&apos;", b"'"),
+    (b"&lt;", b"<"),
+    (b"&gt;", b">"),
+)
+_NUMERIC: Final = re.compile(rb"&#0?([3-9][0-9]|1[01][0-9]|12[0-6]);")
+_CHARACTERS: Final = {b"%d" % code: bytes([code]) for code in range(30, 127)}
 
 Span = tuple[int, int]
+
+
+class Disguises:
+    """Forms of secrets, and where they are in bytes, however they are escaped."""
+
+    def __init__(self, forms: Iterable[bytes], digits: Iterable[bytes]) -> None:
+        """Take the forms to find, and those that are found in upper and lower case (`digits`)."""
+        self._needles = needles_of(forms)
+        self._digits = tuple(digits)
+        longest = max(map(len, (*self._needles, *self._digits)), default=0)
+        self._reach = REACH_FACTOR * longest
+
+    def are_in(self, data: bytes) -> bool | None:
+        """Return whether the bytes contain any of the forms; None if they have too many entities to tell."""
+        for _ in range(MAX_LEVELS):
+            decoded, entities = _decoded(data)
+            if entities > MAX_NUMERIC_ENTITIES:
+                return None
+            flat = decoded.translate(None, _DROPPED)
+            # A generator would take twice the time, and each probe calls this function several times.
+            if any(map(flat.__contains__, self._needles)) or any(
+                map(flat.lower().__contains__, self._digits)
+            ):
+                return True
+            if decoded == data:
+                return False
+            data = decoded
+        return False
+
+    def removed_from(self, data: bytes, replacement: Callable[[int], bytes]) -> bytes | None:
+        """Return the bytes with each form replaced; None if that would take too long.
+
+        The same object if there is none. `replacement` gets the number of bytes that it replaces.
+        """
+        work = _Work(self, max(MIN_WORK_BYTES, WORK_FACTOR * len(data)))
+        begin = 0
+        while (found := work.are_in(rest := data[begin:] if begin else data)) is not False:
+            span = work.first(rest, self._reach) if found else None
+            if span is None:
+                return None
+            first, last = span
+            data = b"".join((data[: begin + first], replacement(last - first), data[begin + last :]))
+            # The parts on both sides may form a secret again.
+            begin = max(0, begin + first - self._reach)
+        return data
+
+
+class _Work:
+    """A search of which the cost is bounded."""
+
+    def __init__(self, disguises: Disguises, most_bytes: int) -> None:
+        self._disguises = disguises
+        self._left = most_bytes
+
+    def are_in(self, data: bytes) -> bool | None:
+        self._left -= len(data)
+        return self._disguises.are_in(data)
+
+    def first(self, data: bytes, reach: int) -> Span | None:
+        """Return the first place of a form in bytes that contain one; None if the work is used up."""
+        begin, end = 0, len(data)
+        while end - begin > 4 * reach and self._left > 0:
+            middle = (begin + end) // 2
+            if self.are_in(data[begin : middle + reach]):
+                end = middle + reach
+            else:
+                begin = middle
+        end = self._bisect(begin, end, lambda at: self.are_in(data[begin:at]))
+        begin = -self._bisect(-end, -begin, lambda at: self.are_in(data[-at:end]))
+        if self._left <= 0 or not self.are_in(data[begin:end]):
+            # In the latter case, more escapes than REACH_FACTOR allows for.
+            return None
+        # A backslash escapes the first character: alone, it would escape what replaces the secret.
+        return len(data[:begin].rstrip(b"\\")), end
+
+    def _bisect(self, low: int, high: int, is_enough: Callable[[int], bool | None]) -> int:
+        """Return the lowest number above `low` that is enough, if `high` is."""
+        while high - low > 1 and self._left > 0:
+            middle = (low + high) // 2
+            if is_enough(middle):
+                high = middle
+            else:
+                low = middle
+        return high
 
 
 def needles_of(forms: Iterable[bytes]) -> frozenset[bytes]:
@@ -35,113 +136,34 @@ def needles_of(forms: Iterable[bytes]) -> frozenset[bytes]:
     for form in forms:
         decoded = form
         for _ in range(MAX_LEVELS + 1):
-            found.add(decoded.translate(None, _SPACE))
-            decoded = _decoded(decoded)
+            found.add(decoded.translate(None, _DROPPED))
+            decoded, _ = _decoded(decoded)
     return frozenset(needle for needle in found if len(needle) >= MIN_FOUND_BYTES)
 
 
-def find_disguised(data: bytes, needles: Collection[bytes], digits: Collection[bytes]) -> list[Span]:
-    """Return the spans of bytes that decode to one of the needles, or in any case to one of the digits.
-
-    Sorted, and without overlaps. Empty for bytes in which nothing is found.
-    """
-    if not _is_disguised(data, needles, digits):
-        return []
-    levels: list[_Decoded] = []
-    spans: list[Span] = []
-    for _ in range(MAX_LEVELS):
-        decoded = _Decoded(levels[-1].data if levels else data)
-        if levels and decoded.data == levels[-1].data:
-            break
-        levels.append(decoded)
-        for found in chain(_occurrences(decoded.data, needles), _occurrences(decoded.data.lower(), digits)):
-            span = found
-            for level in reversed(levels):
-                span = level.origin(span)
-            spans.append(span)
-    return _merged(spans)
+def _decoded(data: bytes) -> tuple[bytes, int]:
+    """Return bytes of which one level of escapes is decoded, and the number of their numeric entities."""
+    entities = 0
+    if b"\\" in data:
+        data = _replaced(data, _BACKSLASHED)
+    if b"&" in data:
+        data = _replaced(_without_runs(data, b"&"), _ENTITIES)
+        if b"&#" in data:
+            data, entities = _NUMERIC.subn(
+                lambda match: _CHARACTERS[match[1]], data, count=MAX_NUMERIC_ENTITIES + 1
+            )
+    data = _without_runs(data.translate(_TO_QUOTED, _DROPPED), b"=")
+    return a2b_qp(data).translate(_FROM_QUOTED), entities
 
 
-def _is_disguised(data: bytes, needles: Collection[bytes], digits: Collection[bytes]) -> bool:
-    """Return whether there is anything to decode. Most answers contain nothing, and this test is fast."""
-    for _ in range(MAX_LEVELS):
-        decoded = _decoded(data)
-        # A generator would take twice the time, and each probe calls this function several times.
-        if any(map(decoded.__contains__, needles)) or any(map(decoded.lower().__contains__, digits)):
-            return True
-        if decoded == data:
-            return False
-        data = decoded
-    return False
+def _replaced(data: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+    for escape, value in pairs:
+        data = data.replace(escape, value)
+    return data
 
 
-def _decoded(given: bytes) -> bytes:
-    """Return bytes of which one level of escapes is decoded."""
-    if b"%" in given or b"\\" in given:
-        given = _ESCAPE.sub(lambda match: _value(match.group()), given)
-    return given.translate(None, _SPACE)
-
-
-class _Decoded:
-    """Bytes with one level of escapes decoded, and the origin of each byte."""
-
-    def __init__(self, given: bytes) -> None:
-        parts: list[bytes] = []
-        self._places = [0]
-        """Places in `data`, rising, at each of which a literal part or an escape begins or ends."""
-        self._origins = [0]
-        """The same places in the bytes that were given."""
-        place = origin = 0
-        for match in _ESCAPE_OR_SPACE.finditer(given):
-            literal, value = given[origin : match.start()], _value(match.group())
-            parts += [literal, value]
-            place += len(literal)
-            self._note(place, match.start())
-            place += len(value)
-            origin = match.end()
-            self._note(place, origin)
-        parts.append(given[origin:])
-        self.data = b"".join(parts)
-
-    def _note(self, place: int, origin: int) -> None:
-        self._places.append(place)
-        self._origins.append(origin)
-
-    def origin(self, span: Span) -> Span:
-        """Return the position of a part of `data` in the original bytes."""
-        begin, end = span
-        last = bisect_right(self._places, begin) - 1
-        first = bisect_left(self._places, end)
-        if first == len(self._places) or self._places[first] != end:
-            first -= 1
-        return (
-            self._origins[last] + begin - self._places[last],
-            self._origins[first] + end - self._places[first],
-        )
-
-
-def _value(escape: bytes) -> bytes:
-    """Return the decoded value of an escape; nothing for white space."""
-    if escape[:1] in _SPACE or escape in _DROPPED:
-        return b""
-    digits = escape[-2:]
-    value = escape[1:] if len(escape) == 2 else bytes([int(digits, 16)])
-    return b"" if value in _SPACE else value
-
-
-def _occurrences(data: bytes, needles: Iterable[bytes]) -> Iterable[Span]:
-    for needle in needles:
-        begin = data.find(needle)
-        while begin >= 0:
-            yield begin, begin + len(needle)
-            begin = data.find(needle, begin + len(needle))
-
-
-def _merged(spans: Iterable[Span]) -> list[Span]:
-    merged: list[Span] = []
-    for begin, end in sorted(spans):
-        if merged and begin <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
-        else:
-            merged.append((begin, end))
-    return merged
+def _without_runs(data: bytes, mark: bytes) -> bytes:
+    """Return the bytes with one of each run of marks: only the last one begins an escape."""
+    while mark * 2 in data:
+        data = data.replace(mark * 2, mark)
+    return data

@@ -4,14 +4,15 @@ import re
 import stat
 from base64 import b64encode
 from collections.abc import Iterable
-from itertools import takewhile
 from typing import Final
 
-from lifesign.domain.credentials.disguise import MAX_LEVELS, find_disguised, needles_of
+from lifesign.domain.credentials.disguise import MIN_FOUND_BYTES, Disguises
 
 MIN_SECRET_CHARS: Final = 8
 """A shorter secret could not be removed from texts without removing ordinary words."""
 MAX_SECRET_CHARS: Final = 8192
+MAX_BEGINNINGS: Final = 10_000
+"""Maximum of beginnings of a secret that are removed from a text; one with more is replaced as a whole."""
 REMOVED: Final = "REMOVED-SECRET"
 """Stands in the place of a secret; allowed in a URL."""
 TRUSTED_DIRECTORIES: Final = ("/run/secrets", "/var/run/secrets")
@@ -45,38 +46,34 @@ def is_open_to_group(mode: int) -> bool:
 class Scrubber:
     """Removes secrets from what is stored, logged or shown.
 
-    It finds a secret as it is, in base64 and base64url at each of the three alignments, and in hexadecimal;
-    each of them also wrapped into lines, and with any characters escaped as in a URL or in JSON, up to three
-    times. The replacement of a secret is never longer than the secret.
+    It finds a secret as it is, in base64 and base64url at each of the three alignments, and in hexadecimal.
+    Each of them may be wrapped into lines, in UTF-16, and have any characters escaped as in a URL, in JSON or
+    in HTML, up to three times. The replacement is never longer than the secret, unless the
+    whole text is replaced.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = sorted({secret.encode() for secret in secrets}, key=len, reverse=True)
         forms = [form for secret in self._secrets for form in (secret, *_base64_forms(secret))]
         self._literals = list(dict.fromkeys(forms))
-        self._digits = [secret.hex().encode() for secret in self._secrets]
         spaced = [secret.replace(b" ", b"+") for secret in self._secrets if b" " in secret]
-        self._needles = needles_of([*self._literals, *spaced])
-        self._min_bytes = min(map(len, (*self._literals, *self._needles, *self._digits)), default=0)
+        self._disguises = Disguises(
+            [*self._literals, *spaced], [secret.hex().encode() for secret in self._secrets]
+        )
 
     def __bool__(self) -> bool:
         return bool(self._secrets)
 
     def clean(self, data: bytes) -> bytes:
         """Return the bytes without the secrets; the same object if there is none in them."""
-        # Decoding never makes the data longer.
-        if len(data) < self._min_bytes or not self._secrets:
+        # Decoding never makes the data longer, and nothing shorter is searched for.
+        if len(data) < MIN_FOUND_BYTES or not self._secrets:
             return data
         for form in self._literals:
             if form in data:
                 data = data.replace(form, _replacement(len(form)))
-        for _ in range(MAX_LEVELS):
-            spans = find_disguised(data, self._needles, self._digits)
-            if not spans:
-                return data
-            data = _without(data, spans)
-        # The remaining parts may form a secret again.
-        return data if not find_disguised(data, self._needles, self._digits) else REMOVED.encode()
+        cleaned = self._disguises.removed_from(data, _replacement)
+        return REMOVED.encode() if cleaned is None else cleaned
 
     def clean_text(self, text: str) -> str:
         """Return the text without the secrets."""
@@ -95,29 +92,32 @@ class Scrubber:
     def _without_beginnings(self, data: bytes) -> bytes:
         """Remove the beginnings of secrets: texts that quote a peer are cut before they come here."""
         for form in self._literals:
-            begin = form[:MIN_SECRET_CHARS]
-            at = data.find(begin)
-            while at >= 0:
-                pairs = zip(data[at : at + len(form)], form, strict=False)
-                length = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-                replacement = _replacement(length)
-                data = data[:at] + replacement + data[at + length :]
-                at = data.find(begin, at + len(replacement))
+            beginning, parts, at = form[:MIN_SECRET_CHARS], [], 0
+            if data.count(beginning) > MAX_BEGINNINGS:
+                return REMOVED.encode()
+            while (found := data.find(beginning, at)) >= 0:
+                length = _common_length(data[found : found + len(form)], form)
+                parts += [data[at:found], _replacement(length)]
+                at = found + length
+            if parts:
+                data = b"".join((*parts, data[at:]))
         return data
+
+
+def _common_length(text: bytes, form: bytes) -> int:
+    """Return the number of bytes with which both begin."""
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if text[:middle] == form[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _replacement(length: int) -> bytes:
     return REMOVED.encode()[:length]
-
-
-def _without(data: bytes, spans: Iterable[tuple[int, int]]) -> bytes:
-    """Return bytes with some spans replaced."""
-    parts: list[bytes] = []
-    at = 0
-    for begin, end in spans:
-        parts += [data[at:begin], _replacement(end - begin)]
-        at = end
-    return b"".join([*parts, data[at:]])
 
 
 def _base64_forms(secret: bytes) -> Iterable[bytes]:
