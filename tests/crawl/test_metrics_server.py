@@ -14,6 +14,7 @@ from lifesign.crawl.backend import open_local_backend
 from lifesign.crawl.metric_families import PREFIX, crawl_families
 from lifesign.crawl.metrics_server import place_in, serving_metrics
 from lifesign.crawl.run import Crawl
+from lifesign.domain.observation.assertion import AssertionOutcome
 from lifesign.domain.observation.results import ResultClass
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.file import read_definition_file
@@ -48,6 +49,7 @@ async def test_crawl_reports_its_progress_as_metrics(tmp_path: Path, monkeypatch
     assert ended == crawled.probed > 0
     # A counter's increase needs the time before the first probe.
     assert {labels["result"] for labels in found.labels(f"{PREFIX}probes_total")} == set(ResultClass)
+    assert {labels["result"] for labels in found.labels(f"{PREFIX}assertions_total")} == set(AssertionOutcome)
     assert found.value(f"{PREFIX}results_reported_total", worker=worker) == crawled.probed
     assert found.value(f"{PREFIX}unreached_classes", worker=worker) == 0
     assert found.value(f"{PREFIX}failures_waiting", worker=worker) == 0

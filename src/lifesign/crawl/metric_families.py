@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from lifesign.domain.observation.assertion import AssertionOutcome
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.worker.progress import Progress
 
@@ -111,12 +112,18 @@ def crawl_families(crawl: "Crawl") -> "Iterator[Metric]":
     probes = CounterMetricFamily(
         f"{PREFIX}probes", "Finished probes, by result.", labels=["worker", "result"]
     )
+    assertions = CounterMetricFamily(
+        f"{PREFIX}assertions", "Evaluated assertions, by result.", labels=["worker", "result"]
+    )
     delays = SummaryMetricFamily(
         f"{PREFIX}start_delay_seconds", "Delay of probes after their due time.", labels=["worker"]
     )
     for worker, now in workers.items():
         for result in ResultClass:
             probes.add_metric([worker, result.value], now.classes.get(result, 0))
+        for outcome in AssertionOutcome:
+            assertions.add_metric([worker, outcome.value], now.assertions.get(outcome, 0))
         delays.add_metric([worker], now.starts, now.start_delay_s)
     yield probes
+    yield assertions
     yield delays

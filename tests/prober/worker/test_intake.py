@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.support.assertions import asserted
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
 from lifesign.domain.interface.published import Interface, InterfaceKind, bounded_interface
@@ -166,6 +167,16 @@ async def test_an_interface_without_room_is_read_again_at_the_next_probe() -> No
     desk.intake.take(with_interface(desk.probed(discovery="ok"), interface))
     memory = desk.slot.recall()
     assert (memory.interface_digest, memory.card_digest, memory.card_etag) == (None, None, None)
+
+
+@in_virtual_time
+async def test_assertions_of_reported_probes_are_counted() -> None:
+    desk = Desk()
+    given = (asserted("ok"), asserted("assertion_failed"), asserted("assertion_failed"))
+    probed = desk.probed(transport="ok")
+    observation = probed.report.observation.model_copy(update={"assertions": given})
+    desk.intake.take(replace(probed, report=replace(probed.report, observation=observation)))
+    assert desk.tally.assertions == {"ok": 1, "assertion_failed": 2}
 
 
 def with_interface(probed: FinishedProbe, interface: Interface) -> FinishedProbe:

@@ -181,6 +181,7 @@ class ProbeWorker:
             latest=self._owned_shards.results(),
             probed=self._tally.probed,
             classes=dict(self._tally.classes),
+            assertions=dict(self._tally.assertions),
             missed=self._tally.missed,
             rate_per_s=rate_per_s,
             in_flight=self._limiter.in_flight,

@@ -2,11 +2,12 @@
 
 from array import array
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from lifesign.domain.health.latency_histogram import BIN_COUNT, LatencyHistogram, bin_of, clamped
+from lifesign.domain.observation.assertion import AssertionOutcome, AssertionResult
 from lifesign.domain.observation.results import ResultClass
 
 RATE_SECONDS: Final = 10
@@ -30,6 +31,8 @@ class Progress:
     """Probes that ended since it began."""
     classes: Mapping[ResultClass, int]
     """Number of probes by result; `not_measured` includes failures without a witness."""
+    assertions: Mapping[AssertionOutcome, int] = field(default_factory=dict)
+    """Number of evaluated assertions by result, in the probes that were reported."""
     missed: int
     """Probes that were due and did not take place, as far as known."""
     rate_per_s: float
@@ -84,6 +87,7 @@ class Tally:
         self.probed = 0
         self.missed = 0
         self.classes: Counter[ResultClass] = Counter()
+        self.assertions: Counter[AssertionOutcome] = Counter()
         self.unwitnessed = 0
         self.starts = 0
         self.start_delay_s = 0.0
@@ -101,6 +105,10 @@ class Tally:
             self._seconds.append((self._second, self._in_second))
             self._second, self._in_second = second, 0
         self._in_second += 1
+
+    def note_assertions(self, results: Iterable[AssertionResult]) -> None:
+        """Count the results of the assertions of one probe."""
+        self.assertions.update(each.result for each in results)
 
     def note_start(self, error_s: float) -> None:
         """Count by how much a probe began later than it was due."""
