@@ -75,13 +75,13 @@ class Frontend(Pages, Protocol):
         """Paths of streams, which last as long as their client stays."""
 
     def routes(self) -> Iterable[BaseRoute]:
-        """Return what it answers, before everything else; `/` only where a page is wanted."""
+        """Return the routes of the frontend, which precede all others; `/` only if a page is requested."""
 
     async def warm_up(self) -> None:
-        """Do beforehand what the first visitor would wait for; StoreUnavailable."""
+        """Compute in advance what the first visitor would wait for; StoreUnavailable."""
 
     async def run(self) -> None:
-        """Do what has to be done while the server runs."""
+        """Run background work while the server runs."""
 
 
 MakeFrontend = Callable[["Registry"], Frontend]
@@ -97,7 +97,7 @@ register_url_convertor("task", _TaskId())
 
 
 class Registry:
-    """One server process: its database, the door for requests, and the sweep beside them."""
+    """One server process: its database, its dispatcher of requests, and its sweep."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ def create_app(registry: Registry, make_face: MakeFrontend | None = None) -> Age
             CLAIM_PATH,
             *(() if face is None else face.streams),
         ],
-        # Our status says whether it was our fault; no answer says more of it in its body.
+        # Our status shows whether the fault was ours; the body has no details.
         max_inspected_bytes=0,
     )
 
@@ -258,7 +258,7 @@ async def _after(seconds: float, loop: Callable[[], Awaitable[None]]) -> None:
 async def _count_answer(
     registry: Registry, taker: ASGIApp, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Let a request be answered, and count what became of it."""
+    """Send the answer of a request, and count it."""
     if scope["type"] != "http":
         await taker(scope, receive, send)
         return
@@ -285,7 +285,7 @@ async def _count_answer(
 
 
 def _path_taken(registry: Registry, taker: ASGIApp, scope: Scope) -> str:
-    """Return the path that a request was taken for, its parameters by their names; empty if there is none."""
+    """Return the path template of a request, with names of parameters; empty without one."""
     if taker is registry.heartbeats:
         return HEARTBEAT_PATH
     if taker is registry.leases:
@@ -301,7 +301,7 @@ def _paths(routed: Starlette) -> Iterable[tuple[str, str]]:
 
 
 def _taker(registry: Registry, routed: ASGIApp, refusals: ErrorPages, scope: Scope) -> ASGIApp:
-    """Return who takes a request: those that are asked most stand before the routes."""
+    """Return the app for a request: the most frequent ones are checked before the routes."""
     if scope["type"] != "http":
         return routed
     if "\0" in scope["path"]:
@@ -313,7 +313,7 @@ def _taker(registry: Registry, routed: ASGIApp, refusals: ErrorPages, scope: Sco
 
 
 def _routes(registry: Registry) -> Iterable[BaseRoute]:
-    # Only for who asks with another method: heartbeats and leases do not come this far.
+    # Only for requests with another method: heartbeats and leases do not come this far.
     yield Route(HEARTBEAT_PATH, registry.heartbeats, methods=["POST"])
     yield Route(RENEW_PATH, registry.leases, methods=["POST"])
     yield Route(LEASES_PATH, registry.leases, methods=["POST"])
@@ -343,7 +343,7 @@ def _answer(dispatcher: OperationDispatcher, operations: dict[str, Operation]) -
 
 
 async def _signpost(_request: Request) -> Response:
-    """Say what this is, and where to go on."""
+    """Describe this server, with links."""
     # A browser may be shown a page here.
     headers = {"Cache-Control": "public, max-age=300", "Vary": "Accept"}
     return Response(to_json(dict(ROOT_LINKS)), headers=headers, media_type=JSON_TYPE)
@@ -365,7 +365,7 @@ def _healthz(registry: Registry) -> Answer:
                     lambda transaction: registry_row.store(transaction, registry_row.lock(transaction))
                 )
             if (failure := registry.database.writes.failure) is not None:
-                # It fitted into what the disk had left, as others may not.
+                # It fitted into the last free space of the disk; other changes may not.
                 raise failure
         except StoreUnavailable as error:
             return error_response(error)

@@ -251,7 +251,7 @@ class InvalidMarker(LifesignError):
 class DatabaseMismatch(LifesignError):
     """The database is not the one that the marker on this host names; `mismatch` says why, in one clause.
 
-    `what` has the details, for the operator alone.
+    `what` has the details, which only the operator gets.
     """
 
     def __init__(self, mismatch: str, what: str, file: str) -> None:

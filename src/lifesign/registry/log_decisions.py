@@ -35,7 +35,7 @@ class DecisionLog:
         self._monotonic_s = monotonic_s
         self._second = 0
         self._refusals = 0
-        """In this second."""
+        """Refusals in this second."""
 
     def note_events(self, appended: Sequence[EventDraft]) -> None:
         """Log the decisions of one transaction after its commit."""

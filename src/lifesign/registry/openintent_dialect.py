@@ -103,7 +103,7 @@ class OpenIntentHeartbeat(Heartbeat):
 
 
 class OpenIntentListing(Listing):
-    """The query of `GET …/agents`; the SDK does not turn pages, so that one holds as many as we give."""
+    """The query of `GET …/agents`; the SDK does not read further pages, so one page has the maximum."""
 
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = MAX_PAGE
 
@@ -240,12 +240,12 @@ def _agent_shown(agent: AgentSummary) -> dict[str, Any]:
     capacity = agent.capacity
     return {
         **agent.model_dump(exclude=_RENAMED_MEMBERS, mode="json", exclude_none=True),
-        # Left out, the SDK would take it for 5.
+        # If it were absent, the SDK would assume 5.
         "capacity": {
             "max_concurrent_tasks": capacity.max_concurrent_tasks,
             "current_load": capacity.current_load,
         },
-        # The SDK has it in every record, null for who never beat.
+        # The SDK has it in every record, null for agents without a heartbeat.
         "last_heartbeat_at": None if agent.last_heartbeat_at is None else _naive(agent.last_heartbeat_at),
     }
 

@@ -73,7 +73,7 @@ _log = logging.getLogger("lifesign.registry")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """Where and how connections are accepted."""
+    """Addresses and limits for accepting connections."""
 
     host: str
     port: int
@@ -90,9 +90,9 @@ class Prepared:
     """Messages before the server is reachable."""
 
     database: str
-    """Without its password."""
+    """Database without its password."""
     admin_key: str | None
-    """The first one, to be shown once and kept nowhere."""
+    """The first admin key, shown once and stored nowhere."""
     needs_admin_key: bool
     """There never was one, and none was made."""
 
@@ -108,14 +108,14 @@ def run_server(
 ) -> int:
     """Serve until asked to stop; return the exit code: 0, or 1 if it could not continue.
 
-    `face` is the web interface; each process makes its own. `may_show_key`: the first admin key is created
+    `face` is the web interface; each process creates its own. `may_show_key`: the first admin key is created
     only where a person sees it. `say_ready` receives the URL once the server answers.
 
     Raise InvalidValue, CannotListen, StoreUnavailable, SchemaOutdated, SchemaUnknown, ForeignDatabase or
     DatabaseMismatch if it cannot start.
     """
-    # SIGTERM ends it cleanly also while it starts; uvicorn has a handler of its own while it serves, and
-    # repeats the signal afterwards.
+    # SIGTERM also ends the start cleanly; uvicorn has its own handler while it serves, and raises the signal
+    # afterwards.
     signal.signal(signal.SIGTERM, _end)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         # With several processes, the supervisor has its own handler, which replaces them.
@@ -191,7 +191,7 @@ async def _prepare(settings: RegistrySettings, *, may_show_key: bool) -> tuple[s
     check_present(known, url)
 
     def function(transaction: Transaction) -> tuple[str | None, bool, DatabaseMarker]:
-        # Its lock also keeps apart those who would make the first key.
+        # Its lock also serialises processes that would create the first key.
         schema.lock(transaction)
         check_filled(transaction, known)
         schema.set_up_or_check(transaction)
@@ -231,7 +231,7 @@ def app_of(
     shared: SharedCounts | None,
     certificate_ends_s: float | None,
 ) -> "ASGIApp":
-    """Return the app of one server process; it ends when the process that supervises it has gone."""
+    """Return the app of one server process; it ends when its supervisor has ended."""
     with rarely_collected():
         from lifesign.registry.app import Registry, create_app  # noqa: PLC0415 - the supervisor needs none
 
@@ -243,7 +243,7 @@ def app_of(
         threading.excepthook = _log_thread
         threading.Thread(target=_end_after, args=(supervisor,), daemon=True).start()
     counts = WorkCounts(shared)
-    # It was set up before: a process that takes the place of another one must not create an empty file.
+    # It was set up before: a process that replaces another one must not create an empty file.
     database = open_database(settings.database, must_exist=True)
     registry = Registry(settings, database=database, counts=counts, certificate_ends_s=certificate_ends_s)
     app = create_app(registry, face)
@@ -256,7 +256,7 @@ def _end_after(supervisor: "multiprocessing.process.BaseProcess") -> None:
 
 
 def _log_thread(failed: threading.ExceptHookArgs) -> None:
-    """Say nothing when the supervisor's pipe is closed, as it is whenever a process is asked to end."""
+    """Do not log an error when the supervisor's pipe is closed, as at every regular end of a process."""
     if failed.exc_type not in {EOFError, SystemExit} and failed.exc_value is not None:
         _log.error("a thread failed", exc_info=failed.exc_value)
 
@@ -331,12 +331,12 @@ def _check_database(url: str) -> None:
 
 
 def _check_tls(listening: Listening) -> None:
-    """Refuse half of a pair, and files that are no certificate and its key."""
+    """Refuse half of a pair, and files that are no certificate with its key."""
     certificate, key = listening.tls_certificate, listening.tls_key
     if certificate is None and key is None:
         return
     if certificate is None or key is None:
-        # The message names the given path, also if it came from a file.
+        # The message names the given path, also if a file contains it.
         name, missing = (
             ("tls_key", "tls_certificate") if certificate is None else ("tls_certificate", "tls_key")
         )

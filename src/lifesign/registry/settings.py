@@ -171,7 +171,7 @@ class RegistrySettings(BaseModel):
 
     @classmethod
     def read(cls, **given: object) -> Self:
-        """Return settings, those that are not given at their defaults."""
+        """Return settings; those that are not given have their defaults."""
         try:
             return cls.model_validate(given)
         except ValidationError as error:
@@ -179,7 +179,7 @@ class RegistrySettings(BaseModel):
 
 
 def _setting_error(error: ValidationError) -> InvalidValue:
-    """Return what is wrong first, by the setting's own name, in our words."""
+    """Return the first fault, with the setting's own name, as our text."""
     first = error.errors(include_url=False)[0]
     # A fault of two settings is reported for the one that the rule is about.
     name = str(first["loc"][0] if first["loc"] else first["type"])

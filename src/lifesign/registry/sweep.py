@@ -1,9 +1,9 @@
-"""Sweep: how silence is noticed, and what else is over by now.
+"""Sweep: detection of silence, and of everything else that has expired.
 
-Any number of server processes sweep; one at a time does, since it claims the registry's row. A sweep
-notes the time in which no process swept, judges the agents whose deadline has passed, asks `monitor_health`
-before it lets silence take an agent down, and ends leases and commands whose time is over. All in
-transactions of bounded size: what one sweep leaves, the next one finds.
+Any number of server processes sweep, one at a time: it claims the registry's row. A sweep notes the time in
+which no process swept and assesses the agents whose deadline has passed. It asks `monitor_health` before
+silence makes an agent unhealthy or dead, and ends expired leases and commands. All transactions have a
+bounded size: the next sweep does the rest.
 """
 
 import asyncio
@@ -77,19 +77,20 @@ class _Sweep:
     """Facts for all transactions of one sweep."""
 
     began_s: float
-    """Agents due by now are processed; agents that are put off do not come again in the same sweep."""
+    """Agents due by this time are processed; agents that are postponed do not come again in the same sweep.
+    """
     reference: Reference
     assessed: frozenset[Track] = frozenset()
     """Suspended tracks of which this sweep meets all agents that wait."""
     set_back_s: float = 0.0
     """Time by which the clock was set back, below 0: stored times are corrected first."""
     is_watching: bool = False
-    """Whether silent network classes and old evidence are to be counted."""
+    """Whether silent network classes and old evidence have to be counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Exits:
-    """Agents of one track that missed heartbeats would take down, and that are old enough to count.
+    """Agents of one track that would exit by missed heartbeats, and that are old enough to count.
 
     Otherwise any caller that may register agents could suspend verdicts with agents that never send
     heartbeats.
@@ -144,7 +145,7 @@ class Sweeper:
             try:
                 await self.sweep_once()
             except StoreUnavailable:
-                # The database says so itself, once, and when it is over.
+                # The database logs it itself, once, and its end.
                 self._counts.note(WorkKind.SWEEPS_FAILED)
             except Exception:  # noqa: BLE001 - whatever fails, silence is looked for again
                 self._counts.note(WorkKind.SWEEPS_FAILED)
@@ -198,7 +199,7 @@ class Sweeper:
         return _Sweep(now_s, reference, assessed=assessed, is_watching=is_watching)
 
     async def _mend(self, set_back_s: float) -> None:
-        """Bring back what lies ahead since the clock was set back; several processes may do so at once."""
+        """Correct times in the future after the clock was set back; several processes may do so at once."""
         for move in (move_back_some, move_some_targets_back):
             after: int | None = 0
             while after is not None:
@@ -207,7 +208,7 @@ class Sweeper:
         self._reference = None
 
     async def _judge_all(self, sweep: _Sweep) -> dict[Track, _Exits] | None:
-        """Judge all who are due; return those that are kept back, None if another process took over."""
+        """Assess all agents that are due; return the suspended ones, None if another process took over."""
         waiting = dict.fromkeys(Track, _Exits())
         limit = CHUNK
         for _ in range(MAX_CHUNKS):
@@ -233,7 +234,7 @@ class Sweeper:
         return waiting
 
     def _judge_some(self, transaction: Transaction, sweep: _Sweep, limit: int) -> _SweepResult | None:
-        """Judge some who are due and carry out what follows; None if another process took over."""
+        """Assess some agents that are due and apply the consequences; None if another process took over."""
         row = self._locked(transaction)
         if row is None:
             return None
@@ -244,7 +245,7 @@ class Sweeper:
         changes, unchanged = _parted(judge_agents(transaction, found, alike))
         agent_rows.put_off(transaction, _deadlines(unchanged, now_s), sweep.began_s)
         if transaction.is_postgresql:
-            # They were not locked, so that heartbeats need not wait for those of whom nothing follows.
+            # They were not locked, so that heartbeats need not wait for agents without consequences.
             numbers = [change.agent.id for change in changes]
             locked = agent_rows.find_many(transaction, numbers, to_change=True, skip_locked=True)
             changes, unchanged = _parted(judge_agents(transaction, locked, alike))
@@ -271,7 +272,7 @@ class Sweeper:
         )
 
     def _assess(self, transaction: Transaction, monitor: Monitor, exits: _Exits) -> Assessment:
-        """Ask whether the agents of a track that silence would take down may go."""
+        """Return whether the silent agents of a track may become unhealthy or dead."""
         if monitor.state is MonitorState.SUSPENDED:
             # Waiting agents are counted at the end of a sweep that covers all of them.
             return Assessment(monitor=monitor, is_suspended=True, cohort_before_s=monitor.cohort_before_s)
@@ -290,7 +291,7 @@ class Sweeper:
     def _exits(
         self, changes: Sequence[Change], track: Track, monitors: Monitors, alike: VerdictContext
     ) -> _Exits:
-        """Return the agents of one track that missed heartbeats would take down, and that count."""
+        """Return the agents of one track that would exit by missed heartbeats, and that count."""
         telling: list[float] = []
         missed: list[MissedHeartbeat] = []
         for change in changes:
@@ -310,9 +311,9 @@ class Sweeper:
     def _suspended_results(
         self, transaction: Transaction, held: Sequence[Change], alike: VerdictContext, monitors: Monitors
     ) -> list[Change]:
-        """Return what follows all the same for those whom silence may not take down.
+        """Return the other consequences for agents whose verdicts are suspended.
 
-        All agents of a track are due together, at its next look.
+        All agents of a track are due together, at its next assessment.
         """
         kept = judge_agents(transaction, [change.agent for change in held], replace(alike, is_suspended=True))
         changes = [
@@ -325,7 +326,7 @@ class Sweeper:
     def _count(
         self, transaction: Transaction, waiting: Mapping[Track, _Exits], assessed: Iterable[Track]
     ) -> None:
-        """Look at all who wait, now that the sweep has met them; suspensions may be over."""
+        """Count all waiting agents, now that the sweep has assessed them; suspensions may be over."""
         row = self._locked(transaction)
         if row is None:
             return
@@ -339,14 +340,14 @@ class Sweeper:
         self._store(transaction, row, is_over=True)
 
     async def _end_all_expired(self, began_s: float) -> None:
-        """End leases whose time was over when the sweep began, and commands whose time is over."""
+        """End leases that had expired when the sweep began, and expired commands."""
         await reap(self._database, began_s)
         for _ in range(MAX_CHUNKS):
             if await self._database.write(_end_commands) < CHUNK:
                 return
 
     async def _watch(self) -> None:
-        """Count silent network classes and old evidence, without a lock, and store what was found."""
+        """Count silent network classes and old evidence, without a lock, and store the result."""
         counted = await self._database.read(partial(count_evidence, policies=self._policies))
         await self._database.write(partial(note_evidence, counted=counted, policies=self._policies))
 
@@ -361,7 +362,7 @@ class Sweeper:
         return row if is_ours else None
 
     def _store(self, transaction: Transaction, row: RegistryRow, *, is_over: bool = False) -> None:
-        """Write the row; it says that we are alive, and how long the sweep is ours."""
+        """Write the row; it shows that this process is alive, and how long the sweep is its own."""
         now_s = transaction.now_s
         until_s = now_s if is_over else now_s + CLAIM_SECONDS
         row = replace(row, swept_at_s=now_s, sweeper=self._name, sweeper_until_s=until_s)
@@ -375,7 +376,7 @@ class Sweeper:
         return monitor.since_s + self._assessment_period_s * (self._assessment_number(monitor, now_s) + 1)
 
     def _assessment_number(self, monitor: Monitor, at_s: float) -> int:
-        """Return how many moments have passed since the hold began at which all who wait are counted."""
+        """Return the number of times since the suspension began at which waiting agents are counted."""
         return max(0, math.floor((at_s - monitor.since_s) / self._assessment_period_s))
 
 
@@ -423,7 +424,7 @@ def _put_off_first(transaction: Transaction, due_at_s: float) -> None:
 
 
 def _end_commands(transaction: Transaction) -> int:
-    """End some commands whose time is over, and return how many."""
+    """End some expired commands, and return how many."""
     unheard = commands.expired(transaction, transaction.now_s, CHUNK)
     commands.remove(transaction, [command.id for command in unheard])
     numbers = sorted({command.agent for command in unheard})

@@ -26,7 +26,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 async def warm_up(database: Database, face: Callable[[], Awaitable[None]] | None) -> None:
-    """Ask the database what is asked most, and let a face do its part; whatever fails, the server begins."""
+    """Run the most frequent queries, and let a frontend warm up; the server starts even if that fails."""
     try:
         async with asyncio.timeout(WARM_UP_SECONDS):
             await database.read(_ask)

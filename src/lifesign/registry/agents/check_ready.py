@@ -18,7 +18,7 @@ NOT_READY: Final = 503
 
 
 class AgentReadiness(BaseModel):
-    """Whether an agent takes new work."""
+    """Whether an agent accepts new work."""
 
     agent_id: str
     status: Status

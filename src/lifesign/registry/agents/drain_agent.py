@@ -41,7 +41,7 @@ def with_drain(change: Change, now_s: float, timeout_s: float, explanation: str)
 
 
 def set_status(transaction: Transaction, call: Call) -> OperationReply:
-    """Let an agent drain, or take it off the list."""
+    """Drain or deregister an agent."""
     body = call.body_as(StatusChange)
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     call.check_version(agent.incarnation, agent.version, etag(agent), is_required=True)

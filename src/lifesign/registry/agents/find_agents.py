@@ -78,7 +78,7 @@ def list_agents(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def page_of(transaction: Transaction, call: Call) -> AgentPage:
-    """Return the page that a call of `list_agents` asks for."""
+    """Return the page for a call of `list_agents`."""
     query = call.query_as(Listing)
     by_load = query.sort == "least_loaded"
     wanted = AgentFilter(
@@ -108,7 +108,7 @@ def _total(transaction: Transaction, call: Call, wanted: AgentFilter) -> int:
 
 
 def show_agent(transaction: Transaction, call: Call) -> OperationReply:
-    """Return all that is known of one agent."""
+    """Return the complete record of one agent."""
     agent = existing_agent(transaction, call.agent_id)
     verdict = assess_agent(agent, 0, transaction.now_s, verdict_context(transaction))
     waiting = [
@@ -139,7 +139,7 @@ def show_agent(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def _inconclusive(transaction: Transaction, agent_id: str) -> InconclusiveState | None:
-    """Return since when and why an agent is asked nothing any more that was asked before."""
+    """Return since when and why probers no longer request something from an agent."""
     last = probe_results.last_of(transaction, agent_id)
     if last is None or last.result != ResultClass.NOT_MEASURED:
         return None

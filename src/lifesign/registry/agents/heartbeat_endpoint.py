@@ -35,7 +35,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class HeartbeatEndpoint:
-    """An ASGI app for `POST /api/v1/agents/{agent_id}/heartbeat`; `takes` says whether a request is one."""
+    """An ASGI app for `POST /api/v1/agents/{agent_id}/heartbeat`; `takes` recognises its requests."""
 
     def __init__(self, dispatcher: OperationDispatcher) -> None:
         self.groups: Batcher[Arrival, Answer] = Batcher(

@@ -46,7 +46,7 @@ class ScrapeQuery(Body):
 
 
 class ScrapeTarget(BaseModel):
-    """One agent, as one group of targets."""
+    """One agent in Prometheus' form, as one group of targets."""
 
     targets: Annotated[list[str], Field(min_length=1, max_length=1)]
     """Host and port."""
@@ -80,7 +80,7 @@ def list_scrape_targets(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def _group(agent: ListedAgent, now_s: float) -> dict[str, object] | None:
-    """Return an agent as Prometheus reads it; None without an address.
+    """Return an agent in Prometheus' form; None without an address.
 
     Thousands are written at once: models would cost more than the query.
     """

@@ -37,7 +37,7 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 
 MAX_OVERRIDE_SECONDS = 2_592_000
-"""30 days: a forgotten override does not stay in force for longer."""
+"""30 days: a forgotten override ends at the latest then."""
 MAX_MEMBERS = 5_000
 """Maximum members of a pool whose maintenance begins or ends at once: a few seconds of work."""
 
@@ -88,7 +88,7 @@ class PoolMaintenance(BaseModel):
 
 
 def begin_maintenance(transaction: Transaction, call: Call) -> OperationReply:
-    """Let nothing take an agent down for a while."""
+    """Begin the maintenance of an agent."""
     agent = _living(transaction, call)
     body = call.body_as(Maintenance)
     until_s = body.until_s(transaction.now_s)
@@ -107,7 +107,7 @@ def end_maintenance(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def begin_pool_maintenance(transaction: Transaction, call: Call) -> OperationReply:
-    """Let nothing take the members of a pool down for a while."""
+    """Begin the maintenance of the members of a pool."""
     members = _members(transaction, call)
     body = call.body_as(Maintenance)
     until_s = body.until_s(transaction.now_s)
@@ -226,7 +226,7 @@ def _overridden(
 
 
 def _without_earlier_failures(transaction: Transaction, changed: Sequence[StoredAgent]) -> list[StoredAgent]:
-    """Let no failure up to now count against these agents; recheck those without an override."""
+    """Reset failures up to now for these agents; recheck those without an override."""
     # Facts that were read with the lock may be older than the lock.
     known = {
         agent.id: Observed.from_json(agent.observed)

@@ -48,13 +48,13 @@ MAX_TASKS_LISTED = 5
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One heartbeat, read and checked."""
+    """One heartbeat, read and validated."""
 
     agent_id: str
     digest: bytes
     """Digest of the key of the request."""
     incarnation: int | None
-    """The life it says it is in; None if it does not say."""
+    """Incarnation that the agent states; None if it states none."""
     heartbeat: Heartbeat
     sent_after_s: float | None = None
     """When it was sent at the earliest, by `time.monotonic`: it may have waited for us. None: just now."""
@@ -64,7 +64,7 @@ class Arrival:
         return 0.0 if self.sent_after_s is None else max(0.0, now_s - self.sent_after_s)
 
 
-# One reply serves all heartbeats of a group that are answered alike.
+# One reply serves all heartbeats of a group with the same answer.
 Answer = bytes | LifesignError
 
 
@@ -72,7 +72,7 @@ def receive_heartbeats(transaction: Transaction, arrivals: Sequence[Arrival]) ->
     """Store heartbeats; return for each the reply's JSON, or why it is refused."""
     asked = [HeartbeatCaller(arrival.agent_id, arrival.digest.hex()) for arrival in arrivals]
     known = heartbeats.facts_of(transaction, asked)
-    # Not before: the agents may have been waited for, and that is no silence of theirs.
+    # Not before: the wait for the agents' locks must not count as their silence.
     now_s, monotonic_s = transaction.now_s, time.monotonic()
     ordinary_reply = reply_json(now_s, Status.ACTIVE, ())
     answers: list[Answer] = []
@@ -85,7 +85,8 @@ def receive_heartbeats(transaction: Transaction, arrivals: Sequence[Arrival]) ->
             answers.append(refusal or AgentNotFound(arrival.agent_id))
             continue
         send_heartbeat = _stored_heartbeat(arrival.heartbeat, facts, now_s, arrival.waited_s(monotonic_s))
-        # Two of one agent in one group: the later one counts, for what it says and the earlier does not.
+        # Two heartbeats of one agent in one group: the later one counts, with members that only the earlier
+        # one has.
         counted[facts.number] = _merged(counted.get(facts.number), send_heartbeat)
         answers.append(ordinary_reply)
         if _is_eventful(arrival.heartbeat, facts, send_heartbeat):
@@ -219,7 +220,7 @@ def _status_after(agent: StoredAgent, change: Change) -> Status:
 
 
 def _change(agent: StoredAgent, now_s: float, verdict_context: VerdictContext) -> Change:
-    """Return what follows from the heartbeat; how a drain ends is for the sweep to find."""
+    """Return the consequences of the heartbeat; the sweep finds the end of a drain."""
     if agent.status == Status.DRAINING:
         return unchanged(agent)
     return change_of(agent, assess_agent(agent, 0, now_s, verdict_context))
@@ -237,7 +238,7 @@ def _drift(agent: StoredAgent, heartbeat: Heartbeat, waited_s: float, now_s: flo
 def _mismatch(
     transaction: Transaction, agent: StoredAgent, facts: HeartbeatFacts, heartbeat: Heartbeat
 ) -> TasksMismatch | None:
-    """Return how the tasks that the agent names now differ from those that are leased to it; None if not."""
+    """Return the difference between the reported tasks and the leased ones; None if there is none."""
     if heartbeat.tasks_in_progress is None or facts.tasks == to_json(heartbeat.tasks_in_progress).decode():
         return None
     leased = leases.tasks_of(transaction, agent.agent_id)
@@ -255,7 +256,7 @@ def _renewal(transaction: Transaction, mismatch: TasksMismatch | None) -> Iterat
     """Ask an agent that reports tasks whose lease it has lost to check its leases.
 
     This is sent once: an agent that misses it is refused when it renews. Tasks that never had a lease are
-    ignored: some agents use none.
+    ignored: some agents do not use leases.
     """
     over = leases.tasks_ever_leased(transaction, mismatch.without_lease) if mismatch is not None else []
     if over:

@@ -44,9 +44,9 @@ from lifesign.storage.probing import probers
 
 
 def register_agent(transaction: Transaction, call: Call) -> OperationReply:
-    """Store a new agent, or begin a new life of one that is gone; the answer shows the record.
+    """Store a new agent, or begin the next incarnation of one that has ended; the answer has the record.
 
-    AlreadyRegistered if it is alive and the body does not say `supersede`.
+    AlreadyRegistered if it is alive and the body does not have `supersede`.
     """
     body = call.body_as(Registration)
     agent_id = body.agent_id or call.caller.agent_id or f"agent_{str(ULID()).lower()}"
@@ -171,7 +171,7 @@ def _expect_results(transaction: Transaction, bodies: Mapping[int, DeclaredAgent
 
 
 def _in_force(agent: StoredAgent, now_s: float) -> dict[str, Any]:
-    """Return the operator's overrides as columns: they stay until their time, whatever the agent does."""
+    """Return the operator's overrides as columns: they stay until their end, whatever the agent does."""
     is_maintained = is_in_force(agent.maintenance_until_s, now_s)
     is_declared = is_in_force(agent.override_until_s, now_s)
     return {
@@ -191,7 +191,7 @@ def _step(
 
 
 def _declared(body: DeclaredAgent) -> dict[str, Any]:
-    """Return what a record begins with, as columns."""
+    """Return the columns of a new record."""
     thresholds = body.thresholds()
     return {
         "role_id": body.role_id,
@@ -211,7 +211,7 @@ def _declared(body: DeclaredAgent) -> dict[str, Any]:
 
 
 def _key_for(transaction: Transaction, agent_id: str, call: Call) -> str | None:
-    """Return a new key for the agent, unless it asks itself or has one; it outlives the agent's lives.
+    """Return a new key for the agent, unless it has one or registers itself; it outlives incarnations.
 
     A key that was revoked or has expired is replaced only by a caller who may create keys.
     """

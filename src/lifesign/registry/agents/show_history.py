@@ -12,7 +12,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 
 def show_history(transaction: Transaction, call: Call) -> OperationReply:
-    """Return what is kept of an agent's numbers, with the half hour that is running."""
+    """Return the stored history of an agent, with the current half hour."""
     agent = existing_agent(transaction, call.agent_id)
     kept = histories.find(transaction, [agent.id]).get(agent.id, KeptHistory())
     slot = None if agent.observed is None else Observed.from_json(agent.observed).slot

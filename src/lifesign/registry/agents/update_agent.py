@@ -61,7 +61,7 @@ def update_agent(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def _columns(body: AgentUpdate) -> dict[str, Any]:
-    """Return what the body names, null included, as columns."""
+    """Return the members of the body as columns, null included."""
     given = {name: getattr(body, name) for name in body.model_fields_set}
     required = [name for name in _NEVER_NULL if name in given and given[name] is None]
     if required:

@@ -1,1 +1,1 @@
-"""From a request to an operation and back: authentication, bodies, cursors, errors."""
+"""Requests and answers of operations: authentication, bodies, cursors, errors."""

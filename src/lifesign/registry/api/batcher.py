@@ -55,13 +55,13 @@ class Batcher(Generic[Asked, Answer]):
         self._waiting.append((asked, answer))
         if len(self._waiting) == self._expected:
             self._is_gathered.set()
-        # One group at a time: two halves cost more than a whole, and the event log takes one at a time.
+        # One group at a time: two halves cost more than a whole, and the event log accepts one at a time.
         if self._working is None:
             self._working = asyncio.create_task(self._work())
         return await answer
 
     async def close(self) -> None:
-        """Carry out what waits."""
+        """Execute the waiting requests."""
         while self._working is not None:
             await asyncio.shield(self._working)
 
@@ -76,7 +76,7 @@ class Batcher(Generic[Asked, Answer]):
             self._working = None
 
     async def _gather(self, answered: int) -> None:
-        """Wait until all who were answered, or as many others, wait besides those who do already."""
+        """Wait until as many callers wait besides the present ones as were just answered."""
         self._expected = min(self._most, len(self._waiting) + answered)
         if len(self._waiting) < self._expected:
             self._is_gathered.clear()
@@ -91,7 +91,8 @@ class Batcher(Generic[Asked, Answer]):
         except Exception as error:  # noqa: BLE001 - it is handed to all who wait, and the next group goes on
             refused = group
             if isinstance(error, StoreUnavailable):
-                # Requests that came meanwhile have waited too: they do not wait for a second batch to fail.
+                # Requests that arrived meanwhile have waited too: they do not wait for a second batch to
+                # fail.
                 refused, self._waiting = [*group, *self._waiting], []
             for _, waiting in refused:
                 if not waiting.done():

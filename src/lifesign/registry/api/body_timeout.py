@@ -11,7 +11,7 @@ from lifesign.registry.errors import BodyTooSlow
 MAX_BODY_SECONDS = 30.0
 """Time limit for the whole of a request's body."""
 CHECK_SECONDS = 1.0
-"""A body may take so much longer before it is noticed."""
+"""Additional time until a slow body is noticed."""
 
 
 class BodyTime:

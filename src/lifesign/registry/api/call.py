@@ -1,4 +1,4 @@
-"""From a request to a function in one transaction, and from its result to a response."""
+"""Execution of a request: from its parts to a function in one transaction, and to the response."""
 
 import logging
 import math
@@ -54,7 +54,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class OperationDispatcher:
-    """Lets requests in: reads and checks them, runs the function, and says how it ended."""
+    """Reads and validates requests, runs their functions, and creates the responses."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class OperationDispatcher:
         self.pauses = StallDetector()
 
     async def answer(self, operation: Operation, request: Request) -> Response:
-        """Do what is asked, in one transaction together with the check of the key."""
+        """Execute the request in one transaction, together with the check of the key."""
         try:
             reply = await self._reply(operation, request)
             return error_response(reply) if isinstance(reply, LifesignError) else _response(reply)
@@ -88,7 +88,7 @@ class OperationDispatcher:
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception:  # noqa: BLE001 - one request must not end the server
-            # Whatever it is, it is ours: the caller gets no word of it, the log all of it.
+            # A defect of ours: the caller gets no details, the log all of them.
             _log.exception("%s %s failed", operation.method, operation.path)
             return problem(500, "internal", "internal error, which was logged")
 
@@ -149,7 +149,7 @@ class OperationDispatcher:
         return digest_of(key)
 
     def check_rate(self, digest: bytes) -> None:
-        """Count one request of this key; TooManyRequests if it asks too often."""
+        """Count one request of this key; TooManyRequests above its rate limit."""
         wait_s = self._limiter.wait_s(digest, self._monotonic_s())
         if wait_s > 0:
             self._counts.note(WorkKind.RATE_LIMITED)
@@ -172,7 +172,7 @@ class OperationDispatcher:
     async def read(
         self, model: type[Model], receive: Receive, headers: Mapping[str, str], most: int
     ) -> Model:
-        """Return a request's body as what it is read as; as `read_body`, BodyNotJson, or InvalidRequest."""
+        """Return a request's body in its type; BodyNotJson, InvalidRequest, and the errors of `read_body`."""
         body = await self.read_body(receive, headers, most)
         read: Model | InvalidRequest
         try:
@@ -188,10 +188,10 @@ class OperationDispatcher:
         return read
 
     async def read_body(self, receive: Receive, headers: Mapping[str, str], most_bytes: int) -> bytes:
-        """Return a request's whole body.
+        """Return the complete body of a request.
 
-        BodyNotPlain if it is said to be anything but JSON as it is, BodyTooLarge as soon as it is more than
-        that, BodyTooSlow if it takes too long, starlette's ClientDisconnect if the caller leaves.
+        BodyNotPlain if it has another type or encoding than plain JSON, BodyTooLarge as soon as it exceeds
+        the limit, BodyTooSlow if it takes too long, starlette's ClientDisconnect if the caller leaves.
         """
         _check_plain(headers)
         check_length(headers, most_bytes)
@@ -230,7 +230,7 @@ def authenticate(transaction: Transaction, digest: bytes) -> Principal:
 
 
 def check_permission(caller: Principal, operation: Operation, path: Mapping[str, str]) -> None:
-    """Raise NotAllowed for who may not do this to the agent of the path, or to any one at all."""
+    """Raise NotAllowed if the caller lacks the permission for the agent of the path, or for any agent."""
     if operation.action is None:
         if not any(may_at_all(caller, action) for action in operation.one_of):
             raise NotAllowed(caller.role, operation.one_of[0], None)
@@ -243,14 +243,14 @@ def check_permission(caller: Principal, operation: Operation, path: Mapping[str,
 
 
 def check_length(headers: Mapping[str, str], most_bytes: int) -> None:
-    """Raise BodyTooLarge if a request says beforehand that its body is more than that."""
+    """Raise BodyTooLarge if a request declares a body above the limit."""
     declared = headers.get("content-length")
     if declared is not None and declared.isdecimal() and int(declared[:MAX_LENGTH_DIGITS]) > most_bytes:
         raise BodyTooLarge(most_bytes)
 
 
 def _check_plain(headers: Mapping[str, str]) -> None:
-    """Refuse a body that says it is something else, rather than to guess what was meant."""
+    """Refuse a body with another declared type or encoding, instead of guessing its meaning."""
     content_type = headers.get("content-type")
     if content_type is not None and content_type != _JSON:
         essence = content_type.partition(";")[0].strip().lower()
@@ -261,7 +261,7 @@ def _check_plain(headers: Mapping[str, str]) -> None:
 
 
 def _check_members(body: bytes) -> None:
-    """Refuse a body, which was read as JSON already, if an object in it holds a name twice."""
+    """Refuse a JSON body if an object in it contains a name twice."""
     if (place := repeated_member(body.decode())) is not None:
         raise InvalidRequest(
             [Finding("repeated", json_pointer(*place), "expected at most once in its object")]
@@ -271,7 +271,7 @@ def _check_members(body: bytes) -> None:
 def headers_in(scope: Scope) -> dict[str, str]:
     """Return a request's headers by their names in lower case; those of one name are joined (RFC 9110 5.3).
 
-    So two keys are none, and two tokens no number: which one counts must not depend on who reads them.
+    So two keys are no valid key, and two tokens no number: the result must not depend on the reader.
     """
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     if len(headers) < len(scope["headers"]):
@@ -283,7 +283,7 @@ def headers_in(scope: Scope) -> dict[str, str]:
 
 
 def incarnation_in(headers: Mapping[str, str]) -> int | None:
-    """Return the life that an agent says it is in, None if it does not say."""
+    """Return the incarnation that an agent states, None if it states none."""
     text = headers.get("x-agent-incarnation")
     if text is None:
         return None
@@ -308,7 +308,7 @@ def _has_infinity(parsed: object) -> bool:
 
 
 def checked(model: type[BaseModel], given: object) -> BaseModel:
-    """Return what was given as the model's instance; InvalidRequest says all that is wrong with it."""
+    """Return the value as an instance of the model; InvalidRequest has all faults."""
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -330,7 +330,7 @@ def checked_query(model: type[BaseModel], request: Request) -> BaseModel:
 
 
 def faults_of(error: ValidationError) -> list[Finding]:
-    """Return where and what was expected, in words, without what was given: it may be a secret."""
+    """Return the place and the expectation of each fault, without the value: it may be a secret."""
     faults = error.errors(include_url=False, include_input=False)[:MAX_FAULTS]
     return [Finding(fault["type"], json_pointer(*fault["loc"]), _words_of(fault)) for fault in faults]
 

@@ -35,7 +35,9 @@ class DeadlineDatabase:
         self._database = database
         self._most_s = most_s
         self._going_on: set[asyncio.Future[Any]] = set()
-        """Running transactions whose callers already got an answer. The event loop would not keep them."""
+        """Running transactions whose callers already got an answer. The event loop itself would not keep
+        them.
+        """
 
     async def read(self, function: Callable[[Transaction], T]) -> T:
         """Run a function that changes nothing, in one snapshot. StoreUnavailable after `most_s`."""
@@ -61,7 +63,7 @@ class DeadlineDatabase:
         await self._database.close()
 
     async def _in_time(self, run: Run[T], function: Callable[[Transaction], T]) -> T:
-        # Taken by the function as it begins, in whatever thread, or by its caller who goes: by one of them.
+        # Taken either by the function when it begins, in any thread, or by its caller when it gives up.
         turn = Lock()
         has_begun = False
 

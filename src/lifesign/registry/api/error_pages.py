@@ -35,11 +35,11 @@ class Pages(Protocol):
     def error_page(
         self, request: Request, status: int, why: str, headers: Mapping[str, str] | None = None
     ) -> Response:
-        """Return a page that says why there is no other."""
+        """Return a page that describes an error."""
 
 
 class ErrorPages:
-    """Answers what no route takes and what failed; one per server process."""
+    """Answers requests without a route, and failed ones; one per server process."""
 
     def __init__(
         self, pages: Pages | None, routes_of_pages: Sequence[BaseRoute], other_routes: Sequence[BaseRoute]
@@ -49,7 +49,7 @@ class ErrorPages:
         self._other_routes = other_routes
 
     async def no_route(self, request: Request, error: Exception) -> Response:
-        """Answer what no route takes."""
+        """Answer a request without a route."""
         if not isinstance(error, HTTPException):  # pragma: no cover - starlette hands over no other
             raise error
         headers = dict(error.headers or {})

@@ -107,12 +107,12 @@ def error_response(error: LifesignError) -> Response:
 
 
 def hint_of(error: LifesignError) -> str:
-    """Return what the caller can do about an error, in one line; empty if nothing is known to help."""
+    """Return a remedy for an error in one line; empty if none is known."""
     match error:
         case domain_errors.NotAllowed():
             return permission_hint(Permission(error.action))
         case storage_errors.StoreUnavailable():
-            # For the operator of this server, who reads the log; callers have Retry-After.
+            # For the operator of this server, who reads the log; callers get Retry-After.
             return ""
     return error.hint
 

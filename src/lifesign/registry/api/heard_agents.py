@@ -1,7 +1,7 @@
 """Requests of agents: when a server process last heard from any agent, as a witness for missed heartbeats.
 
-Each process notes its own in memory, and stores the moment with its sweeps: whether the way in works is then
-known to whichever process judges.
+Each process notes its own requests in memory, and stores the time with its sweeps. So every process that
+assesses agents knows whether the inbound network works.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -36,7 +36,7 @@ class HeardAgents:
 
 @fast_dataclass()
 class MissedHeartbeat:
-    """An agent that missed heartbeats would take down."""
+    """An agent that would become unhealthy or dead by missed heartbeats."""
 
     agent: int
     last_liveness_s: float
@@ -47,12 +47,12 @@ class MissedHeartbeat:
 def unwitnessed(
     transaction: Transaction, missed: Iterable[MissedHeartbeat], policy: MonitorPolicy
 ) -> Sequence[MissedHeartbeat]:
-    """Return those whose missed heartbeats no request of any agent bears out."""
+    """Return those whose missed heartbeats are not confirmed by a request of any agent."""
     heard_at_s = requests.last_at_s(transaction)
     alone = [each for each in missed if heard_at_s is None or heard_at_s < each.missed_s]
     if not alone:
         return ()
-    # Two are enough: one of them is another agent, whichever is asked about.
+    # Two are enough: one of them is another agent than the one in question.
     due = heartbeats.latest_due(transaction, policy.proven_seconds, 2)
     return [
         each

@@ -31,7 +31,7 @@ MAX_BODY_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request, read and checked, on its way into a transaction."""
+    """One request, read and validated, for a transaction."""
 
     caller: Principal
     path: Mapping[str, str]
@@ -44,7 +44,7 @@ class Call:
     prefetched: Any = None
     """Result of the operation's `prefetch`; None without one."""
     webhook_networks: Sequence[Network] = ()
-    """Private networks that webhooks may lead to, by the server's settings."""
+    """Private networks that webhooks may contact, by the server's settings."""
     sent_after_s: float | None = None
     """When it was sent at the earliest, by `time.monotonic`; see `pauses`."""
     totals: RecentTotals = field(default_factory=RecentTotals, repr=False)
@@ -95,7 +95,7 @@ class OperationReply:
 
 
 TransactionFunction = Callable[[Transaction, Call], OperationReply | LifesignError]
-"""Raises an error to undo what it did, or returns one to have it committed all the same."""
+"""Raises an error to roll back, or returns one to commit its changes nevertheless."""
 
 Prefetch = Callable[[Transaction, Call], Any]
 
@@ -128,7 +128,7 @@ class Operation:
     status: int = 200
     """Status of a successful answer."""
     answer_statuses: tuple[int, ...] = ()
-    """Further statuses of answers whose body is an `answer`, and no error."""
+    """Further statuses of answers whose body is an `answer` and no error."""
     errors: tuple[int, ...] = ()
     """Possible error statuses besides those that every operation has."""
     max_body_bytes: int = MAX_BODY_BYTES

@@ -2,7 +2,7 @@
 
 Counting ten thousand agents takes ten times as long as finding and writing a page of a hundred, and clients
 that look for a free agent repeat the same query. A total is used for five seconds. After that, one caller
-counts again while the others get the old total once more.
+counts again while the others still get the old total.
 """
 
 import threading
@@ -13,7 +13,7 @@ from math import inf
 from lifesign.storage.agents.search import AgentFilter
 
 EXACT_UP_TO = 1_000
-"""No more than these are counted whenever they are asked for: no page ever holds more than its total."""
+"""Up to this number, agents are counted for every request, so that no page has more items than its total."""
 CACHE_SECONDS = 5.0
 USABLE_SECONDS = 10.0
 """Maximum age of a total that is used while one caller counts it again. Above it, each caller counts."""

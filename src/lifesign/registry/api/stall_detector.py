@@ -15,17 +15,17 @@ MIN_PAUSE_SECONDS: Final = 0.75
 SETTLE_SECONDS: Final = 10.0
 """Time after a stall in which waiting requests are read."""
 MAX_STALLS: Final = 16
-"""Maximum number of stalls that are kept; no more fit into the time in which they matter."""
+"""Maximum number of stalls that are kept; no more fit into the relevant time."""
 
 
 class StallDetector:
-    """Stalls of one server process; run `run` beside the server."""
+    """Stalls of one server process; run `run` in parallel to the server."""
 
     def __init__(self) -> None:
         self._beat_at_s: float | None = None
-        """The last beat; None before the first one: nothing is known then."""
+        """The last tick; None before the first one: nothing is known then."""
         self._pauses: deque[tuple[float, float]] = deque(maxlen=MAX_STALLS)
-        """When each began, and until when what was sent in it may still be read."""
+        """Start of each stall, and the end of the time in which requests from it may still be read."""
 
     async def run(self) -> None:
         """Beat until cancelled."""
@@ -40,7 +40,10 @@ class StallDetector:
         self._beat_at_s = now_s
 
     def sent_after_s(self, now_s: float) -> float:
-        """Return when, at the earliest, something was sent that is read now; `now_s` if it did not wait."""
+        """Return the earliest time at which a request was sent that is read now.
+
+        `now_s` if it did not wait.
+        """
         begun = [begin_s for begin_s, settled_s in self._pauses if now_s <= settled_s]
         if self._beat_at_s is not None and now_s - self._beat_at_s > MIN_PAUSE_SECONDS:
             begun.append(self._beat_at_s)

@@ -29,7 +29,7 @@ DURATION_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
 """Upper bounds, included; slower requests are in one more bucket."""
 STATUS_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
 COUNTED_FROM_ZERO: Final = frozenset({"2xx", "4xx", "5xx"})
-"""Classes that are also reported as 0: every operation may have them."""
+"""Classes that are also reported with 0: every operation may have them."""
 
 _BUCKETS: Final = len(DURATION_BUCKETS_S) + 1
 _OF_A_PATH: Final = len(STATUS_CLASSES) + _BUCKETS + 1
@@ -41,7 +41,7 @@ class WorkKind(StrEnum):
     """Events that are counted one by one."""
 
     RATE_LIMITED = "rate_limited"
-    """Requests that were refused because their key asks too often."""
+    """Requests that were refused by the rate limit of their key."""
     SWEEPS = "sweeps"
     SWEEP_NS = "sweep_ns"
     """Duration of sweeps, in nanoseconds."""
@@ -49,7 +49,7 @@ class WorkKind(StrEnum):
     DELIVERED = "delivered"
     """Batches that a webhook took."""
     UNDELIVERED = "undelivered"
-    """Batches that it did not take; they are sent again."""
+    """Batches that the receiver did not accept; they are sent again."""
 
 
 class _Level(StrEnum):
@@ -80,7 +80,7 @@ class SharedCounts:
     cells: Any
     """Rows of ROW_CELLS unsigned 64-bit numbers; the first one of a row is its owner's process id."""
     lock: Lock
-    """Held by who takes a row."""
+    """Lock for the assignment of rows."""
 
 
 def shared_counts(processes: int) -> SharedCounts:
@@ -96,7 +96,7 @@ class LogState:
     checked_at_s: float
     """When it ended, in seconds since the epoch."""
     is_sound: bool
-    """Whether the chain holds."""
+    """Whether the chain is intact."""
     sequence: int
     """Up to where it does."""
 
@@ -108,11 +108,11 @@ class PathCounts:
     method: str
     path: str
     by_status: Mapping[str, int]
-    """Those of STATUS_CLASSES that occurred, and those that are reported as 0."""
+    """Counts of the STATUS_CLASSES that occurred, and of those that are reported with 0."""
     buckets: Sequence[int]
-    """Counts by DURATION_BUCKETS_S, with those that took longer; not cumulative."""
+    """Counts by DURATION_BUCKETS_S, and of longer durations; not cumulative."""
     seconds: float
-    """All durations together."""
+    """Sum of all durations."""
 
 
 class WorkCounts:
@@ -137,7 +137,7 @@ class WorkCounts:
         self._places = {path: place for place, path in enumerate(self._paths)}
 
     def place_of(self, method: str, path: str) -> int:
-        """Return where requests of this method at this path are counted."""
+        """Return the row for requests of this method at this path."""
         return self._places.get((method, path), 0)
 
     def note_request(self, place: int, status: int, seconds: float) -> None:
@@ -160,7 +160,7 @@ class WorkCounts:
                 self._row[_TRANSITIONS_AT[draft.payload.new_status, draft.payload.reason]] += 1
 
     def note_log(self, state: LogState) -> None:
-        """Note what a look through the event log has found."""
+        """Record the result of a check of the event log."""
         self._row[_LEVELS_AT[_Level.LOG_IS_SOUND]] = state.is_sound
         self._row[_LEVELS_AT[_Level.LOG_SEQUENCE]] = state.sequence
         self._row[_LEVELS_AT[_Level.LOG_CHECKED_MS]] = int(state.checked_at_s * 1000)
@@ -171,12 +171,12 @@ class WorkCounts:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that does what one is enough for."""
+        """Return whether this process does the work that only one process has to do."""
         living = (row for row in self._rows() if _is_alive(row[0]))
         return next(living, self._row)[0] == self._row[0]
 
     def sums(self) -> "Sums":
-        """Return what all processes have counted."""
+        """Return the sums of all processes."""
         rows = [row.tolist() for row in self._rows()]
         latest = max(rows, key=lambda row: row[_LEVELS_AT[_Level.LOG_CHECKED_MS]])
         checked_ms, is_sound, sequence = (
@@ -193,7 +193,7 @@ class WorkCounts:
         return [self._all[at : at + ROW_CELLS] for at in range(0, len(self._all), ROW_CELLS)]
 
     def _claim(self, shared: SharedCounts) -> memoryview:
-        """Take a row whose owner is gone."""
+        """Take a row whose owner has ended."""
         with shared.lock:
             for row in self._rows():
                 if not _is_alive(row[0]):
@@ -208,7 +208,7 @@ class Sums:
     """Sums over all processes of a server since its start."""
 
     log: LogState | None
-    """None before the first look is through."""
+    """None before the first check is complete."""
     marked_at_s: float | None
     """When the database's marker was last up to date, in seconds since the epoch; None if it never was."""
     processes: int
@@ -217,7 +217,7 @@ class Sums:
     _paths: Sequence[tuple[str, str]]
 
     def work(self, work: WorkKind) -> int:
-        """Return how often this work was done."""
+        """Return the count of one kind of work."""
         return self._cells[_WORK_AT[work]]
 
     def events(self) -> dict[EventType, int]:

@@ -35,27 +35,29 @@ MAX_WEBHOOKS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevokedCredentials:
-    """Revocations that were kept, and items whose state is unknown."""
+    """Revocations that were carried over, and items whose state is unknown."""
 
     keys: tuple[StoredKey, ...]
     """Good in the backup; ended again as they were before the restore."""
     successors: tuple[StoredKey, ...]
     """Successors of rotated keys: they are kept, since the backup does not contain them."""
     webhooks: tuple[str, ...]
-    """The ids of those that were deleted or disabled since."""
+    """Ids of webhooks that were deleted or disabled since the backup."""
     opt_outs: tuple[str, ...]
-    """Origins whose owners opted out since."""
+    """Origins whose owners opted out since the backup."""
     erased_agents: tuple[str, ...]
     """Agents of the backup that were erased since, and so again."""
     unknown_keys: tuple[StoredKey, ...]
-    """Valid in the backup and unknown to the replaced database; those of agents are only counted."""
+    """Keys that are valid in the backup and unknown to the replaced database; keys of agents are only
+    counted.
+    """
     unknown_agent_keys: int
     unknown_webhooks: tuple[StoredWebhook, ...]
     """Webhooks that receive events again although the replaced database did not contain them."""
 
 
 def keep_withdrawn(transaction: Transaction, actor: str, *, trusts_all_keys: bool) -> RevokedCredentials:
-    """Withdraw again what was withdrawn; to be called within `pre_restore.set_aside`, once all rows are back.
+    """Revoke again what was revoked; call it within `pre_restore.set_aside`, once all rows are restored.
 
     Keys that the replaced database does not know are suspended unless all are trusted.
     """
@@ -86,7 +88,7 @@ def keep_withdrawn(transaction: Transaction, actor: str, *, trusts_all_keys: boo
 
 
 def _end_keys(transaction: Transaction, actor: str) -> tuple[list[StoredKey], list[StoredKey]]:
-    """End keys as they were ended before; return these, and the successors of those that were rotated."""
+    """End keys as they were ended before; return these, and the successors of rotated keys."""
     ended: list[StoredKey] = []
     rotated: list[StoredKey] = []
     for key, before in pre_restore.ended_keys(transaction):
@@ -147,9 +149,9 @@ def _erase_agents(transaction: Transaction, actor: str) -> tuple[str, ...]:
 
 
 def _end_webhooks(transaction: Transaction, actor: str) -> list[str]:
-    """Remove the webhooks that were deleted, disable those that were disabled; return their ids.
+    """Delete or disable the webhooks that were deleted or disabled; return their ids.
 
-    The others keep the secrets that they had: a rotation may have ended a secret that others know.
+    The others keep their newer secrets: a rotation may have ended a secret that others know.
     """
     deleted = {json.loads(payload).get("webhook_id") for payload in pre_restore.deleted_webhooks(transaction)}
     known = pre_restore.replaced_webhooks(transaction)
@@ -173,7 +175,7 @@ def _end_webhooks(transaction: Transaction, actor: str) -> list[str]:
 
 
 def _unknown_keys(transaction: Transaction) -> tuple[list[StoredKey], list[StoredKey]]:
-    """Return the keys that are valid and were not known, those of agents apart."""
+    """Return the valid keys that were unknown, those of agents separately."""
     found = [key for key in pre_restore.unknown_keys(transaction) if is_current(key, transaction.now_s)]
     return (
         [key for key in found if key.role is not Role.AGENT],

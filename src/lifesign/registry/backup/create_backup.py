@@ -43,7 +43,7 @@ def back_up(transaction: Transaction, file: Path) -> dict[str, int]:
 
 
 def write_as_of(transaction: Transaction, file: Path, created_at_s: float) -> dict[str, int]:
-    """Write a backup as `back_up` does, of what was so at that time, in seconds since the epoch."""
+    """Write a backup like `back_up`, with this time as its creation, in seconds since the epoch."""
     schema.check(transaction)
     header = BackupHeader(revision=schema.newest_revision(), created_at_s=created_at_s)
     with backup_file.writing(file, header) as writer:
@@ -110,7 +110,7 @@ def _put_back(transaction: Transaction, file: Path) -> dict[str, int]:
 
 
 def _keep_installation(transaction: Transaction, found: RegistryRow | None) -> None:
-    """Leave the database its own installation id: markers on other hosts name it by that.
+    """Keep the installation id of the database: markers on other hosts contain it.
 
     An empty database takes over the id of the backup.
     """

@@ -33,9 +33,9 @@ def check(file: Path) -> BackupHeader:
 
 
 async def updated(file: Path, directory: Path) -> Path:
-    """Return a backup of this version that holds the same, written into `directory`, which is empty.
+    """Return the same backup in the format of this version, written into the empty `directory`.
 
-    There has to be room for the database and its backup. InvalidBackup; StoreUnavailable if there is none.
+    The directory needs room for the database and its backup. InvalidBackup; StoreUnavailable without enough.
     """
     database = open_database(f"sqlite:///{directory / DATABASE}")
     current = directory / BACKUP
@@ -52,7 +52,7 @@ async def updated(file: Path, directory: Path) -> Path:
 
 
 def _load(transaction: Transaction, file: Path) -> float:
-    """Put the rows into tables of their time, bring those up to date, and return when the backup was made."""
+    """Load the rows into tables of their version, upgrade these, and return when the backup was made."""
     with backup_file.reading(file) as (header, batches):
         schema.upgrade_connection(transaction.connection, header.revision)
         for batch in batches:

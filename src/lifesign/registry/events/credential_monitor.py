@@ -27,7 +27,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class StillValid(Protocol):
-    """Says which of some, named by the digests of their keys or tokens, may go on."""
+    """Returns those of some digests of keys or tokens that are still valid."""
 
     def __call__(self, transaction: Transaction, digests: Collection[str]) -> Collection[str]:
         """Return them."""

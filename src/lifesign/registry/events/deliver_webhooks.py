@@ -158,16 +158,16 @@ class _Message:
 
 
 def _find_due(transaction: Transaction) -> tuple[bool, int | None]:
-    """Return whether a webhook is due, and how far the log goes; None instead if there is no webhook."""
+    """Return whether a webhook is due, and the last event of the log; None instead if there is no webhook."""
     if webhooks.slowest(transaction) is None:
         return False, None
     return webhooks.has_due(transaction), event_log.last_sequence(transaction)
 
 
 def _next_message(claimed: StoredWebhook) -> Callable[[Transaction], _Message | None]:
-    """Return the transaction function that reads the delivery under way, or else composes the next one.
+    """Return the transaction function that reads the current delivery, or else composes the next one.
 
-    None if the claim has passed to another process, or there is nothing to deliver to any more.
+    None if the claim has passed to another process, or if there is nothing to deliver any more.
     """
 
     def read(transaction: Transaction) -> _Message | None:

@@ -77,7 +77,7 @@ class EventFeed:
         """Cleared while the feed rests."""
         self._is_wanted.set()
         self._has_rested = False
-        """Whether it knows nothing of what came behind `_end`, which may be much."""
+        """Whether events after `_end` are unknown, possibly many."""
         self.is_closed = False
 
     async def run(self) -> None:
@@ -176,7 +176,7 @@ class EventFeed:
             self._forget()
 
     async def _poll(self) -> None:
-        """Take in what is new, and wake those who wait for it."""
+        """Read new events, and wake the waiting clients."""
         if self._end is None or self._has_rested:
             await self._skip_to_end()
         while self._end is not None:
@@ -216,13 +216,13 @@ class EventFeed:
         self._recent, self._begin = [], 0 if self._end is None else self._end.sequence
 
     def _restart(self) -> None:
-        """Forget a past that was replaced, and let those go who follow it."""
+        """Forget events that were replaced, and disconnect the clients that follow them."""
         _log.warning("the event log was replaced (a backup was restored): streams start again")
         self._recent, self._end = [], None
         self.past += 1
         self.wake()
 
     def wake(self) -> None:
-        """Let all who wait look whether there is anything for them."""
+        """Wake all waiting clients, so that they check for new events."""
         self._changed.set()
         self._changed = asyncio.Event()

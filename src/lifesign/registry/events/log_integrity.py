@@ -51,7 +51,7 @@ class LogWatch:
             await asyncio.sleep(wait_s)
 
     async def check_once(self) -> LogState:
-        """Read the whole log once, and note what came of it. StoreUnavailable."""
+        """Check the whole log once, and record the result. StoreUnavailable."""
         checkpoint: Checkpoint | None = None
         is_sound, is_over = True, False
         while not is_over:
@@ -78,7 +78,7 @@ def _page(after: Checkpoint | None) -> Callable[[Transaction], tuple[Checkpoint,
     def check(transaction: Transaction) -> tuple[Checkpoint, bool]:
         checkpoint = after
         if checkpoint is None or checkpoint.sequence < event_log.archived_sequence(transaction):
-            # Or what was to come next was archived meanwhile, which checks it too.
+            # Or the next events were archived meanwhile, which checks them too.
             checkpoint = event_log.head(transaction).archived
         page = event_log.with_agents(transaction, checkpoint.sequence, limit=event_log.PAGE)
         for event, agent_id in page:

@@ -78,7 +78,7 @@ class CreatedWebhook(WebhookRecord):
     """A webhook with a new secret that signs its deliveries, shown this once."""
 
     secret: str
-    """`whsec_` and the base64 of the key, as libraries for Standard Webhooks take it."""
+    """`whsec_` and the base64 of the key, as libraries for Standard Webhooks expect it."""
 
 
 class WebhookList(BaseModel):
@@ -151,7 +151,7 @@ def list_webhooks(transaction: Transaction, _call: Call) -> OperationReply:
 
 
 def rotate_webhook_secret(transaction: Transaction, call: Call) -> OperationReply:
-    """Give a webhook a new secret; for the overlap, deliveries carry a signature with each of the two.
+    """Give a webhook a new secret; for the overlap, deliveries have a signature with each of the two.
 
     A second rotation within the overlap ends the oldest secret at once.
     """
@@ -183,7 +183,7 @@ def delete_webhook(transaction: Transaction, call: Call) -> OperationReply:
 
 def changed(kind: EventType, webhook: StoredWebhook, actor: str, failures: int = 0) -> EventDraft:
     """Return an event about a webhook, which names the host of its URL and nothing else of it."""
-    # Credentials are refused, so that the host is what stands between these.
+    # URLs with credentials are refused, so only the host is between these characters.
     host = webhook.url.split("://", 1)[1].split("/", 1)[0].split("?", 1)[0].split("#", 1)[0]
     payload = WebhookChanged(webhook_id=webhook.id, host=host, failures=failures)
     return EventDraft(type=kind, actor=actor, payload=payload)

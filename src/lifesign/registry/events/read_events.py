@@ -87,7 +87,7 @@ def read_events(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def agent_to_read(caller: Principal, agent_id: str | None) -> str | None:
-    """Return whose events the caller gets; its own where it may see no others. NotAllowed otherwise."""
+    """Return the agent whose events the caller may read; its own if it may read no others. NotAllowed."""
     if agent_id is None and not may(caller, Permission.READ_EVENTS):
         agent_id = caller.agent_id
     require(caller, Permission.READ_EVENTS, agent_id)
@@ -95,9 +95,9 @@ def agent_to_read(caller: Principal, agent_id: str | None) -> str | None:
 
 
 def check_position(after: int, last_sequence: int) -> None:
-    """Refuse to go on from where the log has not been, or what comes next would be missed unseen.
+    """Refuse a position that the log has not reached: otherwise later events would be missed unnoticed.
 
-    It may have been there: before the database was restored from an older copy.
+    The log may have reached it before the database was restored from an older copy.
     """
     if after > last_sequence:
         expected = f"the log ends at {last_sequence}; an older copy of it may have been restored"

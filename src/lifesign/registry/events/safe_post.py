@@ -25,9 +25,9 @@ class Sent:
     """The result of one POST request."""
 
     status: int | None
-    """None if there was no answer."""
+    """None without an answer."""
     error: str | None
-    """Error in words, without the URL, which may contain a secret. None if the status is 200 to 299."""
+    """Error as a text without the URL, which may contain a secret. None if the status is 200 to 299."""
     retry_after_s: float | None = None
     """`Retry-After` in seconds; None if it is absent, or a date."""
 

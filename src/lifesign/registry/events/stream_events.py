@@ -57,7 +57,7 @@ class StreamQuery(EventQueryFilter):
     """The query of `GET /api/v1/events/stream`."""
 
     after: Annotated[int, Field(ge=0, le=MAX_NUMBER)] | None = None
-    """Begin behind this sequence; absent: with what happens from now on. `Last-Event-ID` stands above it."""
+    """Begin after this sequence; absent: with events from now on. `Last-Event-ID` takes precedence."""
 
 
 class EventStreams:
@@ -72,7 +72,7 @@ class EventStreams:
 
     @property
     def open_streams(self) -> int:
-        """How many clients follow."""
+        """Number of clients that follow the events."""
         return self.open.total()
 
     async def answer(self, request: Request) -> Response:
@@ -114,9 +114,9 @@ class EventStreams:
     async def _events(
         self, position: int, wanted: EventFilter, digest: bytes
     ) -> AsyncIterator[ServerSentEvent]:
-        """Yield events behind `position` until the key is not good any more or the server stops.
+        """Yield events after `position` until the key is no longer valid or the server stops.
 
-        Or until a backup is restored: what `position` means has changed then.
+        It also ends when a backup is restored: then `position` has another meaning.
         """
         key, past = digest.hex(), self.feed.past
 
@@ -129,7 +129,7 @@ class EventStreams:
             try:
                 page = await self.feed.page(position, wanted)
             except StoreUnavailable:
-                # The client comes back, perhaps to another server, and goes on where it was.
+                # The client returns, possibly to another server, and continues at its position.
                 return
             for event in page.events:
                 if is_over():
@@ -146,7 +146,7 @@ class EventStreams:
 
 
 class _ServerStops:
-    """Notified when the server is asked to stop, which is before the server notifies the app."""
+    """Notified of the server's shutdown, before the app is."""
 
     def __init__(self, feed: EventFeed) -> None:
         self._feed = feed
@@ -156,7 +156,7 @@ class _ServerStops:
 
 
 class _CountingStream(EventSourceResponse):
-    """A stream that is counted while it is open. Ends without a word for a reader that takes nothing."""
+    """A stream that is counted while it is open. Ends without a message for a reader that reads nothing."""
 
     def __init__(self, streams: EventStreams, content: AsyncIterator[ServerSentEvent], digest: bytes) -> None:
         super().__init__(
@@ -187,7 +187,7 @@ class _CountingStream(EventSourceResponse):
 
 
 def _still_valid(transaction: Transaction, digests: Collection[str]) -> set[str]:
-    """Return those of some keys, named by their digests, that are good now."""
+    """Return those keys, by their digests, that are valid now."""
     found = key_rows.of_digests(transaction, digests)
     return {key.digest.hex() for key in found if is_current(key, transaction.now_s)}
 
@@ -198,7 +198,7 @@ def _check_may_read(caller: Principal) -> None:
 
 
 def _wanted(request: Request) -> tuple[StreamQuery, int | None]:
-    """Return what the query says, and behind which event to begin; InvalidRequest."""
+    """Return the parsed query, and the position after which to begin; InvalidRequest."""
     query = checked_query(StreamQuery, request)
     assert isinstance(query, StreamQuery)  # noqa: S101 - just read as one
     last_event_id = headers_in(request.scope).get("last-event-id")

@@ -43,15 +43,15 @@ class LogReport:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no fault was found."""
         return self.fault is None and not self.differences
 
 
 def verify_log(transaction: Transaction) -> LogReport:
-    """Read the whole log, a page at a time, and compare it with what is stored at the same moment.
+    """Read the whole log, a page at a time, and compare it with the stored states of the same moment.
 
-    To be run by `Database.read`, which sees one state throughout: the registry may go on meanwhile.
-    Memory grows with the agents, resources and keys, not with the events.
+    Run it by `Database.read`, which reads one snapshot: the registry may continue meanwhile. Memory grows
+    with the agents, resources and keys, not with the events.
     """
     head = event_log.head(transaction)
     checkpoint, replay, fault = head.archived, replay_from(head), None

@@ -1,6 +1,6 @@
 """Leases of keys: those that a key holds itself, with its workers, end with the key.
 
-An agent holds leases in its own name, whichever of its keys it shows: they stay.
+An agent holds leases in its own name, whichever of its keys it uses: these stay.
 """
 
 from collections.abc import Collection
@@ -18,7 +18,7 @@ from lifesign.storage.probing import probers
 from lifesign.storage.tasks import leases
 
 MAX_ENDED = 10_000
-"""Keys that one look asks about; each is asked about for a day."""
+"""Maximum number of ended keys per check; each is checked for a day."""
 
 
 def keys_with_leases(transaction: Transaction) -> list[str]:
@@ -31,7 +31,7 @@ def keys_with_leases(transaction: Transaction) -> list[str]:
 
 
 def end_leases_of(transaction: Transaction, key_ids: Collection[str], actor: str) -> None:
-    """End all leases that these keys and their workers hold, at once; a held task goes on elsewhere."""
+    """End all leases of these keys and their workers at once; their tasks continue with other holders."""
     # Workers claim shards in the same order, so that no deadlock is possible.
     probers.lock_all(transaction)
     holders = _holders(transaction, key_ids)
@@ -45,7 +45,7 @@ def end_leases_of(transaction: Transaction, key_ids: Collection[str], actor: str
 
 
 def _holders(transaction: Transaction, key_ids: Collection[str]) -> list[str]:
-    """Return by which names these keys and their living workers hold leases."""
+    """Return the names under which these keys and their living workers hold leases."""
     names = {f"{KEY_ACTOR_PREFIX}{key_id}" for key_id in key_ids}
     workers = (worker.holder for worker in probers.living(transaction, SHARDS))
     return sorted(names.union(holder for holder in workers if key_of(holder) in names))

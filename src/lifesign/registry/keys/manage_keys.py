@@ -65,7 +65,7 @@ class NewKey(Body):
     agent_id: OwnAgentId | None = None
     """Agent that the key belongs to; required for `agent`, possible for `coordinator`."""
     expires_in_seconds: Lifetime | None = None
-    """None: it is good until it is revoked."""
+    """None: the key is valid until it is revoked."""
     max_workers: MaxWorkers | None = None
     """Maximum number of workers that may probe with a prober's key at a time; None: `prober_workers` of the
     server.
@@ -128,7 +128,7 @@ class KeyRecord(BaseModel):
     is_valid: bool
     """Whether the key was valid at the time of the answer."""
     is_suspended: bool
-    """Whether it is refused since a restore did not know its state, until it is confirmed."""
+    """Whether the key is refused because a restore did not know its state, until it is confirmed."""
 
 
 class CreatedKey(KeyRecord):
@@ -147,7 +147,7 @@ class KeyList(BaseModel):
 
 
 def create_key(transaction: Transaction, new: NewKey, actor: str) -> tuple[StoredKey, str]:
-    """Store a new key; return what is stored of it, and the key."""
+    """Store a new key; return its stored form, and the key itself."""
     return _add(
         transaction,
         new.role,
@@ -162,7 +162,7 @@ def create_key(transaction: Transaction, new: NewKey, actor: str) -> tuple[Store
 def create_first_admin_key(transaction: Transaction, actor: str) -> str | None:
     """Return a new admin key, or None if there is one already or ever was.
 
-    Two processes that ask at once must be kept apart by `schema.lock`.
+    Two concurrent processes must be serialised by `schema.lock`.
     """
     if key_rows.count(transaction, Role.ADMIN):
         return None
@@ -172,9 +172,9 @@ def create_first_admin_key(transaction: Transaction, actor: str) -> str | None:
 def rotate_key(
     transaction: Transaction, key_id: str, rotation: KeyRotation, actor: str
 ) -> tuple[StoredKey, str]:
-    """Give a key a successor and an end; return what is stored of the successor, and the key.
+    """Give a key a successor and an expiry; return the successor's stored form, and the key itself.
 
-    KeyNotFound; KeyEnded if it is not valid any more.
+    KeyNotFound; KeyEnded if it is no longer valid.
     """
     old = _existing(transaction, key_id)
     now_s = transaction.now_s
@@ -223,7 +223,7 @@ def suspend_key(transaction: Transaction, key: StoredKey, actor: str) -> StoredK
 
 
 def confirm_key(transaction: Transaction, key_id: str, actor: str) -> StoredKey:
-    """Accept a suspended key again; one that is valid stays so.
+    """Accept a suspended key again; a valid key stays valid.
 
     KeyNotFound; KeyEnded if it was revoked or has expired.
     """
@@ -239,9 +239,9 @@ def confirm_key(transaction: Transaction, key_id: str, actor: str) -> StoredKey:
 
 
 def limit_key(transaction: Transaction, key_id: str, limits: KeyLimits, actor: str) -> StoredKey:
-    """Change what a prober's key may do; the same again changes nothing.
+    """Change the limits of a prober's key; a repeated request changes nothing.
 
-    KeyNotFound; KeyEnded if it is not valid any more; InvalidRequest for a key of another role.
+    KeyNotFound; KeyEnded if it is no longer valid; InvalidRequest for a key of another role.
     """
     key = _existing(transaction, key_id)
     if not is_current(key, transaction.now_s):
@@ -276,7 +276,8 @@ def _existing(transaction: Transaction, key_id: str) -> StoredKey:
     """Return a key that is about to be changed."""
     found = key_rows.find_by_id(transaction, key_id)
     if found is not None and found.role is Role.ADMIN:
-        # All of them, in one order: of two admins that revoke each other at once, one has to see it.
+        # All admin keys, in one order: of two admins that revoke each other at once, one must see the other's
+        # change.
         key_rows.lock_unrevoked(transaction, Role.ADMIN)
     found = key_rows.find_by_id(transaction, key_id, to_change=True)
     if found is None:

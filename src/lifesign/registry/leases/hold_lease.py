@@ -57,27 +57,27 @@ class Acquire:
     digest: bytes
     """Digest of the key of the request."""
     incarnation: int | None = None
-    """The life the agent says it is in; None if it does not say."""
+    """Incarnation that the agent states; None if it states none."""
     resource: str
-    """As `read_resource` takes it."""
+    """Name in the form that `read_resource` accepts."""
     ttl_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renew:
-    """The holder wants to go on."""
+    """The holder wants to extend its lease."""
 
     digest: bytes
     incarnation: int | None = None
     lease_id: str
     token: int
     ttl_s: float | None
-    """None: as long as its task says; of any other lease TTL_SECONDS."""
+    """None: the duration of the task's lease; for any other lease TTL_SECONDS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseReleaseRequest:
-    """The holder has finished, or who may takes the lease from it."""
+    """The holder has finished, or a caller with the permission ends the lease."""
 
     digest: bytes
     incarnation: int | None = None
@@ -106,7 +106,7 @@ class _Facts:
     drained: set[str] = field(default_factory=set)
     """Draining agents that have given back a lease."""
     given_back: dict[str, list[Claim]] = field(default_factory=dict)
-    """Leases that were ended, by who did it."""
+    """Leases that were ended, with the caller that ended them."""
 
     def put(self, number: int, claim: Claim) -> None:
         """Store a claim; the next request of the batch sees it."""
@@ -141,12 +141,12 @@ def hold_leases(transaction: Transaction, operations: Sequence[LeaseOperation]) 
 
 
 def holder_of(caller: Principal) -> str:
-    """Return by which name a caller holds leases; no agent is called like a key."""
+    """Return the name under which a caller holds leases; no agent can have the same name."""
     return caller.agent_id or f"{KEY_ACTOR_PREFIX}{caller.key_id}"
 
 
 def _caller(key: StoredKey | None, one: LeaseOperation) -> Principal | LifesignError:
-    """Return who asks, or why they may not ask at all; whether the key is still good is seen later."""
+    """Return the caller, or why it may not hold leases; the validity of the key is checked later."""
     if key is None or key.revoked_at_s is not None:
         return UnknownKey()
     caller = Principal(key.key_id, key.role, key.agent_id)
@@ -174,7 +174,7 @@ def _check_permission(caller: Principal, one: LeaseOperation) -> None:
 
 
 def _fetch(transaction: Transaction, allowed: Sequence[LeaseOperation], askers: LeaseRequesters) -> _Facts:
-    """Lock the leases that the requests concern, and look at the clock then."""
+    """Lock the leases of the requests, and read the clock after that."""
     rows = leases.lock(
         transaction,
         to_hold={one.resource for one in allowed if isinstance(one, Acquire)},
@@ -221,7 +221,7 @@ def _acquire(one: Acquire, caller: Principal, agent: Holder | None, facts: _Fact
             one.resource, "another resource: a task of the registry is claimed at POST /api/v1/tasks/claim"
         )
     if read_resource(one.resource) is ResourceKind.SHARD:
-        # Shares, limits and bars hold for claims only.
+        # Shares, limits and bars apply only to claims.
         raise InvalidResource(one.resource, "a shard to be claimed at /api/v1/shards/claim")
     number = facts.numbers[one.resource]
     before = facts.rows[number]
@@ -299,8 +299,8 @@ def _release(one: LeaseReleaseRequest, caller: Principal, facts: _Facts) -> Clai
 def _row_of(lease_id: str, caller: Principal, facts: _Facts) -> tuple[int, Claim]:
     """Return the row of a lease that the caller holds or held, or may end for its holder.
 
-    LeaseNotFound otherwise, whether there is such a lease or not: what others hold is not shown to callers
-    who try ids.
+    LeaseNotFound otherwise, whether there is such a lease or not: callers that try ids do not learn about
+    leases of others.
     """
     number = number_in(lease_id)
     claim = None if number is None else facts.rows.get(number)
@@ -315,7 +315,7 @@ def _row_of(lease_id: str, caller: Principal, facts: _Facts) -> tuple[int, Claim
 
 
 def _schedule_drained(transaction: Transaction, facts: _Facts) -> None:
-    """Let the next sweep look at draining agents that have given back all that they held."""
+    """Schedule draining agents that have released all their leases for the next sweep."""
     if facts.drained:
         still_held = leases.count_held(transaction, sorted(facts.drained))
         done = facts.drained - still_held.keys()

@@ -41,7 +41,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class LeaseEndpoint:
-    """An ASGI app that acquires, renews and releases; `takes` says whether a request is one of these."""
+    """An ASGI app that acquires, renews and releases leases; `takes` recognises its requests."""
 
     def __init__(self, dispatcher: OperationDispatcher) -> None:
         self.groups: Batcher[LeaseOperation, Answer] = Batcher(
@@ -121,13 +121,13 @@ class LeaseEndpoint:
 
 
 def _check_may_ask(caller: Principal, action: Permission) -> None:
-    """Raise NotAllowed for who may do this with no lease; with which one is for the function to say."""
+    """Raise NotAllowed if the caller may hold no lease at all; the function checks the single lease."""
     if not (may_at_all(caller, action) or may(caller, Permission.LEASE_SHARDS)):
         raise NotAllowed(caller.role, action, None)
 
 
 def _renewed(path: str) -> str | None:
-    """Return the id of the lease that a path asks to renew."""
+    """Return the id of the lease in a renewal's path."""
     if not (path.startswith(_BEFORE) and path.endswith(_AFTER)):
         return None
     return _one_part(path[len(_BEFORE) : -len(_AFTER)])

@@ -23,7 +23,7 @@ CHUNK = 2_000
 
 
 def raise_epoch(transaction: Transaction, actor: str, reason: str, *, above: Iterable[int] = ()) -> int:
-    """End all leases, let all new tokens be above all old ones, and return the new epoch.
+    """End all leases, raise all new tokens above all old ones, and return the new epoch.
 
     `above` has the floors of tokens that were in use elsewhere. TokensExhausted after the highest epoch.
     """

@@ -76,7 +76,7 @@ def write_state(transaction: Transaction, call: Call) -> OperationReply | Lifesi
 
 
 def read_state(transaction: Transaction, call: Call) -> OperationReply:
-    """Return a state; to an agent, that of a scope that it holds."""
+    """Return a state; an agent may read only states of scopes that it holds."""
     resource = _resource(call)
     if not may(call.caller, Permission.READ_LEASES):
         claim = leases.find(transaction, resource)
@@ -97,7 +97,7 @@ def _resource(call: Call) -> str:
 
 
 def _token(call: Call) -> int:
-    """Return the fencing token that came with the request."""
+    """Return the fencing token of the request."""
     text = call.headers.get(TOKEN_HEADER.lower())
     if text is None:
         raise TokenRequired

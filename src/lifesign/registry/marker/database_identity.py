@@ -25,7 +25,8 @@ ADOPTED = "adopted"
 class KnownIdentity:
     """Facts that a host knows about a database. Read them before the transaction that compares them.
 
-    Other processes write markers too: one that is read later may name events that the transaction cannot see.
+    Other processes write markers too: a marker that is read later may name events that the transaction cannot
+    see.
     """
 
     file: Path
@@ -55,7 +56,7 @@ def check_present(known: KnownIdentity, url: URL) -> None:
 
 
 def check_filled(transaction: Transaction, known: KnownIdentity) -> None:
-    """Raise DatabaseMismatch if a known database has no tables: setting it up would hide that."""
+    """Raise DatabaseMismatch if a known database has no tables: setting it up would hide the loss."""
     if not known.is_new and schema.revision(transaction) is None:
         raise _refused(known, Mismatch.EMPTY, "this host served it when it was not")
 
@@ -67,7 +68,7 @@ def check_tables(transaction: Transaction, known: KnownIdentity) -> None:
 
 
 def check_known(transaction: Transaction, known: KnownIdentity) -> None:
-    """Raise DatabaseMismatch if the database is another one than is known. Its schema must be current."""
+    """Raise DatabaseMismatch if the database is not the known one. Its schema must be current."""
     if (refusal := _difference(transaction, known)) is not None:
         raise refusal
 
@@ -83,7 +84,7 @@ def current_marker(transaction: Transaction) -> DatabaseMarker:
 
 
 def adopt(transaction: Transaction, known: KnownIdentity, actor: str) -> int | None:
-    """Raise the epoch of a database that is not the known one; return it, or None if it is the known one.
+    """Raise the epoch of a database that is not the known one; return it, or None for the known one.
 
     Without a marker any database that has tables may be an old copy. An empty one is set up if there is a
     marker. All new fencing tokens are above those of the known database. SchemaOutdated.

@@ -41,7 +41,10 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def state_directory(given: Path | None, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return where markers lie: as given, else below the user's state. InvalidValue without a home."""
+    """Return the directory of markers: the argument, else a directory below the user's state.
+
+    InvalidValue without a home.
+    """
     if given is not None:
         return given
     try:
@@ -58,10 +61,10 @@ def sqlite_path(url: URL) -> Path | None:
 
 
 def same_for_all_spellings(url: URL) -> str | None:
-    """Return a database's URL, without its password, as all usual spellings of it are read; None in memory.
+    """Return a database's URL without password, in one form for all its usual notations; None in memory.
 
     Relative paths, `..` and linked directories are resolved. A link in place of the file is not: the server
-    must notice when it leads to another file.
+    must notice when it points to another file.
     """
     if url.get_backend_name() == "sqlite":
         file = sqlite_path(url)
@@ -120,7 +123,7 @@ class MarkerFile:
         _give_to_owner_of(self.directory, self.path)
 
     def check_writable(self) -> None:
-        """Return if a marker can be written. InvalidValue says what is wrong with the directory."""
+        """Return if a marker can be written. InvalidValue has the fault of the directory."""
         try:
             self._make_directory()
             probe = self.directory / f".{os.getpid()}.probe"

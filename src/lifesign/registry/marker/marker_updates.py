@@ -64,14 +64,14 @@ class MarkerTracker:
             await asyncio.sleep(TRACK_SECONDS)
 
     async def end(self) -> None:
-        """Write what this process has committed; the end is not delayed for long."""
+        """Write the events that this process has committed; this does not delay the end for long."""
         await self._within(LAST_SECONDS, is_last=True)
 
     async def track_once(self, *, is_last: bool = False) -> None:
-        """Compare the database with its marker, and write the marker if this process is to.
+        """Compare the database with its marker, and write the marker if it is this process's turn.
 
         From then on, changes are refused if the database was replaced. If the marker cannot be read or
-        written, the server goes on, with a warning and a metric.
+        written, the server continues, with a warning and a metric.
         """
         try:
             await self._database.check_files()
@@ -79,7 +79,7 @@ class MarkerTracker:
         except DatabaseReplaced as error:
             self._database.writes.failed(error)
         except StoreUnavailable:
-            # The database itself says so, once.
+            # The database itself logs it, once.
             pass
         except (LifesignError, OSError) as error:
             self._warn(error)

@@ -43,7 +43,7 @@ class Surroundings:
     database_is_up: bool
     changes_fail: bool
     disks: Mapping[str, int]
-    """Free bytes, by what lies there."""
+    """Free bytes, by the kind of files on the disk."""
     database_bytes: int | None
     certificate_ends_s: float | None
     """None without TLS, or if unknown."""

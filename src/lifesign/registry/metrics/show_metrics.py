@@ -66,11 +66,11 @@ class MetricsEndpoint:
         self._certificate_ends_s = certificate_ends_s
         self._totals: Totals | None = None
         self._answers = False
-        """Whether the database answered the last time."""
+        """Whether the database answered the last query."""
         self._can_be_counted = True
         self._counting: asyncio.Task[None] | None = None
         self._let_in_s: dict[bytes, float] = {}
-        """When which digests were let in, the latest last."""
+        """Times at which digests were authenticated, the newest last."""
         self._count_again_s = 0.0
         """When, by the monotonic clock."""
 
@@ -81,7 +81,7 @@ class MetricsEndpoint:
             from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - may not be installed
 
             if self._answers:
-                # Else a scraper would wait twice for what does not come, and longer than it waits.
+                # Otherwise a scraper would wait twice for the database, and longer than its own timeout.
                 await self._count()
         except ModuleNotFoundError:
             return problem(404, "not_found", NOT_INSTALLED, hint=install_hint("metrics"))
@@ -92,10 +92,10 @@ class MetricsEndpoint:
         return Response(content, 200, {"Cache-Control": "no-store"}, media_type)
 
     async def _let_in(self, request: Request) -> None:
-        """Raise UnknownKey, NotAllowed or TooManyRequests if the caller may not see the metrics.
+        """Raise UnknownKey, NotAllowed or TooManyRequests if the caller may not read the metrics.
 
-        While the database is unreachable no key can be looked up, and that is what the metrics have to
-        report.
+        While the database is unreachable no key can be looked up, but the metrics have to report exactly
+        that.
         """
         if self._settings.open_metrics:
             with suppress(StoreUnavailable):

@@ -333,7 +333,7 @@ def _query_parameters(schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for name, member in schema["properties"].items():
         schema_of_it = {key: value for key, value in member.items() if key != "description"}
         if "anyOf" in schema_of_it:
-            # A query cannot say null.
+            # A query cannot contain null.
             (schema_of_it,) = (one for one in schema_of_it["anyOf"] if one != {"type": "null"})
         parameter = {"name": name, "in": "query", "required": name in schema.get("required", ())}
         if "description" in member:
@@ -349,7 +349,7 @@ def _name_in(reference: str) -> str:
 
 
 def _tag(way: EndpointDoc) -> str:
-    """Return the subject: what follows /api/v1/."""
+    """Return the subject: the path segment after /api/v1/."""
     parts = way.path.split("/")
     return parts[3] if parts[1] == "api" else "server"
 

@@ -12,7 +12,7 @@ from pydantic_core import core_schema
 
 
 class WireSchemas(GenerateJsonSchema):
-    """Schemas as the wire has them: with docstrings, and null nowhere but where a body may say it."""
+    """Schemas of the JSON form: with docstrings, and null only where a body may contain it."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         """Return a model's schema with the docstrings of its members."""
@@ -50,10 +50,10 @@ class WireSchemas(GenerateJsonSchema):
 
 
 def with_one_name_each(definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return schemas by name, each model's once, also of those that are both sent and answered.
+    """Return schemas by name, one per model, also for models of requests and answers.
 
-    Pydantic has two of these. The one of what is sent takes all that is answered too, where members that may
-    be left out are always there, and null is not: programs that are made of the document get one class.
+    Pydantic has two schemas for these. The schema of requests also accepts all answers, in which optional
+    members are always present and never null: programs that are generated from the document get one class.
     """
     return {
         without_direction(name): _with_references(schema)

@@ -1,9 +1,9 @@
-"""Intake of observations: what follows from what probers have seen (protocol 3, 4, 8).
+"""Intake of observations: the consequences of probe results (protocol 3, 4, 8).
 
 Each result comes with the token of its target's shard: it counts only while the prober's key holds that
-shard. It is noted of its target (`target_results`); for a target with a record as an agent, `verdict` is
-asked too.
-The registry's clock decides when a result was observed: its time of receipt minus the result's age.
+shard. The result is stored with its target (`target_results`); for a target with an agent record, `verdict`
+is computed too. The registry's clock decides when a result was observed: its time of receipt minus the
+result's age.
 """
 
 from collections import Counter
@@ -113,7 +113,7 @@ class _LockedSubjects:
 
 
 def accept_observations(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
-    """Fold observations into what is known of their agents and targets, and carry out what follows.
+    """Fold observations into the facts about their agents and targets, and apply the consequences.
 
     The refusal of a stale token is returned, not raised: its event has to be committed.
     """
@@ -182,7 +182,7 @@ def _subject_id(observation: Observation) -> str:
 
 
 def _vet_batch(transaction: Transaction, call: Call, batch: ObservationBatch) -> _BatchShards:
-    """Lock the leases of the shards that a batch names, and judge its tokens."""
+    """Lock the leases of the shards in a batch, and check its tokens."""
     tokens = batch.tokens or {}
     if batch.shard is not None and batch.fencing_token is not None:
         tokens = {batch.shard: batch.fencing_token}
@@ -214,7 +214,7 @@ def _receipt(
 ) -> Receipt:
     """Return when a result was observed: not before its shard was granted, nor before the last result.
 
-    Its prober cannot make older evidence of what is known, however great an age it reports.
+    Its prober cannot make the known evidence look older, however great an age it reports.
     """
     granted_at_s = shards.claims[_shard_of(subject)].acquired_at_s
     age_s = min(batch.ages_s[place], max(0.0, now_s - granted_at_s))
@@ -246,9 +246,9 @@ def _holder_of(subject: Subject, shards: _BatchShards) -> str:
 
 
 def _locked(transaction: Transaction, subject_ids: list[str]) -> _LockedSubjects:
-    """Return what is known of these, and keep others from changing it meanwhile.
+    """Return the stored facts of these, and lock them against concurrent changes.
 
-    The shards' leases are locked: their holder is alone with their targets.
+    The shards' leases are locked: only their holder accesses the targets.
     """
     subjects = probe_results.find(transaction, subject_ids)
     numbers = sorted(subject.agent for subject in subjects.values() if subject.agent is not None)
@@ -278,7 +278,7 @@ def _refused(subject: Subject, shards: _BatchShards) -> ReportOutcome | None:
 def _cards(
     named: Sequence[str], memories: Sequence[ProbeMemory | None], outcomes: Sequence[ReportOutcome | None]
 ) -> dict[str, str | None]:
-    """Return the last known URLs of the cards of targets that a directory listed; None: none.
+    """Return the last known URLs of the cards of targets that a directory listed; None without one.
 
     Reports without a memory say nothing about them.
     """
@@ -298,7 +298,7 @@ def _shown(url: str | None) -> str | None:
 
 
 def _follow_cards(transaction: Transaction, known: _LockedSubjects, cards: Mapping[str, str | None]) -> None:
-    """Note of those whose records began with what a prober found where their cards are now."""
+    """Update records that probers created by the present URLs of their cards."""
     places = {
         agent.id: cards[agent.agent_id]
         for agent in known.agents.values()
@@ -310,9 +310,9 @@ def _follow_cards(transaction: Transaction, known: _LockedSubjects, cards: Mappi
 
 
 def _card_claims(taken: Iterable[_Taken], known: _LockedSubjects) -> list[CardFound]:
-    """Return what the cards of crawled targets say of whose they are, of those that were read now.
+    """Return the agents that the cards of crawled targets name, for cards that were read now.
 
-    A card that was not read, or could not be, says nothing.
+    A card that was not read, or could not be, names none.
     """
     said: dict[int, CardFound] = {}
     for each in taken:
@@ -350,7 +350,7 @@ def _read_interfaces(taken: Iterable[_Taken], known: _LockedSubjects) -> list[Re
 
 
 def _note_doubles(transaction: Transaction, taken: Iterable[_Taken], known: _LockedSubjects) -> None:
-    """Note which targets a census counts as another one, of those whose cards were read now.
+    """Record which targets a census counts as another one, for targets whose cards were read now.
 
     A target does if a redirect leads from its card to another target's card, and a registered one if its card
     is a crawled target's.
@@ -421,7 +421,7 @@ def _url_of(transaction: Transaction, subject_id: str) -> str | None:
 
 
 def _reported(taken: Iterable[_Taken], known: _LockedSubjects) -> dict[str, Reported]:
-    """Return what each worker reported of agents that were alive before, in the order of their names."""
+    """Return each worker's reports about agents that were alive before, by worker in the order of names."""
     sums: dict[str, Counter[str]] = {}
     for each in taken:
         of_worker = sums.setdefault(each.holder, Counter())
@@ -440,10 +440,11 @@ def _kind_of(observation: Observation) -> str:
 def _fold_in(
     transaction: Transaction, taken: Sequence[_Taken], known: _LockedSubjects, around: VerdictContext
 ) -> list[ReportOutcome]:
-    """Fold observations into what is known of their agents, and carry out what follows.
+    """Fold observations into the facts about their agents, and apply the consequences.
 
-    Returns what became of each. One agent comes after the other, and what was read of it is let go at once:
-    that of hundreds at the same time takes more of the processor than all that is done with it.
+    Returns the result for each. Agents are processed one after the other, and the facts about one are
+    released at once: keeping those of hundreds at the same time takes more processor time than the work
+    itself.
     """
     outcomes = [ReportOutcome.NO_LIVENESS_SIGNAL_YET] * len(taken)
     places: dict[str, list[int]] = {}

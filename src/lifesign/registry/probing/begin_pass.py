@@ -15,9 +15,9 @@ from lifesign.storage.targets import census_counts
 from lifesign.storage.targets.census_counts import StoredPass
 
 RESUMED_SECONDS: Final = 86_400.0
-"""A pass that was broken off longer ago is not gone on with: what it saw is old."""
+"""A pass that was interrupted longer ago is not continued: its results are too old."""
 MAX_RUNS: Final = 100
-"""Passes among which the last one is looked for that does not lie ahead of now."""
+"""Number of passes among which the last one is searched that is not in the future."""
 
 
 def begin_or_join(
@@ -34,7 +34,7 @@ def begin_or_join(
 
 
 def take_part(transaction: Transaction, run: StoredPass, deadlines: Deadlines | None) -> StoredPass:
-    """Return a pass as it is with one more who asks: with other deadlines than before it has none to name."""
+    """Return a pass with one more participant: one with other deadlines leaves it without deadlines."""
     if run.deadlines is None or run.deadlines == deadlines:
         return run
     census_counts.forget_deadlines(transaction, run.run_id)

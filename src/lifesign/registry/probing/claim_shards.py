@@ -1,13 +1,13 @@
 """Claims of shards: which shards a prober owns for a while (protocol 8).
 
-A worker that claims says that it lives, renews what it really holds, gives up what is more than its fair
-share, and gets what is free up to that. The leases of shards are leases like all others; that a worker
-lives is a row of its own, since a worker that holds nothing yet counts too. A holder is a key and a worker's
-own name: several workers may share one key, and need names of their own.
+A worker that claims reports that it is alive, renews the shards that it really holds, releases surplus
+shards, and gets free ones up to its fair share. The leases of shards are ordinary leases. A living worker has
+a row of its own, since a worker that holds nothing yet counts too. A holder is a key and a worker's own name:
+several workers may share one key, and need different names.
 
-With a claim a worker says which network classes it reaches. One that reaches less than another one, or
-makes no progress, keeps no shard (`shard_eligibility`). The answer hands out witnesses where the worker knows
-too few.
+With a claim a worker reports the network classes that it reaches. A worker that reaches less than another
+one, or makes no progress, keeps no shard (`shard_eligibility`). The answer contains witnesses if the worker
+knows too few.
 """
 
 import logging
@@ -102,7 +102,7 @@ class ShardChanges(Body):
 
 @dataclass(slots=True)
 class _ShardLeases:
-    """The leases of all shards, by shard, and what is to be stored and logged of them."""
+    """The leases of all shards, by shard, and the pending changes and log entries."""
 
     numbers: dict[int, int]
     claims: dict[int, Claim]
@@ -127,18 +127,18 @@ def worker_holder(caller: Principal, worker: str) -> str:
 
 
 def prober_key(caller: Principal) -> str:
-    """Return by which name a prober's key is known."""
+    """Return the name of a prober's key."""
     return f"{KEY_ACTOR_PREFIX}{caller.key_id}"
 
 
 def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
-    """Keep the worker's shards, take back what is too much, and grant free ones up to its fair share.
+    """Renew the worker's shards, release surplus ones, and grant free ones up to its fair share.
 
-    A shard that the worker holds by the registry's records and does not name, or names with another token, is
-    one that it has lost: its lease ends, and the shard may be granted again. Companions that have not joined
-    yet count as if they were alive: otherwise the first worker would get all shards, and the others would
-    have to wait. They count for a minute, and at most as many as living workers of the key. TooMany if too
-    many workers are alive, of all keys or of this one.
+    A shard that the worker holds by the registry's records, but does not name or names with another token,
+    was lost by the worker: its lease ends, and the shard may be granted again. Companions that have not
+    joined yet count as if they were alive: otherwise the first worker would get all shards, and the others
+    would have to wait. They count for a minute, and at most as many as living workers of the key. TooMany if
+    too many workers are alive, of all keys or of this one.
     """
     body = call.body_as(ShardClaimRequest)
     holder = worker_holder(call.caller, body.worker)
@@ -223,7 +223,7 @@ def leave_shards(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def show_shards(transaction: Transaction, call: Call) -> OperationReply:
-    """Return who probes, and in which shards anything changed that probers do not know."""
+    """Return the living probers, and the shards with changes that probers do not know yet."""
     require(call.caller, Permission.READ_TARGETS)
     asked = call.query_as(ShardChanges)
     after, since = asked.changed_after, asked.unprobed_since
@@ -242,9 +242,9 @@ def show_shards(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def _fair_share(workers: Mapping[str, LivingWorker], key: str, companions: int, now_s: float) -> int:
-    """Return how many shards a worker of a key may have, if so many others of the key begin with it.
+    """Return the maximum number of shards for a worker of a key, if so many others of the key begin with it.
 
-    A key that names companions that never come holds back no more than half of its part.
+    A key that announces companions that never come keeps at most half of its part free for them.
     """
     sharers = count_sharers(list(workers.values()), now_s)
     awaited = min(companions + 1, 2 * sharers[key])
@@ -318,7 +318,7 @@ def _report_offset(holder: str, before_s: float | None, offset_s: float | None, 
 
 
 def _living_workers(transaction: Transaction, living: Sequence[StoredProber]) -> dict[str, LivingWorker]:
-    """Return how each living worker stands, by its holder."""
+    """Return the state of each living worker, by its holder."""
     reports = {each.holder: each for each in prober_reports.all_of(transaction)}
 
     def barred_until_s(holder: str) -> float:
@@ -342,9 +342,9 @@ def _living_workers(transaction: Transaction, living: Sequence[StoredProber]) ->
 def _count_idle(transaction: Transaction, shards: _ShardLeases, holder: str) -> dict[str, Idleness]:
     """Count how long a worker, and all workers of its key, have held living agents without a result.
 
-    By our books: a worker that names none of its shards has held them all the same. Returned are these two.
-    Keys whose claims ran out are counted, too, before others get their shards: such a key held them, even if
-    it never claims again while it does.
+    The registry's records count: a worker that names none of its shards has held them nevertheless. Returns
+    these two. Keys whose claims expired are counted, too, before others get their shards: such a key held
+    them, even if it does not claim again in that time.
     """
     now_s = transaction.now_s
     own = holder, key_of(holder)
@@ -355,7 +355,7 @@ def _count_idle(transaction: Transaction, shards: _ShardLeases, holder: str) -> 
     }
     rows = prober_reports.all_of(transaction)
     counted: dict[str, Idleness] = {}
-    # A key with one worker holds what its worker holds.
+    # A key with one worker holds the shards of its worker.
     due_by_shards: dict[frozenset[int], list[float]] = {}
     for name in sorted(ran_out.union(own)):
         stored = next((row.idle for row in rows if row.holder == name), None)

@@ -1,8 +1,8 @@
 """Evidence watch: counts network classes that fell silent together, and living agents with old evidence.
 
-A count reads all targets that are expected to answer, so that a sweep makes it only now and then, outside of
-its transactions. Probers learn of silent classes with the next answer that they get. Leases of
-keys whose time is over end with the same look.
+A count reads all targets that are expected to answer, so that a sweep makes it only at intervals, outside of
+its transactions. Probers learn of silent classes with their next answer. The same job ends leases of keys
+whose time is over.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,11 +57,11 @@ class EvidenceTally:
     credentials: Sequence[CredentialReport]
     """Credentials as the living workers report them."""
     ended_keys: Sequence[str]
-    """Keys that ended, and that still hold leases."""
+    """Keys that ended, and still hold leases."""
 
 
 def watched_in(row: RegistryRow) -> EvidenceWatchState:
-    """Return what a row holds of old evidence."""
+    """Return the old evidence in a row."""
     return _WATCHED.validate_json(row.watched) if row.watched else EvidenceWatchState()
 
 
@@ -96,7 +96,7 @@ def _disallowed(transaction: Transaction) -> Sequence[DisallowedTargets]:
 
 
 def note_evidence(transaction: Transaction, counted: EvidenceTally, policies: Policies) -> None:
-    """Store a count and log what it turned, unless another process has just counted."""
+    """Store a count and log its changes, unless another process has just counted."""
     row = registry_row.lock(transaction)
     now_s = transaction.after_waiting().now_s
     if not is_watch_due(row, now_s, policies):

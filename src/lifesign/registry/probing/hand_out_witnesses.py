@@ -1,4 +1,4 @@
-"""Witnesses that are handed out: targets of other shards that a prober may ask once; news about classes."""
+"""Witnesses for probers: targets of other shards, for one request each; and news about classes."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ MAX_CLASSES_SERVED = 16
 CANDIDATES = 48
 """Targets of one class, and of one prober key, of which it is looked whether they may be handed out."""
 MAX_OTHER_KEYS = 4
-"""Prober keys besides the caller's whose targets are handed out with one claim; they take turns."""
+"""Number of prober keys besides the caller's whose targets are given with one claim; they take turns."""
 TURN_FACTOR = 2
 """A key's turn is so many times as long as a target that was handed out rests: it always gets some of it."""
 LATELY_INTERVALS = 2
@@ -46,7 +46,7 @@ class News:
 def news_for_probers(row: RegistryRow | None, prober_key: str, now_s: float) -> News:
     """Return the classes in mass silence for a prober's key, and those that an operator confirmed.
 
-    A confirmation that lies ahead, since the clock was set back, is left out until a sweep has moved it.
+    A confirmation in the future, since the clock was set back, is left out until a sweep has moved it.
     """
     if row is None:
         return News()
@@ -59,12 +59,12 @@ def news_for_probers(row: RegistryRow | None, prober_key: str, now_s: float) -> 
 
 
 def mass_silence_in(row: RegistryRow) -> MassSilence:
-    """Return the mass silence that a row holds."""
+    """Return the mass silence in a row."""
     return _MASS_SILENCE.validate_json(row.mass_silence) if row.mass_silence else MassSilence()
 
 
 def mass_silence_json(silence: MassSilence) -> str:
-    """Return mass silence as a row holds it."""
+    """Return mass silence in the form of a row."""
     return _MASS_SILENCE.dump_json(silence).decode()
 
 
@@ -76,7 +76,7 @@ class Recipient:
     keys: Collection[str]
     """Keys with living workers."""
     shards: Collection[int]
-    """Shards that it holds."""
+    """Shards that the caller holds."""
 
 
 def hand_out(
@@ -86,11 +86,13 @@ def hand_out(
     silent_classes: Collection[str],
     policies: Policies,
 ) -> list[HandedOutWitness]:
-    """Return targets that the caller may ask once as witnesses; each goes to one prober at a time.
+    """Return targets to which the caller may send one request as witnesses.
 
-    Only targets of other shards that answered lately, that want to be asked, that no prober got for a while,
-    and whose turn it is for the caller's key. They come from several hosts, and from several prober keys in
-    turn, the caller's own key first: what one key reports may be invented.
+    Each goes to one prober at a time.
+
+    Only targets of other shards are returned that answered recently, that accept such requests, that no
+    prober got recently, and whose turn it is for the caller's key. They come from several hosts, and from
+    several prober keys in turn, the caller's own key first, since one key's reports may be invented.
     """
     now_s = transaction.now_s
     interval_s = request.interval_s or DEFAULT_INTERVAL_S

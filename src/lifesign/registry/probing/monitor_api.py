@@ -1,4 +1,4 @@
-"""The monitor's API: whether silence is believed, and what an operator says about it.
+"""The monitor's API: state of verdicts by silence, and decisions of an operator.
 
 An operator can end a suspension, and confirm that agents may be down where no witness proves it.
 """
@@ -62,7 +62,7 @@ _WORST_FIRST = (MonitorState.SUSPENDED, MonitorState.RESUMING, MonitorState.NORM
 
 
 def show_monitor(transaction: Transaction, call: Call) -> OperationReply:
-    """Return whether silence is believed, and what speaks against it."""
+    """Return whether verdicts are suspended, and the reasons."""
     row = registry_row.find(transaction)
     now_s = transaction.now_s
     monitors = mass_exit.new_monitors(now_s) if row is None else monitors_in(row, now_s)
@@ -70,7 +70,7 @@ def show_monitor(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def release_suspension(transaction: Transaction, call: Call) -> OperationReply:
-    """Believe silence again, on one track or on both; nothing happens where it is not suspended."""
+    """End the suspension of one track or of both; nothing happens without one."""
     asked = call.query_as(MonitorRelease)
     row = registry_row.lock(transaction)
     now_s = transaction.after_waiting().now_s
@@ -87,8 +87,8 @@ def release_suspension(transaction: Transaction, call: Call) -> OperationReply:
 def confirm_outage(transaction: Transaction, call: Call) -> OperationReply:
     """Let failures of a network class, or of one target, count without a witness from now on.
 
-    That concerns targets whose last liveness signal is older than the confirmation. An answer is newer, so
-    that nothing has to be undone. Confirmed again, the later moment counts.
+    That concerns targets whose last liveness signal is older than the confirmation. A later answer is newer,
+    so that nothing has to be undone. A repeated confirmation replaces the time.
 
     NetworkClassNotFound, TargetNotFound, TargetGone.
     """

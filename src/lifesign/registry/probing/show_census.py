@@ -1,4 +1,4 @@
-"""How many targets are there of each kind, and how did each pass over them end? (`/api/v1/census`)"""
+"""Counts of targets and probes, and the results of passes (`/api/v1/census`)."""
 
 import re
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ class CensusQuery(Body):
     """The query of `GET /api/v1/census`."""
 
     run: Annotated[str, StringConstraints(pattern=RUN_PATTERN)] | None = None
-    """The pass whose probes are counted, and no others; then `since` and `until` are its own."""
+    """The pass whose probes are counted, without others; then `since` and `until` are its own."""
 
     since: Time | None = None
     """The period over which probes are counted; absent: a day."""
@@ -70,7 +70,7 @@ class HostQuery(Body):
 
 
 def show_census(transaction: Transaction, call: Call) -> OperationReply:
-    """Return how many targets and probes there are of each kind."""
+    """Return the numbers of targets and probes."""
     require(call.caller, Permission.READ_TARGETS)
     query, now_s = call.query_as(CensusQuery), transaction.now_s
     if query.run is None:
@@ -158,9 +158,9 @@ def put_run(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def _count_before(transaction: Transaction, call: Call) -> Mapping[str | None, int] | None:
-    """Return what a pass that is over saw of its targets; None of one that goes on, or was over before.
+    """Return the counts of a pass that is over; None for a running pass, and for one that was over before.
 
-    One goes on while any target is left that was not probed since it began.
+    A pass is running while any target is left that was not probed since its start.
     """
     if not call.body_as(RunRequest).is_over:
         return None

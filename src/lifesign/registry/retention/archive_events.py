@@ -37,9 +37,9 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class Archivist:
-    """Archives what is older than `event_retention_seconds`, and lets archives forget who is erased.
+    """Archives events older than `event_retention_seconds`, and erases agents in archives.
 
-    In one server process or several.
+    Runs in one server process or in several.
     """
 
     def __init__(self, database: Database, settings: RegistrySettings) -> None:
@@ -61,7 +61,7 @@ class Archivist:
             while await archive(self._database, self._directory, now_s - keep_s):
                 pass
         except (LifesignError, OSError):
-            # Nothing is lost; a broken log or a full disk is for people to look at.
+            # Nothing is lost; a broken log or a full disk needs an operator.
             _log.exception("old events could not be archived")
 
     async def _erase(self) -> None:
@@ -81,7 +81,7 @@ class Archivist:
 
 
 def archive_directory(database: Database, settings: RegistrySettings) -> Path:
-    """Return where archived events go: beside an SQLite file unless a setting says otherwise."""
+    """Return the directory of archived events: beside an SQLite file unless a setting names another one."""
     if settings.archive_dir is not None:
         return settings.archive_dir
     file = database.url.database if database.url.drivername == "sqlite" else None
@@ -91,8 +91,8 @@ def archive_directory(database: Database, settings: RegistrySettings) -> Path:
 async def archive(database: Database, directory: Path, before_s: float) -> Archived | None:
     """Archive events created before `before_s`, `MAX_EVENTS` at most.
 
-    None if there are none, or if another process is at the archive. BrokenChain or ImpossibleEvent if the log
-    is not as it was written: then it stays where it is. OSError if the file cannot be written.
+    None if there are none, or if another process is archiving. BrokenChain or ImpossibleEvent if the log was
+    changed: then it stays in the database. OSError if the file cannot be written.
     """
     with alone_in(directory) as is_alone:
         for _ in range(MAX_TRIES if is_alone else 0):
@@ -129,7 +129,7 @@ def _last_to_archive(transaction: Transaction, created_at: str) -> int:
 async def _write(
     database: Database, file: ArchiveFile, head: LogHead, last: int
 ) -> tuple[Checkpoint, Replay]:
-    """Write the events into the file; return where the chain stands then, and what a replay knows."""
+    """Write the events into the file; return the checkpoint after them, and the state of a replay."""
     checkpoint, replay = head.archived, replay_from(head)
     while checkpoint.sequence < last:
         page = await database.read(_page(checkpoint.sequence, min(last, checkpoint.sequence + PAGE)))
@@ -147,7 +147,7 @@ def _page(after: int, last: int) -> Callable[[Transaction], list[Event]]:
 
 
 def _removal(head: LogHead, archived: Checkpoint, states: str, file: str) -> Callable[[Transaction], None]:
-    """Return the function that removes what is in the file from the database, unless it has changed since."""
+    """Return the function that removes the file's events from the database, unless they changed since."""
 
     def remove(transaction: Transaction) -> None:
         # Before the head is locked, which others wait for.

@@ -36,7 +36,7 @@ async def erase_archives(database: Database, directory: Path) -> None:
     last = 0
     while page := await database.read(partial(archive_erasures.after, sequence=last, limit=PAGE)):
         archived_sequence = await database.read(event_log.archived_sequence)
-        # The latest first: what a kill left behind `archived_sequence` is not waited for, and yet looked at.
+        # The latest first: files that a kill left after `archived_sequence` are not waited for, but checked.
         for file in reversed(await asyncio.to_thread(files_in, directory)):
             if file.first_sequence > archived_sequence:
                 await _erase_in(file, page)
@@ -49,7 +49,7 @@ async def erase_archives(database: Database, directory: Path) -> None:
 
 
 async def _erase_in(file: Archived, erasures: Sequence[ArchiveErasure]) -> bool:
-    """Return whether a file contains no event of these agents any more."""
+    """Return whether a file contains no events of these agents any more."""
     # For an id that was erased twice, the later erasure counts: it covers everything before it.
     agents = {erasure.agent_id: erasure.sequence for erasure in erasures}
     try:
@@ -74,7 +74,7 @@ def _note(transaction: Transaction, file: Archived, sequences: Sequence[int]) ->
 
 
 def without(ranges: Sequence[Range], taken: Range) -> tuple[Range, ...]:
-    """Return what is left of ranges of sequences when one is taken out."""
+    """Return the ranges of sequences without one of them."""
     first, last = taken
     parts = [
         part for begin, end in ranges for part in ((begin, min(end, first - 1)), (max(begin, last + 1), end))

@@ -38,7 +38,7 @@ KEEP_CHANGES_DAYS = 400
 KEEP_CHANGES = 100
 """Number of the latest changes that are kept per target."""
 KEEP_LEFT_DAYS = 90
-"""Targets that no directory lists any more; their records as agents stay."""
+"""Retention of targets that no directory lists any more; their agent records stay."""
 KEEP_NUMBERS_DAYS = DAYS_KEPT + 1
 """Retention of the history of deregistered agents: by then all of it has expired."""
 KEEP_TASKS_DAYS = 90
@@ -53,7 +53,7 @@ CHUNK = 2_000
 HOURS_AT_ONCE = 24
 """Number of hours of sums that one transaction deletes."""
 TASKS_AT_ONCE = 200
-"""Each with up to 1,000 reports and 10,000 writes."""
+"""Tasks per transaction, each with up to 1,000 reports and 10,000 writes."""
 TARGETS_AT_ONCE = 10_000
 """Number of targets whose changes one transaction prunes."""
 MAX_STEPS = 10_000
@@ -103,7 +103,7 @@ async def finish_imports(database: Database) -> None:
 
 
 async def prune_history(database: Database, keep_tasks_days: float = KEEP_TASKS_DAYS) -> None:
-    """Forget what is old. StoreUnavailable."""
+    """Delete expired data. StoreUnavailable."""
     await _repeated(database, partial(_forget_tasks, keep_days=keep_tasks_days))
     await _repeated(database, _forget_sums)
     await _repeated(database, _forget_changes)

@@ -31,7 +31,7 @@ def shown_links(
         for claim in target_links.claims_by(transaction, agent.id)
         if not claim.target_is_gone and is_claim(urls, claim.url, claim.found_card_url)
     }
-    # The target of a claim without proof stands at the URL itself, or is the origin whose card it is.
+    # The target of a claim without proof is the URL itself, or the origin whose card it is.
     places = {target_id(place) for url in urls for place in (url, f"{origin_of(url)}/")}
     for name in sorted(places):
         target = target_rows.find(transaction, name)

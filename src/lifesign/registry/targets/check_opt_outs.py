@@ -1,7 +1,7 @@
-"""Does an origin serve the token that its owner was given? (protocol 3)
+"""Search for opt-out tokens at the origins to which they were issued (protocol 3).
 
-One GET under the origin's `/.well-known/`, to a vetted address, without redirects; a few at a
-time, and each origin seldom. Whatever else is served there proves nothing, and changes nothing.
+One GET under the origin's `/.well-known/`, to a vetted address, without redirects; a few at a time, and each
+origin seldom. Any other content there proves nothing, and changes nothing.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class OptOutChecker:
         await repeat(self.check_some, "check proofs of opt-outs")
 
     async def check_some(self) -> None:
-        """Look at some of the origins that are due, and note what was found. StoreUnavailable."""
+        """Check some of the origins that are due, and record the results. StoreUnavailable."""
         if not await self._database.read(_are_due):
             return
         due = await self._database.write(_claim)
@@ -84,12 +84,12 @@ async def repeat(check: Callable[[], Awaitable[None]], what: str) -> None:
 
 
 async def served_proof(origin: str, allowed: Sequence[Network]) -> bytes | None:
-    """Return what an origin serves where a proof is to stand; None if it serves nothing that could be one."""
+    """Return the content of an origin's proof file; None if there is none that could be a proof."""
     return (await served_file(origin, allowed)) or None
 
 
 async def served_file(origin: str, allowed: Sequence[Network]) -> bytes | None:
-    """Return the same; empty if the origin says that there is no file, None if nothing is known of it."""
+    """Return the same; empty if the origin answers that there is no file, None if that is unknown."""
     headers = {"Accept": "text/plain", "Accept-Encoding": "identity", "User-Agent": user_agent()}
     try:
         place = URL(origin + PROOF_PATH)

@@ -38,9 +38,9 @@ RETRY_SECONDS = 60.0
 
 
 def issue_token(transaction: Transaction, call: Call) -> OperationReply:
-    """Give out the token by which the owner of a target proves that it is the agent's.
+    """Return the token by which the owner of a target proves that it is the agent's.
 
-    Asked again, it is the same token, and it is looked for at once.
+    A repeated request returns the same token, and checks for it at once.
     """
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     if agent.status == Status.DEREGISTERED:

@@ -31,7 +31,7 @@ from lifesign.storage.targets.target_rows import StoredTarget
 
 
 def list_interface_versions(transaction: Transaction, call: Call) -> OperationReply:
-    """Return the kept versions of a target, each compared with the one before."""
+    """Return the kept versions of a target, each compared with the previous one."""
     target, kept = _kept(transaction, call)
     forms = [_form(version) for version in kept]
     compared: list[Comparison | None] = [compare(old, new) for new, old in pairwise(forms)]
@@ -52,7 +52,7 @@ def compare_interfaces(transaction: Transaction, call: Call) -> OperationReply:
     target, kept = _kept(transaction, call)
     by_number = {version.number: version for version in kept}
     newer = query.version or max(by_number, default=1)
-    # Numbers have gaps where a version is kept only for the next event.
+    # Numbers have gaps if a version was kept only for the next event.
     before = max((number for number in by_number if number < newer), default=max(1, newer - 1))
     older = query.previous_version or before
     for number in (newer, older):
@@ -74,7 +74,7 @@ def compare_interfaces(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def _kept(transaction: Transaction, call: Call) -> tuple[StoredTarget, list[InterfaceVersion]]:
-    """Return the target that the path names, and its versions; of a linked agent, those of its target."""
+    """Return the target of the path, and its versions; of a linked agent, those of its target."""
     named = call.path["target_id"]
     require_for_target(transaction, call.caller, Permission.READ_TARGETS, named)
     subject_id = target_links.probed_for(transaction, named) or named

@@ -39,14 +39,14 @@ class ShardQuery(Body):
     """The query of `GET /api/v1/shards/{shard}/targets`."""
 
     after_version: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    """A `version` that an earlier answer gave: only what changed since; absent: all."""
+    """A `version` of an earlier answer: only later changes; absent: all."""
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = MAX_PAGE
     cursor: Cursor | None = None
     """Cursor of the page before, with the same query."""
 
 
 def list_shard_targets(transaction: Transaction, call: Call) -> OperationReply:
-    """Return one page of the targets of a shard, or of what changed in it since a version."""
+    """Return one page of the targets of a shard, or of its changes since a version."""
     query = call.query_as(ShardQuery)
     shard = _shard_in(call)
     place: TargetCursor | None = None
@@ -60,7 +60,7 @@ def list_shard_targets(transaction: Transaction, call: Call) -> OperationReply:
     )
     page = found[: query.limit]
     prober_key = f"{KEY_ACTOR_PREFIX}{call.caller.key_id}"
-    # As `ShardTargets`; made by hand, since a shard may hold thousands.
+    # In the form of `ShardTargets`; built by hand, since a shard may contain thousands.
     answer: dict[str, Any] = {
         "targets": [_shown(row, prober_key) for row in page if not row.is_gone],
         "gone": [row.subject_id for row in page if row.is_gone],
@@ -85,7 +85,7 @@ def _shown(row: FeedRow, prober_key: str) -> dict[str, Any]:
     memory = remembered(row)
     if memory is not _NO_MEMORY:
         if row.reported_by != prober_key:
-            # Another key may have invented what the card says, such as an interface: the card is read again.
+            # Another key may have invented content of the card, such as an interface: the card is read again.
             memory = memory.model_copy(update={"card_etag": None, "card_digest": None})
         shown["memory"] = from_json(memory.to_json())
     if row.recheck_at_s is not None:
@@ -102,12 +102,12 @@ def _shown(row: FeedRow, prober_key: str) -> dict[str, Any]:
 
 
 def remembered(row: FeedRow) -> ProbeMemory:
-    """Return what the next probe of a target has to remember; `ProbeMemory()` for nothing.
+    """Return the memory for the next probe of a target; `ProbeMemory()` if there is none.
 
-    A target whose agent is alive has something to lose, also if its memory says nothing of that: it was lost
-    with an earlier URL, it cannot be read, or the agent never answered a prober. A failure then needs a
-    witness. An agent that became active later than its memory says is alive since then: a confirmation
-    from between the two was about the time before.
+    A target whose agent is alive has something to lose, also if its memory does not show it: the memory was
+    lost with an earlier URL, it cannot be read, or the agent never answered a prober. A failure then needs a
+    witness. An agent that became active later than its memory says counts as alive since then: a confirmation
+    from between the two concerned the time before.
     """
     memory = recalled(row.subject_id, row.memory) or _NO_MEMORY
     known_s = last_alive_s(memory)

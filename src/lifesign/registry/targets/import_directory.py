@@ -42,14 +42,14 @@ MAX_OPEN_IMPORTS = 20
 """Maximum of imports of one directory that are neither applied nor dropped."""
 MAX_PAGE_DIGITS = 9
 MAX_REASONS = 50
-"""Maximum of reasons by which refused entries are counted; others are counted together."""
+"""Maximum number of reasons by which refused entries are counted; further reasons are counted together."""
 OTHER_REASONS = "other"
 
 
 def put_page(transaction: Transaction, call: Call) -> OperationReply:
-    """Keep one page of a list until all have come; sent again, it changes nothing.
+    """Store one page of a list until all have arrived; a repeated page changes nothing.
 
-    ImportOver if the import takes no more pages. TooMany directories, or imports of one that are open.
+    ImportOver if the import accepts no more pages. TooMany directories, or open imports of one.
     """
     body, page = call.body_as(ImportPage), _page_in(call)
     _check_names(call)
@@ -75,9 +75,9 @@ def put_page(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def apply_import(transaction: Transaction, call: Call) -> OperationReply:
-    """Do the next part of an import; to be asked again while its state is `adding` or `removing`.
+    """Apply the next part of an import; call it again while its state is `adding` or `removing`.
 
-    A later import of the same directory takes the place of all before it.
+    A later import of the same directory replaces all earlier ones.
     """
     body = call.body_as(ImportEnd)
     directory = _known(transaction, call)
@@ -90,7 +90,7 @@ def apply_import(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def confirm_directory(transaction: Transaction, call: Call) -> OperationReply:
-    """Let go what left a directory that has shrunk; the server goes on with it by itself."""
+    """Retire the missing targets of a directory that has shrunk; the server does the rest by itself."""
     directory = _known(transaction, call)
     held = directories.latest_imports(transaction, directory.id, [ImportState.SUSPENDED])
     if not held:
@@ -102,7 +102,7 @@ def confirm_directory(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def list_directories(transaction: Transaction, call: Call) -> OperationReply:
-    """Return all directories by their names, with what was applied last and what is held."""
+    """Return all directories by their names, with the last applied import and the suspended one."""
     require(call.caller, Permission.READ_TARGETS)
     found = directories.listing(transaction, MAX_DIRECTORIES)
     return OperationReply(content=DirectoryList(directories=[_record(transaction, one) for one in found]))

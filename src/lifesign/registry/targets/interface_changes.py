@@ -1,4 +1,4 @@
-"""Changes of what targets publish for their callers: versions are kept, and events made.
+"""Changes of the published interfaces of targets: versions and events.
 
 `domain/interface/version_rule.py` decides which version is kept and when an event is due. Only targets that
 are agents cause events.
@@ -117,7 +117,7 @@ def note_interfaces(transaction: Transaction, found: Sequence[ReadInterface]) ->
 
 
 def _drafts(transaction: Transaction, notices: Sequence[_Notice]) -> list[EventDraft]:
-    """Return the events of changed interfaces; one that is what it was at the last event causes none."""
+    """Return the events of changed interfaces; one that equals the version of the last event causes none."""
     numbers = {notice.target: (notice.previous, notice.newest) for notice in notices}
     bodies = interface_versions.bodies_of(transaction, numbers)
     drafts: list[EventDraft] = []
@@ -158,7 +158,7 @@ async def make_due_events(database: Database) -> None:
 
 
 def _make_some(transaction: Transaction) -> int:
-    """Make some of the events that are due; return how many targets were looked at."""
+    """Make some of the events that are due; return how many targets were examined."""
     due = interface_versions.due_targets(transaction, DUE_AT_ONCE)
     states = interface_versions.states_of(transaction, due)
     agents = _agents_of(transaction, due)

@@ -1,4 +1,4 @@
-"""Upkeep of links: claims that are due are decided, and tokens are looked for.
+"""Upkeep of links: decisions about claims that are due, and searches for tokens.
 
 Each server process works on a few targets at a time. A card's proof is checked when a prober reads the card,
 once a day. A token that was found is looked for again once a day, any other one every ten minutes.
@@ -20,9 +20,9 @@ from lifesign.storage.targets import target_links
 OPEN_CHECK_SECONDS = 600.0
 """Interval of checks for a token that was not found yet."""
 MAX_SETTLED = 500
-"""Targets that are decided in one round."""
+"""Number of targets that are decided in one round."""
 MAX_CHECKS = 10
-"""Targets whose origins are asked at once, per server process."""
+"""Number of targets whose origins are requested concurrently, per server process."""
 
 
 class LinkChecker:
@@ -38,7 +38,10 @@ class LinkChecker:
         await repeat(self.check_some, "check links between agents and targets")
 
     async def check_some(self) -> None:
-        """Look for some of the tokens that are due, then decide the claims that are due. StoreUnavailable."""
+        """Search for some of the tokens that are due, then decide the claims that are due.
+
+        StoreUnavailable.
+        """
         if await self._database.read(_are_checks_due):
             found = await self._database.write(_claim_checks)
             await asyncio.gather(*(self._check(target, url) for target, url in found))

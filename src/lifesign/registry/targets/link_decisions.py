@@ -43,11 +43,11 @@ from lifesign.storage.targets.target_rows import GoneReason, StoredTarget
 
 ACTOR = OwnActor.SERVER.value
 MAX_CARDS = 16
-"""Targets whose cards may prove that they are one agent."""
+"""Maximum number of targets whose cards may prove that they are one agent."""
 
 
 def claim_of(stored: StoredClaim, public_url: str | None) -> LinkClaim:
-    """Return a stored claim as the rule takes it; `public_url` is this registry's."""
+    """Return a stored claim in the form of the rule; `public_url` is this registry's."""
     urls = claimed_urls(stored.card_url, stored.endpoint)
     is_proof = is_same_registry(stored.registry, public_url) and can_card_prove(stored.card_url, stored.url)
     return LinkClaim(
@@ -61,9 +61,9 @@ def claim_of(stored: StoredClaim, public_url: str | None) -> LinkClaim:
 
 
 def note_cards(transaction: Transaction, cards: Sequence[CardFound]) -> None:
-    """Note what cards that were read said, each target's at most once.
+    """Store the claims in cards that were read, at most one per target.
 
-    Stored is only what can prove a claim: the agent claims the target, and is not named by the cards of
+    Only what can prove a claim is stored: the agent claims the target, and is not named by the cards of
     `MAX_CARDS` others. Cards of strangers that name an agent leave nothing.
     """
     named = sorted({card.agent_id for card in cards if card.agent_id is not None})
@@ -167,7 +167,7 @@ def _end(
 
 
 def _restore_own_target(transaction: Transaction, agent: StoredAgent, version: int) -> None:
-    """Let an agent be probed at its own URL again, if it registered to be; else forget what was seen."""
+    """Probe an agent at its own URL again, if it registered for that; otherwise forget the observations."""
     url = None if agent.card_url is None else read_target(agent.card_url)
     if agent.status == Status.DEREGISTERED:
         target_rows.end_linked(transaction, agent.agent_id)
@@ -206,7 +206,10 @@ def _conflicts(
     claims: Sequence[tuple[StoredClaim, LinkClaim]],
     decision: LinkDecision,
 ) -> list[EventDraft]:
-    """Note what proves the claims; one event when a further agent proves one that another has proven."""
+    """Record the proofs of the claims.
+
+    One event if a further agent proves a claim that another has proven.
+    """
     now_s = transaction.now_s
     proofs = {stored.agent: proof_of(claim, now_s) for stored, claim in claims}
     changed = {

@@ -72,7 +72,7 @@ Host = Annotated[
     StringConstraints(min_length=1, max_length=MAX_HOST_CHARACTERS, to_lower=True),
     AfterValidator(_normalized_origin),
 ]
-"""The host of targets that are looked for; one in another alphabet as people write it, or in ASCII."""
+"""The host of the wanted targets; one in another alphabet as people write it, or in ASCII."""
 
 
 MaxEvidenceAge = Annotated[float, Field(gt=0, le=MAX_AGE_SECONDS, allow_inf_nan=False)]
@@ -84,7 +84,7 @@ class TargetListing(Body):
     result: Annotated[tuple[ResultClass, ...], Field(max_length=len(ResultClass)), SEPARATED_BY_COMMAS] = ()
     """Separated by commas; targets whose last result is one of them."""
     never_measured: bool = False
-    """Also those of whom nothing is known; without `result`, those alone."""
+    """Also targets that were never measured; without `result`, only those."""
     old_evidence: bool | None = None
     """true: also targets whose last measured result is too old, whatever it was; without `result`, those
     alone. false: none of those. Absent: by the last result, whatever its age."""
@@ -93,7 +93,7 @@ class TargetListing(Body):
     host: Host | None = None
     """Host in any alphabet; matches its targets at all ports."""
     include_gone: bool = False
-    """Also those that are not probed any more."""
+    """Also targets that are no longer probed."""
     max_evidence_age: MaxEvidenceAge | None = None
     """Maximum age of the targets' last measured probe, in seconds. A target without one never matches."""
     sort: TargetOrder = TargetOrder.ADDED
@@ -117,7 +117,8 @@ def list_targets(transaction: Transaction, call: Call) -> OperationReply:
         max_evidence_age_s=query.max_evidence_age,
     )
     place, total = (None, None) if query.cursor is None else _place_in(query.cursor, query.sort)
-    # Counted for the first page: counting a million for each of their pages would take longer than listing.
+    # Counted only for the first page: counting a million for each page would take longer than the list
+    # itself.
     if total is None:
         total = target_search.count(transaction, wanted)
     limit = query.limit + 1
@@ -152,7 +153,7 @@ def _place_in(cursor: str, order: TargetOrder) -> tuple[HostCursor, int]:
 
 
 def show_target(transaction: Transaction, call: Call) -> OperationReply:
-    """Return one target, also one that is gone, with its last results and changes."""
+    """Return one target, also a former one, with its last results and changes."""
     subject_id = call.path["target_id"]
     require_for_target(transaction, call.caller, Permission.READ_TARGETS, subject_id)
     row = target_search.find_target(transaction, subject_id)
@@ -228,7 +229,7 @@ def observed_at_of(seen: Mapping[str, Any] | None) -> float | None:
 
 def observed_reason(seen: Mapping[str, Any], known: str | None) -> str | None:
     """Return the observed reason; for a living target, also about a card that was read earlier today."""
-    # As it was stored it was checked; checking it again would take most of a page's time.
+    # It was validated when it was stored; validating it again would take most of a page's time.
     layers = [
         (
             layer,

@@ -42,7 +42,7 @@ from lifesign.storage.targets.target_rows import GoneReason, StoredTarget
 
 PATH = "/api/v1/opt-outs"
 MAX_OPT_OUTS = 10_000
-"""Proven and asked for."""
+"""Maximum number of proven and requested opt-outs."""
 MAX_PAGE = 1_000
 MAX_ORIGIN_CHARACTERS = 280
 
@@ -64,7 +64,7 @@ class OptOutQuery(Body):
 
 
 def request_opt_out(transaction: Transaction, call: Call) -> OperationReply:
-    """Give out the token that proves whose origin it is; asked again, it is looked for at once."""
+    """Return the token that proves the ownership of an origin; a repeated request searches for it at once."""
     origin = _origin(call.body_as(OptOutRequest).url, "/url")
     known = opt_outs.find(transaction, origin, to_change=True)
     if known is not None and (
@@ -80,7 +80,7 @@ def request_opt_out(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def list_opt_outs(transaction: Transaction, call: Call) -> OperationReply:
-    """Return one page of the origins that are not probed, or whose owners have yet to prove it."""
+    """Return one page of the origins that are not probed, or whose owners have yet to prove them."""
     require(call.caller, Permission.MANAGE_OPT_OUTS)
     query = call.query_as(OptOutListing)
     after = "" if query.cursor is None else text_in(query.cursor, _LISTED, MAX_ORIGIN_CHARACTERS)
@@ -115,7 +115,9 @@ def withdraw_opt_out(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def prove(transaction: Transaction, origin: str, token: str, actor: str) -> bool:
-    """Note that an owner's token was found, and let the origin's targets go; whether it was still looked for.
+    """Record that an owner's token was found, and retire the origin's targets.
+
+    Return whether it was still open.
 
     Records of targets that directories listed end; an agent that registered itself keeps its own.
     """
@@ -140,7 +142,7 @@ def prove(transaction: Transaction, origin: str, token: str, actor: str) -> bool
 
 
 def leave_out(transaction: Transaction, urls: Mapping[str, str], version: int) -> None:
-    """Let those of these targets, just listed, be gone whose owners opted out; URLs by their ids."""
+    """Retire those of these newly listed targets whose owners opted out; URLs by their ids."""
     proven = opt_outs.proven_by_host(transaction)
     if not proven:
         return
@@ -155,7 +157,7 @@ def leave_out(transaction: Transaction, urls: Mapping[str, str], version: int) -
 
 
 def has_opted_out(transaction: Transaction, url: str) -> bool:
-    """Return whether the owner of a URL, in `read_target`'s spelling, has opted out."""
+    """Return whether the owner of a URL, in `read_target`'s form, has opted out."""
     origin = origin_of(url)
     assert isinstance(origin, str)  # noqa: S101 - it is a target's
     # A proof over https also covers plain http on the same host.
@@ -176,7 +178,7 @@ def _covered(transaction: Transaction, origin: str) -> list[StoredTarget]:
 
 
 def _to_go(transaction: Transaction, origin: str) -> dict[str, StoredTarget]:
-    """Return what is probed on an origin now, by the targets' ids."""
+    """Return the present targets on an origin, by their ids."""
     found = _covered(transaction, origin)
     return {target.subject_id: target for target in found if target.gone_at_s is None}
 

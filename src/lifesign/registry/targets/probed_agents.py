@@ -27,7 +27,7 @@ RECHECK_SECONDS = Cadence().recheck_every_s
 
 
 def url_to_probe(monitoring: str, card_url: str | None) -> str | None:
-    """Return where an agent is probed; None if it is not. InvalidRequest if there is no way to do so."""
+    """Return the URL at which an agent is probed; None if it is not. InvalidRequest if that is impossible."""
     if monitoring == Monitoring.HEARTBEAT or card_url is None:
         return None
     url = read_target(card_url)
@@ -37,7 +37,7 @@ def url_to_probe(monitoring: str, card_url: str | None) -> str | None:
 
 
 def begin_step(transaction: Transaction, url: str | None) -> int:
-    """Take the version of what `end_step` will change; before anything is logged, as everybody does.
+    """Acquire the version that `end_step` will change, before anything is logged, as all operations do.
 
     InvalidRequest if the owner of the URL's origin does not want it to be probed.
     """
@@ -58,9 +58,9 @@ def end_step(
     *,
     is_new_incarnation: bool = False,
 ) -> None:
-    """Make an agent a target at this URL; None: it does not want to be one, or not any more.
+    """Make an agent a target at this URL; None: it does not want to be one, or no longer does.
 
-    A new incarnation is probed at once: what failed before it says nothing about it.
+    A new incarnation is probed at once: earlier failures are no evidence about it.
     """
     target_links.make_claims_due(transaction, agent_ids=[agent_id])
     if url is not None:
@@ -81,7 +81,7 @@ def end_step(
 
 
 def _without_failures(memory: str) -> str | None:
-    """Return a stored memory without what delays the next probe; None if it cannot be read."""
+    """Return a stored memory without the facts that delay the next probe; None if it cannot be read."""
     try:
         return without_failures(ProbeMemory.from_json(memory)).to_json()
     except ValidationError:
@@ -89,7 +89,7 @@ def _without_failures(memory: str) -> str | None:
 
 
 def publish_thresholds(transaction: Transaction, agent_id: str) -> None:
-    """Have the prober of an agent told its thresholds; before anything is logged."""
+    """Publish an agent's thresholds to its prober; call it before anything is logged."""
     if numbers := target_rows.of_agent(transaction, agent_id):
         target_rows.touch_targets(transaction, numbers, target_rows.next_version(transaction))
 

@@ -18,10 +18,10 @@ from lifesign.storage.targets import target_links, target_rows, target_search
 
 
 def recheck_target(transaction: Transaction, call: Call) -> OperationReply:
-    """Have a target probed out of turn; TooManyRequests within a minute of the last time.
+    """Request a probe of a target now; TooManyRequests within a minute of the last request.
 
     For an agent that is linked to a crawled target, that target is probed, and the answer names it.
-    TargetGone if it is not probed any more.
+    TargetGone if it is no longer probed.
     """
     named = call.path["target_id"]
     require_for_target(transaction, call.caller, Permission.RECHECK, named)
@@ -38,7 +38,7 @@ def recheck_target(transaction: Transaction, call: Call) -> OperationReply:
     transaction = transaction.after_waiting()
     if target.recheck_at_s is not None:
         wait_s = target.recheck_at_s + RECHECK_SECONDS - transaction.now_s
-        # No longer than it can take, if the clock was set back.
+        # At most as long as it can take, if the clock was set back.
         if 0 < wait_s <= RECHECK_SECONDS:
             raise TooManyRequests(wait_s)
     target_rows.request_rechecks(transaction, [target.id], version, RECHECK_SECONDS)

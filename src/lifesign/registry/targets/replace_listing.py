@@ -24,7 +24,7 @@ from lifesign.storage.targets.directories import StoredDirectory, StoredImport
 from lifesign.storage.targets.target_rows import GoneReason
 
 REMOVED_AT_ONCE = 5_000
-"""Targets that one step looks at, to see whether they are still listed."""
+"""Number of targets that one step checks for whether they are still listed."""
 
 _WORKING = frozenset({ImportState.ADDING, ImportState.REMOVING})
 
@@ -32,7 +32,7 @@ _WORKING = frozenset({ImportState.ADDING, ImportState.REMOVING})
 def begin(
     transaction: Transaction, directory: StoredDirectory, found: StoredImport, pages: int
 ) -> StoredImport:
-    """Begin to add what has come, in so many pages; older imports that are open are without effect then.
+    """Begin to add the entries of so many pages; older open imports then have no effect.
 
     InvalidRequest if a page is missing. The directory and the import must be locked, here and below.
     """
@@ -51,7 +51,7 @@ def begin(
 def confirm(
     transaction: Transaction, directory: StoredDirectory, held: StoredImport, actor: str
 ) -> StoredImport:
-    """Begin to let go what is missing from a list that was held."""
+    """Begin to retire the missing targets of a suspended list."""
     confirmed = _in_state(transaction, held, ImportState.REMOVING, place=0, removed=0)
     directories.store_import(transaction, confirmed)
     told = _event(EventType.DIRECTORY_CONFIRMED, directory, held, actor)
@@ -61,7 +61,7 @@ def confirm(
 def advance(
     transaction: Transaction, directory: StoredDirectory, found: StoredImport, actor: str, *event: EventDraft
 ) -> StoredImport:
-    """Do one part of what is left to do for an import; `told` is logged before what comes of it."""
+    """Do the next part of an import; `told` is logged before its consequences."""
     drafts: list[EventDraft] = []
     if found.state == ImportState.ADDING:
         found, drafts = _add_page(transaction, directory, found, actor)

@@ -1,4 +1,4 @@
-"""End of targets that are probed no more, and of their agent records.
+"""Retirement of targets, and of their agent records.
 
 The record of a target that a directory listed ends with it: it existed because the target was probed. Agents
 are locked before targets; a record that was created at the same time is found afterwards.
@@ -33,9 +33,9 @@ def retire(
     *,
     ends_with: Callable[[str], bool] = lambda _: True,
 ) -> list[StoredAgent]:
-    """Make targets gone, and return the records that end with them, to be handed to `end_records`.
+    """Retire targets, and return the records that end with them, for `end_records`.
 
-    `ends_with` says of an id whether its record ends. `lock_agents` comes first.
+    `ends_with` returns for an id whether its record ends. Call `lock_agents` first.
     """
     target_rows.leave(transaction, [*gone.values()], reason, version)
     ending = sorted(subject_id for subject_id in gone if ends_with(subject_id))
@@ -46,7 +46,7 @@ def retire(
 def end_records(
     transaction: Transaction, ending: Iterable[StoredAgent], explanation: str, actor: str
 ) -> None:
-    """End the records of targets that are gone; last, since it is logged."""
+    """End the records of retired targets; this is last, since it is logged."""
     changes = [
         Change(
             agent=agent,

@@ -1,6 +1,6 @@
-"""Results of targets: what one probe changes of what is known of its target.
+"""Results of targets: the changes of one probe to the stored facts about its target.
 
-The last result and since when it holds, what the next probe has to remember, the changes, and the sums. An
+These are the last result and its start, the memory for the next probe, the changes, and the sums. An
 observation counts once, in the order of its shard's tokens and of its number under the token: one that is not
 later than the last changes nothing, so that a batch may be sent twice. No clock takes part in that.
 """
@@ -45,7 +45,7 @@ class Results:
     prober_key: str
     """Key of the prober that reports them."""
     left: dict[int, ProbeResultRow] = field(default_factory=dict)
-    """By the target's number."""
+    """Indexed by the target's number."""
     changes: list[ResultChange] = field(default_factory=list)
     sums: Counter[SumKey] = field(default_factory=Counter)
     answered: dict[int, LiveTarget] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Results:
         inconclusive_reason: InconclusiveReason | None,
         at_s: float,
     ) -> None:
-        """Note whether the target answered or fell silent; anything else says nothing about that."""
+        """Record whether the target answered or fell silent; other results are no evidence about that."""
         assert subject.target is not None  # noqa: S101 - see `take`
         target, where = subject.target, (observation.network_class, observation.address)
         if observation.is_liveness_signal:
@@ -134,7 +134,7 @@ class Results:
     def _remember(
         self, subject: Subject, left: ProbeResultRow, result: ResultClass, layers: Layers, at_s: float
     ) -> None:
-        """Note the result, and what has changed since the one before, if that told anything."""
+        """Record the result, and its change from the previous one, if it is informative."""
         if subject.result != result:
             # No agent has changed since the last failed attempt.
             if subject.result is not None and is_informative(ResultClass(subject.result)):
@@ -161,6 +161,6 @@ class Results:
 
 
 def last_of(stored: str) -> list[tuple[Layer, ResultClass]]:
-    """Return how each layer ended when it last told anything, as it is stored; in the order of asking."""
+    """Return the last informative result of each layer, in its stored form, in the order of requests."""
     parts = zip(STORED_LAYERS, stored.split(_SEPARATOR), strict=True)
     return [(layer, ResultClass(result)) for layer, result in parts if result]

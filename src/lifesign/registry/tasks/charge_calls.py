@@ -1,7 +1,7 @@
 """Reservation and settlement of metered calls (protocol 6.9).
 
 Costs are reserved, the call is made, and the costs are settled. A reservation is freed when the call fails,
-or when its run ends first: a holder that is gone pays nothing more, and its last cost is unknown.
+or when its run ends first: a lost holder pays nothing more, and the cost of its last call is unknown.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ MAX_CALLS = 100_000
 
 
 def reserve_call(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
-    """Promise a call what it may cost at most; BudgetExceeded costs nothing and changes nothing."""
+    """Reserve the maximum cost of a call; BudgetExceeded charges and changes nothing."""
     entered = enter_run(transaction, call)
     if not isinstance(entered, AuthorizedRun):
         return entered
@@ -52,7 +52,7 @@ def reserve_call(transaction: Transaction, call: Call) -> OperationReply | Lifes
 
 
 def settle_call(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
-    """Take in what a call did cost; what it had reserved beyond that is there again."""
+    """Record the cost of a call, and free the rest of its reservation."""
     cost = call.body_as(CallSettlement).cost.amount()
     return _end_call(
         transaction, call, "settled", cost, lambda budget, reserved: budget.settle(reserved, cost)
@@ -60,7 +60,7 @@ def settle_call(transaction: Transaction, call: Call) -> OperationReply | Lifesi
 
 
 def release_call(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
-    """Free what was reserved for a call that failed."""
+    """Free the reservation of a call that failed."""
     return _end_call(transaction, call, "released", None, lambda budget, reserved: budget.release(reserved))
 
 

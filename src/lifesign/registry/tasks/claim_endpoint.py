@@ -59,7 +59,7 @@ class ClaimEndpoint:
         self._waiting = 0
 
     async def answer(self, request: Request) -> Response:
-        """Grant a task at once, or as soon as there is one."""
+        """Grant a task immediately, or as soon as there is one."""
         try:
             asked = await self._parse(request)
             grant = await self._granted(asked, request.receive)
@@ -90,11 +90,11 @@ class ClaimEndpoint:
         give_up_s = loop.time() + claim.wanted.wait_seconds
         is_noted = False
         while True:
-            # Read before the search: tasks that are queued during it are news.
+            # Read before the search: tasks that are queued during it are noticed.
             number = self._news.number
             due_in_s = await self._seconds_until_task(claim)
             if not is_noted:
-                # The key is good; the request arrived once, however often it is looked at.
+                # The key was checked and the request counted once, however many searches follow.
                 self._dispatcher.heard.note()
                 is_noted = True
             if due_in_s is not None and due_in_s <= 0:
@@ -142,7 +142,7 @@ def _claim(transaction: Transaction, claim: _ClaimRequest) -> TaskGrant | None:
 
 
 def _seeker(transaction: Transaction, claim: _ClaimRequest) -> TaskClaimant:
-    """Return who asks: the key may have been revoked since the last look."""
+    """Return the caller: its key may have been revoked since the last search."""
     caller = authenticate(transaction, claim.digest)
     return TaskClaimant(
         caller=caller, digest=claim.digest, incarnation=claim.incarnation, wanted=claim.wanted

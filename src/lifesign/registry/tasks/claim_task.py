@@ -1,8 +1,8 @@
 """Choice of a task for an agent that claims one.
 
 The agent gets the longest queued task that fits its name, its pool and its capabilities, while it has
-capacity. The claim states what it wants; its record states what it is. Each grant is a lease like any other,
-and a run.
+capacity. The claim contains its wishes, its record its properties. Each grant is a lease like any other, and
+a run.
 """
 
 from dataclasses import dataclass
@@ -38,13 +38,13 @@ MAX_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskClaimant:
-    """An agent that asks for work, and how."""
+    """An agent that claims work, with its wishes."""
 
     caller: Principal
     digest: bytes
     """Digest of its key."""
     incarnation: int | None
-    """The life it says it is in; None if it does not say."""
+    """Incarnation that the agent states; None if it states none."""
     wanted: TaskClaim
 
 
@@ -94,7 +94,7 @@ def claim_task(transaction: Transaction, seeker: TaskClaimant) -> TaskGrant | No
 
 
 def _agent(transaction: Transaction, seeker: TaskClaimant) -> StoredAgent:
-    """Return the agent that asks, if it may have a task now."""
+    """Return the agent of the claim, if it may get a task now."""
     agent_id = seeker.caller.agent_id
     require(seeker.caller, Permission.WORK_TASKS, agent_id)
     if agent_id is None:
@@ -114,7 +114,7 @@ def _agent(transaction: Transaction, seeker: TaskClaimant) -> StoredAgent:
 
 
 def _claimant(transaction: Transaction, agent: StoredAgent, wanted: TaskClaim) -> Claimant:
-    """Return for whom to look; raises why the agent can never have what it wants."""
+    """Return the criteria of the search; raises the reason why the agent can never get what it wants."""
     if wanted.role_id is not None and wanted.role_id != agent.role_id:
         raise _not_its_own("/role_id", "the role_id that the agent is registered with")
     able = agent.capabilities if wanted.capabilities is None else tuple(wanted.capabilities)
@@ -179,7 +179,7 @@ def _claimed(
         Status(agent.status),
         token_floor=askers.token_floor,
         now_s=transaction.now_s,
-        # The task is not known before the grant: a longer request is cut to its limit, as the grant shows.
+        # The task is unknown before the grant: a longer request is cut to its limit, as the grant shows.
         ttl_seconds=min(task.lease_s, task.lease_s if wanted.ttl_seconds is None else wanted.ttl_seconds),
     )
     if isinstance(decision, Refusal):

@@ -71,7 +71,7 @@ def _created(transaction: Transaction, task: StoredTask, caller: Principal) -> O
 
 
 def _digest(wanted: TaskCreation) -> str:
-    """Tell apart what is asked for, however it is spelled."""
+    """Return a digest that distinguishes requests, independent of their notation."""
     members = wanted.model_dump(mode="json", exclude={"idempotency_key"})
     return sha256(json.dumps(members, sort_keys=True).encode()).hexdigest()
 

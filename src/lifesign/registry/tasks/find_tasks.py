@@ -51,7 +51,7 @@ class ReportListing(Body):
 
 
 def list_tasks(transaction: Transaction, call: Call) -> OperationReply:
-    """Return one page of the tasks that match, the newest first; to an agent, those it has worked at."""
+    """Return one page of the matching tasks, the newest first; an agent gets only its own."""
     query = call.query_as(TaskListing)
     holder = query.holder
     if holder is None and not may(call.caller, Permission.READ_TASKS):
@@ -81,7 +81,7 @@ def list_tasks(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def show_task(transaction: Transaction, call: Call) -> OperationReply:
-    """Return all that is known of a task."""
+    """Return the complete record of a task."""
     shown = record(transaction, _readable(transaction, call))
     return OperationReply(content=with_names(transaction, shown, call.caller))
 

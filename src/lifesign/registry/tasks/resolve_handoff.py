@@ -19,7 +19,7 @@ from lifesign.storage.events import event_log
 
 
 def resolve_handoff(transaction: Transaction, call: Call) -> OperationReply:
-    """Say how a task goes on that was handed to people."""
+    """Decide how a task that was handed to people continues."""
     locked = lock_task(transaction, call)
     transaction, task = locked.transaction, locked.task
     body = call.body_as(HandoffResolution)

@@ -112,7 +112,7 @@ def _carved(transaction: Transaction, parent: StoredTask, envelope: Amount, *, i
 
 def _same_again(task: StoredTask) -> TaskRequest:
     """Return a task like the one whose result was rejected; its comments contain the reason."""
-    # Stored values were checked when they came, perhaps by wider rules.
+    # Stored values were validated when they were stored, possibly by laxer rules.
     return TaskRequest.model_construct(
         title=task.title,
         input=from_json(task.input),

@@ -38,7 +38,7 @@ MAX_WRITES = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunGuard:
-    """A task whose lease's row is locked, at the time after that."""
+    """A task with a locked lease row, and the time after the lock."""
 
     transaction: Transaction
     task: StoredTask
@@ -169,13 +169,13 @@ def end_lease(locked: RunGuard, reason: EndReason, actor: str) -> list[EventDraf
     if holder is not None and is_draining and not leases.count_held(transaction, [holder.agent_id]):
         agent_rows.set_verdict_due(transaction, {holder.number: transaction.now_s})
     if holder is not None and reason is not EndReason.RELEASED:
-        # It hears of that with its next heartbeat, and not when it is to renew.
+        # It learns that with its next heartbeat, not only at its renewal.
         agent_rows.compare_tasks(transaction, [holder.number])
     return [lease_events.over(over, actor)]
 
 
 def _check_incarnation(call: Call, locked: RunGuard) -> None:
-    """Raise AgentGone for who says that it is in another life than it is."""
+    """Raise AgentGone for a caller that states another incarnation than the current one."""
     agent = locked.holders.get(call.caller.agent_id or "")
     incarnation = incarnation_in(call.headers)
     if agent is not None and incarnation not in {None, agent.incarnation}:
@@ -185,13 +185,13 @@ def _check_incarnation(call: Call, locked: RunGuard) -> None:
 def _known(
     transaction: Transaction, call: Call, task: StoredTask, shown: FencedWrite
 ) -> OperationReply | None:
-    """Return the first answer to a write that was carried out; KeyReused if it said something else."""
+    """Return the first answer to a write that was executed; KeyReused if its content was another."""
     written = task_runs.find_write(transaction, task.number, shown.run_id, shown.idempotency_key)
     if written is None:
         return None
     run = task_runs.find(transaction, shown.run_id)
     if run is None or run.holder != holder_of(call.caller) or run.token != shown.fencing_token:
-        # Not the writer's to hear of: it is refused like any other stranger's.
+        # Not shown to the writer: it is refused like any stranger.
         return None
     if written.digest != _digest(call):
         raise KeyReused(shown.idempotency_key)
@@ -210,12 +210,12 @@ def _shown_run(
 
 
 def _digest(call: Call) -> str:
-    """Tell apart what is written, and by which operation."""
+    """Return a digest that distinguishes writes, including their operation."""
     body = call.body_as(FencedWrite)
     said = to_json([type(body).__name__, body.model_dump(mode="json", by_alias=True)])
     return sha256(said).hexdigest()
 
 
 def with_counted_write(task: StoredTask) -> StoredTask:
-    """Return the task with one more write whose answer is kept."""
+    """Return the task with one more stored write."""
     return replace(task, writes=task.writes + 1)

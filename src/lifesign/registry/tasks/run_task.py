@@ -50,7 +50,7 @@ MAX_WRITE_BYTES = 262_144
 
 
 def report_progress(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
-    """Take a progress report; the first one says that the work has begun."""
+    """Store a progress report; the first one marks the task as running."""
     entered = enter_run(transaction, call)
     if not isinstance(entered, AuthorizedRun):
         return entered
@@ -112,7 +112,7 @@ def release_run(transaction: Transaction, call: Call) -> OperationReply | Lifesi
 
 
 def delegate_subtask(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
-    """Put a child into the queue, its envelope carved out of the task's; the task stays held."""
+    """Create a child task in the queue, with a part of the task's budget; the caller keeps the task."""
     entered = enter_run(transaction, call)
     if not isinstance(entered, AuthorizedRun):
         return entered

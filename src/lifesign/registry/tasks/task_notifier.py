@@ -43,7 +43,7 @@ class TaskNotifier:
             try:
                 await self._follow()
             except StoreUnavailable:
-                # The feed says so in the log.
+                # The feed logs it.
                 await asyncio.sleep(RETRY_SECONDS)
             except Exception:  # noqa: BLE001 - it is logged
                 _log.exception("events of tasks could not be read")

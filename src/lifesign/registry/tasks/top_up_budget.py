@@ -17,7 +17,7 @@ from lifesign.storage.tasks import task_budgets
 
 
 def top_up(transaction: Transaction, call: Call) -> OperationReply:
-    """Add to what a task may spend."""
+    """Add to the budget of a task."""
     locked = lock_task(transaction, call)
     transaction, task = locked.transaction, locked.task
     if task.status in FINISHED:

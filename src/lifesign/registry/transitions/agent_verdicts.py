@@ -1,6 +1,6 @@
-"""Judgement of agents: what follows now from what is known of them.
+"""Assessment of agents: the consequences of the stored facts about them.
 
-Fetches what `verdict` needs, asks it, and returns what is to be changed; changes nothing itself.
+Fetches the facts for `verdict`, calls it, and returns the changes; it changes nothing itself.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ class Change:
     """Change of one agent: signals in their order, and further changes of its record."""
 
     agent: StoredAgent
-    """As it is stored."""
+    """The agent in its stored form."""
     signals: tuple[Signal, ...]
     explanation: str
     """Explanation of the last signal; unchanged if there is none."""
@@ -33,18 +33,18 @@ class Change:
     assess_at_s: float | None
     drain_deadline_s: float | None = None
     silent_since_s: float | None = None
-    """Time of the last liveness signal, if silence takes the agent down."""
+    """Time of the last liveness signal, if silence makes the agent unhealthy or dead."""
     heard_for_s: float = 0.0
     """Time for which it had given liveness signals by then, since its status began."""
 
     @property
     def track(self) -> Track:
-        """With whom it is counted if it falls silent."""
+        """Track with which the agent is counted if it falls silent."""
         return Track.PROBE if self.agent.monitoring == Monitoring.PROBE else Track.HEARTBEAT
 
     @property
     def is_visible(self) -> bool:
-        """Whether anything changes but the time of the next judgement."""
+        """Whether anything changes besides the time of the next assessment."""
         return bool(self.signals) or self.health != self.agent.health
 
 
@@ -53,13 +53,13 @@ class VerdictContext:
     """Facts for the verdicts on all agents: whether the monitor is suspended, and which time is excluded."""
 
     is_suspended: bool = False
-    """Missed heartbeats and failed probes take no agent down."""
+    """Missed heartbeats and failed probes make no agent unhealthy or dead."""
     excluded_downtime: tuple[ExcludedSpan, ...] = ()
     holds: tuple[ExcludedDowntime, ...] = ()
-    """Time that is excused for those alone whom it held back."""
+    """Time that is excluded only for the agents that were suspended in it."""
 
     def excluded_since(self, sign_s: float) -> list[ExcludedSpan]:
-        """Return what does not count of a silence that began at this time."""
+        """Return the excluded time of a silence that began at this time."""
         holds = (hold for hold in self.holds if sign_s >= hold.cohort_before_s)
         spans = (*self.excluded_downtime, *(ExcludedSpan(hold.begin_s, hold.end_s) for hold in holds))
         return [span for span in spans if span.end_s > sign_s]
@@ -68,7 +68,7 @@ class VerdictContext:
 def judge_agents(
     transaction: Transaction, judged: Sequence[StoredAgent], verdict_context: VerdictContext
 ) -> list[Change]:
-    """Return for each agent what follows at the transaction's time."""
+    """Return for each agent the consequences at the transaction's time."""
     held = leases_of_draining(transaction, judged)
     return [
         change_of(agent, assess_agent(agent, held.get(agent.agent_id, 0), transaction.now_s, verdict_context))
@@ -77,7 +77,7 @@ def judge_agents(
 
 
 def leases_of_draining(transaction: Transaction, judged: Iterable[StoredAgent]) -> Mapping[str, int]:
-    """Return how many leases those of these agents hold that are draining, by their ids."""
+    """Return the number of leases of each draining agent, by its id."""
     draining = [agent.agent_id for agent in judged if agent.status == Status.DRAINING]
     return leases.count_held(transaction, draining) if draining else {}
 
@@ -89,14 +89,14 @@ def assess_agent(
     verdict_context: VerdictContext,
     seen: Observed | None = None,
 ) -> Verdict:
-    """Return the verdict about one agent; `seen` stands for what is stored of its probes."""
+    """Return the verdict about one agent; `seen` replaces the stored facts of its probes."""
     facts = facts_of(agent, leases_held, seen)
     excluded_downtime = verdict_context.excluded_since(silent_since_s(facts))
     return judge(facts, now_s, is_suspended=verdict_context.is_suspended, excluded_downtime=excluded_downtime)
 
 
 def change_of(agent: StoredAgent, verdict: Verdict) -> Change:
-    """Return what a verdict changes of an agent."""
+    """Return the changes that a verdict makes to an agent."""
     is_silent = not _TIMEOUT_SIGNALS.isdisjoint(verdict.signals)
     last_liveness_s = silent_since_s(facts_of(agent, 0)) if is_silent else None
     return Change(
@@ -122,7 +122,7 @@ def unchanged(agent: StoredAgent) -> Change:
 
 
 def facts_of(agent: StoredAgent, leases_held: int, seen: Observed | None = None) -> Facts:
-    """Return what is stored of an agent as what verdicts are made from; `seen` stands for what is stored."""
+    """Return the facts for verdicts from the stored agent; `seen` replaces the stored facts of its probes."""
     if seen is None and agent.observed is not None:
         seen = Observed.from_json(agent.observed)
     override = None

@@ -11,9 +11,9 @@ from lifesign.storage.engine.transaction import Transaction
 
 
 def store_half_hours(transaction: Transaction, over: Mapping[int, Sequence[OpenSlot]]) -> None:
-    """Add half hours that are over to the histories of agents, whom others do not change meanwhile.
+    """Add finished half hours to the histories of agents, which no other transaction changes meanwhile.
 
-    By our numbers of the agents; each one's in their order.
+    Indexed by our numbers of the agents; each agent's in order.
     """
     if not over:
         return

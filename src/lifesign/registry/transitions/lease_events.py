@@ -42,7 +42,7 @@ def acquired(claim: Claim, actor: str) -> EventDraft:
 
 
 def over(claim: Claim, actor: str) -> EventDraft:
-    """Return the event of a lease that is over: released by who may, or expired for any other reason."""
+    """Return the event of an ended lease: released by an entitled caller, or expired otherwise."""
     reason = claim.end_reason or EndReason.EXPIRED
     is_released = reason in {EndReason.RELEASED, EndReason.REVOKED}
     payload = LeaseEnded(
@@ -72,7 +72,7 @@ def all_over(claims: Iterable[Claim], actor: str) -> Iterator[EventDraft]:
 
 
 def shards_granted(claims: Sequence[Claim], holder: str, actor: str) -> Iterator[EventDraft]:
-    """Return the events of shards that one prober was granted at once."""
+    """Return the events of shards that were granted to one prober at once."""
     for some in _portions(claims):
         granted = ShardsGranted(
             holder=holder,
@@ -121,7 +121,7 @@ def _draft(kind: EventType, claim: Claim, payload: LeaseAcquired | LeaseEnded, a
 
 
 def _agent_holding(claim: Claim) -> str | None:
-    """Return the agent whose event it is; None for a key. Without a registration it has no incarnation."""
+    """Return the agent of the event; None for a key. Without a registration it has no incarnation."""
     if claim.holder is None or (claim.holder_incarnation == 0 and is_reserved(claim.holder)):
         return None
     return claim.holder

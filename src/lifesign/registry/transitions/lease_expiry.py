@@ -29,7 +29,7 @@ CHUNK = 2_000
 MAX_CHUNKS = 1_000
 """Maximum number of chunks per run; the next run continues."""
 MEND_SECONDS = 10.0
-"""Time that a sweep has to mend what a clock that was set has done to leases; also after a start."""
+"""Time that a sweep has to correct leases after the clock was set; also after a start."""
 MEND_SWEEPS = 2
 """The same in sweep periods: if sweeps are rare, the longer of both times counts."""
 
@@ -37,7 +37,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class Reaper:
-    """Ends what is over, again and again; one per server process."""
+    """Ends expired leases, again and again; one per server process."""
 
     def __init__(self, database: Database, period_s: float, monotonic_s: Clock) -> None:
         self._database = database
@@ -46,7 +46,7 @@ class Reaper:
         self._monotonic_s = monotonic_s
         self._reference: Reference | None = None
         self._wait_until_s = inf
-        """On this process's clock."""
+        """Time on this process's clock."""
 
     async def run(self) -> None:
         """Reap until cancelled; a round that fails is followed by the next one."""
@@ -60,7 +60,7 @@ class Reaper:
             await asyncio.sleep(self._period_s)
 
     async def reap_once(self) -> None:
-        """End what is over, unless the clock may have been set: a sweep gives leases that time back first."""
+        """End expired leases, unless the clock may have been set: a sweep returns that time first."""
         wall_s = await self._database.read(lambda transaction: transaction.now_s)
         before, now = self._reference, Reference(wall_s, self._monotonic_s())
         self._reference = now
@@ -71,7 +71,7 @@ class Reaper:
 
 
 async def reap(database: Database, until_s: float = inf) -> None:
-    """End all leases whose time was over by `until_s`, and is over now. StoreUnavailable.
+    """End all leases that had expired by `until_s`, and still are expired. StoreUnavailable.
 
     `until_s` is a time of the database's clock that the caller has compared with its own clock. If the
     database's clock has jumped ahead since then, leases get that time back.
@@ -92,7 +92,7 @@ def _is_any_over(transaction: Transaction, until_s: float) -> bool:
 
 
 def _end_expired(transaction: Transaction, until_s: float) -> tuple[int, list[str]]:
-    """End some leases whose time is over; return how many, and who held them."""
+    """End some expired leases; return how many, and their holders."""
     now_s = transaction.now_s
     expired = leases.expired(transaction, min(until_s, now_s), CHUNK)
     over = [ended(claim, EndReason.EXPIRED, now_s) for claim in expired]

@@ -1,6 +1,6 @@
-"""The registry's row: what all server processes know of suspensions, and of time that does not count.
+"""The registry's row: common state of all server processes about suspensions and excluded time.
 
-What `monitor_health` and `silence` say is kept there as JSON.
+The row contains the states of `monitor_health` and `silence` as JSON.
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.transaction import Transaction
 
 EXCLUDED_FOR_SECONDS = MAX_DURATION_SECONDS * MAX_DAMPING
-"""Time for which excluded spans are kept: no silence that is assessed is longer."""
+"""Time for which excluded spans are kept: no assessed silence is longer."""
 MAX_SUSPENSIONS = 32
 """Number of the latest suspensions that are kept; at most two matter for one heartbeat timeout."""
 
@@ -42,15 +42,15 @@ _CONFIRMED: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
 
 
 def verdict_context(transaction: Transaction) -> VerdictContext:
-    """Return what holds for all agents alike, for any function but the sweep."""
+    """Return the common facts of all agents, for any function but the sweep."""
     return verdict_context_in(registry_row.find(transaction))
 
 
 def verdict_context_in(row: RegistryRow | None) -> VerdictContext:
-    """Return what holds for all agents alike by this row, for any function but the sweep.
+    """Return the common facts of all agents by this row, for any function but the sweep.
 
-    Silence takes no agent down there: the sweep alone asks first whether it is us. An agent that is found
-    silent is due at the next sweep, since its `assess_at_s` has passed.
+    There, silence makes no agent unhealthy or dead: only the sweep checks first whether the monitoring is at
+    fault. An agent that is found silent is due at the next sweep, since its `assess_at_s` has passed.
     """
     excluded_downtime = ExcludedTime() if row is None else excluded_time_in(row)
     return VerdictContext(
@@ -59,12 +59,12 @@ def verdict_context_in(row: RegistryRow | None) -> VerdictContext:
 
 
 def monitors_in(row: RegistryRow, now_s: float) -> Monitors:
-    """Return the tracks that a row holds; new ones if no sweep has run yet."""
+    """Return the tracks in a row; new ones if no sweep has run yet."""
     return mass_exit.from_json(row.monitor) if row.monitor else mass_exit.new_monitors(now_s)
 
 
 def excluded_time_in(row: RegistryRow) -> ExcludedTime:
-    """Return the excused time that a row holds."""
+    """Return the excluded time in a row."""
     return _EXCLUDED.validate_json(row.excluded_downtime) if row.excluded_downtime else ExcludedTime()
 
 
@@ -99,9 +99,11 @@ def with_monitors(row: RegistryRow, monitors: Monitors) -> RegistryRow:
 
 
 def with_assessment(row: RegistryRow, track: Track, assessment: Assessment, now_s: float) -> RegistryRow:
-    """Return the row after a look at one track; the time of a hold that is over is excused for heartbeats.
+    """Return the row after an assessment of one track.
 
-    Of probes nothing has to be excused: only measured failures count as silence.
+    The time of an ended suspension is excluded for heartbeats.
+
+    For probes nothing has to be excluded: only measured failures count as silence.
     """
     row = with_monitors(row, monitors_in(row, now_s).with_track(track, assessment.monitor))
     return (
@@ -117,7 +119,7 @@ def with_span(row: RegistryRow, span: ExcludedSpan, now_s: float) -> RegistryRow
 
 
 def with_excluded_downtime(row: RegistryRow, excluded: ExcludedDowntime | None, now_s: float) -> RegistryRow:
-    """Return the row with a hold that is over; as it is if none is."""
+    """Return the row with an ended suspension; unchanged without one."""
     if excluded is None:
         return row
     excluded_downtime = excluded_time_in(row)
@@ -126,7 +128,7 @@ def with_excluded_downtime(row: RegistryRow, excluded: ExcludedDowntime | None, 
 
 
 def without_future(row: RegistryRow, now_s: float) -> RegistryRow:
-    """Return the row without excused time that lies ahead: the clock was set back, and will pass it again."""
+    """Return the row without excluded time in the future: the clock was set back, and will pass it again."""
     excluded_downtime = excluded_time_in(row)
     spans = tuple(
         ExcludedSpan(span.begin_s, min(span.end_s, now_s))
@@ -151,12 +153,12 @@ def confirmed_in(row: RegistryRow) -> dict[str, float]:
 
 
 def confirmed_json(confirmed: dict[str, float]) -> str:
-    """Return confirmed classes as a row holds them."""
+    """Return confirmed classes in the form of a row."""
     return _CONFIRMED.dump_json(confirmed).decode()
 
 
 def with_moved_confirmations(row: RegistryRow, by_s: float, now_s: float) -> RegistryRow:
-    """Return the row with confirmations that lie ahead of now moved by `by_s`, below 0."""
+    """Return the row with future confirmations moved by `by_s`, below 0."""
     if row.confirmed is None:
         return row
     moved = {name: at_s + by_s if at_s > now_s else at_s for name, at_s in confirmed_in(row).items()}

@@ -69,8 +69,8 @@ def change_status(transaction: Transaction, changes: Sequence[Change], actor: st
     }
     lost = leases.end_all_of(transaction, ended) if ended else {}
     tasks = lose_tasks(transaction, [claim for several in lost.values() for claim in several], actor)
-    # A deregistered agent is not probed any more; a dead one is, since it may return. For a superseded one
-    # the next incarnation decides, which begins at once. A linked target is probed for its agent.
+    # A deregistered agent is no longer probed; a dead one is, since it may return. For a superseded one the
+    # next incarnation decides, which begins at once. A linked target is probed for its agent.
     liveness.forget_agents(
         transaction, [agent_id for agent_id, reason in ended.items() if reason is EndReason.AGENT_DEAD]
     )
@@ -193,7 +193,7 @@ def _drain_warning(agent: StoredAgent, leases_held: int, actor: str) -> EventDra
 def _settled_commands(
     transaction: Transaction, changes: Sequence[Change], after: Sequence[StoredAgent]
 ) -> dict[int, list[StoredCommand]]:
-    """Forget the commands of agents that do not take them any more; they drain, or are gone."""
+    """Delete the commands of agents that no longer accept them: they drain, or have ended."""
     numbers = [
         agent.id
         for agent, change in zip(after, changes, strict=True)

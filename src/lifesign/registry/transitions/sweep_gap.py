@@ -49,7 +49,7 @@ def note_gap(
 ) -> tuple[RegistryRow, list[EventDraft]]:
     """Exclude the time without a sweep; return the changed row and its events.
 
-    A short stall is excluded like a long one, but has no event of its own: `GET /api/v1/monitor` shows it.
+    A short stall is excluded like a long one, but has no event: `GET /api/v1/monitor` shows it.
 
     Draining agents get that time back. Leases get back only a jump of the clock: during an outage their
     holders' own clocks continued, and the holders have stopped (protocol 6, 12).
@@ -72,7 +72,7 @@ def note_gap(
 
 
 def move_back_some(transaction: Transaction, by_s: float, *, after: int, limit: int) -> int | None:
-    """Bring back the times of some agents that lie ahead of now; see `clock_shift.move_agents_back`."""
+    """Correct some agents' times that are in the future; see `clock_shift.move_agents_back`."""
     return clock_shift.move_agents_back(transaction, by_s, transaction.now_s, after=after, limit=limit)
 
 
@@ -82,7 +82,10 @@ def move_some_targets_back(transaction: Transaction, by_s: float, *, after: int,
 
 
 def note_set_back(transaction: Transaction, by_s: float) -> None:
-    """Bring back all else and say so, once all agents are back; nothing if another process has done it."""
+    """Correct all other times and log it, once all agents are done.
+
+    Nothing if another process has done it.
+    """
     row = registry_row.lock(transaction)
     now_s = transaction.now_s
     if row.swept_at_s is None or row.swept_at_s <= now_s:

@@ -41,7 +41,7 @@ class Move:
     """Transition of one task."""
 
     task: StoredTask
-    """As it is stored."""
+    """The task in its stored form."""
     signal: TaskSignal
     run_id: str | None = None
     """Run that ends with it."""
@@ -50,7 +50,7 @@ class Move:
     detail: str | None = None
     """Failure of that run, as its holder reported it."""
     explanation: str | None = None
-    """Comment of the person or agent that decided it; kept among the task's comments."""
+    """Comment on the decision by a person or an agent; kept among the task's comments."""
 
 
 def move(transaction: Transaction, moved: Move, actor: str) -> tuple[StoredTask, list[EventDraft]]:
@@ -95,10 +95,9 @@ def move_all(
 
 
 def lose_tasks(transaction: Transaction, lost: Iterable[Claim], actor: str) -> dict[str, list[EventDraft]]:
-    """Let tasks go on whose leases have ended by themselves; return the events of each, by resource.
+    """Move tasks whose leases have ended by themselves; return the events of each, by resource.
 
-    The leases are locked, and stored as they ended. Resources that are no tasks of the registry's are
-    passed over.
+    The leases are locked, and stored as ended. Resources that are no tasks of the registry are ignored.
     """
     ours = {
         number_in(claim.lease_id): claim
@@ -106,7 +105,7 @@ def lose_tasks(transaction: Transaction, lost: Iterable[Claim], actor: str) -> d
         if claim.lease_id is not None and task_in(claim.resource) is not None
     }
     if not ours:
-        # As of nearly all leases: a look at the database for each would double what a release costs.
+        # Nearly all leases are of this kind: a query for each would double the cost of a release.
         return {}
     numbers = sorted(number for number in ours if number is not None)
     held = [task for task in task_rows.find_many(transaction, numbers) if task.status in HELD]
@@ -173,7 +172,7 @@ def _step(
 
 
 def _move_reason(moved: Move, task: StoredTask, policy: RetryPolicy) -> str:
-    """Say in words why a task is in the queue again, or with people."""
+    """Return as a text why a task is in the queue again, or with people."""
     code = "" if moved.exit_code is None else f" (exit code {moved.exit_code})"
     counted = f"attempt {task.attempts - task.lost_runs} of {policy.max_attempts}"
     if is_lost(moved.exit_reason):

@@ -67,7 +67,7 @@ def summary_members(agent: StoredAgent | ListedAgent, now_s: float) -> dict[str,
 
 
 def record(agent: StoredAgent, now_s: float, verdict: Verdict | None = None) -> AgentRecord:
-    """Return the whole record of an agent: reported values beside observed ones.
+    """Return the complete record of an agent with reported and observed values.
 
     Overrides are shown until they end. `verdict` is the current one; without it the current health is
     omitted.

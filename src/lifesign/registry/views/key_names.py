@@ -12,12 +12,12 @@ from lifesign.storage.keys import key_rows
 def visible_key_names(
     transaction: Transaction, caller: Principal, actors: Iterable[str | None]
 ) -> dict[str, str]:
-    """Return what keys are called to who may read all events, where the names stand too; else nothing."""
+    """Return names of keys for callers that may read all events; otherwise nothing."""
     return names_of_keys(transaction, actors) if may(caller, Permission.READ_EVENTS) else {}
 
 
 def names_of_keys(transaction: Transaction, actors: Iterable[str | None]) -> dict[str, str]:
-    """Return what the keys among `actors` are called, by how they act: `key:` and their ids."""
+    """Return the names of the keys among `actors`, by their actor names: `key:` and their ids."""
     acting = {key for actor in actors if actor is not None and (key := key_behind(actor)) is not None}
     names = key_rows.names_of(transaction, {key.removeprefix(KEY_ACTOR_PREFIX) for key in acting})
     return {f"{KEY_ACTOR_PREFIX}{key_id}": name for key_id, name in names.items()}

@@ -32,7 +32,7 @@ def summary(transaction: Transaction, task: StoredTask) -> TaskSummary:
 
 
 def record(transaction: Transaction, task: StoredTask) -> TaskRecord:
-    """Return all that is known of a task."""
+    """Return the complete record of a task."""
     children = task_rows.listing(transaction, TaskFilter(parent=task.number), before=None, limit=MAX_SHOWN)
     return TaskRecord(
         **summary(transaction, task).model_dump(),
@@ -61,13 +61,13 @@ def with_names(transaction: Transaction, shown: TaskRecord, caller: Principal) -
 
 
 def latest_report(transaction: Transaction, number: int) -> ReportRecord | None:
-    """Return what was reported last of a task; None if nothing was."""
+    """Return the last report of a task; None if there is none."""
     found = task_runs.reports(transaction, number, before=None, limit=1)
     return report_record(found[0]) if found else None
 
 
 def comments(transaction: Transaction, number: int) -> list[CommentRecord]:
-    """Return what was said with decisions about a task, the newest first."""
+    """Return the comments on decisions about a task, the newest first."""
     return [
         CommentRecord(
             signal=TaskSignal(said.signal),
