@@ -22,6 +22,7 @@ from lifesign.census.report import (
 )
 from lifesign.census.result_groups import GROUPS, Group
 from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.results import INCONCLUSIVE, ResultClass
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "census.schema.json").read_text())
@@ -100,6 +101,24 @@ def test_an_empty_directory_has_an_empty_census() -> None:
 )
 def test_a_platform_is_a_registrable_domain(host: str, platform: str) -> None:
     assert platform_of(host) == platform
+
+
+def test_targets_are_counted_by_kind_and_servers_have_no_generation() -> None:
+    kinds = [
+        (TargetKind.MCP, ResultClass.OK, 1),
+        (TargetKind.A2A, ResultClass.OK, 3),
+        (TargetKind.A2A, ResultClass.REFUSED, 1),
+    ]
+    census = take_census(facts(kinds=kinds))
+    assert [(part.name, part.groups.alive, part.alive_ratio) for part in census.kinds] == [
+        ("a2a", 3, 0.75),
+        ("mcp", 1, 1.0),
+    ]
+    unnamed = [
+        next((row.count for row in each.generations if row.name == UNNAMED), 0)
+        for each in (take_census(facts()), census)
+    ]
+    assert unnamed == [1, 0]
 
 
 def test_platforms_come_with_those_of_most_targets_first() -> None:

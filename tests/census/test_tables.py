@@ -15,6 +15,7 @@ from lifesign.census.tables import (
     share_heading,
     tables,
 )
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.results import ResultClass
 
 
@@ -86,6 +87,15 @@ def test_all_rows_of_a_table_have_its_columns() -> None:
     ]  # fmt: skip
     for table in shown.values():
         assert all(len(row) == len(table.heads) for row in table.rows)
+
+
+@pytest.mark.parametrize("has_servers", [True, False])
+def test_kinds_have_a_table_if_there_are_mcp_servers(*, has_servers: bool) -> None:
+    kinds = [(TargetKind.A2A, ResultClass.OK, 4), (TargetKind.MCP, ResultClass.OK, 1)][: 1 + has_servers]
+    shown = {table.key: table for table in tables(take_census(facts(kinds=kinds)))}
+    assert ("kinds" in shown) == has_servers
+    words = {row[0] for row in shown["layers"].rows}
+    assert ("card" in words) == (not has_servers)
 
 
 def test_every_share_says_of_what_it_is_one() -> None:

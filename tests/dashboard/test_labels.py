@@ -8,6 +8,7 @@ from lifesign.dashboard import labels
 from lifesign.dashboard.labels import ProbeLabel, label_of_observed
 from lifesign.dashboard.pages.history import _segments
 from lifesign.domain.models.agents import ObservedLayer, ObservedState
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.results import ResultClass
 
 SEEN = {
@@ -44,6 +45,17 @@ def test_a_card_that_is_known_counts_though_it_was_not_read_again() -> None:
     assert label_of_observed(lost).word == "gated"
     gone = seen.model_copy(update={"transport": layer(ResultClass.REFUSED, 10), "failures_in_row": 1})
     assert label_of_observed(gone).word == "down"
+
+
+def test_words_for_an_mcp_server_name_no_card() -> None:
+    layer = ObservedLayer(
+        result=ResultClass.OK, reason="", observed_at=datetime(2026, 11, 22, 10, tzinfo=UTC)
+    )
+    seen = ObservedState(
+        kind=TargetKind.MCP, failures_in_row=0, recent_interactions="", discovery=layer, transport=layer
+    )
+    assert [name for name, _ in labels.observed_layers(seen)] == ["server", "endpoint"]
+    assert "card" not in label_of_observed(seen).why.split()
 
 
 def test_a_failure_that_did_not_count_leaves_it_unknown_whether_an_agent_is_there() -> None:

@@ -3,6 +3,7 @@
 from lifesign.census.document import LatencySummary
 from lifesign.census.report import CensusFacts, HostCount, LayerCount, RunFacts
 from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import ResultClass as R
 
@@ -39,10 +40,10 @@ def facts(**changed: object) -> CensusFacts:
         "latencies": {"discovery": LatencySummary(count=5, p50_ms=233.0, p90_ms=812.5, p99_ms=1978.0)},
         "health": {HealthStatus.HEALTHY: 2, HealthStatus.DEGRADED: 1},
         "shown": [
-            ([(Layer.DISCOVERY, R.OK), (Layer.TRANSPORT, R.TIMEOUT)], 1),
-            ([(Layer.DISCOVERY, R.OK)], 2),
-            ([(Layer.TRANSPORT, R.OK)], 1),
-            ([(Layer.DISCOVERY, R.GATED)], 1),
+            (TargetKind.A2A, [(Layer.DISCOVERY, R.OK), (Layer.TRANSPORT, R.TIMEOUT)], 1),
+            (TargetKind.A2A, [(Layer.DISCOVERY, R.OK)], 2),
+            (TargetKind.A2A, [(Layer.TRANSPORT, R.OK)], 1),
+            (TargetKind.A2A, [(Layer.DISCOVERY, R.GATED)], 1),
         ],
         "gone": {"left": 2, "opted_out": 1},
         "runs": [

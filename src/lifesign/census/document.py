@@ -78,7 +78,10 @@ class LayerShares(_Shown):
     """Results of one layer, over all probes of the period."""
 
     layer: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
-    """`discovery`: the card; `transport`: the interface; `readiness`: the health document; `message`."""
+    """`discovery`: the card; `transport`: the interface; `readiness`: the health document; `message`.
+
+    Of an MCP server: what it says it is; its endpoint; the health document; the tool call.
+    """
     count: Count
     """Number of probes that measured the layer; `not_measured` does not count."""
     results: tuple[ResultCount, ...]
@@ -179,9 +182,11 @@ class Census(_Shown):
     other_platforms: OtherPlatforms | None
     """null: all are named."""
     generations: tuple[NamedCount, ...]
-    """Living targets by the protocol version of their card."""
+    """Living A2A agents by the protocol version of their card."""
     health: tuple[NamedCount, ...]
     """Health that living targets report; `unknown` includes agents without a valid and fresh document."""
+    kinds: tuple[NamedGroups, ...] = ()
+    """Targets by kind: `a2a` (agents) and `mcp` (servers)."""
     directories: tuple[NamedGroups, ...]
     """Targets by directory; a target that two directories list counts in both."""
     shown: tuple[NamedCount, ...]

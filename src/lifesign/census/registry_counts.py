@@ -9,6 +9,7 @@ from lifesign.census.stored_counts import census_of, ended_of, generation_of, la
 from lifesign.client import RegistryClient
 from lifesign.domain.base.clock_skew import last_not_ahead
 from lifesign.domain.models.census import CensusRun
+from lifesign.domain.net.target import TargetKind
 from lifesign.storage.probing.result_history import SECONDS_PER_HOUR, hour_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,11 @@ async def census_at(client: RegistryClient, name: str | None) -> Census:
         since_s = hour_of(since_s) * SECONDS_PER_HOUR
     sums = [(row.layer.value, row.result.value, row.bucket, row.count) for row in counts.probes]
     shown = [
-        (ended_of([row.discovery, row.transport, row.readiness, row.message]), row.count)
+        (
+            row.kind or TargetKind.A2A,
+            ended_of([row.discovery, row.transport, row.readiness, row.message]),
+            row.count,
+        )
         for row in counts.shown
     ]
     return take_census(
@@ -42,6 +47,7 @@ async def census_at(client: RegistryClient, name: str | None) -> Census:
             old=counts.old,
             hosts=await _platforms_at(client, None if last is None else last.run_id),
             directories=[(row.directory, row.result, row.count) for row in counts.directories],
+            kinds=[(row.kind, row.result, row.count) for row in counts.kinds],
             layers=layers_of(sums, shown),
             latencies=latencies_of(sums),
             health=counts.health,

@@ -30,6 +30,7 @@ from lifesign.census.document import (
 from lifesign.census.result_groups import GROUPS, Group
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.models.census import Deadlines
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.probe_summary import signs_in
 from lifesign.domain.observation.result_sums import Layer
@@ -98,13 +99,15 @@ class CensusFacts:
     """Each target once; can be iterated once."""
     directories: Iterable[tuple[str, ResultClass | None, int]] = ()
     """Name, result, count; a target that two directories list counts in both."""
+    kinds: Iterable[tuple[TargetKind, ResultClass | None, int]] = ()
+    """Kind, result, count."""
     layers: Iterable[LayerCount] = ()
     latencies: Mapping[str, LatencySummary] = field(default_factory=dict)
     """By layer."""
     health: Mapping[HealthStatus, int] = field(default_factory=dict)
     """Health that living agents report in a valid and fresh document; the others are unknown."""
-    shown: Iterable[tuple[Sequence[tuple[Layer, ResultClass]], int]] = ()
-    """Layer results of living targets, in the order of requests, with their number."""
+    shown: Iterable[tuple[TargetKind, Sequence[tuple[Layer, ResultClass]], int]] = ()
+    """Kind and layer results of living targets, in the order of requests, with their number."""
     gone: Mapping[str, int] = field(default_factory=dict)
     """Former targets by reason: left the directory, or opted out. The listed targets do not include them."""
     deadlines: Deadlines | None = None
@@ -135,6 +138,10 @@ def take_census(facts: CensusFacts) -> Census:
         platforms[platform_of(row.host)][_PLACES[row.result]] += row.count
         if GROUPS[row.result] is Group.ALIVE:
             generations[row.generation] += row.count
+    kinds = _parts((kind.value, result, count) for kind, result, count in facts.kinds)
+    # MCP servers have no card.
+    servers = sum(part.groups.alive for part in kinds if part.name == TargetKind.MCP)
+    generations[None] = max(0, generations[None] - servers)
     groups = _groups(results)
     named, others = _platforms(platforms)
     return Census(
@@ -155,7 +162,8 @@ def take_census(facts: CensusFacts) -> Census:
         other_platforms=others,
         generations=_named({name or UNNAMED: count for name, count in generations.items()}),
         health=_health(facts.health, groups.alive),
-        directories=_directories(facts.directories),
+        kinds=kinds,
+        directories=_parts(facts.directories),
         shown=_shown(facts.shown),
         gone=_named(facts.gone),
         runs=_runs(facts.runs),
@@ -237,7 +245,7 @@ def _named_groups(name: str, tally: _Tally) -> NamedGroups:
     return NamedGroups(name=_name(name), groups=groups, alive_ratio=groups.alive_ratio)
 
 
-def _directories(rows: Iterable[tuple[str, ResultClass | None, int]]) -> tuple[NamedGroups, ...]:
+def _parts(rows: Iterable[tuple[str, ResultClass | None, int]]) -> tuple[NamedGroups, ...]:
     tallies: defaultdict[str, _Tally] = defaultdict(_no_targets)
     for name, result, count in rows:
         tallies[name][_PLACES[result]] += count
@@ -268,10 +276,12 @@ def _health(counts: Mapping[HealthStatus, int], alive: int) -> tuple[NamedCount,
     return _named({**members, HealthStatus.UNKNOWN.value: max(0, alive - sum(members.values()))})
 
 
-def _shown(rows: Iterable[tuple[Sequence[tuple[Layer, ResultClass]], int]]) -> tuple[NamedCount, ...]:
+def _shown(
+    rows: Iterable[tuple[TargetKind, Sequence[tuple[Layer, ResultClass]], int]],
+) -> tuple[NamedCount, ...]:
     counts: Counter[str] = Counter()
-    for layers, count in rows:
-        counts[signs_in(layers) or GATE] += count
+    for kind, layers, count in rows:
+        counts[signs_in(layers, kind) or GATE] += count
     return _named(counts)
 
 

@@ -9,6 +9,7 @@ from lifesign.census.report import MAX_RUNS, CensusFacts, HostCount, LayerCount,
 from lifesign.domain.a2a.interfaces import GENERATIONS, major_minor
 from lifesign.domain.base.clock_skew import last_not_ahead
 from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.result_sums import NO_LATENCY, Layer, percentile_ms
 from lifesign.domain.observation.results import ANSWERED, ResultClass
 from lifesign.storage.engine.transaction import Transaction
@@ -25,8 +26,8 @@ from lifesign.storage.targets.census_counts import StoredPass
 WATCHED_SECONDS: Final = 86_400.0
 """Over which probes are counted, by whole hours, where there was no pass over all targets."""
 
-Shown = tuple[Sequence[tuple[Layer, ResultClass]], int]
-"""Layer results of living targets, with their number."""
+Shown = tuple[TargetKind, Sequence[tuple[Layer, ResultClass]], int]
+"""Kind and layer results of living targets, with their number."""
 
 _HAS_CARD: Final = (Layer.DISCOVERY, ResultClass.OK)
 _PROBED_LAYERS: Final = tuple(layer for layer in Layer if layer is not Layer.OVERALL)
@@ -56,8 +57,8 @@ def census_of(transaction: Transaction, name: str | None) -> Census:
     has_sums = bool(sums)
     living = sorted(ANSWERED)
     shown = [
-        (ended_of(results), count)
-        for results, count in census_counts.shown(transaction, living, pass_ended_s=ended_s)
+        (kind, ended_of(results), count)
+        for kind, results, count in census_counts.shown(transaction, living, pass_ended_s=ended_s)
     ]
     evidence = census_counts.evidence(transaction, pass_ended_s=ended_s)
     return take_census(
@@ -72,6 +73,10 @@ def census_of(transaction: Transaction, name: str | None) -> Census:
             directories=[
                 (directory, _result(result), count)
                 for directory, result, count in census_counts.directories(transaction, pass_ended_s=ended_s)
+            ],
+            kinds=[
+                (kind, _result(result), count)
+                for kind, result, count in census_counts.kinds(transaction, pass_ended_s=ended_s)
             ],
             layers=layers_of(sums, shown),
             latencies=latencies_of(sums),
@@ -105,7 +110,7 @@ def layers_of(sums: Iterable[SumRow], shown: Iterable[Shown]) -> Iterator[LayerC
     counted: Counter[tuple[str, str]] = Counter()
     for layer, result, _, count in sums:
         counted[layer, result] += count
-    if any(_HAS_CARD in layers for layers, _ in shown) and (kept := _kept_cards(counted)):
+    if any(_HAS_CARD in layers for _, layers, _ in shown) and (kept := _kept_cards(counted)):
         yield LayerCount(Layer.DISCOVERY, None, kept)
     order = [*Layer]
     for layer, result in sorted(counted, key=lambda key: (order.index(Layer(key[0])), key[1])):

@@ -4,7 +4,7 @@ The Markdown report and the page show the same tables; JSON and CSV have the bar
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from lifesign.census.document import (
@@ -18,8 +18,9 @@ from lifesign.census.document import (
 )
 from lifesign.census.result_groups import Group
 from lifesign.domain.base.clock_skew import lies_ahead
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.evidence_age import REASON_WORDS, UnknownReason
-from lifesign.domain.observation.probe_summary import LAYER_WORDS
+from lifesign.domain.observation.probe_summary import layer_words
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.text.counts import UNKNOWN, count_text, percent_text, plural, pluralize
 from lifesign.domain.text.durations import latency_text
@@ -45,13 +46,15 @@ GROUP_WORDS: Final = {
     Group.UNKNOWN: "unknown",
     Group.NEVER_MEASURED: "never probed",
 }
+_KIND_NOTE: Final = "As a directory or the definition states it, else as the prober found out."
+KIND_WORDS: Final = {TargetKind.A2A.value: "A2A agents", TargetKind.MCP.value: "MCP servers"}
 RESULT_WORDS: Final = {
-    ResultClass.OK: "a card, an interface or a health document as expected of an agent",
+    ResultClass.OK: "a card, an MCP server, an interface or a health document as expected",
     ResultClass.GATED: "the server answers, and requires credentials or payment first",
     ResultClass.CREDENTIALS_REJECTED: "the server answers, and rejects the prober's credential",
     ResultClass.TOKEN_ERROR: "the server asks for a credential, and the prober got no token for it",
     ResultClass.NOT_AN_AGENT: "a web page, nothing, or JSON of another kind",
-    ResultClass.INVALID_DOCUMENT: "a card or document that breaks its rules",
+    ResultClass.INVALID_DOCUMENT: "a card, document or answer of an MCP server that breaks its rules",
     ResultClass.STALE_DOCUMENT: "only a health document that is too old",
     ResultClass.REFUSED: "no connection: the port is closed, or there is no route",
     ResultClass.TIMEOUT: "not finished before the deadline",
@@ -178,13 +181,15 @@ def tables(census: Census) -> Iterator[Table]:
         _results(census),
         _layers(census),
         _latencies(census),
+        _kinds(census),
         _parts("platforms", "By platform", "platform", census.platforms, _platform_note(census)),
         _parts(
             "directories", "By directory", "directory", census.directories,
             "A target that two directories list counts in both.",
         ),
         _named(
-            "generations", "Protocol generations", "A2A", census.generations, "Living targets, by their card."
+            "generations", "Protocol generations", "A2A", census.generations,
+            "Living A2A agents, by their card.",
         ),
         _named(
             "health", "Reported health of living targets", "status", census.health,
@@ -250,20 +255,34 @@ def _layers(census: Census) -> Table:
         title="Layer by layer",
         note="All probes of the period that measured a layer. A known card is read again once a day.",
         heads=("layer", "result", "probes", "of the layer's"),
-        rows=tuple(row for layer in census.layers for row in _layer(layer)),
+        rows=tuple(row for layer in census.layers for row in _layer(layer, _word(layer.layer, census))),
         words=2,
     )
 
 
-def _word(layer: str) -> str:
-    return LAYER_WORDS.get(layer, layer)
+def _has_servers(census: Census) -> bool:
+    return any(part.name == TargetKind.MCP for part in census.kinds)
 
 
-def _layer(layer: LayerShares) -> Iterator[tuple[str, ...]]:
+def _word(layer: str, census: Census) -> str:
+    """Return the name of a layer, for the kinds of targets that there are."""
+    kinds = [TargetKind(part.name) for part in census.kinds] or [TargetKind.A2A]
+    return " or ".join(dict.fromkeys(layer_words(kind).get(layer, layer) for kind in kinds))
+
+
+def _kinds(census: Census) -> Table:
+    """Return the targets by kind; without rows if all are A2A agents."""
+    table = _parts("kinds", "By kind", "kind", census.kinds, _KIND_NOTE)
+    if not _has_servers(census):
+        return replace(table, rows=())
+    return replace(table, rows=tuple((KIND_WORDS[row[0]], *row[1:]) for row in table.rows))
+
+
+def _layer(layer: LayerShares, word: str) -> Iterator[tuple[str, ...]]:
     for row in layer.results:
-        yield _word(layer.layer), row.result.value, count_text(row.count), percent_text(row.share)
+        yield word, row.result.value, count_text(row.count), percent_text(row.share)
     if layer.not_asked:
-        yield _word(layer.layer), NOT_READ_AGAIN, count_text(layer.not_asked), UNKNOWN
+        yield word, NOT_READ_AGAIN, count_text(layer.not_asked), UNKNOWN
 
 
 def _latencies(census: Census) -> Table:
@@ -274,7 +293,7 @@ def _latencies(census: Census) -> Table:
         heads=("layer", "answers", "p50", "p90", "p99"),
         rows=tuple(
             (
-                _word(layer.layer),
+                _word(layer.layer, census),
                 count_text(took.count),
                 *map(latency_text, (took.p50_ms, took.p90_ms, took.p99_ms)),
             )

@@ -51,9 +51,9 @@ def _report(census: Census) -> Iterator[str]:
 
 
 LIMITS: Final = (
-    "Alive means a card, an interface that answers, a health document, or a request for credentials; a card "
-    "alone does not prove that an agent works behind it. The census does not assess whether answers are "
-    "useful, and cannot see behind firewalls. Unknown and never probed are not down."
+    "Alive means a card, an MCP server or an interface that answers, a health document, or a request for "
+    "credentials. A card alone does not prove that an agent works behind it. The census does not assess "
+    "whether answers are useful, and cannot see behind firewalls. Unknown and never probed are not down."
 )
 
 
@@ -113,7 +113,11 @@ def _facts(census: Census) -> Iterator[_Fact]:
     yield from _of_period(census)
     yield from _of_groups("targets", "", census.groups, census.alive_ratio)
     yield from _of_results(census)
-    for part, groups in (("platforms", census.platforms), ("directories", census.directories)):
+    for part, groups in (
+        ("kinds", census.kinds),
+        ("platforms", census.platforms),
+        ("directories", census.directories),
+    ):
         for named in groups:
             yield from _of_groups(part, named.name, named.groups, named.alive_ratio)
     others = census.other_platforms

@@ -71,6 +71,8 @@ class HealthCheck:
     """The URL as the caller gave it."""
     card_url: str
     """URL of the card; without one, the last requested URL."""
+    is_server: bool
+    """Whether the document is that of an MCP server, which has no card."""
     card: AgentCard | None
     """The card, with its own findings; None unless `card_result` is `ok`."""
     card_result: ResultClass
@@ -212,6 +214,8 @@ class _HealthAnswer:
     place: CandidateUrl
     document: HealthDocument | None = None
     findings: tuple[Finding, ...] = ()
+    is_server: bool = False
+    """Whether the document is that of an MCP server."""
     is_at_root: bool = False
     """Whether there is a document at the origin's root, where it counts for another agent."""
 
@@ -287,7 +291,8 @@ async def _find_server_health(get: Get, visit: _HealthCheck) -> _HealthAnswer | 
     if found.document is None:
         return None
     is_named = found.document.agent_id == str(visit.given.url)
-    return found if is_named or await is_mcp_server(get, visit.given.url, visit.deadline_s) else None
+    is_found = is_named or await is_mcp_server(get, visit.given.url, visit.deadline_s)
+    return replace(found, is_server=True) if is_found else None
 
 
 def _with_document_at_root(own: _HealthAnswer) -> _HealthAnswer:
@@ -416,6 +421,7 @@ def _conclude(
     return HealthCheck(
         url=visit.url,
         card_url=str(card.answer.url),
+        is_server=health is not None and health.is_server,
         card=card.card,
         card_result=card.answer.result,
         card_reason=card.answer.reason,

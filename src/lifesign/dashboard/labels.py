@@ -16,8 +16,8 @@ from lifesign.domain.models.agents import AgentRecord, ObservedLayer, ObservedSt
 from lifesign.domain.models.targets import TargetSummary
 from lifesign.domain.observation.evidence_age import lost_text
 from lifesign.domain.observation.probe_summary import (
-    LAYER_WORDS,
     combine_with_card,
+    layer_words,
     liveness_signals,
     probe_summary,
 )
@@ -138,13 +138,15 @@ def label_of_observed(seen: ObservedState | None) -> ProbeLabel:
     if liveness_signals(layers):
         shown = combine_with_card(layers, None if seen.discovery is None else seen.discovery.result)
         is_ok = any(layer.result is ResultClass.OK for _, layer in shown)
-        return label_of_result(ResultClass.OK if is_ok else ResultClass.GATED, probe_summary(shown))
+        summary = probe_summary(shown, seen.kind)
+        return label_of_result(ResultClass.OK if is_ok else ResultClass.GATED, summary)
     last = decisive(layers)
     if last is None:
         return NEVER_MEASURED
     if last.has_failed and not seen.failures_in_row:
         # The only trace of an inconclusive probe: the failure did not count.
-        return ProbeLabel("unknown", f"{last.reason or last.result}; the card could not be requested")
+        what = layer_words(seen.kind)[Layer.DISCOVERY]
+        return ProbeLabel("unknown", f"{last.reason or last.result}; the {what} could not be requested")
     return label_of_result(last.result, last.reason)
 
 
@@ -156,7 +158,8 @@ def observed_layers(seen: ObservedState) -> list[tuple[str, ObservedLayer]]:
         (Layer.READINESS, seen.readiness),
         (Layer.MESSAGE, seen.message),
     )
-    return [(LAYER_WORDS[name], layer) for name, layer in named if layer is not None]
+    words = layer_words(seen.kind)
+    return [(words[name], layer) for name, layer in named if layer is not None]
 
 
 def agent_status_text(agent: AgentRecord) -> str:

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.probe_summary import (
-    LAYER_WORDS,
     combine_with_card,
     has_lost_interface,
+    layer_words,
     liveness_signals,
     probe_summary,
 )
@@ -53,8 +54,27 @@ def test_it_is_said_what_was_seen(seen: list[tuple[Layer, LayerResult]], told: s
     assert probe_summary(seen) == told
 
 
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [
+        (layers(discovery=R.OK, transport=R.OK, readiness=R.OK, message=R.OK), 4),
+        (layers(discovery=R.OK), 1),
+        (layers(discovery=R.GATED, transport=R.GATED), 1),
+        (layers(discovery=R.INVALID_DOCUMENT), 0),
+    ],
+)
+def test_summary_of_an_mcp_server_names_no_card(seen: list[tuple[Layer, LayerResult]], told: int) -> None:
+    text = probe_summary(seen, TargetKind.MCP)
+    assert text.count(", ") + bool(text) == told
+    assert "card" not in text.split()
+    assert "interface" not in text.split()
+
+
+@pytest.mark.parametrize("kind", [None, *TargetKind])
 @given(st.dictionaries(st.sampled_from(ASKED), st.sampled_from(R)))
-def test_liveness_signals_are_counted_over_all_alive_targets(results: dict[Layer, R]) -> None:
+def test_liveness_signals_are_counted_over_all_alive_targets(
+    kind: TargetKind | None, results: dict[Layer, R]
+) -> None:
     seen = {layer.value: LayerResult(result=result) for layer, result in results.items()}
     observation = Observation.model_construct(
         observed_at=datetime(2026, 1, 1, tzinfo=UTC),
@@ -63,7 +83,7 @@ def test_liveness_signals_are_counted_over_all_alive_targets(results: dict[Layer
         readiness=seen.get("readiness"),
         message=seen.get("message"),
     )
-    assert bool(liveness_signals([*layers_of(observation)])) == observation.is_liveness_signal
+    assert bool(liveness_signals([*layers_of(observation)], kind)) == observation.is_liveness_signal
 
 
 @given(st.dictionaries(st.sampled_from(ASKED), st.sampled_from(R)), st.none() | st.sampled_from(R))
@@ -94,6 +114,9 @@ def test_an_interface_is_lost_with_the_card_that_named_it(
     assert has_lost_interface(seen) is is_lost
 
 
-def test_every_layer_has_a_word_of_its_own() -> None:
-    assert set(LAYER_WORDS) == set(Layer)
-    assert len(set(LAYER_WORDS.values())) == len(Layer)
+@pytest.mark.parametrize("kind", [None, *TargetKind])
+def test_every_layer_has_a_word_of_its_own(kind: TargetKind | None) -> None:
+    words = layer_words(kind)
+    assert set(words) == set(Layer)
+    assert len(set(words.values())) == len(Layer)
+    assert ("card" in words.values()) == (kind is not TargetKind.MCP)

@@ -35,6 +35,7 @@ async def test_stateless_server_is_discovered_with_one_request() -> None:
     observation, serving = await probed(stateless, ask={"health": False})
     assert methods(serving) == [DISCOVER]
     assert results(observation) == {"discovery": "ok", "transport": "ok"}
+    assert observation.kind is TargetKind.MCP
     assert observation.result is ResultClass.OK
 
 
@@ -274,7 +275,8 @@ async def test_target_of_kind_a2a_gets_no_post() -> None:
 
 async def test_agent_with_a_card_gets_no_post() -> None:
     async with agent(stateless, card()) as serving:
-        await see(serving.url, targets=[serving.url])
+        observation = await see(serving.url, targets=[serving.url])
+    assert observation.kind is None
     assert serving.posted == []
 
 

@@ -11,13 +11,13 @@ from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.census import Deadlines
 from lifesign.domain.models.directories import ImportPage
-from lifesign.domain.net.target import host_of, shard_of, target_id
+from lifesign.domain.net.target import TargetKind, host_of, shard_of, target_id
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.prober.results.ledger import ProbeReport
 from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.tables import census_runs, probe_results
+from lifesign.storage.engine.tables import census_runs, probe_results, targets
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing.result_history import SECONDS_PER_HOUR, SumRow
 from lifesign.storage.targets import census_counts
@@ -89,9 +89,39 @@ async def test_every_target_has_one_result_or_was_never_measured(counted: Databa
     assert await counted.read(census_counts.results) == {"ok": 2, "refused": 1, "gated": 1, None: 1}
 
 
+async def test_targets_are_counted_by_stated_kind_else_by_observed_kind(counted: Database) -> None:
+    def change(transaction: Transaction) -> None:
+        stated = update(targets).where(targets.c.url == "https://a.example/").values(kind="mcp")
+        transaction.connection.execute(stated)
+        gated = update(probe_results).where(probe_results.c.result == "gated")
+        transaction.connection.execute(gated.values(observed='{"observed_at_s":1.0,"kind":"mcp"}'))
+
+    await counted.write(change)
+    found = await counted.read(census_counts.kinds)
+    assert sorted(found, key=str) == sorted(
+        [
+            (TargetKind.A2A, None, 1),
+            (TargetKind.A2A, "ok", 1),
+            (TargetKind.A2A, "refused", 1),
+            (TargetKind.MCP, "gated", 1),
+            (TargetKind.MCP, "ok", 1),
+        ],
+        key=str,
+    )
+    shown = await counted.read(lambda transaction: census_counts.shown(transaction, ["ok", "gated"]))
+    assert {(kind, layers[0], count) for kind, layers, count in shown} == {
+        (TargetKind.A2A, "ok", 1),
+        (TargetKind.MCP, "ok", 1),
+        (TargetKind.MCP, "gated", 1),
+    }
+
+
 async def test_the_living_are_counted_by_what_they_show(counted: Database) -> None:
     found = await counted.read(lambda transaction: census_counts.shown(transaction, ["ok", "gated"]))
-    assert sorted(found) == [(["gated", "", "", ""], 1), (["ok", "", "", ""], 2)]
+    assert sorted(found) == [
+        (TargetKind.A2A, ["gated", "", "", ""], 1),
+        (TargetKind.A2A, ["ok", "", "", ""], 2),
+    ]
 
 
 async def test_agents_are_counted_by_how_they_call_themselves(counted: Database) -> None:

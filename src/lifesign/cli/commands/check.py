@@ -234,6 +234,9 @@ def _details(document: "HealthDocument") -> Iterator[PageLine]:
 
 
 def _card(checked: "HealthCheck") -> Iterator[PageLine]:
+    if checked.is_server:
+        yield PageLine("endpoint", f"{checked.url} (an MCP server)")
+        return
     yield PageLine("card", _probe_text(checked.card_url, checked.card_result, None))
     if checked.card is None:
         # Otherwise it is already among the reasons.

@@ -100,8 +100,9 @@ def _health(agent: "AgentRecord") -> Iterator[PageLine]:
 
 def _observed_lines(seen: "ObservedState") -> Iterator[PageLine]:
     """Return the observations of probers: beside the agent's own reports, never mixed with them."""
-    from lifesign.domain.observation.probe_summary import LAYER_WORDS  # noqa: PLC0415 - pydantic takes 60 ms
+    from lifesign.domain.observation.probe_summary import layer_words  # noqa: PLC0415 - pydantic takes 60 ms
 
+    words = layer_words(seen.kind)
     layers = (
         ("discovery", seen.discovery),
         ("transport", seen.transport),
@@ -112,7 +113,7 @@ def _observed_lines(seen: "ObservedState") -> Iterator[PageLine]:
         if layer is not None:
             reason = f": {layer.reason}" if layer.reason else ""
             yield PageLine(
-                "observed", f"{LAYER_WORDS[name]} {layer.result} at {time_text(layer.observed_at)}{reason}"
+                "observed", f"{words[name]} {layer.result} at {time_text(layer.observed_at)}{reason}"
             )
     if seen.document is not None:
         stale = ", stale" if seen.document.is_stale else ""

@@ -42,18 +42,18 @@ def write_observation(
     """
     from lifesign.census.result_groups import GROUPS  # noqa: PLC0415 - loaded by now
     from lifesign.census.tables import GROUP_WORDS, RESULT_WORDS  # noqa: PLC0415
-    from lifesign.domain.observation.probe_summary import LAYER_WORDS, liveness_signals  # noqa: PLC0415
+    from lifesign.domain.observation.probe_summary import layer_words, liveness_signals  # noqa: PLC0415
     from lifesign.domain.observation.result_sums import layers_of  # noqa: PLC0415
 
     group = GROUPS[result]
-    signs = liveness_signals([*layers_of(seen)])
+    signs, words = liveness_signals([*layers_of(seen)], seen.kind), layer_words(seen.kind)
     text = f"{GROUP_WORDS[group]}: {(why or signs) if signs else RESULT_WORDS[result]}"
     colours = has_colours(stream)
     write_page(stream, [PageLine("", subject), PageLine("", text, GROUP_COLOURS[group])], colours=colours)
     layers = [
         _row(name, layer)
         for name, layer in (
-            *((LAYER_WORDS[name], layer) for name, layer in layers_of(seen)),
+            *((words[name], layer) for name, layer in layers_of(seen)),
             *(() if seen.tools is None else (("tools", seen.tools),)),
             *(seen.paths or {}).items(),
         )

@@ -21,7 +21,7 @@ from lifesign.domain.access.permissions import Permission
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.models.directories import DIRECTORY_PATTERN
-from lifesign.domain.observation.probe_summary import LAYER_WORDS
+from lifesign.domain.observation.probe_summary import layer_words
 from lifesign.domain.observation.result_sums import layers_of
 from lifesign.domain.observation.results import ResultClass
 from lifesign.registry.api.cursors import Cursor
@@ -84,11 +84,12 @@ def show_target(context: RequestContext, request: Request) -> Mapping[str, Any]:
     target: TargetRecord = context.ask("GET", "/api/v1/targets/{target_id}", target_id=target_id)
     now_s = context.transaction.now_s
     layers = [] if target.observed is None else layers_of(target.observed)
+    words = layer_words(None if target.observed is None else target.observed.kind)
     return {
         "target": target,
         "probe_label": target_probe_label(target, now_s),
-        "layers": [(LAYER_WORDS[name], layer) for name, layer in layers],
-        "layer_words": LAYER_WORDS,
+        "layers": [(words[name], layer) for name, layer in layers],
+        "layer_words": words,
         "strip": history.probe_strip(target, now_s),
         "may_recheck": target.gone_at is None and context.visitor.may(Permission.RECHECK, target_id),
         "looks": RECHECK_RESULTS,

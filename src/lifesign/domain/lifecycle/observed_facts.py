@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lifesign.domain.base.clock_skew import not_before
 from lifesign.domain.health.document import MAX_AGENT_ID_CHARS, Count, HealthStatus, Quantity, Ratio
 from lifesign.domain.lifecycle.agent_history import OpenSlot, gathered, half_hour_of
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.assertion import AssertionResult
 from lifesign.domain.observation.decision import is_stale, stale_after_seconds
 from lifesign.domain.observation.evidence_age import (
@@ -116,6 +117,8 @@ class Observed(_Stored):
 
     An interaction is the message where one was sent, else the request to the declared interface.
     """
+    kind: Annotated[TargetKind, Field(strict=False)] | None = None
+    """`mcp` if it was last asked as an MCP server; None: as an A2A agent."""
     discovery: LastResult | None = None
     transport: LastResult | None = None
     readiness: LastResult | None = None
@@ -348,6 +351,8 @@ def _layers(observation: Observation, at_s: float) -> dict[str, Any]:
         for name, layer in layers.items()
         if layer is not None and layer.is_measured
     }
+    if changed:
+        changed["kind"] = observation.kind
     if observation.reported_agent_id is not None:
         changed["reported_agent_id"] = observation.reported_agent_id
     return changed

@@ -35,6 +35,7 @@ from lifesign.domain.models.base import (
     WholeSeconds,
 )
 from lifesign.domain.models.links import LinkShown
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.assertion import AssertionResult
 from lifesign.domain.observation.evidence_age import UnknownReason, is_evidence_old
 from lifesign.domain.observation.login import Login
@@ -281,6 +282,8 @@ class ObservedState(BaseModel):
     """Number of measured failures since the last liveness signal."""
     recent_interactions: str
     """Last measured interactions, oldest first: 1 for an answer, 0 for a failure."""
+    kind: TargetKind | None = None
+    """`mcp` if the layers are those of an MCP server; absent: those of an A2A agent."""
     discovery: ObservedLayer | None = None
     transport: ObservedLayer | None = None
     readiness: ObservedLayer | None = None

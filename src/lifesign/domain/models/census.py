@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 
 from lifesign.domain.health.document import HealthStatus, Quantity, Time
 from lifesign.domain.models.base import NAME_PATTERN, Body, Name
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import ResultClass
@@ -36,6 +37,13 @@ class DirectoryCount(TargetCount):
     directory: str
 
 
+class KindCount(TargetCount):
+    """The same, of one kind."""
+
+    kind: TargetKind
+    """As a directory or a definition states it, else as the prober found out."""
+
+
 class HostCountModel(TargetCount):
     """The same numbers for the targets of one host."""
 
@@ -57,6 +65,8 @@ class ProbeCount(BaseModel):
 class ShownCount(BaseModel):
     """Number of living targets with these layer results, each the last measured one."""
 
+    kind: TargetKind | None = None
+    """`mcp` for MCP servers; absent: A2A agents."""
     discovery: ResultClass | None = None
     transport: ResultClass | None = None
     readiness: ResultClass | None = None
@@ -104,6 +114,7 @@ class CensusCounts(BaseModel):
     targets: list[TargetCount]
     """Targets, each counted once."""
     directories: list[DirectoryCount]
+    kinds: list[KindCount]
     probes: list[ProbeCount]
     health: dict[HealthStatus, int]
     """Health that living targets report."""

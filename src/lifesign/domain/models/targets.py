@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from lifesign.domain.health.document import HealthStatus, Time
 from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.assertion import AssertionResult
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.login import Login
@@ -58,6 +59,8 @@ class ObservedTarget(BaseModel):
 
     observed_at: Time
     """Time of the observation by the prober's clock."""
+    kind: TargetKind | None = None
+    """`mcp` if the layers are those of an MCP server; absent: those of an A2A agent."""
     discovery: LayerResult | None = None
     transport: LayerResult | None = None
     readiness: LayerResult | None = None

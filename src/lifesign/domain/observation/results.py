@@ -23,6 +23,7 @@ from lifesign.domain.health.document import (
     Ratio,
     Time,
 )
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.assertion import MAX_ASSERTIONS, AssertionResult
 from lifesign.domain.observation.login import Login
 from lifesign.domain.text.safe_text import harmless
@@ -252,10 +253,12 @@ class Observation(_Wire):
     """The target; exactly one of the two is given."""
     observed_at: Time
     """When the probe ended, by the prober's clock."""
+    kind: Annotated[TargetKind, Field(strict=False)] | None = None
+    """`mcp` if the target was asked as an MCP server; absent: as an A2A agent."""
     discovery: LayerResult | None = None
-    """Whether a card is served and readable."""
+    """Whether a card is served and readable; of an MCP server: whether it says that it is one."""
     transport: LayerResult | None = None
-    """Whether the declared interface answers at all."""
+    """Whether the declared interface, or the endpoint of an MCP server, answers at all."""
     readiness: LayerResult | None = None
     """The health document: a document comes with `ok` and `stale_document`, and only with these."""
     message: LayerResult | None = None

@@ -238,6 +238,7 @@ class Prober:
 
     async def _observe_server(self, visit: ProbeSession, asked: LayerSettings) -> Observation:
         """Probe an MCP server."""
+        visit.kind = TargetKind.MCP
         found = await probe_server(visit, asked)
         if found is None:
             return self._observation(visit, discovery=nothing_asked(visit))
@@ -246,6 +247,7 @@ class Prober:
     async def _with_health(
         self, visit: ProbeSession, asked: LayerSettings, found: ServerLayers
     ) -> Observation:
+        visit.kind = TargetKind.MCP
         own, root = server_health_url(visit.given.url), root_health_url(visit.given.url)
         visit.health_places = (CandidateUrl(own),)
         # Without an answer of the server, a document at the origin's root shows nothing about it.
@@ -304,6 +306,7 @@ class Prober:
             agent_id=None if is_target else subject_id,
             target_url=url if is_target else None,
             observed_at=visit.now,
+            kind=visit.kind,
             discovery=discovery,
             transport=transport,
             readiness=readiness,

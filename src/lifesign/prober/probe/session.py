@@ -16,7 +16,7 @@ from yarl import URL
 from lifesign.client.candidate_urls import CandidateUrl, ParsedAgentUrl, parse_agent_url, place_under
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.scope import SENDING, Purpose, Sending
-from lifesign.domain.net.target import is_on_origin_of
+from lifesign.domain.net.target import TargetKind, is_on_origin_of
 from lifesign.domain.observation.results import (
     MAX_REASON_CHARS,
     REFUSED_LOGIN,
@@ -82,6 +82,8 @@ class ProbeSession:
 
     interface: "Interface | None" = None
     """Published interface, if it is not the one that was read before."""
+    kind: TargetKind | None = None
+    """MCP if the target is asked as an MCP server; None: as an A2A agent."""
 
     def __init__(
         self,

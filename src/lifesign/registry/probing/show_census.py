@@ -18,13 +18,14 @@ from lifesign.domain.models.census import (
     DirectoryCount,
     HostCountModel,
     HostCounts,
+    KindCount,
     ProbeCount,
     RunName,
     RunRequest,
     ShownCount,
     TargetCount,
 )
-from lifesign.domain.net.target import SHARDS
+from lifesign.domain.net.target import SHARDS, TargetKind
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import ANSWERED, ResultClass
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
@@ -96,6 +97,10 @@ def show_census(transaction: Transaction, call: Call) -> OperationReply:
             DirectoryCount(directory=name, result=_result(result), count=count)
             for name, result, count in census_counts.directories(transaction, pass_ended_s=ended_s)
         ],
+        kinds=[
+            KindCount(kind=kind, result=_result(result), count=count)
+            for kind, result, count in census_counts.kinds(transaction, pass_ended_s=ended_s)
+        ],
         probes=[
             ProbeCount(layer=Layer(layer), result=ResultClass(result), bucket=bucket, count=count)
             for layer, result, bucket, count in sums
@@ -105,8 +110,10 @@ def show_census(transaction: Transaction, call: Call) -> OperationReply:
             for health, count in census_counts.health(transaction, pass_ended_s=ended_s).items()
         },
         shown=[
-            _shown(layers, count)
-            for layers, count in census_counts.shown(transaction, sorted(ANSWERED), pass_ended_s=ended_s)
+            _shown(kind, layers, count)
+            for kind, layers, count in census_counts.shown(
+                transaction, sorted(ANSWERED), pass_ended_s=ended_s
+            )
         ],
         evidence_at=None if evidence.newest_at_s is None else moment(evidence.newest_at_s),
         old=dict(evidence.old),
@@ -180,10 +187,12 @@ def _run_id(call: Call) -> str:
     return run_id
 
 
-def _shown(layers: list[str], count: int) -> ShownCount:
+def _shown(kind: TargetKind, layers: list[str], count: int) -> ShownCount:
     asked = (layer.value for layer in Layer if layer is not Layer.OVERALL)
     ended = {name: ResultClass(result) for name, result in zip(asked, layers, strict=True) if result}
-    return ShownCount.model_validate({**ended, "count": count})
+    return ShownCount.model_validate({
+        **ended, "kind": None if kind is TargetKind.A2A else kind, "count": count,
+    })  # fmt: skip
 
 
 def _known_run(transaction: Transaction, run_id: str) -> StoredPass:

@@ -22,6 +22,7 @@ from lifesign.domain.models.targets import (
 )
 from lifesign.domain.net.allowed_addresses import MAX_HOST_CHARACTERS, AddressRefused
 from lifesign.domain.net.international_host import ascii_host
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.evidence_age import Evidence, unknown_reason
 from lifesign.domain.observation.probe_summary import combine_with_card, probe_summary
 from lifesign.domain.observation.result_sums import Layer
@@ -239,7 +240,8 @@ def observed_reason(seen: Mapping[str, Any], known: str | None) -> str | None:
         if (said := seen.get(layer.value)) is not None
     ]
     card = None if known is None else dict(last_of(known)).get(Layer.DISCOVERY)
-    return probe_summary(combine_with_card(layers, card)) or None
+    kind = None if (named := seen.get("kind")) is None else TargetKind(named)
+    return probe_summary(combine_with_card(layers, card), kind) or None
 
 
 def _observed_target(stored: str) -> ObservedTarget:

@@ -110,6 +110,7 @@ def _observed_state(observed: Observed) -> ObservedState | None:
         last_liveness_signal_at=_time(observed.last_liveness_signal_at_s),
         failures_in_row=observed.failures_in_row,
         recent_interactions=observed.recent_interactions,
+        kind=observed.kind,
         discovery=_layer(observed.discovery),
         transport=_layer(observed.transport),
         readiness=_layer(observed.readiness),

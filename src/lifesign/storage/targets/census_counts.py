@@ -12,10 +12,10 @@ from math import inf
 from typing import Any, Final
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import delete, func, insert, select, text, update
+from sqlalchemy import ColumnElement, delete, func, insert, literal_column, select, text, update
 
 from lifesign.domain.models.census import Deadlines
-from lifesign.domain.net.target import SHARDS
+from lifesign.domain.net.target import SHARDS, TargetKind
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.results import ResultClass
 from lifesign.storage.engine.tables import census_runs, probe_results, targets
@@ -103,6 +103,16 @@ _DIRECTORIES_OF = """
     GROUP BY 1, 2 ORDER BY directories.name
 """
 _DIRECTORIES = text(_DIRECTORIES_OF.format(result=_RESULT))
+# A target that the prober found to be an MCP server may be listed without a kind.
+_KIND_SQLITE = "coalesce(kind, observed ->> '$.kind', 'a2a')"
+_KIND_POSTGRESQL = "coalesce(kind, CAST(observed AS json) ->> 'kind', 'a2a')"
+_KINDS_OF = """
+    SELECT {kind}, {result}, count(*)
+    FROM targets LEFT JOIN probe_results ON probe_results.target = targets.id
+    WHERE {counts} GROUP BY 1, 2 ORDER BY 1
+"""
+_KINDS_SQLITE = text(_KINDS_OF.format(kind=_KIND_SQLITE, counts=_COUNTS, result=_RESULT))
+_KINDS_POSTGRESQL = text(_KINDS_OF.format(kind=_KIND_POSTGRESQL, counts=_COUNTS, result=_RESULT))
 _RESULTS_OF = """
     SELECT {result}, count(*) FROM targets LEFT JOIN probe_results ON probe_results.target = targets.id
     WHERE {counts} GROUP BY 1
@@ -186,6 +196,15 @@ def directories(
     return [(name, result, count) for name, result, count in rows]
 
 
+def kinds(
+    transaction: Transaction, *, pass_ended_s: float = ALWAYS_AGES
+) -> list[tuple[TargetKind, str | None, int]]:
+    """Return kind, result and count."""
+    statement = _KINDS_POSTGRESQL if transaction.is_postgresql else _KINDS_SQLITE
+    rows = transaction.connection.execute(statement, _ages(transaction, pass_ended_s))
+    return [(TargetKind(kind), result, count) for kind, result, count in rows]
+
+
 def results(transaction: Transaction, *, pass_ended_s: float = ALWAYS_AGES) -> dict[str | None, int]:
     """Return how many targets there are by their last result, None for those never measured."""
     return _by_result(transaction.connection.execute(_RESULTS, _ages(transaction, pass_ended_s)))
@@ -237,13 +256,14 @@ def health(transaction: Transaction, *, pass_ended_s: float = ALWAYS_AGES) -> di
 
 def shown(
     transaction: Transaction, living: Sequence[str], *, pass_ended_s: float = ALWAYS_AGES
-) -> list[tuple[list[str], int]]:
-    """Return how the layers of targets with those results ended last, and how many there are of each kind.
+) -> list[tuple[TargetKind, list[str], int]]:
+    """Return the kinds of targets with those results, how their layers ended last, and how many there are.
 
-    In the order in which they are asked; empty for one that never told anything.
+    Layers are in the order in which they are asked; a layer that never told anything is empty.
     """
+    kind: ColumnElement[str] = literal_column(_KIND_POSTGRESQL if transaction.is_postgresql else _KIND_SQLITE)
     statement = (
-        select(probe_results.c.layers, func.count())
+        select(kind, probe_results.c.layers, func.count())
         .select_from(targets.join(probe_results, probe_results.c.target == targets.c.id))
         .where(
             text(_COUNTS),
@@ -251,11 +271,11 @@ def shown(
             probe_results.c.layers.is_not(None),
             text(f"NOT coalesce({_IS_OLD}, false)"),
         )
-        .group_by(probe_results.c.layers)
+        .group_by(kind, probe_results.c.layers)
     )
     return [
-        (layers.split(","), int(count))
-        for layers, count in transaction.connection.execute(statement, _ages(transaction, pass_ended_s))
+        (TargetKind(kind), layers.split(","), int(count))
+        for kind, layers, count in transaction.connection.execute(statement, _ages(transaction, pass_ended_s))
     ]
 
 
