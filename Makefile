@@ -11,7 +11,7 @@ BIN := .venv/bin
 PROCESSES ?= 4
 PYTEST := $(BIN)/pytest --numprocesses=$(PROCESSES) --dist=worksteal
 TESTS := $(PYTEST) -m "not long and not opencode and not sdks"
-INSTALLED := .venv/.test .venv-a2a03/.installed .venv-openintent/.installed .venv-node/.installed .axe/.installed
+INSTALLED := .venv/.test .venv-a2a03/.installed .venv-openintent/.installed .venv-fastmcp/.installed .venv-node/.installed .axe/.installed
 # Variables of the calling shell must not change what is installed or imported here, or make each of the
 # hundreds of test processes compile its imports again.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
@@ -156,6 +156,14 @@ SYNC_TEST := $(SYNC) --all-extras --group demo --group test --group bench
 	@$(PYTHON) -m venv .venv-openintent
 	@.venv-openintent/bin/pip install --quiet --quiet --upgrade 'pip>=25.1'
 	@.venv-openintent/bin/pip install --quiet --quiet 'openintent==0.17.0'
+	@touch $@
+
+# fastmcp lives alone, as in the environment of an author of MCP servers: its dependencies are not those of uv.lock.
+.venv-fastmcp/.installed: .venv/.python pyproject.toml
+	@echo "making .venv-fastmcp"
+	@$(PYTHON) -m venv .venv-fastmcp
+	@.venv-fastmcp/bin/pip install --quiet --quiet --upgrade 'pip>=25.1'
+	@.venv-fastmcp/bin/pip install --quiet --quiet --editable . 'fastmcp==4.2.3' 'uvicorn>=0.40'
 	@touch $@
 
 # The official TypeScript clients of MCP. Node.js comes from a wheel, so that the machine needs none.

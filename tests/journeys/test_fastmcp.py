@@ -1,0 +1,76 @@
+"""A real fastmcp server, bare and wrapped, called by the official clients and probed, in a process."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.official_clients import CLIENTS, OfficialClient, Plan, ask
+from tests.support.probing import layer, probing, results
+from tests.support.servers import REPOSITORY, Server, serving, until
+
+from lifesign.client import fetch_health
+
+PYTHON = REPOSITORY / ".venv-fastmcp" / "bin" / "python"
+OUTCOMES = "io.github.lifesign.outcomes"
+CALLS: Sequence[tuple[str, Mapping[str, Any]]] = (
+    ("double", {"number": 21}),
+    ("double", {"number": "x"}),
+    ("fail", {}),
+)
+
+
+@contextmanager
+def server(name: str, directory: Path) -> Iterator[Server]:
+    """Serve `app` or `wrapped` until the block ends."""
+    assert PYTHON.exists(), f"{PYTHON} is absent: make .venv-fastmcp/.installed"
+    command = [str(PYTHON), "-m", "uvicorn", f"tests.support.fastmcp_app:{name}", "--port", "{port}"]
+    with serving([*command, "--log-level", "warning"], log=directory / f"{name}.log") as running:
+        yield running
+
+
+def url_of(running: Server) -> str:
+    return f"http://127.0.0.1:{running.port}/mcp"
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+def test_clients_get_the_same_answers_and_only_tool_calls_count(
+    client: OfficialClient, tmp_path: Path
+) -> None:
+    with server("app", tmp_path) as bare, server("wrapped", tmp_path) as wrapped:
+        both = [
+            ask(client, Plan(CALLS, url=url_of(one), token="unused"), tmp_path) for one in (bare, wrapped)
+        ]
+        assert both[0] == both[1]
+        assert [answer["is_error"] for answer in both[0].answers] == [False, True, True]
+
+        def counted() -> dict[str, int] | None:
+            found: dict[str, int] = wrapped.document()["extensions"][OUTCOMES]
+            return found if found.get("tool_error") == 2 else None
+
+        outcomes = until("all calls are counted", counted)
+    assert {name: outcomes[name] for name in outcomes if name != "excluded"} == {
+        "answered": 1,
+        "tool_error": 2,
+    }
+
+
+async def test_wrapped_server_is_found_probed_and_its_tool_called(tmp_path: Path) -> None:
+    with server("wrapped", tmp_path) as running:
+        url = url_of(running)
+        call: dict[str, Any] = {"tool": "double", "arguments": {"number": 21}}
+        target = {
+            "url": url,
+            "ask": {"tools": True, "call": call},
+            "assertions": [{"of": "tool", "text_contains": "42"}],
+        }
+        async with probing(targets=[target]) as probes:
+            seen = await probes.see(url)
+        checked = await fetch_health(url)
+    assert results(seen) == {"discovery": "ok", "transport": "ok", "readiness": "ok", "message": "ok"}
+    assert layer(seen.tools).result == "ok"
+    assert [each.result for each in seen.assertions or ()] == ["ok"]
+    assert seen.reported_agent_id == "urn:example:tools"
+    assert checked.document is not None
+    assert checked.is_server
