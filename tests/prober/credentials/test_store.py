@@ -325,6 +325,30 @@ def test_a_file_that_cannot_be_read_any_more_leaves_the_last_secret_in_use(
     assert len(caplog.records) == 2
 
 
+def test_a_secret_is_read_as_soon_as_the_mode_of_its_file_is_right(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    file, now = tmp_path / "lab.token", [0.0]
+    write_secret(file, "first-secret")
+    store = store_of(file, lambda: now[0])
+    file.chmod(0o644)
+    file.write_text("second-secret")
+    now[0] += RELOAD_SECONDS
+    assert bearer_of(store) == "Bearer first-secret"
+    file.chmod(0o600)
+    now[0] += RELOAD_SECONDS
+    assert bearer_of(store) == "Bearer second-secret"
+    store.note_use("https://lab.example/x", CredentialState.WORKS)
+    # The mode alone is logged too. The known state of an unchanged secret stays.
+    for mode in (0o644, 0o600):
+        file.chmod(mode)
+        now[0] += RELOAD_SECONDS
+        assert bearer_of(store) == "Bearer second-secret"
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"] * 2
+    assert [state for _, state in store.states] == [CredentialState.WORKS]
+
+
 def test_a_rejected_credential_is_logged_once_not_for_each_target(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

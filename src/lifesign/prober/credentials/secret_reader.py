@@ -123,13 +123,16 @@ def file_of(source: SecretPlace, setting: str) -> Path:
     return Path(directory, source.systemd or "")
 
 
-def file_stamp(file: Path) -> tuple[int, int, int] | None:
-    """Return a value that changes when a file is replaced or written; None if the file is missing."""
+FileStamp = tuple[int, ...]
+
+
+def file_stamp(file: Path) -> FileStamp | None:
+    """Return a value that changes with the content and the mode of a file; None if the file is missing."""
     try:
         found = file.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_mode, found.st_size, found.st_ino
 
 
 def forget_variables(credentials: Sequence[CredentialSettings]) -> None:

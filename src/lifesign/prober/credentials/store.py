@@ -16,7 +16,7 @@ from lifesign.domain.credentials.token import AccessToken, TokenFault, client_pa
 from lifesign.domain.credentials.use import CredentialState, CredentialUse
 from lifesign.errors import InvalidValue
 from lifesign.prober.credentials.client_tls import ClientTls
-from lifesign.prober.credentials.secret_reader import Secrets, file_of, file_stamp, read_secret
+from lifesign.prober.credentials.secret_reader import FileStamp, Secrets, file_of, file_stamp, read_secret
 from lifesign.prober.credentials.tls_files import TlsFiles
 from lifesign.prober.credentials.token_source import TokenSource
 from lifesign.prober.definition.credentials import (
@@ -267,9 +267,10 @@ class CredentialStore:
             except InvalidValue as error:
                 _log.warning("the last secret of the credential %s stays in use: %s", name, error)
                 continue
-            self._credentials[name].change(secret)
-            self._uses[name].forget()
-            self._renew_scrubber()
+            if secret != self._credentials[name].secret:
+                self._credentials[name].change(secret)
+                self._uses[name].forget()
+                self._renew_scrubber()
             _log.info("the secret of the credential %s was read again", name)
 
     def scrubber_of(self, url: URL) -> Scrubber:
@@ -291,7 +292,7 @@ def _basic(username: str, password: str) -> str:
     return b64encode(f"{username}:{password}".encode()).decode()
 
 
-def _stamp(source: SecretPlace, setting: str) -> tuple[int, int, int] | None:
+def _stamp(source: SecretPlace, setting: str) -> FileStamp | None:
     """Return a value that changes with the file of a secret; None if the file is missing."""
     try:
         return file_stamp(file_of(source, setting))

@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lifesign.errors import InvalidValue
-from lifesign.prober.credentials.secret_reader import file_of, file_stamp, has_tls, read_secret, read_tls
+from lifesign.prober.credentials.secret_reader import (
+    FileStamp,
+    file_of,
+    file_stamp,
+    has_tls,
+    read_secret,
+    read_tls,
+)
 from lifesign.prober.definition.credentials import KEY_MEMBER, CredentialSettings
 
 if TYPE_CHECKING:
@@ -14,7 +21,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("lifesign.prober")
 
-_Stamps = tuple[tuple[int, int, int] | None, ...]
+_Stamps = tuple[FileStamp | None, ...]
 
 
 class TlsFiles:
