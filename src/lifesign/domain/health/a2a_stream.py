@@ -5,7 +5,6 @@ or anything else; only JSON-RPC promises that it is JSON.
 """
 
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,6 +21,13 @@ from lifesign.domain.health.a2a_response import (
     task_state,
     worst_of,
 )
+from lifesign.domain.health.event_framing import (
+    BLANK_LINES,
+    BYTE_ORDER_MARK,
+    end_of_first_event,
+    end_of_last_event,
+    events_of,
+)
 from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.outcome import ANSWERED, TASK_FAILED, Outcome
 
@@ -30,7 +36,6 @@ _PIECE_BYTES = 65_536
 
 _LF = 10
 _CR = 13
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NAME_WITHIN_BYTES = 1024
 """Number of first bytes of an unparsed event in which the name is searched."""
 _ERROR_NAME = re.compile(rb"(?:\A|[\r\n])event: ?error[\r\n]")
@@ -139,19 +144,19 @@ class EventStreamReader:
             rest = piece[most * _MAX_SLICES :]
             self._miss(Inspection.OVERSIZED, rest)
             # Another event may begin in this piece: searching so many bytes would take too long.
-            self._is_skipping = not _end_of_last_event(b"", rest[-4:])
+            self._is_skipping = not end_of_last_event(b"", rest[-4:])
             self._rest[:] = rest[-1:] if self._is_skipping else b""
 
     def _append(self, piece: bytes) -> None:
         if self._error is not None:
             return
-        end = _end_of_last_event(bytes(self._rest[-1:]), piece)
+        end = end_of_last_event(bytes(self._rest[-1:]), piece)
         if not end:
             self._hold(piece)
             return
         ended = bytes(self._rest) + piece[:end]
         if self._is_skipping or len(ended) > self._max_event_bytes:
-            first = _end_of_first_event(ended)
+            first = end_of_first_event(ended)
             if first > self._max_event_bytes:
                 self._miss(Inspection.OVERSIZED, piece)
             if self._is_skipping or first > self._max_event_bytes:
@@ -221,7 +226,7 @@ class EventStreamReader:
         """Read whole events."""
         if not self._has_begun:
             self._has_begun = True
-            ended = ended.removeprefix(_BYTE_ORDER_MARK)
+            ended = ended.removeprefix(BYTE_ORDER_MARK)
         if len(ended) > MAX_MARKS and sum(map(ended.count, (b"{", b"[", b",", b"\n", b"\r"))) > MAX_MARKS:
             self._search(ended)
             return
@@ -235,7 +240,7 @@ class EventStreamReader:
 
         An event with too many marks is not read.
         """
-        if _end_of_first_event(ended) == len(ended):
+        if end_of_first_event(ended) == len(ended):
             self._miss(Inspection.COMPLEX, ended)
             return
         self._is_rpc = self._is_rpc or b'"jsonrpc"' in ended
@@ -245,8 +250,8 @@ class EventStreamReader:
             found = _MAY_FAIL.search(ended, at)
             if found is None or self._error is not None:
                 return
-            begin = max(at, *(ended.rfind(blank, at, found.start()) for blank in _BLANK_LINES))
-            at = found.end() + _end_of_first_event(ended[found.end() :])
+            begin = max(at, *(ended.rfind(blank, at, found.start()) for blank in BLANK_LINES))
+            at = found.end() + end_of_first_event(ended[found.end() :])
             event = ended[begin:at]
             if sum(map(event.count, (b"\n", b"\r"))) > MAX_MARKS:
                 self._note_missed(Inspection.COMPLEX)
@@ -257,7 +262,7 @@ class EventStreamReader:
     def _read_events(self, ended: bytes) -> int:
         """Read whole events up to the first error, and return how many there were."""
         count = 0
-        for name, data in _events(ended.splitlines()):
+        for name, data in events_of(ended.splitlines()):
             self._has_events = True
             # A resumable MCP server begins its stream with an event that has an id and empty data.
             if data or name == b"error":
@@ -323,16 +328,6 @@ def read_event_stream(body: bytes) -> StreamEnd:
     return reader.end()
 
 
-def event_data(body: bytes) -> Iterator[bytes]:
-    """Return the data of every whole event of a stream that has data."""
-    return (data for _, data in named_events(body) if data)
-
-
-def named_events(body: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Return name and data of every whole event of a stream that has data."""
-    return _events(body.removeprefix(_BYTE_ORDER_MARK).splitlines())
-
-
 def has_shape(shape: Shape, piece: bytes) -> bool:
     """Return whether a piece is one event of this shape, which needs no parsing."""
     head, prefix, tail, suffix, inside = shape
@@ -363,44 +358,3 @@ def _outcome_of_error_event(data: bytes) -> Outcome:
     if not isinstance(message, dict):
         return Outcome.SERVER_FAULT
     return outcome_of_error(message.get("error"), is_rpc=message.get("jsonrpc") is not None)
-
-
-# A line ends with CR LF, LF or CR. A blank line is an end directly after another one.
-_BLANK_LINES = (b"\n\n", b"\n\r", b"\r\r")
-
-
-def _end_of_last_event(before: bytes, piece: bytes) -> int:
-    """Return the end of the last blank line of a piece, 0 if there is none.
-
-    `before` is the byte before the piece.
-    """
-    if piece.endswith((b"\n\n", b"\r\n\r\n")):
-        return len(piece)
-    found = max(piece.rfind(blank) for blank in _BLANK_LINES)
-    if found < 0:
-        return 1 if before + piece[:1] in _BLANK_LINES else 0
-    # The LF of a CR LF belongs to it.
-    return found + 2 + (piece[found + 1 : found + 3] == b"\r\n")
-
-
-def _end_of_first_event(piece: bytes) -> int:
-    found = min(at for blank in _BLANK_LINES if (at := piece.find(blank)) >= 0)
-    return found + 2 + (piece[found + 1 : found + 3] == b"\r\n")
-
-
-def _events(lines: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (event name, data) of every complete event that has data (WHATWG server-sent events)."""
-    name = b""
-    data: list[bytes] = []
-    for line in lines:
-        if not line:
-            if data:
-                yield name, b"\n".join(data)
-            name, data = b"", []
-            continue
-        field, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        if field == b"data":
-            data.append(value)
-        elif field == b"event":
-            name = value

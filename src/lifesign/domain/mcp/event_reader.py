@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from lifesign.domain.health.a2a_stream import named_events
+from lifesign.domain.health.event_framing import named_events
 from lifesign.domain.mcp.conversation import EVENT_STREAM, MAX_EVENTS, read_reply
 
 _ENDS: Final = (b"\n\n", b"\r\r", b"\r\n\r\n")
