@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.a2a_messages import event, event_of, rpc, rpc_error, streamed, task_0x, task_10, update_10
 
+from lifesign.domain.health import a2a_stream
 from lifesign.domain.health.a2a_response import MAX_MARKS
 from lifesign.domain.health.a2a_stream import (
     MAX_SHAPED_BYTES,
@@ -235,6 +236,70 @@ def test_many_events_that_may_have_failed_are_not_all_read() -> None:
     piece = event(rpc(result={"error": 1})) * (MAX_MARKS // 5)
     assert read(piece) == StreamEnd(Outcome.NOT_INSPECTED, Inspection.COMPLEX, is_rpc=True, has_events=True)
     assert read(event(rpc_error(-32603)) + piece).outcome is FAULT
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[bytes]]:
+    """What the two parsers were given."""
+    given: dict[str, list[bytes]] = {"parse_short": [], "parse_bounded": [], "parse_again": []}
+    for name, bodies in given.items():
+        parse = getattr(a2a_stream, name)
+
+        def noting(data: bytes, parse: Any = parse, bodies: list[bytes] = bodies) -> object:
+            bodies.append(data)
+            return parse(data)
+
+        monkeypatch.setattr(a2a_stream, name, noting)
+    return given
+
+
+SUSPICIOUS = {
+    "small": event({"isError": False}),
+    "brackets": event({"isError": False, "x": [[]] * 4000}),
+    "long": event({"isError": False, "x": "y" * 15_000}),
+    "escapes": event_of(r'{"isError":false,"x":"%s"}' % (r"\ud800" * 2500)),
+}
+
+
+@pytest.mark.parametrize("kind", SUSPICIOUS)
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_what_is_parsed_of_a_piece_is_bounded(kind: str, pieces: int, parsed: dict[str, list[bytes]]) -> None:
+    """Beyond 64 events, 256 KiB or MAX_MARKS of those that may have failed, none is parsed."""
+    piece = SUSPICIOUS[kind] * 70 + event_of("1") * MAX_MARKS
+    for _ in range(pieces):
+        assert read(piece, max_event_bytes=2 * KIB * KIB).missed is Inspection.COMPLEX
+    short = parsed["parse_short"]
+    assert 0 < len(short) <= 64 * pieces
+    assert sum(map(len, short)) <= 262_144 * pieces
+    assert sum(one.count(b"{") + one.count(b"[") + one.count(b",") for one in short) <= MAX_MARKS * pieces
+
+
+def test_slow_parser_reads_few_events_of_a_piece(parsed: dict[str, list[bytes]]) -> None:
+    odd, fault = event_of(r'{"a":"\ud800"}'), event(rpc_error(-32603))
+    assert read(odd * 100 + fault) == StreamEnd(FAULT, is_rpc=True, has_events=True)
+    assert len(parsed["parse_again"]) == 100
+    assert read(odd * 200).missed is Inspection.COMPLEX
+    assert read(odd * 2000 + fault).outcome is FAULT
+    assert len(parsed["parse_again"]) == 300
+    assert read(*[odd] * 200) == StreamEnd(ANSWERED, has_events=True)
+
+
+@pytest.mark.parametrize("data", ["down", "null null", "the end", '"text', "{down", "[DONE]"])
+def test_many_events_that_are_no_json_are_reported(data: str, parsed: dict[str, list[bytes]]) -> None:
+    ended = read(event_of(data) * 1000)
+    assert ended.has_other_data
+    assert ended.missed is (Inspection.COMPLEX if data[0] in "{[" else None)
+    assert len(parsed["parse_again"]) <= 100
+
+
+def test_bytes_behind_the_first_mebibyte_of_a_piece_are_not_read(parsed: dict[str, list[bytes]]) -> None:
+    piece = artifact("x" * KIB) * 1024
+    ended = read(piece, max_event_bytes=100 * KIB)
+    assert (ended.outcome, ended.missed) == (Outcome.NOT_INSPECTED, Inspection.OVERSIZED)
+    assert sum(len(one) for bodies in parsed.values() for one in bodies) <= KIB * KIB
+    assert read(event(rpc_error(-32603)) + piece, max_event_bytes=100 * KIB).outcome is FAULT
+    assert read(piece, event(rpc_error(-32603)), max_event_bytes=100 * KIB).outcome is FAULT
+    assert read(piece * 2, max_event_bytes=4 * KIB * KIB) == StreamEnd(ANSWERED, is_rpc=True, has_events=True)
 
 
 def test_error_in_a_piece_longer_than_an_event_counts() -> None:

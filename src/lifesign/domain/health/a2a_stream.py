@@ -17,17 +17,19 @@ from lifesign.domain.health.a2a_response import (
     is_failed,
     judge_message,
     outcome_of_error,
+    parse_again,
     parse_bounded,
+    parse_short,
     task_state,
     worst_of,
 )
 from lifesign.domain.health.event_framing import (
-    BLANK_LINES,
     BYTE_ORDER_MARK,
     end_of_first_event,
     end_of_last_event,
     events_of,
 )
+from lifesign.domain.health.event_search import suspicious_events
 from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.outcome import ANSWERED, TASK_FAILED, Outcome
 
@@ -58,14 +60,19 @@ _UPDATE = re.compile(
     + _REST_UPDATE + rb'|"artifact": ?+\{|' + _STATE + rb"))"
 )  # fmt: skip
 _MAY_DECIDE = (b'"error"', b'"isError"')
-_MAY_FAIL = re.compile(
-    # Errors, states of failed tasks, and escapes that may hide one of them.
-    rb'"error"|"isError"|"failed"|"TASK_STATE_FAILED"|event: ?error|\\u00[4-7]'
-)
-_MAX_SEARCHED_EVENTS: Final = 64
-"""Maximum of events that may have failed and are parsed in a piece with too many marks."""
 _MAX_SLICES: Final = 16
 """Maximum of slices of a piece that is longer than an event may be."""
+_MIN_PIECE_BYTES: Final = 1_048_576
+"""Number of bytes of a piece that are read even if an event may be no longer than a slice of them."""
+_MAX_SEARCHED_EVENTS: Final = 64
+"""Maximum of events of a piece that may have failed and are parsed, if it has too many marks."""
+_MAX_SEARCHED_BYTES: Final = 262_144
+"""Maximum of their bytes together."""
+_MAX_SECOND_READS: Final = 100
+"""Maximum of events of a piece that are read by the slow parser as well."""
+_NO_JSON = re.compile(rb"[ \t\n\r]*+[!#-,./:-Z\\^-eg-mo-su-z|}~]")
+"""Text that begins as no JSON does, in any encoding of JSON."""
+_MARKS = (b"{", b"[", b",", b"\n", b"\r")
 _CLOSING = re.compile(rb"(?<![}\]])[}\]]++(\r\n\r\n|\n\n)\Z")
 
 
@@ -98,16 +105,36 @@ class StreamEnd:
     """Whether any event reported the state of an A2A task."""
 
 
+class _SearchLeft:
+    """How much may still be parsed of a piece with too many events."""
+
+    def __init__(self) -> None:
+        self.events = _MAX_SEARCHED_EVENTS
+        self._bytes = _MAX_SEARCHED_BYTES
+        self._marks = MAX_MARKS
+
+    def takes(self, event: bytes) -> bool:
+        """Return whether an event may be parsed, and subtract it."""
+        self.events -= 1
+        if len(event) > self._bytes or (marks := _marks_of(event)) > self._marks:
+            return False
+        self._bytes -= len(event)
+        self._marks -= marks
+        return True
+
+
 class EventStreamReader:
     """Reads a `text/event-stream` answer piece by piece, and keeps only counters of the events.
 
     An event is at most `max_event_bytes` long, and has at most MAX_MARKS of `{`, `[` and `,`; others are not
-    read. Of a piece with more marks and line ends than that, only events that may have failed are read.
+    read. Of a piece with more marks and line ends than that, only events that may have failed are read. Each
+    piece is read within 10 ms, unless `max_event_bytes` is above a mebibyte.
     """
 
     __slots__ = (
         "_answer", "_error", "_has_begun", "_has_events", "_has_other_data", "_has_task", "_is_rpc",
-        "_is_skipping", "_last", "_lessons_left", "_max_event_bytes", "_missed", "_rest", "_shape",
+        "_is_skipping", "_last", "_lessons_left", "_marks_left", "_max_event_bytes", "_missed", "_rest",
+        "_search_left", "_second_reads_left", "_shape",
     )  # fmt: skip
 
     def __init__(self, max_event_bytes: int) -> None:
@@ -124,6 +151,9 @@ class EventStreamReader:
         self._is_rpc = self._has_other_data = self._has_events = False
         self._shape: Shape | None = None
         self._lessons_left = _MAX_LESSONS if max_event_bytes >= MAX_SHAPED_BYTES else 0
+        self._marks_left = MAX_MARKS
+        self._second_reads_left = _MAX_SECOND_READS
+        self._search_left: _SearchLeft | None = None
 
     @property
     def held_bytes(self) -> int:
@@ -137,15 +167,21 @@ class EventStreamReader:
 
     def append(self, piece: bytes) -> None:
         """Read the events that end in this piece."""
+        self._marks_left = MAX_MARKS
+        self._second_reads_left = _MAX_SECOND_READS
+        self._search_left = None
         most = self._max_event_bytes
-        for at in range(0, min(len(piece), most * _MAX_SLICES), most):
-            self._append(piece[at : at + most])
-        if len(piece) > most * _MAX_SLICES:
-            rest = piece[most * _MAX_SLICES :]
-            self._miss(Inspection.OVERSIZED, rest)
+        if len(piece) <= most:
+            self._append(piece)
+            return
+        most_bytes = min(len(piece), most * _MAX_SLICES, max(most, _MIN_PIECE_BYTES))
+        for at in range(0, most_bytes, most):
+            self._append(piece[at : min(at + most, most_bytes)])
+        if len(piece) > most_bytes:
+            self._miss(Inspection.OVERSIZED, piece[most_bytes : most_bytes + _NAME_WITHIN_BYTES])
             # Another event may begin in this piece: searching so many bytes would take too long.
-            self._is_skipping = not end_of_last_event(b"", rest[-4:])
-            self._rest[:] = rest[-1:] if self._is_skipping else b""
+            self._is_skipping = not end_of_last_event(b"", piece[max(most_bytes, len(piece) - 4) :])
+            self._rest[:] = piece[-1:] if self._is_skipping else b""
 
     def _append(self, piece: bytes) -> None:
         if self._error is not None:
@@ -227,7 +263,7 @@ class EventStreamReader:
         if not self._has_begun:
             self._has_begun = True
             ended = ended.removeprefix(BYTE_ORDER_MARK)
-        if len(ended) > MAX_MARKS and sum(map(ended.count, (b"{", b"[", b",", b"\n", b"\r"))) > MAX_MARKS:
+        if not self._takes_marks_of(ended):
             self._search(ended)
             return
         count = self._read_events(ended)
@@ -235,29 +271,39 @@ class EventStreamReader:
             self._lessons_left -= 1
             self._shape = _shape_of(ended)
 
+    def _takes_marks_of(self, ended: bytes) -> bool:
+        """Return whether the rest of this piece's marks suffices to parse these events, and subtract them."""
+        marks = len(ended)
+        if marks > self._marks_left:
+            marks = _marks_of(ended)
+            if marks > self._marks_left:
+                return False
+        self._marks_left -= marks
+        return True
+
     def _search(self, ended: bytes) -> None:
         """Search the events of a piece that may have failed, if it has too many.
 
         An event with too many marks is not read.
         """
+        if b"data" not in ended:
+            return
         if end_of_first_event(ended) == len(ended):
             self._miss(Inspection.COMPLEX, ended)
             return
         self._is_rpc = self._is_rpc or b'"jsonrpc"' in ended
         self._has_events = self._has_events or b"data:" in ended
-        at = 0
-        for _ in range(_MAX_SEARCHED_EVENTS):
-            found = _MAY_FAIL.search(ended, at)
-            if found is None or self._error is not None:
-                return
-            begin = max(at, *(ended.rfind(blank, at, found.start()) for blank in BLANK_LINES))
-            at = found.end() + end_of_first_event(ended[found.end() :])
-            event = ended[begin:at]
-            if sum(map(event.count, (b"\n", b"\r"))) > MAX_MARKS:
+        left = self._search_left = self._search_left or _SearchLeft()
+        for event in suspicious_events(ended):
+            if not left.events:
                 self._note_missed(Inspection.COMPLEX)
-            else:
+                break
+            if left.takes(event):
                 self._read_events(event)
-        self._note_missed(Inspection.COMPLEX)
+            else:
+                self._miss(Inspection.COMPLEX, event)
+            if self._error is not None:
+                return
 
     def _read_events(self, ended: bytes) -> int:
         """Read whole events up to the first error, and return how many there were."""
@@ -280,18 +326,40 @@ class EventStreamReader:
             self._note_missed(Inspection.OVERSIZED)
             return
         try:
-            message = parse_bounded(data)
+            message = parse_short(data) if len(data) <= MAX_MARKS else parse_bounded(data)
         except NotJson:
             self._has_other_data = True
         except TooComplex:
             self._note_missed(Inspection.COMPLEX)
+        except ValueError:
+            self._note_refused(data)
         else:
-            if isinstance(message, dict):
-                self._note_message(message)
-            elif isinstance(message, list):
-                for one in message:
-                    if isinstance(one, dict) and "jsonrpc" in one:
-                        self._note_message(one)
+            self._note_value(message)
+
+    def _note_refused(self, data: bytes) -> None:
+        """Note an event that the fast parser refused."""
+        if _NO_JSON.match(data):
+            self._has_other_data = True
+            return
+        if not self._second_reads_left:
+            if not self._has_other_data or data.lstrip().startswith((b"{", b"[")):
+                self._note_missed(Inspection.COMPLEX)
+            return
+        self._second_reads_left -= 1
+        try:
+            self._note_value(parse_again(data))
+        except NotJson:
+            self._has_other_data = True
+        except TooComplex:
+            self._note_missed(Inspection.COMPLEX)
+
+    def _note_value(self, message: object) -> None:
+        if isinstance(message, dict):
+            self._note_message(message)
+        elif isinstance(message, list):
+            for one in message:
+                if isinstance(one, dict) and "jsonrpc" in one:
+                    self._note_message(one)
 
     def _note_message(self, message: dict[str, Any]) -> None:
         is_rpc = "jsonrpc" in message
@@ -335,6 +403,10 @@ def has_shape(shape: Shape, piece: bytes) -> bool:
         return False
     line = piece[inside]
     return _LF not in line and _CR not in line
+
+
+def _marks_of(ended: bytes) -> int:
+    return sum(map(ended.count, _MARKS))
 
 
 def _shape_of(event: bytes) -> Shape | None:

@@ -1,0 +1,60 @@
+"""Search of events that may have failed, among too many to parse. Each byte is searched once per pattern."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from lifesign.domain.health.event_framing import BLANK_LINES
+
+# Errors, states of failed tasks, and escapes that may hide one of them. Each pattern begins with a literal:
+# `re` searches for one five to twenty times as fast as for alternatives.
+_SIGNS: Final = tuple(
+    re.compile(sign)
+    for sign in (
+        rb'"error"', rb'"isError"', rb'"failed"', rb'"TASK_STATE_FAILED"', rb"event: ?error", rb"\\u00[4-7]",
+    )
+)  # fmt: skip
+_BLANKS: Final = tuple(re.compile(blank) for blank in BLANK_LINES)
+
+
+class _Finder:
+    """Finds places in a text in their order. No byte is searched twice for one pattern."""
+
+    def __init__(self, text: bytes, patterns: Sequence[re.Pattern[bytes]]) -> None:
+        self._text = text
+        self._found = [(pattern, pattern.search(text)) for pattern in patterns]
+
+    def next(self, at: int) -> tuple[int, int] | None:
+        """Return where the first place from `at` on begins and ends. `at` never decreases."""
+        first: tuple[int, int] | None = None
+        for number, (pattern, found) in enumerate(self._found):
+            if found is not None and found.start() < at:
+                found = pattern.search(self._text, at)  # noqa: PLW2901 - the next one takes its place
+                self._found[number] = (pattern, found)
+            if found is not None and (first is None or found.start() < first[0]):
+                first = found.span()
+        return first
+
+
+def suspicious_events(ended: bytes) -> Iterator[bytes]:
+    """Yield those of whole events that may have failed, in their order.
+
+    All others surely have not, if their data are JSON.
+    """
+    signs, blanks = _Finder(ended, _SIGNS), _Finder(ended, _BLANKS)
+    at = 0
+    while found := signs.next(at):
+        event = _event_around(ended, blanks, at, found)
+        yield ended[event]
+        at = event.stop
+
+
+def _event_around(ended: bytes, blanks: _Finder, at: int, found: tuple[int, int]) -> slice:
+    """Return the event in which something was found; `at` is where the one before it ends, or before."""
+    begin = max(at, *(ended.rfind(blank, at, found[0]) for blank in BLANK_LINES))
+    blank = blanks.next(found[1])
+    if blank is None:
+        return slice(begin, len(ended))
+    # The LF of a CR LF belongs to it.
+    end = blank[1] + (ended[blank[1] - 1 : blank[1] + 1] == b"\r\n")
+    return slice(begin, end)
