@@ -326,6 +326,14 @@ async def test_an_answer_to_a_json_rpc_call_must_be_what_it_claims(body: bytes) 
         assert await answered([event(body)], EVENTS) == "malformed"
 
 
+@pytest.mark.parametrize("count", [3, 12_000])
+async def test_stream_of_a_call_has_json_only_however_many_events_come_at_once(count: int) -> None:
+    text = event(b"Internal Server Error") * count
+    assert await answered([event(RESULT) + text], EVENTS) == "malformed"
+    assert await answered([text], EVENTS) == "malformed"
+    assert await answered([text], EVENTS, asked=request(b"{}")) == "answered"
+
+
 PING = b": ping\r\n\r\n"
 
 

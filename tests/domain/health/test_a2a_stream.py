@@ -232,6 +232,23 @@ def test_many_events_that_cannot_have_failed_are_answered() -> None:
     assert read(b"\n" * (MAX_MARKS + 1)) == StreamEnd(ANSWERED)
 
 
+@pytest.mark.parametrize("line_end", [b"\r\n", b"\n", b"\r"])
+def test_data_that_is_no_json_is_seen_among_many_events(line_end: bytes) -> None:
+    error = event_of("Internal Server Error")
+    for piece in (error * 12_000, MANY + error, error + MANY, MANY + error * 3 + MANY):
+        ended = read(event(rpc(result={})), piece.replace(b"\r\n", line_end))
+        assert (ended.outcome, ended.has_other_data, ended.is_rpc) == (ANSWERED, True, True)
+
+
+def test_many_events_that_may_be_no_objects_were_not_inspected() -> None:
+    broken, spread = b'data: {"jsonrpc": "2.0", "id"\n\n', b'data: {"jsonrpc":\ndata: "2.0"}\n\n'
+    for piece in (broken * 12_000, spread * 12_000, MANY + broken, event_of("1") * 12_000):
+        ended = read(piece)
+        assert (ended.outcome, ended.missed) == (Outcome.NOT_INSPECTED, Inspection.COMPLEX)
+    many = event({"choices": [1]}) * 12_000 + event_of("[DONE]")
+    assert read(many) == StreamEnd(ANSWERED, has_other_data=True, has_events=True)
+
+
 def test_many_events_that_may_have_failed_are_not_all_read() -> None:
     piece = event(rpc(result={"error": 1})) * (MAX_MARKS // 5)
     assert read(piece) == StreamEnd(Outcome.NOT_INSPECTED, Inspection.COMPLEX, is_rpc=True, has_events=True)

@@ -5,7 +5,8 @@ import pytest
 from tests.support.a2a_messages import event, rpc, rpc_error, update_10
 
 from lifesign.domain.health import event_search
-from lifesign.domain.health.event_search import suspicious_events
+from lifesign.domain.health.event_framing import named_events
+from lifesign.domain.health.event_search import end_as_objects, first_other_event, suspicious_events
 
 GOOD = [event(rpc(result={"kind": "message"})), b": ping\r\n\r\n", event(rpc(result=update_10("WORKING")))]
 FAILED = [
@@ -78,3 +79,23 @@ def test_search_takes_as_many_steps_however_many_events_it_finds(
         assert len(list(suspicious_events(text))) == number
         # Six signs and three kinds of blank line, each with a search forwards or backwards.
         assert text.steps <= 14 * len(text)
+
+
+@pytest.mark.parametrize("line_end", [b"\r\n", b"\n", b"\r"])
+@pytest.mark.parametrize("other", [b"down", b"[DONE]", b"1", b"", b'"{}"', b" {}", b"data: {}"])
+def test_first_data_that_is_no_object_is_found(other: bytes, line_end: bytes) -> None:
+    stream = b"".join([*GOOD, b"id: 1\r\ndata: " + other + b"\r\n\r\n", *GOOD]).replace(b"\r\n", line_end)
+    found = first_other_event(stream)
+    assert found is not None
+    assert [data for _, data in named_events(found) if data] == ([other] if other else [])
+
+
+def test_objects_are_no_other_data() -> None:
+    for line_end in (b"\r\n", b"\n", b"\r"):
+        stream = b"".join([*GOOD, event({"text": "data: x", "metadata": "data:"})] * 3)
+        stream = stream.replace(b"\r\n", line_end)
+        assert first_other_event(stream) is None
+        assert end_as_objects(stream)
+        for cut in (b'data: {"a":' + line_end * 2, b"data: {}x" + line_end * 2):
+            assert not end_as_objects(stream + cut)
+            assert not end_as_objects(cut + stream)

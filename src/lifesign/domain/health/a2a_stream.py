@@ -29,7 +29,7 @@ from lifesign.domain.health.event_framing import (
     end_of_last_event,
     events_of,
 )
-from lifesign.domain.health.event_search import suspicious_events
+from lifesign.domain.health.event_search import end_as_objects, first_other_event, suspicious_events
 from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.outcome import ANSWERED, TASK_FAILED, Outcome
 
@@ -304,6 +304,20 @@ class EventStreamReader:
                 self._miss(Inspection.COMPLEX, event)
             if self._error is not None:
                 return
+        self._note_unread(ended)
+
+    def _note_unread(self, ended: bytes) -> None:
+        """Note whether events that were not parsed may be other data than JSON objects."""
+        other = first_other_event(ended)
+        if other is None:
+            if not end_as_objects(ended):
+                self._note_missed(Inspection.COMPLEX)
+            return
+        if len(other) <= MAX_MARKS:
+            for _, data in events_of(other.splitlines()):
+                self._has_other_data = self._has_other_data or (bool(data) and _is_no_json(data))
+        if not self._has_other_data:
+            self._note_missed(Inspection.COMPLEX)
 
     def _read_events(self, ended: bytes) -> int:
         """Read whole events up to the first error, and return how many there were."""
@@ -407,6 +421,16 @@ def has_shape(shape: Shape, piece: bytes) -> bool:
 
 def _marks_of(ended: bytes) -> int:
     return sum(map(ended.count, _MARKS))
+
+
+def _is_no_json(data: bytes) -> bool:
+    try:
+        parse_bounded(data)
+    except NotJson:
+        return True
+    except TooComplex:
+        return False
+    return False
 
 
 def _shape_of(event: bytes) -> Shape | None:

@@ -15,6 +15,9 @@ _SIGNS: Final = tuple(
     )
 )  # fmt: skip
 _BLANKS: Final = tuple(re.compile(blank) for blank in BLANK_LINES)
+_LINE_ENDS: Final = (b"\n", b"\r")
+# A line of data that does not begin with an object. The lookbehind follows the literal, for speed.
+_OTHER_DATA: Final = re.compile(rb"data:(?<![^\r\n]data:)(?! ?+\{)")
 
 
 class _Finder:
@@ -47,6 +50,19 @@ def suspicious_events(ended: bytes) -> Iterator[bytes]:
         event = _event_around(ended, blanks, at, found)
         yield ended[event]
         at = event.stop
+
+
+def first_other_event(ended: bytes) -> bytes | None:
+    """Return the first of whole events whose data do not begin with an object, None if there is none."""
+    found = _OTHER_DATA.search(ended)
+    return found and ended[_event_around(ended, _Finder(ended, _BLANKS), 0, found.span())]
+
+
+def end_as_objects(ended: bytes) -> bool:
+    """Return whether every line of data ends with an object, as far as their number shows."""
+    line_ends = _LINE_ENDS if b"\r" in ended else _LINE_ENDS[:1]
+    lines_of_data = sum(ended.count(end + b"data:") for end in line_ends) + ended.startswith(b"data:")
+    return sum(ended.count(b"}" + end) for end in line_ends) == lines_of_data
 
 
 def _event_around(ended: bytes, blanks: _Finder, at: int, found: tuple[int, int]) -> slice:
