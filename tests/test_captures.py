@@ -240,7 +240,11 @@ def body(length: int, known: dict[int, bytes], *, is_stream: bool) -> bytes:
         return b""
     if length in known and known[length].startswith((b"data:", b"event:")) is is_stream:
         return known[length]
-    return b": ".ljust(length - 4, b".") + b"\r\n\r\n" if is_stream else b'{"jsonrpc":"2.0"}'.ljust(length)
+    return (
+        b": ".ljust(length - 4, b".") + b"\r\n\r\n"
+        if is_stream
+        else b'{"jsonrpc":"2.0","result":{}}'.ljust(length)
+    )
 
 
 @pytest.mark.parametrize("sdk", SEQUENCES)

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.scripted import EVENTS, JSON, PLAIN, call, start
 
-from lifesign.domain.health.a2a_response import GOOD_ANSWER, MAX_CALL_BYTES, JsonAnswer, NotJson
+from lifesign.domain.health.a2a_response import MAX_CALL_BYTES, OTHER_JSON, JsonAnswer, NotJson
 from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.outcome import Outcome
 from lifesign.middleware import body as body_module
@@ -70,7 +70,7 @@ def test_json_body_is_kept_whole_or_not_at_all(parts: list[bytes], max_bytes: in
 
 def test_last_piece_counts_against_the_limit() -> None:
     body = json_body([b'{"a":'], 8)
-    assert body.read(b"10}") is GOOD_ANSWER
+    assert body.read(b"10}") is OTHER_JSON
     assert body.read(b"100}") is Inspection.OVERSIZED
 
 
@@ -91,7 +91,7 @@ def test_bytes_of_all_bodies_together_are_bounded(kept: KeptBytes) -> None:
     assert kept.held == 0
     # There is room again.
     third = json_body([b"[1,", b"2"], 100)
-    assert third.read(b"]") is GOOD_ANSWER
+    assert third.read(b"]") is OTHER_JSON
 
 
 def test_a_process_keeps_64_mebibytes_at_most() -> None:

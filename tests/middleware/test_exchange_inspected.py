@@ -207,7 +207,45 @@ async def test_error_counts_whatever_number_of_events_follows(count: int) -> Non
     ],
 )
 async def test_an_error_is_looked_for_at_the_top_of_json_rpc_only(body: bytes) -> None:
-    assert await answered(body, JSON) == "answered"
+    assert await answered(body, JSON, asked=request(b"{}")) == "answered"
+
+
+NO_ANSWERS = [
+    b"null", b"0", b'"ok"', b"{}", b"[]", b"[null]", b'{"ok":true}', b'{"result":{}}',
+    b'{"id":1,"error":{"code":-32603}}', b'[{"id":1,"error":{"code":-32603}}]',
+    b'{"jsonrpc":"2.0","id":1}', b'{"jsonrpc":"2.0","id":1,"error":null}', b'[{"jsonrpc":"2.0","id":1}]',
+    b'{"jsonrpc":"2.0","method":"ping"}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", NO_ANSWERS)
+async def test_answer_to_a_json_rpc_call_must_be_json_rpc(body: bytes) -> None:
+    long = call(params={"text": "x" * 5000})
+    batch = request(b"[" + call()["body"] + b"]")
+    for asked in (call(), call("GetTask"), long, batch):
+        assert await answered(body, JSON, asked=asked) == "malformed"
+        assert await answered([body[:1], body[1:]], JSON, asked=asked) == "malformed"
+    assert await answered(body, JSON, status=202) == "malformed"
+
+
+@pytest.mark.parametrize("data", [b"null", b"{}", b"[]", b'{"ok":true}', b'{"jsonrpc":"2.0","id":1}'])
+async def test_stream_that_answers_a_json_rpc_call_must_have_json_rpc(data: bytes) -> None:
+    assert await answered([event(data)], EVENTS) == "malformed"
+    assert await answered(event(data) * 2, EVENTS) == "malformed"
+    assert await answered([event(b'{"a":"%s"}' % (b"x" * MEBIBYTE)), event(b"{}")], EVENTS) == "not_inspected"
+    if b"jsonrpc" not in data:
+        assert await answered([event(data)], EVENTS, asked=request(b"{}")) == "answered"
+
+
+@pytest.mark.parametrize("body", [b"null", b"{}", b"[]", b'{"ok":true}'])
+async def test_other_json_answers_what_is_no_json_rpc_call(body: bytes) -> None:
+    notification = request(b'{"jsonrpc":"2.0","method":"m"}')
+    answer = request(b'{"jsonrpc":"2.0","id":1,"result":{"action":"accept"}}')
+    for asked in (request(), request(b"{}"), notification, answer, request(b'{"id":1,"method":"m"}')):
+        assert await answered(body, JSON, asked=asked) == "answered"
+    # A caller may send anything to any path.
+    for scope in (http_scope("/v1/message:send"), http_scope("/v1/tasks/7:cancel"), http_scope(method="GET")):
+        assert await answered(body, JSON, scope=scope) == "answered"
 
 
 @pytest.mark.parametrize("headers", [PLAIN, {"content-type": "text/html"}, {}])
@@ -438,7 +476,7 @@ async def test_large_request_is_not_held_until_the_answer_ends() -> None:
         await send(start(headers=JSON))
         await send(chunk(b'{"jsonrpc"'))
         held.append(tracemalloc.get_traced_memory()[0])
-        await send(final(b':"2.0"}'))
+        await send(final(b':"2.0","result":1}'))
 
     tracemalloc.start()
     try:

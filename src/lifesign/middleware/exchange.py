@@ -11,7 +11,9 @@ from typing import Any, Protocol
 from lifesign.domain.health.a2a_response import (
     GOOD_ANSWER,
     GOOD_TOOL_RESULT,
+    MALFORMED_ANSWER,
     MAX_CALL_BYTES,
+    OTHER_JSON,
     STREAMING_PATH,
     UNNAMED_RESULT,
     JsonAnswer,
@@ -19,6 +21,7 @@ from lifesign.domain.health.a2a_response import (
     TooComplex,
     expects_rpc_answer,
     is_poll,
+    is_rest_path,
     judge_json,
     parse_or_none,
 )
@@ -66,7 +69,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _BODY = "http.response.body"
-_MALFORMED_ANSWER = JsonAnswer(Outcome.MALFORMED)
 # An MCP server accepts a notification, or an answer of the client's, without a body.
 _ACCEPTED = frozenset({202, 204})
 _SENT_BY_SERVER = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
@@ -370,7 +372,11 @@ class RequestExchange:
                         count_quick_answer(latency_ns, ended_ns)
                         return
                     read = self._read_short_json(body)
-                    if read is GOOD_ANSWER or (read is UNNAMED_RESULT and not self._is_mcp()):
+                    if (
+                        read is GOOD_ANSWER
+                        or (read is UNNAMED_RESULT and not self._is_mcp())
+                        or (read is OTHER_JSON and not self._is_rpc_request())
+                    ):
                         self.is_counted = True
                         self._last = self._request = None
                         count_inspected_answer = observer.count_inspected_answer
@@ -397,7 +403,7 @@ class RequestExchange:
         try:
             self._read = read = judge_json(body)
         except NotJson:
-            self._read = _MALFORMED_ANSWER
+            self._read = MALFORMED_ANSWER
         except TooComplex:
             self._read = Inspection.COMPLEX
         else:
@@ -508,12 +514,14 @@ class RequestExchange:
 
     def _expects_events(self) -> bool:
         """Return whether an event stream without an event is an invalid answer to this request."""
-        return self._scope["path"].endswith(STREAMING_PATH) or expects_rpc_answer(self._call())
+        return self._scope["path"].endswith(STREAMING_PATH) or self._expects_rpc_answer()
 
     def _classify_events(self, end: StreamEnd) -> Classified:
         outcome = end.outcome
         is_failure = outcome is not ANSWERED and outcome is not Outcome.NOT_INSPECTED
-        if end.has_other_data and not is_failure and (end.is_rpc or expects_rpc_answer(self._call())):
+        # An answer to a call has JSON-RPC in it, and JSON-RPC has nothing else beside it.
+        is_other = end.has_other_data or (end.has_json and not end.is_rpc and end.missed is None)
+        if is_other and not is_failure and (end.is_rpc or self._expects_rpc_answer()):
             return MALFORMED
         if not end.has_task and self._is_mcp():
             return self._classify_mcp_events(end)
@@ -526,20 +534,36 @@ class RequestExchange:
     def _classify_json(self, kept: JsonBody | None, last: bytes, status: int) -> Classified:
         if self._read is None and not last and (kept is None or kept.is_empty()):
             # 202 and 204 have no body by right.
-            return MALFORMED if status == 200 and expects_rpc_answer(self._call()) else GOOD
+            return MALFORMED if status == 200 and self._expects_rpc_answer() else GOOD
         read = self._read or self._read_json(kept, last)
         if isinstance(read, Inspection):
             return Outcome.NOT_INSPECTED, read
+        if read.is_other and self._expects_rpc_answer():
+            return MALFORMED
         if read.outcome is TASK_FAILED and self._is_poll():
             return GOOD
         is_by_request = read.is_unnamed or read.is_rpc_error or read.members
         return classified(self._as_mcp(read) if is_by_request and self._is_mcp() else read)
 
+    def _is_rpc_request(self) -> bool:
+        """Return whether the request may be JSON-RPC, without parsing it."""
+        request = self._request
+        if request is None:
+            return False
+        return not isinstance(request, bytes) or b'"jsonrpc"' in request
+
+    def _expects_rpc_answer(self) -> bool:
+        """Return whether the caller made a JSON-RPC call. One to a path of the REST binding is none."""
+        scope = self._scope
+        return (
+            scope["method"] == "POST" and not is_rest_path(scope["path"]) and expects_rpc_answer(self._call())
+        )
+
     def _read_json(self, kept: JsonBody | None, last: bytes) -> JsonAnswer | Inspection:
         try:
             return read_json(last, self._observer.max_inspected_bytes) if kept is None else kept.read(last)
         except NotJson:
-            return _MALFORMED_ANSWER
+            return MALFORMED_ANSWER
 
     def _is_mcp(self) -> bool:
         """Return whether the request belongs to MCP.

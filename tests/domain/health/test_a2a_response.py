@@ -19,14 +19,17 @@ from tests.support.a2a_messages import (
 from lifesign.domain.health.a2a_response import (
     GOOD_ANSWER,
     GOOD_TOOL_RESULT,
+    MALFORMED_ANSWER,
     MAX_CALL_BYTES,
     MAX_MARKS,
+    OTHER_JSON,
     UNNAMED_RESULT,
     NotJson,
     TooComplex,
     call_of_excerpt,
     expects_rpc_answer,
     is_poll,
+    is_rest_path,
     judge_json,
     parse_or_none,
 )
@@ -120,6 +123,23 @@ def test_an_error_or_a_failure_below_the_top_level_is_content(answer: object) ->
 def test_json_that_is_no_json_rpc_may_have_an_error_of_its_own() -> None:
     assert said({"error": {"code": -32603}}) is ANSWERED
     assert said({"error": "no such user", "jsonRPC": "2.0"}) is ANSWERED
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, 7, "ok", [], [7], {}, {"id": 1, "error": {"code": -32603}}, {"id": 1, "result": {}},
+     [{"id": 1, "error": {}}], rpc(method="ping"), [rpc(method="ping")]],
+)  # fmt: skip
+def test_json_that_answers_no_call_is_marked(answer: object) -> None:
+    assert judge_json(json.dumps(answer).encode()) is OTHER_JSON
+
+
+def test_json_rpc_without_result_and_error_is_malformed() -> None:
+    for nothing in (rpc(), rpc(error=None), rpc(task={})):
+        assert judge_json(json.dumps(nothing).encode()) is MALFORMED_ANSWER
+        assert said([rpc(result={}), nothing]) is Outcome.MALFORMED
+        assert read_event_stream(event(rpc(result={})) + event(nothing)).has_other_data
+    assert judge_json(json.dumps(rpc(result=None)).encode()) is UNNAMED_RESULT
 
 
 # --- task states ------------------------------------------------------------------------------------------
@@ -239,7 +259,7 @@ def test_failed_tool_of_mcp_is_a_tool_error() -> None:
 def test_result_of_a_tool_is_known_by_its_content() -> None:
     assert judge_json(b'{"jsonrpc":"2.0","result":{"content":[]}}') is GOOD_TOOL_RESULT
     assert judge_json(b'{"jsonrpc":"2.0","result":{"tools":[]}}') is UNNAMED_RESULT
-    assert judge_json(b'{"content":[]}') is GOOD_ANSWER
+    assert judge_json(b'{"content":[]}') is OTHER_JSON
 
 
 @pytest.mark.parametrize("member", ["message", "kind", "contents", "messages", "completion"])
@@ -376,12 +396,21 @@ def test_only_a_json_rpc_call_with_an_id_expects_an_answer() -> None:
         {"jsonrpc": "2.0", "method": "GetTask"},
         {"jsonrpc": "2.0", "id": None, "method": "GetTask"},
         {"id": 1, "method": "GetTask"},
+        {"jsonrpc": "2.0", "id": 1, "result": {}},
+        {"jsonrpc": "2.0", "id": 1, "error": {"code": -1}},
         [{"jsonrpc": "2.0", "method": "GetTask"}],
         [[{"jsonrpc": "2.0", "id": 1}]],
         "jsonrpc",
         None,
     ]:
         assert not expects_rpc_answer(request)
+
+
+def test_path_of_the_rest_binding_ends_in_an_operation() -> None:
+    for path in ("/message:send", "/v1/message:stream", "/v1/tasks/7:cancel", "/tasks/7:subscribe"):
+        assert is_rest_path(path)
+    for path in ("", "/", "/rpc", "/v1:2/rpc", "/tasks/rpc"):
+        assert not is_rest_path(path)
 
 
 # --- anything at all --------------------------------------------------------------------------------------

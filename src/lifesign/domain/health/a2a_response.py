@@ -46,6 +46,7 @@ _WEIGHT_IN_BATCH: Mapping[Outcome, int] = MappingProxyType({
     Outcome.TOOL_ERROR:   4,
     Outcome.TASK_FAILED:  5,
     Outcome.SERVER_FAULT: 6,
+    Outcome.MALFORMED:    7,
 })  # fmt: skip
 
 # Members of a result that name MCP's operation: of `resources/read`, `prompts/get`, `completion/complete`.
@@ -81,38 +82,48 @@ class JsonAnswer:
     """The code of a JSON-RPC error."""
     members: tuple["JsonAnswer", ...] = ()
     """The answers of a JSON-RPC batch."""
+    is_other: bool = False
+    """Whether it is JSON, but no answer to a JSON-RPC call."""
 
 
 GOOD_ANSWER: Final = JsonAnswer(ANSWERED)
+OTHER_JSON: Final = JsonAnswer(ANSWERED, is_other=True)
 GOOD_TOOL_RESULT: Final = JsonAnswer(ANSWERED, is_tool=True)
 UNNAMED_RESULT: Final = JsonAnswer(ANSWERED, is_unnamed=True)
 FAILED_TASK: Final = JsonAnswer(TASK_FAILED)
 FAILED_TOOL: Final = JsonAnswer(Outcome.TOOL_ERROR, is_tool=True)
+MALFORMED_ANSWER: Final = JsonAnswer(Outcome.MALFORMED)
 
 
 def judge_json(body: bytes) -> JsonAnswer:
     """Judge a whole JSON answer.
 
     Raises NotJson or TooComplex. Knows JSON-RPC by the top-level `jsonrpc`; other JSON is A2A's
-    REST binding if it has its members, else an answer. A JSON-RPC batch is as bad as its worst answer.
+    REST binding if it has its members, else OTHER_JSON. A JSON-RPC batch is as bad as its worst answer.
     """
     message = parse_bounded(body)
     if isinstance(message, dict):
         return judge_message(message)
-    return _judge_batch(message) if isinstance(message, list) else GOOD_ANSWER
+    return _judge_batch(message) if isinstance(message, list) else OTHER_JSON
 
 
 def judge_message(message: Mapping[str, Any]) -> JsonAnswer:  # noqa: PLR0911 - a call costs 100 ns per request
-    """Judge one JSON object by its JSON-RPC error, its task's state, or the members of MCP's results."""
+    """Judge one JSON object by its JSON-RPC error, its task's state, or the members of MCP's results.
+
+    JSON-RPC without an error, a result and a method is malformed.
+    """
     if "jsonrpc" not in message:
-        return FAILED_TASK if _state_of(message, is_rpc=False) in _FAILED_STATES else GOOD_ANSWER
+        return FAILED_TASK if _state_of(message, is_rpc=False) in _FAILED_STATES else OTHER_JSON
     error = message.get("error")
     if error is not None:
         code = error.get("code") if isinstance(error, dict) else None
         return JsonAnswer(outcome_of_rpc_code(code), is_rpc_error=True, code=code)
     result = message.get("result")
     if not isinstance(result, dict):
-        return UNNAMED_RESULT
+        if "result" in message:
+            return UNNAMED_RESULT
+        # A request or a notification is no answer.
+        return OTHER_JSON if "method" in message else MALFORMED_ANSWER
     if result.get("isError") is True:
         return FAILED_TOOL
     state = _state_of(result, is_rpc=True)
@@ -134,9 +145,10 @@ def _badness(answer: JsonAnswer) -> tuple[int, bool, bool]:
 
 
 def _judge_batch(messages: list[Any]) -> JsonAnswer:
-    answers = tuple(judge_message(one) for one in messages if isinstance(one, dict) and "jsonrpc" in one)
+    judged = (judge_message(one) for one in messages if isinstance(one, dict) and "jsonrpc" in one)
+    answers = tuple(answer for answer in judged if not answer.is_other)
     if not answers:
-        return GOOD_ANSWER
+        return OTHER_JSON
     worst = worst_of(answers)
     return JsonAnswer(worst.outcome, worst.is_tool, is_unnamed=worst.is_unnamed, members=answers)
 
@@ -165,11 +177,22 @@ def _method_of(call: object) -> str:
 
 
 def expects_rpc_answer(request: object) -> bool:
-    """Return whether a parsed request body contains a JSON-RPC call with an `id`, which expects an answer."""
+    """Return whether a parsed request body contains a JSON-RPC call with an `id`, which expects an answer.
+
+    The answer of an MCP client to its server is none.
+    """
     return any(
-        isinstance(call, dict) and "jsonrpc" in call and call.get("id") is not None
+        isinstance(call, dict)
+        and "jsonrpc" in call
+        and call.get("id") is not None
+        and ("method" in call or not ("result" in call or "error" in call))
         for call in (request if isinstance(request, list) else [request])
     )
+
+
+def is_rest_path(path: str) -> bool:
+    """Return whether the last part of a path names an operation of A2A's REST binding: `message:send`."""
+    return ":" in path[path.rfind("/") + 1 :]
 
 
 def call_of_excerpt(beginning: bytes, end: bytes) -> object:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from lifesign.domain.health.a2a_response import (
     FAILED_TOOL,
+    MALFORMED_ANSWER,
     MAX_MARKS,
     JsonAnswer,
     NotJson,
@@ -96,7 +97,9 @@ class StreamEnd:
     is_rpc: bool = False
     """Whether any event was JSON-RPC."""
     has_other_data: bool = False
-    """Whether the data of any event was not JSON."""
+    """Whether the data of any event was not JSON, or JSON-RPC without an error, a result and a method."""
+    has_json: bool = field(default=False, compare=False)
+    """Whether the data of any event was JSON."""
     has_events: bool = False
     """Whether there was an event with data, read or not; comments and `retry` lines are not events."""
     answer: JsonAnswer | None = field(default=None, compare=False)
@@ -132,9 +135,9 @@ class EventStreamReader:
     """
 
     __slots__ = (
-        "_answer", "_error", "_has_begun", "_has_events", "_has_other_data", "_has_task", "_is_rpc",
-        "_is_skipping", "_last", "_lessons_left", "_marks_left", "_max_event_bytes", "_missed", "_rest",
-        "_search_left", "_second_reads_left", "_shape",
+        "_answer", "_error", "_has_begun", "_has_events", "_has_json", "_has_other_data", "_has_task",
+        "_is_rpc", "_is_skipping", "_last", "_lessons_left", "_marks_left", "_max_event_bytes", "_missed",
+        "_rest", "_search_left", "_second_reads_left", "_shape",
     )  # fmt: skip
 
     def __init__(self, max_event_bytes: int) -> None:
@@ -148,7 +151,7 @@ class EventStreamReader:
         self._has_task = False
         self._last = ANSWERED
         self._missed: Inspection | None = None
-        self._is_rpc = self._has_other_data = self._has_events = False
+        self._is_rpc = self._has_json = self._has_other_data = self._has_events = False
         self._shape: Shape | None = None
         self._lessons_left = _MAX_LESSONS if max_event_bytes >= MAX_SHAPED_BYTES else 0
         self._marks_left = MAX_MARKS
@@ -227,6 +230,7 @@ class EventStreamReader:
             self._missed,
             is_rpc=self._is_rpc,
             has_other_data=self._has_other_data,
+            has_json=self._has_json,
             has_events=self._has_events or self._missed is not None,
             answer=answer,
             has_task=self._has_task,
@@ -292,7 +296,7 @@ class EventStreamReader:
             self._miss(Inspection.COMPLEX, ended)
             return
         self._is_rpc = self._is_rpc or b'"jsonrpc"' in ended
-        self._has_events = self._has_events or b"data:" in ended
+        self._has_events = self._has_json = self._has_events or b"data:" in ended
         left = self._search_left = self._search_left or _SearchLeft()
         for event in suspicious_events(ended):
             if not left.events:
@@ -368,6 +372,7 @@ class EventStreamReader:
             self._note_missed(Inspection.COMPLEX)
 
     def _note_value(self, message: object) -> None:
+        self._has_json = True
         if isinstance(message, dict):
             self._note_message(message)
         elif isinstance(message, list):
@@ -396,6 +401,8 @@ class EventStreamReader:
                 self._answer = answer if self._answer is None else worst_of((answer, self._answer))
             if answer is FAILED_TOOL:
                 self._last = Outcome.TOOL_ERROR
+            elif answer is MALFORMED_ANSWER:
+                self._has_other_data = True
         if self._last is not ANSWERED:
             # From here on, an event of the shape would be a change.
             self._shape = None
