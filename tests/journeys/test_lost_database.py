@@ -16,6 +16,7 @@ from tests.support.databases import bare_url, postgresql_server
 from tests.support.registry_process import (
     ADMIN_KEY,
     DATABASE_VARIABLE,
+    PATIENT,
     SERVE,
     agent_key,
     kill,
@@ -134,7 +135,7 @@ def accept(url: str) -> int:
 
 @contextmanager
 def serving(url: str, directory: Path, *options: str) -> Iterator[Server]:
-    with registry(url, directory, command=[*SERVE, *options]) as server:
+    with registry(url, directory, command=[*SERVE, *options], settings=PATIENT) as server:
         yield server
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.databases import bare_url
 from tests.support.registry_load import Ledger, Load
-from tests.support.registry_process import kill, prepare, registries, registry, with_database
+from tests.support.registry_process import PATIENT, kill, prepare, registries, registry, with_database
 from tests.support.servers import Server, free_port
 
 AGENTS = [f"agent-{number}" for number in range(16)]
@@ -63,7 +63,7 @@ def _share_one_file(directory: Path, seconds: float) -> None:
     url = bare_url("sqlite", directory)
     prepare(url, AGENTS)
     ledger = Ledger()
-    with registries(url, directory, 2) as servers:
+    with registries(url, directory, 2, settings=PATIENT) as servers:
         asyncio.run(_load_for(seconds, [server.port for server in servers], ledger))
         report = asyncio.run(with_database(url, ledger.check))
     assert not [status for status in ledger.statuses if status >= 500], ledger.statuses

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import make_url
 from tests.support.databases import postgresql_server
-from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, Server, serving
+from tests.support.servers import LONGEST_ANSWER_SECONDS, PATIENCE_SECONDS, SCRIPTS, Server, serving
 from tests.support.untold_keys import add_untold
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
@@ -31,6 +31,11 @@ TRUSTING = [
     str(SCRIPTS / "uvicorn"), "--factory", "tests.support.trusting_registry:app", "--port", "{port}",
     "--log-level", "warning",
 ]  # fmt: skip
+
+PATIENT: Mapping[str, str] = MappingProxyType({
+    "LIFESIGN_SERVER_DATABASE_TIMEOUT": f"{LONGEST_ANSWER_SECONDS}s"
+})  # fmt: skip
+"""Settings of a server where the speed of the database is not tested: a busy machine changes no answer."""
 
 T = TypeVar("T")
 
@@ -96,11 +101,19 @@ def registry(
 
 @contextmanager
 def registries(
-    url: str, directory: Path, number: int, *, command: list[str] = SERVE
+    url: str,
+    directory: Path,
+    number: int,
+    *,
+    command: list[str] = SERVE,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[list[Server]]:
     """Run several server processes over one database."""
     with ExitStack() as stack:
-        yield [stack.enter_context(registry(url, directory, command=command)) for _ in range(number)]
+        yield [
+            stack.enter_context(registry(url, directory, command=command, settings=settings))
+            for _ in range(number)
+        ]
 
 
 def kill(server: Server) -> None:
