@@ -175,6 +175,20 @@ async def test_public_addresses_are_found_under_any_name(named: Named) -> None:
 # ── a session of one's own ──
 
 
+async def test_own_session_contacts_only_the_named_origin() -> None:
+    settings: dict[str, Any] = {"headers": {"Authorization": "Bearer hunter2"}}
+    async with (
+        serving(agent()) as other_port,
+        serving({CARD_PATH: redirect(other_port.url + CARD_PATH)}) as server,
+        aiohttp.ClientSession(**settings) as session,
+    ):
+        checked = await fetch_health(server.url, session=session)
+    assert checked.document_result is ResultClass.OK
+    assert server.asked(CARD_PATH)["authorization"] == "Bearer hunter2"
+    assert len(other_port.heads) >= 2
+    assert not any("hunter2" in head for head in other_port.heads)
+
+
 async def test_own_session_contacts_only_the_named_host() -> None:
     settings: dict[str, Any] = {"headers": {"X-Secret": "hunter2"}}
     async with (

@@ -117,7 +117,7 @@ async def fetch_health(
 
     `timeout_seconds` (above 0, at most 300) is for all requests together. `detail_token` is sent as Bearer to
     the health document on the origin of `url`, and nowhere else. A session of the caller keeps its cookies,
-    proxies and default headers, and only sends the requests to the host of `url`; the default session has
+    proxies and default headers, and only sends the requests to the origin of `url`; the default session has
     none. With a session of the caller, only aiohttp's limits apply to the header of an answer.
 
     The host of `url` may be anywhere, since the caller chose it. The agent chooses other hosts: they are only

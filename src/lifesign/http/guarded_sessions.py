@@ -40,11 +40,12 @@ class GuardedSessions:
     ) -> None:
         """`allowed`: networks that may be contacted besides the public internet.
 
-        The host of `trusted` may be anywhere. `session` sends the requests to that host, and no others: it
-        may bear secrets.
+        The host of `trusted` may be anywhere. `session` sends the requests to the origin of `trusted`, and no
+        others: it may bear secrets, which another port of the host must not get.
         """
         self._guard = AddressGuard(allowed)
         self._trusted_host = None if trusted is None else trusted.raw_host
+        self._trusted_origin = None if trusted is None else trusted.origin()
         self._given = session
         self._own: aiohttp.ClientSession | None = None
         self._resolver: GuardedResolver | None = None
@@ -63,8 +64,8 @@ class GuardedSessions:
             await self._resolver.close()
 
     def session_for(self, url: URL) -> aiohttp.ClientSession:
-        """Return the session that sends requests to the host of `url`."""
-        if self._given is not None and url.raw_host == self._trusted_host:
+        """Return the session that sends requests to the origin of `url`."""
+        if self._given is not None and url.origin() == self._trusted_origin:
             return self._given
         if self._own is None:
             self._resolver = GuardedResolver(self._guard, self._trusted_host)
