@@ -1,13 +1,18 @@
 """Token endpoints that misbehave."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from tests.prober.credentials.test_client_assertion import pem
 from tests.support.certificates import Authority
 from tests.support.hostile_server import (
     Reply,
+    accepting,
     answer,
     as_json,
     endless_body,
@@ -29,10 +34,10 @@ SECRET = "client-canary-secret"
 TOKEN = {"access_token": "access-canary-1", "token_type": "Bearer"}
 
 
-def credential(url: str, **members: Any) -> Credential:
+def credential(url: str, secret: str = SECRET, **members: Any) -> Credential:
     oauth2 = {"token_url": url, "client_id": "lifesign", "client_secret": {"env": "X"}} | members
     given = {"name": "acme", "origin": "https://acme.example", "oauth2": oauth2}
-    return Credential(CredentialSettings.model_validate(given), SECRET)
+    return Credential(CredentialSettings.model_validate(given), secret)
 
 
 async def requested(url: str, **settings: Any) -> AccessToken | TokenFault:
@@ -125,3 +130,27 @@ async def test_the_secret_goes_over_tls_or_to_a_private_network(
     assert isinstance(found["http"], TokenFault)
     assert found["http"].reason.startswith("blocked_address")
     assert isinstance(found["https"], AccessToken)
+
+
+@pytest.mark.parametrize("method", ["client_secret_post", "private_key_jwt"])
+async def test_what_was_sent_as_proof_is_removed_from_the_reason_of_a_fault(method: str) -> None:
+    proofs: list[str] = []
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.partition("content-length:")[2].partition("\r\n")[0])
+        fields = parse_qs((await reader.readexactly(length)).decode())
+        proofs.append((fields.get("client_assertion") or fields["client_secret"])[0])
+        writer.write(f"{proofs[0]} HTTP/1.1\r\n\r\n".encode())
+
+    key = pem(ec.generate_private_key(ec.SECP256R1()))
+    async with accepting(echo) as port, fetching(definition()) as fetcher:
+        url = f"http://127.0.0.1:{port}/token"
+        if method == "client_secret_post":
+            acme = credential(url, auth_method=method)
+        else:
+            acme = credential(url, key, auth_method=method, client_secret=None, private_key={"env": "X"})
+        found = await TokenEndpoints(fetcher, 60.0).request(acme, None)
+    assert isinstance(found, TokenFault)
+    assert "REMOVED-SECRET" in found.reason
+    assert proofs[0][:8] not in found.reason

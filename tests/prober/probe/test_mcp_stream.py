@@ -3,10 +3,13 @@
 import asyncio
 import contextlib
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from mcp.server.mcpserver import MCPServer
@@ -218,3 +221,32 @@ async def test_server_on_the_python_sdk_over_http_with_sse() -> None:
     assert called == ["x"]
     assert layer(observation.message).result is ResultClass.OK
     assert [each.result for each in observation.assertions or ()] == ["ok"]
+
+
+@pytest.mark.parametrize("encode", [str, quote, lambda text: b64encode(text.encode()).decode()])
+async def test_a_secret_in_an_event_is_removed_before_the_event_is_read(
+    tmp_path: Path, encode: Callable[[str], str]
+) -> None:
+    secret = "canary/" + "s3cr3t+" * 40
+    (tmp_path / "token").touch(mode=0o600)
+    (tmp_path / "token").write_text(secret)
+
+    def echoing(message: dict[str, Any]) -> dict[str, Any] | None:
+        reply = old(message)
+        if reply is not None and message["method"] == "tools/list":
+            # Longer than any name that is stored.
+            reply["result"]["tools"] = [{"name": f"a{encode(secret)}", "description": encode(secret)}]
+        if reply is not None and message["method"] == "initialize":
+            reply["result"]["serverInfo"]["name"] = encode(secret)
+        return reply
+
+    async with streaming(echoing) as serving:
+        origin = serving.url.removesuffix("/sse")
+        credential = {"name": "acme", "origin": origin, "bearer": {"file": str(tmp_path / "token")}}
+        target = {"url": serving.url, "kind": "mcp", "ask": ASK}
+        async with probing(targets=[target], credentials=[credential]) as probes:
+            report = await probes.report(serving.url)
+    assert "REMOVED-SECRET" in layer(report.observation.discovery).reason
+    assert report.interface is not None
+    for shown in (str(report.interface), report.observation.model_dump_json(), report.memory.to_json()):
+        assert encode(secret)[8:16] not in shown

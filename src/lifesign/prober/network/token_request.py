@@ -6,6 +6,7 @@ A client secret goes to the URL of the definition and nowhere else: no redirect 
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from lifesign.prober.network.fetch import Fetched, Fetcher, Request
 
 MAX_ANSWER_BYTES: Final = 65_536
 """Maximum size of the answer of a token endpoint."""
+_SECRET_FIELDS: Final = ("client_secret", "client_assertion", "refresh_token")
 # With these a complete answer arrived; its status means something else than that of an agent.
 _ANSWERED: Final = frozenset({
     ResultClass.OK, ResultClass.GATED, ResultClass.NOT_AN_AGENT, ResultClass.RATE_LIMITED,
@@ -55,8 +57,8 @@ class TokenEndpoints:
         client = credential.oauth2
         assert client is not None  # noqa: S101 - the store asks for tokens of clients only
         if client.token_file is None:
-            fetched = await self._ask(client, credential.secret, {"grant_type": "client_credentials"})
-            return _read(fetched, credential)
+            fetched = await self._ask(credential, client, {"grant_type": "client_credentials"})
+            return _read(fetched)
         # A prober that ends must not lose the token that replaces the one that it has just used.
         exchange = asyncio.create_task(self._refresh(credential, client, client.token_file))
         self._exchanges.add(exchange)
@@ -81,18 +83,19 @@ class TokenEndpoints:
             if isinstance(former, TokenFault):
                 return former
             grant = {"grant_type": "refresh_token", "refresh_token": former}
-            fetched = await self._ask(client, credential.secret, grant)
-            found = _read(fetched, credential, former)
+            fetched = await self._ask(credential, client, grant)
+            found = _read(fetched)
             new = rotated_token(_answer(fetched), former) if isinstance(found, AccessToken) else None
             if new is not None:
                 await asyncio.to_thread(file.replace, new)
             return found
 
-    async def _ask(self, client: OAuthClient, secret: str, grant: Mapping[str, str]) -> Fetched:
+    async def _ask(self, credential: Credential, client: OAuthClient, grant: Mapping[str, str]) -> Fetched:
+        """Send a request for a token; the reason in the answer has none of the secrets that were sent."""
         fields = token_form(grant, scope=client.scope, resource=client.resource)
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
-        fields, headers = _authenticated(client, secret, fields, headers)
-        return await self._fetcher.fetch(
+        fields, headers = _authenticated(client, credential.secret, fields, headers)
+        fetched = await self._fetcher.fetch(
             Request(
                 url=URL(client.token_url, encoded=True),
                 method="POST",
@@ -104,6 +107,11 @@ class TokenEndpoints:
                 has_secret=True,
             )
         )
+        if not fetched.reason:
+            return fetched
+        # It may quote the peer.
+        sent = [fields[name] for name in _SECRET_FIELDS if name in fields]
+        return replace(fetched, reason=Scrubber([*credential.secrets(), *sent]).clean_text(fetched.reason))
 
 
 def _authenticated(
@@ -122,12 +130,10 @@ def _authenticated(
     return fields | proof, dict(headers)
 
 
-def _read(fetched: Fetched, credential: Credential, *secrets: str) -> AccessToken | TokenFault:
+def _read(fetched: Fetched) -> AccessToken | TokenFault:
     is_redirect = fetched.status in REDIRECTS
     if fetched.status is None or fetched.result not in _ANSWERED or is_redirect:
         reason = f"{fetched.result}{f': {fetched.reason}' if fetched.reason else ''}"
-        # It may quote the peer, to which these were sent.
-        reason = Scrubber([*credential.secrets(), *secrets]).clean_text(reason)
         return TokenFault(kind=TokenFaultKind.NO_ANSWER, reason=reason)
     return read_token(fetched.status, _answer(fetched), fetched.retry_after_seconds)
 

@@ -51,7 +51,9 @@ class StreamExchange(McpExchange):
 
     def feed(self, piece: bytes) -> bool:
         """Take a piece of the stream; whether nothing more need be read."""
-        for name, data in self._reader.feed(piece):
+        for name, given in self._reader.feed(piece):
+            # The stream arrives in pieces, and is read before the fetcher removes secrets from the whole.
+            data = self._visit.without_own_secrets(given)
             if name == ENDPOINT and self._endpoint is None:
                 self._take_endpoint(data)
             else:

@@ -357,6 +357,10 @@ class ProbeSession:
             text = self._credentials.scrubber_of(origin).clean_text(text)
         return text
 
+    def without_own_secrets(self, data: bytes) -> bytes:
+        """Return bytes of the target's own origin without the secrets that it may have sent back."""
+        return self._credentials.scrubber_of(self.given.url).clean(data)
+
     def keep(self, body: bytes) -> str | None:
         """Store the bytes of a finding if there is a store; return their SHA-256."""
         return self._evidence.keep(body) if self._evidence is not None and body else None
