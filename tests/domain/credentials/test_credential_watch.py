@@ -35,6 +35,11 @@ class Watch:
         self.watched, changes = credentials_after(self.watched, reports, self.at_s)
         return [_word(change) for change in changes]
 
+    @property
+    def lasting(self) -> list[WatchedCredential]:
+        """The credentials that have a fault now."""
+        return [each for each in self.watched if each.is_lasting]
+
 
 def _word(change: CredentialChange) -> str:
     return "failed" if change.end is None else change.end.value
@@ -71,12 +76,28 @@ def test_a_credential_that_no_worker_has_any_more_is_over() -> None:
     assert watch.watched == ()
 
 
-def test_a_fault_that_returns_is_reported_after_a_quiet_time() -> None:
+def test_a_fault_that_returns_is_known_at_once_and_reported_after_a_quiet_time() -> None:
     watch = Watch()
     watch.count(report(REJECTED))
     assert watch.count(report(WORKS)) == ["works"]
-    assert watch.count(report(REJECTED)) == []
+    assert watch.count(report(TOKEN_ERROR)) == []
+    returned_at_s = watch.at_s
+    assert [(each.state, each.since_s) for each in watch.lasting] == [(TOKEN_ERROR, returned_at_s)]
     assert watch.count(report(REJECTED), after_s=QUIET_SECONDS) == ["failed"]
+    assert [(each.state, each.since_s) for each in watch.lasting] == [(REJECTED, returned_at_s)]
+
+
+def test_a_fault_that_returns_and_ends_in_the_quiet_time_has_no_event() -> None:
+    watch = Watch()
+    watch.count(report(REJECTED))
+    watch.count(report(WORKS))
+    assert watch.count(report(REJECTED)) == []
+    assert watch.count(report(WORKS)) == []
+    assert not watch.lasting
+    # The quiet time begins with the end that was reported.
+    assert watch.count(report(REJECTED), after_s=QUIET_SECONDS - 45) == []
+    assert watch.lasting
+    assert watch.count(report(REJECTED)) == ["failed"]
 
 
 def test_a_key_that_alternates_states_fills_no_log() -> None:
@@ -118,7 +139,11 @@ def test_begin_and_end_alternate(counts: list[list[CredentialState | None]], ste
     told: list[str] = []
     for states in counts:
         told += watch.count(*map(report, states), after_s=step_s)
-        lasting = [each for each in watch.watched if each.ended_at_s is None]
-        assert len(lasting) == len(told) % 2
-        assert {each.state for each in lasting} <= FAULTS
+        reported = [each for each in watch.lasting if each.quiet_from_s is None]
+        assert len(reported) == len(told) % 2
+        assert {each.state for each in watch.lasting} <= FAULTS
+        if FAULTS & set(states):
+            assert watch.lasting
+        elif WORKS in states:
+            assert not watch.lasting
     assert all((word == "failed") is (place % 2 == 0) for place, word in enumerate(told))

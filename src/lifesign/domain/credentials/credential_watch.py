@@ -1,7 +1,7 @@
-"""Credential watch: when a fault of a prober's credential is reported, and when its end is.
+"""Credential watch: which credentials of probers have a fault, and when an event reports it or its end.
 
-One event covers all targets and all workers of a prober's key. Times are seconds since the epoch by the
-registry's clock.
+A fault is known at once. If it returns soon after its end, only its event is delayed. One event covers all
+targets and all workers of a prober's key. Times are seconds since the epoch by the registry's clock.
 """
 
 from collections import Counter
@@ -15,8 +15,8 @@ from lifesign.domain.credentials.scope import MAX_CREDENTIALS
 from lifesign.domain.credentials.use import FAULTS, CredentialState
 
 QUIET_SECONDS: Final = 900.0
-"""A fault that returns sooner after its end is reported this long after the end: a state that alternates
-fills no log. A credential that no living worker reports any more is forgotten after the same time."""
+"""A fault that returns sooner after a reported end has no event until this long after that end: a state that
+alternates fills no log. A credential that no living worker reports any more is forgotten after this time."""
 MAX_FAULTS: Final = 200
 """Watched credentials of all keys."""
 MAX_FAULTS_OF_KEY: Final = MAX_CREDENTIALS
@@ -58,13 +58,14 @@ class WatchedCredential:
     since_s: float
     seen_at_s: float
     """Last time at which a worker knew the state."""
-    ended_at_s: float | None = None
-    """End of the fault; None: it lasts."""
+    is_lasting: bool = True
+    quiet_from_s: float | None = None
+    """End of the last fault that an event reported; None: an event reported the present fault."""
 
 
 @fast_dataclass(kw_only=True)
 class CredentialChange:
-    """A fault of a credential that began or ended."""
+    """A fault of a credential that began or ended, and that an event reports."""
 
     credential: WatchedCredential
     end: FaultEnd | None = None
@@ -107,26 +108,30 @@ def _next(
     watched: WatchedCredential, report: CredentialReport | None, now_s: float
 ) -> tuple[WatchedCredential | None, CredentialChange | None]:
     state = None if report is None else report.state
-    if watched.ended_at_s is not None:
-        return _after_end(watched, state, now_s, is_quiet=_is_recent(watched.ended_at_s, now_s))
     if state is not None and state in FAULTS:
-        return replace(watched, state=state, seen_at_s=now_s), None
-    if state is CredentialState.WORKS or not _is_recent(watched.seen_at_s, now_s):
-        end = FaultEnd.WORKS if state is CredentialState.WORKS else FaultEnd.NOT_REPORTED
-        over = replace(watched, ended_at_s=now_s)
-        return over, CredentialChange(credential=over, end=end)
-    return watched, None
-
-
-def _after_end(
-    watched: WatchedCredential, state: CredentialState | None, now_s: float, *, is_quiet: bool
-) -> tuple[WatchedCredential | None, CredentialChange | None]:
-    if is_quiet:
+        return _with_fault(watched, state, now_s)
+    is_quiet = watched.quiet_from_s is not None and _is_recent(watched.quiet_from_s, now_s)
+    if not watched.is_lasting:
+        return watched if is_quiet else None, None
+    if state is not CredentialState.WORKS and _is_recent(watched.seen_at_s, now_s):
         return watched, None
-    if state is None or state not in FAULTS:
-        return None, None
-    again = replace(watched, state=state, since_s=now_s, seen_at_s=now_s, ended_at_s=None)
-    return again, CredentialChange(credential=again)
+    if watched.quiet_from_s is not None:
+        # No event reported that it began.
+        return replace(watched, is_lasting=False) if is_quiet else None, None
+    end = FaultEnd.WORKS if state is CredentialState.WORKS else FaultEnd.NOT_REPORTED
+    over = replace(watched, is_lasting=False, quiet_from_s=now_s)
+    return over, CredentialChange(credential=over, end=end)
+
+
+def _with_fault(
+    watched: WatchedCredential, state: CredentialState, now_s: float
+) -> tuple[WatchedCredential, CredentialChange | None]:
+    since_s = watched.since_s if watched.is_lasting else now_s
+    lasting = replace(watched, state=state, since_s=since_s, seen_at_s=now_s, is_lasting=True)
+    if watched.quiet_from_s is None or _is_recent(watched.quiet_from_s, now_s):
+        return lasting, None
+    reported = replace(lasting, quiet_from_s=None)
+    return reported, CredentialChange(credential=reported)
 
 
 def _is_recent(at_s: float, now_s: float) -> bool:

@@ -229,7 +229,7 @@ def _of_the_evidence(row: RegistryRow) -> Iterator[Metric]:
         {
             (("key", each.key), ("credential", each.name), ("fault", each.state.value)): each.since_s
             for each in watched.credentials
-            if each.ended_at_s is None
+            if each.is_lasting
         },
         ("key", "credential", "fault"),
     )

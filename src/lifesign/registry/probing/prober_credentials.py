@@ -104,5 +104,5 @@ def shown_faults(watched: Sequence[WatchedCredential]) -> list[CredentialFaultSh
             since=moment(each.since_s),
         )
         for each in watched
-        if each.ended_at_s is None
+        if each.is_lasting
     ]
