@@ -28,7 +28,7 @@ _EXTRAS = {
 """Extra that installs each module."""
 
 _OF_UNIX = frozenset({"fcntl", "grp", "pwd", "resource", "termios"})
-"""Modules of Python that are absent on other systems (docs/platforms.md)."""
+"""Python modules that are absent on other systems (docs/platforms.md)."""
 
 _OF_AN_OUTPUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 """Errors of a write to an output stream, such as a full disk."""
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reconfigure = getattr(stream, "reconfigure", None)
             if reconfigure is not None:
                 reconfigure(errors="replace")
-        # Most of what a command costs are imports, which leave no garbage.
+        # Most of a command's time is for imports, which leave no garbage.
         with rarely_collected():
             exit_code = run(arguments)
         sys.stdout.flush()
@@ -83,7 +83,7 @@ def _has_outputs() -> bool:
 
 
 def _os_error_text(error: OSError) -> str:
-    """Say what the system refused; of streams it does not say that it was they."""
+    """Return the reason of the operating system; for streams, it does not name them."""
     why = error.strerror or type(error).__name__
     if error.filename is not None:
         return f"the system refused access to {error.filename!a} ({why})"

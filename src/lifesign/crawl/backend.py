@@ -47,7 +47,7 @@ from lifesign.storage.probing import probe_results, probers
 from lifesign.storage.targets import census_counts
 
 SWEEP_SECONDS: Final = 2.0
-"""Interval at which silent agents are looked for. Deadlines of probed agents are never close."""
+"""Interval at which silent agents are searched. Deadlines of probed agents are never close."""
 DATABASE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
 """Suffixes of the files in which SQLite stores a database."""
 REPORT_SECONDS: Final = 3600.0
@@ -68,7 +68,7 @@ class CrawlPass:
     """Deadlines of the requests."""
     is_resumed: bool
     is_set_back: bool
-    """Whether a pass before it lies ahead of now: the clock was set back since."""
+    """Whether an earlier pass is in the future: the clock was set back since."""
 
 
 class CrawlBackend(Protocol):
@@ -80,18 +80,18 @@ class CrawlBackend(Protocol):
     option: str
     """Option with which other commands find it; empty if they find it without."""
     is_shared: bool
-    """Whether others crawl for it too, whose directories are their own concern."""
+    """Whether others use the backend too, with their own directories."""
     is_alone: bool
-    """Whether no other process can crawl for it."""
+    """Whether no other process can crawl with it."""
 
     def shares(
         self, definition: ProbeDefinition, processes: int, since_s: float | None
     ) -> list[WorkerConfig]:
-        """Return what each process has to know."""
+        """Return the configuration of each process."""
         ...
 
     async def begin_run(self, name: str, deadlines: Deadlines) -> CrawlPass:
-        """Begin a pass over all targets, or go on with one that was broken off; `deadlines` are ours."""
+        """Begin a pass over all targets, or continue an interrupted one; `deadlines` are ours."""
         ...
 
     async def note_not_read(self, run: CrawlPass, names: Sequence[str]) -> None:
@@ -99,7 +99,7 @@ class CrawlBackend(Protocol):
         ...
 
     async def end_run(self, run: CrawlPass) -> Mapping[ResultClass | None, int]:
-        """Note that all targets were probed; return how many there are by what the pass saw of them."""
+        """Store that all targets were probed; return the number of targets by the pass's results."""
         ...
 
     async def drop_run(self, run: CrawlPass) -> None:
@@ -107,15 +107,15 @@ class CrawlBackend(Protocol):
         ...
 
     async def unprobed(self, since_s: float) -> int:
-        """Return how many targets were not probed since then."""
+        """Return the number of targets that were not probed since then."""
         ...
 
     async def tend(self) -> None:
-        """Do what has to be done beside the crawl, until cancelled."""
+        """Run the background work of a crawl until cancelled."""
         ...
 
     def jobs(self) -> Mapping[str, tuple[float, JobFunction]]:
-        """Return what is to be done every so many seconds in a crawl without an end, by name."""
+        """Return the periodic jobs of a continuous crawl: interval and function, by name."""
         ...
 
 
@@ -135,7 +135,7 @@ class LocalBackend:
     def shares(
         self, definition: ProbeDefinition, processes: int, since_s: float | None
     ) -> list[WorkerConfig]:
-        """Return what each process has to know."""
+        """Return the configuration of each process."""
         return [
             WorkerConfig(
                 definition=definition,
@@ -148,7 +148,7 @@ class LocalBackend:
         ]
 
     async def begin_run(self, name: str, deadlines: Deadlines) -> CrawlPass:
-        """Begin a pass over all targets, or go on with one that was broken off. StoreUnavailable."""
+        """Begin a pass over all targets, or continue an interrupted one. StoreUnavailable."""
 
         def function(transaction: Transaction) -> CrawlPass:
             latest = census_counts.runs(transaction, name, 1)
@@ -186,16 +186,16 @@ class LocalBackend:
         return {None if result is None else ResultClass(result): count for result, count in counts.items()}
 
     async def unprobed(self, since_s: float) -> int:
-        """Return how many targets were not probed since then. StoreUnavailable."""
+        """Return the number of targets that were not probed since then. StoreUnavailable."""
         return await self.database.read(partial(probe_results.count_unprobed, since_s=since_s))
 
     async def tend(self) -> None:
-        """Judge the agents whose deadlines pass, until cancelled."""
+        """Assess the agents whose deadlines pass, until cancelled."""
         settings = RegistrySettings.read(database=self._url, sweep_seconds=SWEEP_SECONDS)
         await Sweeper(self.database, settings, time.monotonic).run()
 
     def jobs(self) -> Mapping[str, tuple[float, JobFunction]]:
-        """Return what is to be done every so many seconds."""
+        """Return the periodic jobs."""
         jobs: dict[str, tuple[float, JobFunction]] = {
             "imports": (ROUND_SECONDS, partial(finish_imports, self.database)),
             "pruning": (PRUNE_SECONDS, partial(prune_history, self.database)),
@@ -211,7 +211,7 @@ class LocalBackend:
             taken = await self.database.read(partial(census_of, name=None))
             taken = titled(taken, report.name)
             if not taken.runs:
-                # All that is known was asked for by this crawl, or by one like it.
+                # All results are of this crawl, or of one like it.
                 taken = taken.model_copy(update={"deadlines": report.deadlines})
             targets = LocalTargets(LocalRegistry(self.database, Role.READER))
             await write_report(taken, targets, report.directory)
@@ -244,7 +244,7 @@ class RegistryBackend:
     def shares(
         self, definition: ProbeDefinition, processes: int, since_s: float | None
     ) -> list[WorkerConfig]:
-        """Return what each process has to know."""
+        """Return the configuration of each process."""
         return [
             WorkerConfig(
                 definition=definition,
@@ -281,11 +281,11 @@ class RegistryBackend:
         )
 
     async def drop_run(self, run: CrawlPass) -> None:
-        """Note that it is over: others may have asked everybody meanwhile. RegistryError."""
+        """Store that the pass is over: others may have probed all targets meanwhile. RegistryError."""
         await self.end_run(run)
 
     async def note_not_read(self, run: CrawlPass, names: Sequence[str]) -> None:
-        """Note which directories could not be read here, beside those of others. RegistryError."""
+        """Store the directories that could not be read here, besides those of others. RegistryError."""
         if names:
             await self._client.census.note_not_read(run.run_id, run.name, names, run.deadlines)
 
@@ -295,7 +295,7 @@ class RegistryBackend:
         return {row.result: row.count for row in ended.counts}
 
     async def unprobed(self, since_s: float) -> int:
-        """Return how many targets were not probed since then. RegistryError."""
+        """Return the number of targets that were not probed since then. RegistryError."""
         since = datetime.fromtimestamp(since_s, UTC)
         return (await self._client.shards.show(unprobed_since=since)).unprobed or 0
 
@@ -304,7 +304,7 @@ class RegistryBackend:
         await asyncio.Event().wait()
 
     def jobs(self) -> Mapping[str, tuple[float, JobFunction]]:
-        """Return what is to be done every so many seconds: the registry looks after itself."""
+        """Return the periodic jobs: the registry does its own."""
         return {} if self._report is None else {"report": (REPORT_SECONDS, self.write_report)}
 
     async def write_report(self) -> None:
@@ -319,9 +319,9 @@ class RegistryBackend:
 async def open_registry_backend(
     place: RegistryAddress, report: Report | None = None
 ) -> AsyncIterator[RegistryBackend]:
-    """Open a registry that takes what is found. RegistryError if it cannot be asked, or says no.
+    """Open a registry as the backend. RegistryError if it cannot be reached, or refuses.
 
-    `report` says where a census is written now and then, and at the end.
+    `report` is the directory for census reports, written regularly and at the end.
     """
     async with registry_client(place) as client:
         # A first request shows whether there is a registry.

@@ -13,7 +13,7 @@ CONTACT_EXAMPLE: Final = "mailto:you@example.org"
 
 
 async def require_contact(definition: ProbeDefinition) -> None:
-    """Refuse a definition that has no contact and leads to public addresses.
+    """Refuse a definition without a contact that leads to public addresses.
 
     Reads its lists on this machine and sends no request. Raises InvalidValue for `contact`, with the first
     public URL.

@@ -18,8 +18,8 @@ LOCK_SUFFIX: Final = ".crawl"
 def locked_database(file: Path | None) -> Iterator[None]:
     """Hold the lock of an SQLite file, if there is one; InvalidValue if another crawl holds it.
 
-    A symbolic link has the lock of the file that it leads to. The lock file stays beside the database. At the
-    end it is removed if it was made here and there is no database of ours.
+    For a symbolic link, the lock belongs to the file that it points to. The lock file stays beside the
+    database. At the end it is removed if it was created here and there is no database of ours.
     """
     if file is None:
         yield

@@ -53,10 +53,10 @@ _log = logging.getLogger("lifesign.crawl")
 INLINE_SUFFIX: Final = ".Targets"
 """Ends the name of the directory that a definition itself is; no other has a capital."""
 MAX_FINDINGS: Final = 3
-"""Maximum of findings that are shown per reading."""
+"""Maximum number of findings that are shown per reading."""
 MAX_FINDING_CHARS: Final = 160
 MAX_EXAMPLES_SHOWN: Final = 2
-"""Maximum of examples that are shown per reason of skipped entries."""
+"""Maximum number of examples that are shown per reason of skipped entries."""
 _DIGEST_DIGITS: Final = 8
 
 
@@ -68,7 +68,7 @@ class TakesLists(KnowsLists, Protocol):
         ...
 
     async def apply(self, directory: str, import_id: str, *, pages: int) -> ImportRecord:
-        """Do one part of what is left to do."""
+        """Apply the next part of an import."""
         ...
 
 
@@ -86,14 +86,14 @@ class ImportOutcome:
 
 
 class DirectoryImporter:
-    """Reads the directories of a definition, and hands over what they list."""
+    """Reads the directories of a definition, and imports their entries."""
 
     def __init__(
         self, definition: ProbeDefinition, lists: TakesLists, get: Get, *, is_shared: bool = False
     ) -> None:
-        """Read the lists of those who opted out; InvalidValue if one cannot be.
+        """Read the opt-out lists; InvalidValue if one is invalid.
 
-        `is_shared`: others read what `lists` has, and are not told where a file lies on this machine.
+        `is_shared`: others read the content of `lists`, and do not get the paths of files on this machine.
         """
         self._definition = definition
         self._lists = lists
@@ -115,7 +115,7 @@ class DirectoryImporter:
         return self._definition.name + INLINE_SUFFIX
 
     async def unnamed(self) -> list[DirectoryRecord]:
-        """Return the directories whose targets are probed too although the definition does not name them."""
+        """Return the directories whose targets are also probed although the definition does not name them."""
         names = set(self.names)
         return [record for record in await self._lists.all() if record.size and record.name not in names]
 
@@ -171,7 +171,7 @@ class DirectoryImporter:
             return _with_findings(unchanged, read)
         version = f"{self._prefix} {read.version}"
         if len(version) > MAX_ETAG_CHARS:
-            # Without what the server gave: the next reading costs more, and finds as much.
+            # Without the server's validators: the next reading costs more, and finds the same.
             version = " ".join(version.split(" ")[:4])
         targets = [(entry.url, target_kind(entry.kind, source.kinds)) for entry in read.entries]
         if not self._definition.has_contact:
@@ -185,7 +185,7 @@ class DirectoryImporter:
         return _with_findings(outcome, read)
 
     def _source(self, source: DirectorySource, others: int) -> ListSource:
-        """Return what is read, and how; `others` is how many targets the other directories list."""
+        """Return the source to read; `others` is the number of targets of the other directories."""
         key = None
         if source.key_file is not None:
             key = read_secret(source.key_file, "key_file", "key", _log.warning)
@@ -216,7 +216,7 @@ class DirectoryImporter:
         source: str | None,
         allow_shrink: bool,
     ) -> ImportOutcome:
-        """Hand over a list, and wait until it is applied or held."""
+        """Import a list, and wait until it is applied or suspended."""
         record = await self._record(name)
         applied = None if record is None or record.suspended is not None else record.applied
         if record is not None and applied is not None and applied.etag == version:
@@ -252,11 +252,11 @@ class InspectedLists:
     unread: dict[str, str]
     """Reason why each list cannot be read, by its name."""
     odd: list[str]
-    """Findings about the other lists, which are read all the same."""
+    """Findings about the other lists, which are read nevertheless."""
 
 
 async def inspect_lists(definition: ProbeDefinition) -> InspectedLists:
-    """Read the lists on this machine, and say what is wrong with them; a URL is not asked for."""
+    """Read the lists on this machine, and report their faults; no URL is requested."""
     unread = {}
     odd = [finding.message for finding in inline_findings(definition)]
     for source in definition.directories:
@@ -278,7 +278,7 @@ def inline_findings(definition: ProbeDefinition) -> list[Finding]:
 
 
 def opt_outs_of(definition: ProbeDefinition) -> OptOuts:
-    """Return who is not to be asked, by the definition and by the files that it names. InvalidValue."""
+    """Return the exclusions of the definition and of the files that it names. InvalidValue."""
     found = read_opt_outs(definition.opt_out.hosts, "opt_out.hosts")
     for name in definition.opt_out.files:
         if why := unreadable(name):
@@ -292,7 +292,7 @@ def opt_outs_of(definition: ProbeDefinition) -> OptOuts:
 
 
 def targets_text(count: int) -> str:
-    """Return so many targets in words."""
+    """Return a number of targets as text."""
     return pluralize(count, "target")
 
 
@@ -355,7 +355,7 @@ def _findings_text(findings: Sequence[Finding]) -> str:
 
 
 def _examples(left_out: SkippedEntries) -> str:
-    """Return the first of what was left out, so that it can be found in the list; empty if it has no name."""
+    """Return the first skipped entries, so that they can be found in the list; empty if they have no text."""
     text = [*left_out.examples[:MAX_EXAMPLES_SHOWN]]
     if text and left_out.count > len(text):
         text.append("…")

@@ -1,8 +1,8 @@
 """Identity of a list: the known one, or another one with the same name.
 
 A local database identifies a list by its name and place. A registry gets lists from many machines: for a file
-it stores a digest of the full path, which is the same wherever copies have the same path, and a copy
-elsewhere is the same list as long as it has the same targets.
+it stores a digest of the full path, so copies with the same path are one list. A copy with another path is
+the same list as long as it has the same targets.
 """
 
 import os
@@ -78,7 +78,7 @@ def listed_in(source: DirectorySource, definition: ProbeDefinition) -> ListSourc
 
 
 def absolute_path(file: Path) -> Path:
-    """Return a path that means the same from everywhere; a link stays one, whatever it leads to."""
+    """Return an absolute path; a symbolic link stays one, whatever its target."""
     return Path(os.path.abspath(file))  # noqa: PTH100 - Path.absolute leaves ..
 
 
@@ -90,7 +90,7 @@ def _came_from(stored: str, source: DirectorySource) -> bool:
         return stored == str(absolute_path(source.file))
     url, asked = urlsplit(stored), urlsplit(source.url or "")
     if asked.path == "/" and not asked.query:
-        # A host alone was asked at several places, and one of them had the list: elsewhere is another one.
+        # A host alone was requested at several URLs, one of which had the list: another URL is another list.
         is_host = (url.scheme, url.netloc) == (asked.scheme, asked.netloc)
         return is_host and (url.path in _places_of_hosts() or source.format not in {AUTO, *BUILT_IN})
     return url == asked
@@ -103,7 +103,7 @@ async def _lists_the_same(source: DirectorySource, definition: ProbeDefinition, 
     read = await read_directory(listed_in(source, definition))
     if isinstance(read, NotRead):
         return True
-    # Before it stands who opted out.
+    # The exclusions come before it.
     known, found = read_version((etag or "").partition(" ")[2]), read_version(read.version)
     return known is not None and found is not None and known.digest == found.digest
 
@@ -113,6 +113,6 @@ def _place_digest(file: Path) -> str:
 
 
 def _places_of_hosts() -> set[str]:
-    """Return the paths at which a host alone is asked for its list, in any format of ours."""
+    """Return the paths at which a list is requested from a host alone, in any format of ours."""
     host = ListSource(url="https://agent.example/")
     return {urlsplit(place).path for each in (None, *BUILT_IN.values()) for place in host.places(each)}

@@ -1,7 +1,7 @@
 """Ledger on a local database, without a server.
 
-A crawl without a registry has a database of its own, which is a registry's, and runs the same functions in
-this process. `lifesign serve` shows its agents with their verdicts.
+A crawl without a registry has its own database, with a registry's schema, and runs the same functions in this
+process. `lifesign serve` shows its agents with their verdicts.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from lifesign.storage.targets import target_rows
 from lifesign.storage.targets.target_rows import FeedRow
 
 MAX_SHARD_TARGETS: Final = 2_000_001
-"""One shard may hold all targets there are, if one host serves them."""
+"""One shard may contain all targets, if one host serves them."""
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class LocalLedger:
         self._registry = LocalRegistry(database, Role.PROBER)
         self._clock = clock
         self._asked: list[tuple[int, int | None]] = []
-        """Shards that are to be read, and after which version."""
+        """Shards to read, each with the version after which to read."""
         self._reading: asyncio.Task[list[TargetPage]] | None = None
         """Task that reads them at the next turn of the event loop."""
 
@@ -64,7 +64,7 @@ class LocalLedger:
         companions: int = 0,
         standing: WitnessReport = NO_WITNESS_REPORT,
     ) -> Granted:
-        """Say that this worker lives, and take its share of the shards. LedgerUnreachable."""
+        """Report that this worker is alive, and claim its share of the shards. LedgerUnreachable."""
         requested_at_s = self._clock.monotonic_s()
         asked = ShardClaimRequest(
             worker=worker,
@@ -94,10 +94,10 @@ class LocalLedger:
         )
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
-        """Return a shard's targets, or what changed there. LedgerUnreachable.
+        """Return a shard's targets, or the later changes. LedgerUnreachable.
 
-        All that is asked for in one turn of the event loop is read in one transaction, which costs more than
-        the rows of one shard.
+        All requests of one turn of the event loop are read in one transaction, which costs more than the rows
+        of one shard.
         """
         if self._reading is None:
             self._asked = []
@@ -124,7 +124,7 @@ class LocalLedger:
         reports = [report for batch in batches for report in batch.reports]
         if not reports:
             return ReportAnswer()
-        # They are what this process has made: nothing is left to check.
+        # This process created them: nothing is left to check.
         body = ObservationBatch.model_construct(
             observations=[report.observation for report in reports],
             memories=[report.memory for report in reports],
@@ -145,7 +145,7 @@ class LocalLedger:
         return datetime.fromtimestamp(self._clock.wall_s(), UTC)
 
     async def unprobed(self, since_s: float) -> int:
-        """Return how many targets were not probed since then. LedgerUnreachable."""
+        """Return the number of targets that were not probed since then. LedgerUnreachable."""
         return await self._read(lambda transaction: probe_results.count_unprobed(transaction, since_s))
 
     async def leave(self, worker: str) -> None:
@@ -153,7 +153,7 @@ class LocalLedger:
         await self._do(leave_shards, query=LeavingWorker(worker=worker))
 
     async def _do(self, function: TransactionFunction, *, body: Any = None, query: Any = None) -> Any:
-        """Do one function, and return what it answers. LedgerUnreachable."""
+        """Run one function, and return its result. LedgerUnreachable."""
         try:
             return await self._registry.do(function, body=body, query=query)
         except LifesignError as error:
@@ -167,7 +167,7 @@ class LocalLedger:
 
 
 def _pages(transaction: Transaction, asked: Sequence[tuple[int, int | None]]) -> list[TargetPage]:
-    """Return what these shards hold, or what changed there since a version."""
+    """Return the targets of these shards, or the changes since a version."""
     until = target_rows.last_version(transaction)
     whole = target_rows.feed_shards(transaction, sorted({shard for shard, after in asked if after is None}))
     pages = []

@@ -50,7 +50,7 @@ class LocalRegistry:
         query: Any = None,
         is_write: bool = True,
     ) -> Any:
-        """Do what the server would for a request, and return what it would answer. LifesignError."""
+        """Execute a request as a server would, and return the answer. LifesignError."""
         call = Call(caller=self._caller, path=path, body=body, query=query, headers=NO_HEADERS, digest=b"")
         run = self.database.write if is_write else self.database.read
         reply = await run(lambda transaction: function(transaction, call))
@@ -64,9 +64,9 @@ class LocalRegistry:
 
 
 def run_locally(url: str, role: Role, function: Callable[[LocalRegistry], Awaitable[T]]) -> T:
-    """Run what may take several transactions; InvalidValue if the database is not there.
+    """Run work that may take several transactions; InvalidValue if the database is missing.
 
-    LifesignError if it is not of this version, or if a function is refused.
+    LifesignError if it has another version, or if a function is refused.
     """
 
     async def ran() -> T:
@@ -93,17 +93,17 @@ class LocalDirectories:
         return list(found.directories)
 
     async def put_page(self, directory: str, import_id: str, page: int, body: ImportPage) -> ImportRecord:
-        """Hand over one page of what a directory lists; the first one is 1. LifesignError."""
+        """Store one page of a directory's entries, from 1 on. LifesignError."""
         path = {"directory": directory, "import_id": import_id, "page": str(page)}
         return _record(await self._registry.do(put_page, path=path, body=body))
 
     async def apply(self, directory: str, import_id: str, *, pages: int) -> ImportRecord:
-        """Do one part of what is left to do for an import. LifesignError."""
+        """Apply the next part of an import. LifesignError."""
         path = {"directory": directory, "import_id": import_id}
         return _record(await self._registry.do(apply_import, path=path, body=ImportEnd(pages=pages)))
 
     async def confirm(self, directory: str) -> ImportRecord:
-        """Let go what left a directory that has shrunk; one part of it. LifesignError."""
+        """Retire some of the missing targets of a directory that has shrunk. LifesignError."""
         return _record(await self._registry.do(confirm_directory, path={"directory": directory}))
 
 

@@ -37,9 +37,9 @@ def place_in(text: str) -> tuple[str, int]:
 async def serving_metrics(
     place: str | None, families: "Callable[[], Iterable[Metric]]"
 ) -> AsyncIterator[int | None]:
-    """Serve numbers until the end of the block, and yield the port; without a place nothing is served.
+    """Serve metrics until the end of the block, and yield the port; without an address nothing is served.
 
-    InvalidValue for what is no place, CannotListen if it is taken.
+    InvalidValue for an invalid address, CannotListen if it is in use.
     """
     if place is None:
         yield None

@@ -20,7 +20,7 @@ from lifesign.prober.witness.witness_requests import WitnessRequests
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenProber:
-    """A prober, and what it sends requests with."""
+    """A prober, and the parts that send its requests."""
 
     prober: Prober
     fetcher: Fetcher
@@ -37,12 +37,12 @@ async def open_prober(
     secrets: Secrets | None = None,
     request_token: RequestToken | None = None,
 ) -> AsyncIterator[OpenProber]:
-    """Open what a definition asks for; at the end of the block its sockets and files are closed.
+    """Open the prober of a definition; at the end of the block its sockets and files are closed.
 
-    `is_public_allowed`: False to contact `networks.allow` only, for want of a contact.
-    `secrets`: those of the definition's credentials; None: they are read here. `request_token`: obtains
-    tokens from the process that requests them; None: this process does. InvalidValue for a directory of
-    evidence, a resolver, a secret or a list of those who opted out that cannot be.
+    `is_public_allowed`: False to contact `networks.allow` only, for want of a contact. `secrets`: those of
+    the definition's credentials; None: they are read here. `request_token`: obtains tokens from the process
+    that requests them; None: this process does. InvalidValue for an invalid evidence directory, resolver,
+    secret or opt-out list.
     """
     secrets = read_secrets(definition.credentials) if secrets is None else secrets
     evidence = EvidenceStore.from_settings(definition.evidence)
@@ -99,7 +99,7 @@ async def open_credentials(
 ) -> AsyncIterator[CredentialStore]:
     """Open the credentials of a definition. `fetcher`: one without credentials, for token endpoints.
 
-    `request_token`: obtains tokens from another process; None: this one asks the token endpoints.
+    `request_token`: obtains tokens from another process; None: this one calls the token endpoints.
     """
     endpoints = TokenEndpoints(fetcher, definition.timeouts.total_seconds)
     credentials = CredentialStore(
@@ -118,7 +118,7 @@ async def open_credentials(
 
 @asynccontextmanager
 async def open_token_owner(definition: ProbeDefinition, secrets: Secrets) -> AsyncIterator[TokenOwner | None]:
-    """Open what requests tokens for several processes; None if no credential needs tokens."""
+    """Open the part that requests tokens for several processes; None if no credential needs tokens."""
     if all(credential.oauth2 is None for credential in definition.credentials):
         yield None
         return

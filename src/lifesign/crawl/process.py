@@ -42,10 +42,9 @@ REPORT_SECONDS: Final = 0.5
 DATABASE_PATIENCE_SECONDS: Final = 120.0
 """Time that a census waits for its own database: a full disk does not empty itself."""
 GARBAGE_THRESHOLDS: Final = (50_000, 20, 50)
-"""As `gc.set_threshold` takes them.
-
-A probe makes hundreds of objects and leaves no cycles: looking through them after every 700, as is usual,
-takes a tenth of a crawl's time. A batch of results that waits, and goes at once, is tens of thousands.
+"""Arguments of `gc.set_threshold`. A probe creates hundreds of objects and leaves no cycles: a collection
+after every 700, the default, takes a tenth of a crawl's time. A waiting batch of results, which is released
+at once, has tens of thousands.
 """
 
 T = TypeVar("T")
@@ -189,7 +188,7 @@ def run_worker_process(config: WorkerConfig, pipe: Connection, tokens: Connectio
 
 
 async def _run_until_stopped(config: WorkerConfig, pipe: Connection, tokens: Connection | None) -> bool:
-    """Probe; stop on SIGTERM, and when the other end of the pipe is closed, however that came."""
+    """Probe until SIGTERM, or until the other end of the pipe is closed."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)

@@ -47,7 +47,7 @@ class WorkerStatuses:
     workers: int | None = None
     """Number of processes; None: unknown during the start."""
     is_alone: bool = False
-    """Whether no other machine can have shards."""
+    """Whether no other machine can hold shards."""
     lease_s: float = SHARD_TTL_SECONDS
     """Duration of a process's lease on a shard without renewal."""
     listed: int | None = None
@@ -62,7 +62,7 @@ class WorkerStatuses:
     _exited_given_up: int = 0
 
     def note(self, worker: str, progress: Progress) -> None:
-        """Take note of what a worker says of itself."""
+        """Store a worker's report about itself."""
         self.now[worker] = progress
 
     def keep_totals(self, worker: str) -> None:
@@ -78,25 +78,25 @@ class WorkerStatuses:
 
     @property
     def reported(self) -> int:
-        """How many results were handed over."""
+        """Number of reported results."""
         return self._past_reported + sum(progress.reported for progress in self.now.values())
 
     @property
     def elsewhere(self) -> int:
-        """How many shards are another crawl's; 0 as long as not all of our processes have theirs."""
+        """Number of shards of other crawls; 0 until all of our processes have theirs."""
         if self.is_alone or self.workers is None or self.starting:
             return 0
         return max(0, SHARDS - sum(progress.shards for progress in self.now.values()))
 
     @property
     def starting(self) -> int:
-        """How many processes do not know their targets yet."""
+        """Number of processes that do not know their targets yet."""
         begun = sum(progress.has_begun for progress in self.now.values())
         return 0 if self.workers is None else max(0, self.workers - begun)
 
     @property
     def state(self) -> CrawlState:
-        """All of it together."""
+        """The state of the whole pool."""
         results: Counter[ResultClass | None] = Counter()
         if self.total is not None:
             results.update(self._past)
@@ -143,7 +143,7 @@ class WorkerStatuses:
 
 
 def _other_workers_text(shards: int, targets: int | None, lease_s: float) -> str:
-    """Return how much of the work other workers have, and why."""
+    """Return which part of the work other workers have, and why."""
     with_targets = "" if targets is None else f" with {pluralize(targets, 'target')}"
     return (
         f"{shards:,} of {SHARDS:,} shards{with_targets} belong to another crawl; after it was killed, "
@@ -152,7 +152,7 @@ def _other_workers_text(shards: int, targets: int | None, lease_s: float) -> str
 
 
 Report = Callable[[str, WorkerStatus], None]
-"""Takes what a worker says, by its name."""
+"""Receives a worker's status, with its name."""
 
 
 async def probe_all(
@@ -249,7 +249,7 @@ class _ProcessSlot:
             stopping.cancel()
             loop.remove_reader(process.sentinel)
             if process.is_alive():
-                # After a cancellation nothing would wait for it any more.
+                # After a cancellation, no other code would wait for it.
                 process.kill()
             process.join()
             self._receive_status(ours)
@@ -258,7 +258,7 @@ class _ProcessSlot:
         return process.exitcode or 0
 
     def _receive_status(self, pipe: Connection) -> None:
-        """Pass on what the process says."""
+        """Pass on the messages of the process."""
         try:
             while pipe.poll():
                 status: WorkerStatus = pipe.recv()

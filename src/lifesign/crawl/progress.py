@@ -28,7 +28,7 @@ LINE_EVERY_SECONDS: Final = 10.0
 NO_TARGETS: Final = "there was no target to probe"
 _LOGGER: Final = "lifesign.crawl"
 RATE_WINDOW_SECONDS: Final = 10.0
-"""The rate is that of so long: a crawl begins with what is quick."""
+"""Period of the rate, since a crawl begins with fast probes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class ImportStep:
 
 
 class Rate:
-    """How many per second, over the last RATE_WINDOW_SECONDS."""
+    """Number per second, over the last RATE_WINDOW_SECONDS."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[float, int]] = []
@@ -73,7 +73,7 @@ class Rate:
 
     @property
     def lasted_s(self) -> float:
-        """From the first look to the last, in seconds."""
+        """Time from the first measurement to the last, in seconds."""
         return self._seen[-1][0] - self._began_s if self._began_s is not None else 0.0
 
     def add(self, now_s: float, count: int) -> None:
@@ -176,14 +176,14 @@ class ProgressDisplay(Protocol):
         """Show this before the first probe."""
 
     def say(self, text: str) -> None:
-        """Say something that stays."""
+        """Print a line that stays."""
 
     def log(self, line: str) -> None:
         """Show a line of the log, which is in the form `log_format`."""
 
     @property
     def log_format(self) -> LogFormat:
-        """For whom it is shown."""
+        """Format of the output: for people or for programs."""
 
 
 class PlainProgress:
@@ -272,7 +272,7 @@ class DrawnProgress:
         self._bar = Bar(TextColumn("{task.description}", markup=False), BarColumn(), auto_refresh=False)
         self._task = self._bar.add_task(printable(name), total=None)
         self._console = Console(file=stream, highlight=False, markup=False)
-        # Drawn when there is something new: no thread of its own.
+        # Drawn when something changes: it needs no thread.
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> Self:
@@ -315,12 +315,12 @@ class DrawnProgress:
 
 
 def printable_lines(lines: Iterable[str]) -> str:
-    """Return what there is to show, each on its own line."""
+    """Return the lines to show."""
     return "\n".join(printable(line) for line in lines if line)
 
 
 def progress_on(name: str, stream: TextIO, log_format: LogFormat = LogFormat.CONSOLE) -> ProgressDisplay:
-    """Return what suits a stream: JSON if that is wanted, drawn on a terminal that can, else in lines."""
+    """Return the progress for a stream: JSON if requested, drawn on a capable terminal, else in lines."""
     if log_format == LogFormat.JSON:
         return LoggedProgress(stream)
     if stream.isatty() and os.environ.get("TERM") != "dumb":

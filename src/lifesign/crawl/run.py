@@ -66,7 +66,7 @@ class Crawled:
     """Result of a crawl."""
 
     is_done: bool
-    """All is done that was to be done; a crawl without an end is done whenever it is asked to end."""
+    """Whether all work was done; a continuous crawl is done whenever it is asked to end."""
     probed: int
     suspended: tuple[str, ...] = ()
     """Directories that an operator has to confirm."""
@@ -75,7 +75,7 @@ class Crawled:
 
 
 class Crawl:
-    """One crawl of a definition, until it is through or `stop` is set."""
+    """One crawl of a definition, until it is complete or `stop` is set."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Crawl:
         return await self._run(processes)
 
     async def once(self, *, processes: int) -> Crawled:
-        """Probe every target once, or those that are left of a pass that was broken off. LifesignError."""
+        """Probe every target once, or the remaining ones of an interrupted pass. LifesignError."""
         run = await self._home.begin_run(self._definition.name, self._definition.timeouts.deadlines)
         if run.is_set_back:
             self._progress.say(SET_BACK)
@@ -184,7 +184,7 @@ class Crawl:
         return tuple(outcome.directory for outcome in self.outcomes.values() if outcome.has_failed)
 
     def _has_no_target(self, statuses: WorkerStatuses) -> bool:
-        """Return whether a local pass has no target, since no list could be read.
+        """Return whether a local pass has no target, because no list could be read.
 
         Its shards are not claimed then: a full disk could not release them.
         """
@@ -242,7 +242,7 @@ class Crawl:
                 self._progress.show_import(importer.step)
 
     async def _count_left(self, statuses: WorkerStatuses, since_s: float) -> None:
-        """Keep the number of targets to that which is left for us: others take their part of them."""
+        """Keep the number of our remaining targets up to date: other workers take their share."""
         while True:
             await asyncio.sleep(COUNT_SECONDS)
             with suppress(LifesignError):
@@ -280,7 +280,7 @@ class Crawl:
             )
 
     async def _read_directories(self, importer: DirectoryImporter) -> None:
-        """Read all that the definition names, and say whom else the home knows."""
+        """Read all directories of the definition, and report those that only the backend knows."""
         inline = await importer.import_inline()
         if inline is not None:
             self._note(inline)
@@ -293,7 +293,7 @@ class Crawl:
                 self._progress.say(f"{text} ({self._command('remove', record.name)})")
 
     def _jobs(self, importer: DirectoryImporter) -> Jobs:
-        """Return what is done again and again in a crawl without an end."""
+        """Return the periodic jobs of a continuous crawl."""
         jobs = Jobs()
         for source in self._definition.directories:
             jobs.add(
@@ -307,14 +307,14 @@ class Crawl:
         return jobs
 
     async def _read_again(self, importer: DirectoryImporter, source: DirectorySource) -> None:
-        """Read one directory, and say what became of it unless it is what was said the last time."""
+        """Read one directory, and report the result unless it is the same as last time."""
         last = self.outcomes.get(source.label)
         outcome = await importer.import_directory(source)
         if last is None or outcome.text != last.text:
             self._note(outcome)
 
     async def _retry(self, importer: DirectoryImporter) -> None:
-        """Read those again that could not be read the last time, before their own time comes."""
+        """Read directories again that could not be read last time, before their regular time."""
         for source in self._definition.directories:
             last = self.outcomes.get(source.label)
             if last is not None and last.has_failed:
@@ -327,21 +327,21 @@ class Crawl:
             self._progress.say(f"  {self._command('confirm', outcome.directory)}")
 
     def _command(self, verb: str, directory: str) -> str:
-        """Return what to type to change a directory of this home."""
+        """Return the command that changes a directory of this backend."""
         return f"lifesign directories {verb} {directory} {self._home.option}".rstrip()
 
 
 def worth_starting(processes: int, targets: int, concurrency: int) -> int:
-    """Return how many of so many processes are of use to probe so many targets once, 1 at least.
+    """Return how many of so many processes are useful for probing so many targets once, at least 1.
 
-    One asks `concurrency` targets at once, and has probed START_TARGETS before another one has started:
-    with less to do for each, more of them only take longer.
+    A process probes `concurrency` targets at once, and has probed START_TARGETS before another one has
+    started: with less work for each, more processes only take longer.
     """
     return max(1, min(processes, -(-targets // min(concurrency, START_TARGETS))))
 
 
 async def _end(tasks: Sequence["asyncio.Task[None]"]) -> None:
-    """End the tasks beside a crawl; a defect that ended one before is raised."""
+    """End the tasks beside a crawl; the defect that ended one of them is raised."""
     for task in tasks:
         task.cancel()
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
@@ -369,7 +369,7 @@ def stopped_by_signals(stop: asyncio.Event, say: Callable[[str], None]) -> Itera
             loop.remove_signal_handler(again)
         if stop.is_set():
             return
-        # First: the reader of the message may be gone.
+        # First, because the reader of the message may have left.
         stop.set()
         say("stopping: results are stored, and running probes get a few seconds")
 

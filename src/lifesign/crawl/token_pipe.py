@@ -39,7 +39,7 @@ class TokenOwner:
     """Answers the questions of all processes of a crawl, in the process that has the client secrets."""
 
     def __init__(self, credentials: CredentialStore, seconds: float) -> None:
-        """`seconds`: limit of a request for a token, as the token endpoint is asked."""
+        """`seconds`: time limit of a request for a token, the same as for the token endpoint."""
         self._credentials = credentials
         self._seconds = seconds
 
@@ -93,7 +93,7 @@ class TokenOwner:
 
 
 class TokenPipe:
-    """The pipe in a process that asks for tokens."""
+    """The pipe in a process that requests tokens from another one."""
 
     def __init__(self, pipe: Connection) -> None:
         """Within a running loop."""

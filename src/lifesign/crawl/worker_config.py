@@ -19,7 +19,7 @@ MAX_HOST_CHARS: Final = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryAddress:
-    """A registry, and what it is asked with."""
+    """A registry, and the credentials for it."""
 
     url: str
     key: str = field(repr=False)
@@ -47,7 +47,7 @@ class WorkerConfig:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """Message of a process to its parent: its progress, some words, or a log line."""
+    """Message of a process to its parent: its progress, a text, or a log line."""
 
     progress: Progress | None = None
     line: str | None = None

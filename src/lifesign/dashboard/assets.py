@@ -30,7 +30,7 @@ _DIGEST_CHARACTERS: Final = 16
 
 @cache
 def _files() -> tuple[Mapping[str, str], Mapping[str, bytes]]:
-    """Return where each file is served, by its own name; and what is served, by name with digest."""
+    """Return the URL of each file, by its own name; and the content, by name with digest."""
     names: dict[str, str] = {}
     contents: dict[str, bytes] = {}
     for file in files("lifesign.dashboard").joinpath("static").iterdir():
@@ -44,7 +44,7 @@ def _files() -> tuple[Mapping[str, str], Mapping[str, bytes]]:
 
 
 def asset_path(name: str) -> str:
-    """Return where a file of ours is served."""
+    """Return the URL of one of our files."""
     return _files()[0][name]
 
 

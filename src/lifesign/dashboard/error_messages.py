@@ -31,7 +31,7 @@ _EXPECTED: Final = "expected "
 
 
 def words_of(error: LifesignError, *, is_form: bool) -> str:
-    """Return what is wrong with a form, or with the query of a page, and what may be done about it."""
+    """Return the fault of a form, or of the query of a page, and a remedy."""
     match error:
         case InvalidRequest() if not is_form:
             faults = dict.fromkeys(map(_query_fault, error.faults))

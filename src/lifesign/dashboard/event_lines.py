@@ -76,7 +76,7 @@ _MARKS: Final[Mapping[EventType, str]] = MappingProxyType({
 
 @dataclass(frozen=True, slots=True)
 class EventLine:
-    """One event as people read it."""
+    """One event in the form for people."""
 
     sequence: int
     at: str
@@ -108,7 +108,7 @@ def lines_of(transaction: Transaction, events: Sequence[Event]) -> list[EventLin
 
 
 def line_of(event: Event, names: Mapping[str, str]) -> EventLine:
-    """Return what an event says; `names` are those of the keys that act in it, and of targets."""
+    """Return the text of an event; `names` are those of the keys that act in it, and of targets."""
     members = {
         name: spoken(value, names) if isinstance(value, str) else value
         for name, value in event.payload.items()
@@ -116,7 +116,7 @@ def line_of(event: Event, names: Mapping[str, str]) -> EventLine:
     agent_id = agent_of(event) or ""
     by = _by(event, names)
     if by and str(members.get("explanation", "")).endswith(f" by {event.actor}"):
-        # It says no more than that.
+        # The event has no further content.
         members["explanation"] = ""
     subject, where = _subject(members, agent_id)
     subject = names.get(subject, subject)

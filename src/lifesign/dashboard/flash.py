@@ -35,7 +35,7 @@ _LISTS: Final[Mapping[str, str]] = MappingProxyType({
 
 
 def page_of(request: Request) -> BackLink:
-    """Return the page on which a form stands, by the form's own address."""
+    """Return the page of a form, by the form's own address."""
     match request.path_params:
         case {"agent_id": agent_id}:
             return BackLink(f"/agents/{quote(agent_id, safe='')}", str(agent_id))
@@ -49,7 +49,7 @@ def page_of(request: Request) -> BackLink:
 
 
 def way_back(request: Request) -> BackLink | None:
-    """Return where a refused visitor continues; None: the overview."""
+    """Return the page on which a refused visitor continues; None: the overview."""
     if request.method == "POST":
         way = page_of(request)
         return None if way.where == "/" else way
@@ -60,7 +60,7 @@ def way_back(request: Request) -> BackLink | None:
 
 
 def sealed(done: str, where: str, token: str) -> str:
-    """Return the cookie that contains the result for the holder of a session, on one page alone."""
+    """Return the cookie with the result for the holder of a session, on one page only."""
     return f"{done}.{_seal(done, where, token)}"
 
 

@@ -55,19 +55,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FleetCounts:
-    """How many agents there are of each kind."""
+    """Number of agents of each kind."""
 
     by_both: Mapping[tuple[str, str], int]
     """By status and health."""
 
     @property
     def total(self) -> int:
-        """All agents, also those that are gone."""
+        """All agents, including former ones."""
         return sum(self.by_both.values())
 
     @property
     def by_status(self) -> dict[str, int]:
-        """How many have each status."""
+        """Number of agents with each status."""
         return {status.value: self.of(status=status) for status in SHOWN_STATUSES}
 
     @property
@@ -80,7 +80,7 @@ class FleetCounts:
         }
 
     def of(self, *, status: str | None = None, health: str | None = None) -> int:
-        """Return how many have this status and this health; None: any."""
+        """Return the number of agents with this status and this health; None: any."""
         return sum(
             count
             for (counted_status, counted_health), count in self.by_both.items()
@@ -97,7 +97,7 @@ class ObservedCounts:
     last_observed_at_s: float | None
     """End of the last probe; None without one."""
     probers: int
-    """How many workers live."""
+    """Number of living workers."""
     clock_offsets_s: Mapping[str, float]
     """Offset of each worker's wall clock from the registry's, if known; positive if it is ahead."""
 
@@ -128,7 +128,7 @@ class FleetCountCache:
 
 
 class CachedFact(Generic[T]):
-    """One count: taken when it is asked for, and kept for a while."""
+    """One count: computed on demand, and cached for a while."""
 
     def __init__(self, database: Database, take: Callable[[Transaction], T], fresh_s: float) -> None:
         self._database = database

@@ -90,7 +90,7 @@ NEVER_MEASURED: Final = ProbeLabel("never measured")
 
 
 def label_of_result(result: ResultClass | str | None, why: str = "") -> ProbeLabel:
-    """Return the word for a probe's result; None: never measured."""
+    """Return the label for a probe's result; None: never measured."""
     if result is None:
         return NEVER_MEASURED
     known = ResultClass(result)
@@ -105,21 +105,21 @@ def label_of_result(result: ResultClass | str | None, why: str = "") -> ProbeLab
 
 
 def target_probe_label(target: TargetSummary, now_s: float) -> ProbeLabel:
-    """Return the word for what is known of a target now: `unknown` if its last measured result is too old."""
+    """Return the label for a target's present state: `unknown` if its last result is too old."""
     if target.result is None or target.unknown_reason is None:
         return label_of_result(target.result, target.why or "")
     return ProbeLabel("unknown", lost_text(target.unknown_reason, target.evidence_at, now_s))
 
 
 def agent_probe_label(agent: AgentRecord, now_s: float) -> ProbeLabel:
-    """Return the word for what is known of an agent now: `unknown` if its last measured result is too old."""
+    """Return the label for an agent's present state: `unknown` if its last result is too old."""
     if agent.observed is None or agent.unknown_reason is None or not agent.has_old_evidence:
         return label_of_observed(agent.observed)
     return ProbeLabel("unknown", lost_text(agent.unknown_reason, agent.evidence_at, now_s))
 
 
 def label_of_observed(seen: ObservedState | None) -> ProbeLabel:
-    """Return the word for what probers saw last of an agent, layer by layer."""
+    """Return the label for the last observation of an agent, layer by layer."""
     if seen is None:
         return NEVER_MEASURED
     named = (
@@ -151,7 +151,7 @@ def label_of_observed(seen: ObservedState | None) -> ProbeLabel:
 
 
 def observed_layers(seen: ObservedState) -> list[tuple[str, ObservedLayer]]:
-    """Return the layers that were ever asked, in the order in which a probe asks them."""
+    """Return the layers that were ever requested, in the order of a probe."""
     named = (
         (Layer.DISCOVERY, seen.discovery),
         (Layer.TRANSPORT, seen.transport),
@@ -163,14 +163,14 @@ def observed_layers(seen: ObservedState) -> list[tuple[str, ObservedLayer]]:
 
 
 def agent_status_text(agent: AgentRecord) -> str:
-    """Return how an agent stands now, in words."""
+    """Return the present state of an agent as a text."""
     if agent.current_explanation:
         return agent.current_explanation
     return agent.explanation if agent.explanation not in {"", agent.reason} else as_words(agent.reason)
 
 
 def failing_text(agent: AgentRecord) -> str:
-    """Return that the last probes of an active agent failed, in words; empty if they did not."""
+    """Return the text that the last probes of an active agent failed; empty if they did not."""
     return f"last {pluralize(agent.failing_probes, 'probe')} failed" if agent.failing_probes else ""
 
 
@@ -184,12 +184,12 @@ def unread_reason(agent: AgentRecord) -> str:
 
 
 def meaning(word: str) -> str:
-    """Return what stands behind a word; empty where it needs no explanation."""
+    """Return the explanation of a label; empty if it needs none."""
     return MEANINGS.get(word, "")
 
 
 def as_words(name: str) -> str:
-    """Return a name of the protocol as words."""
+    """Return a name of the protocol as a readable text."""
     return name.replace("_", " ")
 
 
@@ -207,9 +207,9 @@ def duration_s(seconds: float | None) -> str:
 
 
 def brief(text: object, most: int = MAX_SHOWN_CHARACTERS) -> str:
-    """Return a text from elsewhere so that it stays in its line: bounded, and without control characters.
+    """Return a foreign text in one line: bounded, and without control characters.
 
-    Where it had several lines, they stand behind one another.
+    Several lines are joined.
     """
     return harmless(_cut(" ".join(str(text)[: 2 * most + 1].splitlines()), most))
 
@@ -224,7 +224,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def safe_link(url: str | None) -> str | None:
-    """Return an agent's URL if a page may lead there: http or https, and nothing else."""
+    """Return an agent's URL if a page may link to it: http or https only."""
     if url is None:
         return None
     try:

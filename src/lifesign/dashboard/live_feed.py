@@ -37,7 +37,7 @@ PATH: Final = "/live"
 MAX_WATCHERS: Final = 2_000
 """Per server process."""
 MAX_WATCHERS_OF_ADDRESS: Final = 1_000
-"""Proxies stand before many."""
+"""A proxy may stand for many visitors."""
 MAX_CHUNKS: Final = 500
 """Number of chunks that are kept for slow pages."""
 MAX_LINES_AT_ONCE: Final = 50
@@ -139,12 +139,12 @@ class LiveFeed:
             self.close()
 
     def close(self) -> None:
-        """Let all go who watch."""
+        """Disconnect all watchers."""
         self.is_closed = True
         self._wake()
 
     def after(self, number: int) -> bytes | None:
-        """Return the chunks from this number on; None if they are not kept any more."""
+        """Return the chunks from this number on; None if they are no longer kept."""
         return None if number < self._first else b"".join(self._chunks[number - self._first :])
 
     async def wait(self) -> None:
@@ -190,7 +190,7 @@ class LiveFeed:
             return [line_of(event, {}) for event in events]
 
     async def _tick(self) -> None:
-        """Say that we are there, and let all go as soon as the server ends, whatever else hangs."""
+        """Send a keep-alive, and disconnect all watchers as soon as the server ends."""
         pinged_at_s = time.monotonic()
         while not self.is_closed:
             with suppress(TimeoutError):
@@ -289,7 +289,7 @@ async def _until_gone(receive: Receive) -> None:
 
 
 def _position(request: Request) -> int | None:
-    """Return behind which event to go on; None if the browser does not say, or says nonsense."""
+    """Return the event after which to continue; None if the browser sends none, or an invalid one."""
     said = request.headers.get("last-event-id", request.query_params.get("after", ""))
     return int(said) if said.isascii() and said.isdecimal() and len(said) <= 18 else None
 

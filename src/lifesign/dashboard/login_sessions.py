@@ -67,16 +67,16 @@ class Visitor:
 
     @property
     def is_logged_in(self) -> bool:
-        """Whether a key stands behind it."""
+        """Whether the visitor has a key."""
         return self.key_name is not None
 
     def may(self, action: Permission, agent_id: str | None = None) -> bool:
-        """Return whether a button for this is useful; actions need a session."""
+        """Return whether to show a button for this; actions need a session."""
         return self.is_logged_in and may(self.principal, action, agent_id)
 
 
 def visitor_of(transaction: Transaction, token: str, *, is_open: bool) -> Visitor:
-    """Return who has this token; NotLoggedIn unless reading is open to everyone (`is_open`)."""
+    """Return the visitor with this token; NotLoggedIn unless reading is open to everyone (`is_open`)."""
     visitor = find_visitor(transaction, token)
     if visitor is not None:
         return visitor
@@ -86,7 +86,7 @@ def visitor_of(transaction: Transaction, token: str, *, is_open: bool) -> Visito
 
 
 def find_visitor(transaction: Transaction, token: str) -> Visitor | None:
-    """Return who has the token of a session that goes on; None: it is not that of one."""
+    """Return the visitor with the token of a valid session; None if it has none."""
     now_s = transaction.now_s
     session = sessions.find(transaction, digest_of_token(token)) if token else None
     if session is None or now_s >= session.expires_at_s:
@@ -103,7 +103,7 @@ def find_visitor(transaction: Transaction, token: str) -> Visitor | None:
 
 
 def digests_still_good(transaction: Transaction, digests: Collection[str]) -> set[str]:
-    """Return those of some sessions, named by the digests of their tokens, that go on."""
+    """Return those of some sessions, by the digests of their tokens, that are still valid."""
     now_s = transaction.now_s
     return {
         session.digest
@@ -140,17 +140,17 @@ def new_token() -> str:
 
 
 def form_token(token: str) -> str:
-    """Return what a form brings along that was made for the holder of a cookie."""
+    """Return the token in a form for the holder of a cookie."""
     return hmac.new(token.encode(), b"form of the dashboard", sha256).hexdigest()
 
 
 def cookie_name(name: str, *, is_https: bool) -> str:
-    """Return as what a cookie is kept; over TLS, no other host of its domain can put one in its place."""
+    """Return the name of the cookie; over TLS, no other host of its domain can set it."""
     return f"__Host-{name}" if is_https else name
 
 
 def cookie_in(request: Request, cookie: str) -> str:
-    """Return the value of a cookie as it was sent; empty if the request has none of this name.
+    """Return the value of a cookie as sent; empty if the request has none of this name.
 
     The standard library takes quadratic time for a quoted value before Python 3.11.10 and 3.12.6
     (CVE-2024-7592), and Starlette reads all cookies with it. No cookie of ours is quoted.
@@ -170,10 +170,10 @@ def token_in(request: Request, cookie: str) -> str:
 
 
 def set_cookie(response: Response, name: str, token: str, seconds: int, *, is_https: bool) -> None:
-    """Give a browser a token that no script reads; 0 seconds takes it away.
+    """Give a browser a token that no script can read; 0 seconds removes it.
 
-    Of what other sites send, it comes with links alone (`lax`): a link from a chat shows the page, and no
-    page that is merely shown changes anything.
+    Requests from other sites contain it only for links (`lax`): a link from a chat shows the page, and
+    displaying a page never changes anything.
     """
     response.set_cookie(
         cookie_name(name, is_https=is_https),
@@ -209,5 +209,5 @@ def check_form_token(text: str, token: str) -> None:
 
 
 def digest_of_token(token: str) -> str:
-    """Return what is stored of a session's token: SHA-256, hexadecimal."""
+    """Return the stored form of a session's token: SHA-256, hexadecimal."""
     return sha256(token.encode()).hexdigest()

@@ -42,7 +42,7 @@ class MaintenanceGroup:
 
 
 def maintenances(transaction: Transaction, role_id: str | None = None) -> Sequence[MaintenanceGroup]:
-    """Return the maintenances that go on, of one pool if it is named: those `MAX_SHOWN` that end last."""
+    """Return the current maintenances, of one pool if it is named: those `MAX_SHOWN` that end last."""
     found = maintained_together(transaction, [*ALIVE], role_id=role_id, limit=MAX_SHOWN)
     return [
         MaintenanceGroup(
@@ -57,7 +57,7 @@ def maintenances(transaction: Transaction, role_id: str | None = None) -> Sequen
 
 
 def maintenance_of(transaction: Transaction, agent: AgentRecord) -> MaintenanceGroup | None:
-    """Return the maintenance that an agent is in, with how many of its pool; None: it is in none any more."""
+    """Return the maintenance of an agent, with the number of its pool's members in it; None without one."""
     until = agent.maintenance_until
     if until is None or not is_maintained(agent):
         return None
@@ -72,7 +72,7 @@ def maintenance_of(transaction: Transaction, agent: AgentRecord) -> MaintenanceG
 
 
 def is_maintained(agent: AgentRecord) -> bool:
-    """Return whether a maintenance keeps an agent from going down: its record contains only current ones."""
+    """Return whether an agent is in maintenance: its record contains only current ones."""
     return agent.status in ALIVE and agent.maintenance_until is not None
 
 

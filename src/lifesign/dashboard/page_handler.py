@@ -1,4 +1,4 @@
-"""From a request to a page, or to an operation of the API.
+"""Requests of the dashboard: their pages, and their operations of the API.
 
 Pages use the same operations as programs, with the same checks, in one transaction together with the session.
 A refusal by the API is shown with the same text.
@@ -59,7 +59,7 @@ STATUS_AND_CODE_OF_PAGES: Final[Mapping[type[LifesignError], tuple[int, str]]] =
     ForgedForm: (403, "forged_form"),
     UnknownHost: (421, "unknown_host"),
 }
-"""Errors of pages: those of the API, and those that only browsers meet."""
+"""Errors of pages: those of the API, and those that only browsers can cause."""
 
 _BY_PATH: Final[Mapping[tuple[str, str], Operation]] = {
     (operation.method, operation.path): operation for operation in OPERATIONS
@@ -73,7 +73,7 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """One visitor's look into the registry, within one transaction."""
+    """One visitor's request, within one transaction."""
 
     transaction: Transaction
     visitor: Visitor
@@ -124,7 +124,7 @@ class PageHandler:
     def shown(
         self, template: str, function: Callable[[RequestContext, Request], Mapping[str, Any]]
     ) -> Answer:
-        """Return what answers with a page: of what `function` reads, its template shows."""
+        """Return a handler that answers with a page: the template shows the result of `function`."""
 
         async def answer(request: Request) -> Response:
             async def show() -> Response:
@@ -166,9 +166,9 @@ class PageHandler:
         return await self.database.read(read)
 
     def done(self, function: Callable[[RequestContext, Request, Mapping[str, str]], str]) -> Answer:
-        """Return what answers a form: `function` carries it out and returns the word for what it did.
+        """Return a handler that answers a form: `function` executes it and returns the code of its result.
 
-        Its page has words for that; where the word is empty, it says nothing.
+        The page has a text for each code; an empty code has none.
         """
 
         async def answer(request: Request) -> Response:
@@ -208,7 +208,7 @@ class PageHandler:
         return self.is_https or request.url.scheme == "https"
 
     def login_token(self, request: Request) -> str:
-        """Return what the token of the login form follows from: the browser's one, or a new one."""
+        """Return the base of the login form's token: the browser's cookie, or a new one."""
         return self.token_in(request, FORM_COOKIE) or login_sessions.new_token()
 
     async def form(self, request: Request) -> dict[str, str]:
@@ -232,7 +232,7 @@ class PageHandler:
     def check_form(self, request: Request, form: Mapping[str, str]) -> str:
         """Return the token of the session in which a form was sent.
 
-        ForgedForm unless it is from a page of ours; NotLoggedIn if the browser has no session any more.
+        ForgedForm unless it comes from a page of ours; NotLoggedIn if the browser has no session any more.
         """
         self.check_origin(request)
         token = self.token_in(request, SESSION_COOKIE)
@@ -242,7 +242,7 @@ class PageHandler:
         return token
 
     def check_origin(self, request: Request) -> None:
-        """Raise ForgedForm where a browser says that a form comes from elsewhere."""
+        """Raise ForgedForm if a browser reports another origin of a form."""
         login_sessions.check_origin(request, "" if self._public is None else self._public.origin)
 
     def has_expired_session(self, request: Request) -> bool:
@@ -254,17 +254,17 @@ class PageHandler:
         return is_seen and bool(self.token_in(request, SESSION_COOKIE))
 
     def _check_host(self, request: Request) -> None:
-        """Raise UnknownHost where another site's name may have been made to lead here.
+        """Raise UnknownHost for a host name that another site may have pointed to this server.
 
-        Without a public URL only where everyone may read: else a session is needed, and browsers keep its
-        cookie for the name under which it began.
+        Without a public URL this is checked only where everyone may read: otherwise a session is needed, and
+        browsers keep its cookie for the name under which it began.
         """
         host = request.headers.get("host", "")
         if (self._public is not None or self.is_open) and not is_own_host(host, self._names):
             raise UnknownHost(host)
 
     def count(self, request: Request, *, is_login: bool = False) -> None:
-        """Count a request of an address; TooManyRequests if it asks too often."""
+        """Count a request of an address; TooManyRequests above the limit."""
         limiter = self._logins if is_login else self._pages
         wait_s = limiter.wait_s(caller_of(request), time.monotonic())
         if wait_s > 0:
@@ -273,16 +273,16 @@ class PageHandler:
     async def guarded(
         self, request: Request, answer: Callable[[], Awaitable[Response]], *, is_public: bool = False
     ) -> Response:
-        """Return the answer, or a page that says why there is none.
+        """Return the answer, or a page that describes the error.
 
-        What `is_public` may be read by everybody, and so under any name of the server.
+        A page that `is_public` may be read by everyone, under any name of the server.
         """
         return self._over_https(await self._answered(request, answer, is_public=is_public))
 
     def error_page(
         self, request: Request, status: int, why: str, headers: Mapping[str, str] | None = None
     ) -> Response:
-        """Return a page that says why there is no other."""
+        """Return a page that describes an error."""
         answer = self._error_page(request, status, why)
         answer.headers.update(headers or {})
         return self._over_https(answer)
@@ -310,7 +310,7 @@ class PageHandler:
             return self._error_page(request, 500, INTERNAL_ERROR_TEXT)
 
     def refusal(self, request: Request, error: LifesignError) -> Response:
-        """Return a page that says what is wrong."""
+        """Return a page that describes a fault."""
         known = STATUS_AND_CODE_OF_PAGES.get(type(error))
         if known is None:
             _log.error("an internal error in a page: %s", error, exc_info=error)
@@ -353,7 +353,7 @@ def query_in(request: Request, model: type[Query]) -> Query:
 
 
 def seconds_in(form: Mapping[str, str]) -> float:
-    """Return how long something is to hold that a form asks for; InvalidRequest unless it says minutes."""
+    """Return the duration that a form requests; InvalidRequest unless it is a number of minutes."""
     said = form.get("minutes", "")
     is_number = said.isascii() and said.isdecimal() and len(said) <= MAX_MINUTES_DIGITS
     if not (is_number and 1 <= int(said) <= MAX_MINUTES):
@@ -369,7 +369,7 @@ def check_sure(form: Mapping[str, str]) -> None:
 
 
 def _names(public: PublicUrl | None) -> frozenset[str]:
-    """Return under which names pages are shown: the public one, else those that the machine has itself."""
+    """Return the host names of pages: the public one, else those of the machine."""
     if public is not None:
         return frozenset({public.host})
     own = socket.gethostname().lower()

@@ -32,7 +32,7 @@ POLICY: Final = (
 HEADERS: Final[Mapping[str, str]] = MappingProxyType({
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
-    # Forms say where they come from; other sites are not told.
+    # Forms send their origin; other sites get no referrer.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
@@ -42,7 +42,7 @@ HEADERS: Final[Mapping[str, str]] = MappingProxyType({
 
 
 def page(template: str, shown: Mapping[str, object], status: int = 200) -> Response:
-    """Return a page of ours; `shown` is what its template names."""
+    """Return a page of ours; `shown` has the values for its template."""
     return Response(rendered(template, shown), status, HEADERS, "text/html")
 
 

@@ -94,7 +94,7 @@ class Dashboard:
     def error_page(
         self, request: Request, status: int, why: str, headers: Mapping[str, str] | None = None
     ) -> Response:
-        """Return a page that says why there is no other."""
+        """Return a page that describes an error."""
         return self.desk.error_page(request, status, why, headers)
 
     async def warm_up(self) -> None:
@@ -111,7 +111,7 @@ class _PageRoute(Route):
     """Route for browsers. Programs get the route of the same path that follows it."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match as a route does, for who accepts HTML."""
+        """Match like a route, for clients that accept HTML."""
         if scope["type"] != "http" or "text/html" not in Request(scope).headers.get("accept", ""):
             return Match.NONE, {}
         return super().matches(scope)

@@ -29,13 +29,13 @@ _BACK_AND_FORTH: Final = frozenset({LOGIN_PATH, "/logout"})
 
 
 def local_path(text: str) -> str:
-    """Return a path of this server, with its query, as it was said; `HOME_PATH` for everything else."""
+    """Return a path of this server, with its query, unchanged; `HOME_PATH` for everything else."""
     is_own = len(text) <= MAX_CHARACTERS and _LOCAL_PATH.fullmatch(text) is not None
     return text if is_own and text.partition("?")[0] not in _BACK_AND_FORTH else HOME_PATH
 
 
 def login_path(request: Request) -> str:
-    """Return where to log in, so as to come back to the page that was asked for, or from which a form is."""
+    """Return the URL of the login page that returns to the requested page, or to the page of a form."""
     is_form = request.method == "POST"
     path = local_path(page_of(request).where) if is_form else _requested_page(request)
     members = ({} if path == HOME_PATH else {MEMBER: path}) | ({FORM_MEMBER: UNDONE} if is_form else {})
@@ -48,7 +48,7 @@ def was_form_refused(request: Request) -> bool:
 
 
 def _requested_page(request: Request) -> str:
-    """Return the page of a request; without its query where that has what no path of ours has."""
+    """Return the page of a request; without its query if that has characters that no query of ours has."""
     path, query = quote(request.url.path), request.scope["query_string"].decode("latin-1")
     whole = local_path(f"{path}?{query}" if query else path)
     return local_path(path) if whole == HOME_PATH else whole

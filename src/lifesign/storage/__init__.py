@@ -1,4 +1,4 @@
 """SQLite and PostgreSQL.
 
-Statements take a transaction and facts, and return facts; they hold no rule and no threshold.
+Statements take a transaction and facts, and return facts; they contain no rule and no threshold.
 """

@@ -15,7 +15,7 @@ class StoreUnavailable(NoAnswer):
 class DatabaseReplaced(StoreUnavailable):
     """The running server's database was removed, replaced or set back. No change is accepted.
 
-    Nothing since then was stored: the caller must repeat what it asked for once the server is healthy.
+    No later change was stored: the caller must repeat its requests once the server is healthy.
     """
 
     def __init__(self, why: str) -> None:

@@ -173,7 +173,7 @@ def list_agents(
 
 
 def _statuses(given: Sequence[str]) -> tuple[str, ...]:
-    """Return the statuses that are meant; `any` is what the dashboard calls all of them. InvalidValue."""
+    """Return the wanted statuses; `any` is the dashboard's word for all of them. InvalidValue."""
     if not _ALL.isdisjoint(given):
         return STATUSES
     for status in given:
@@ -192,7 +192,7 @@ def _healths(given: Sequence[str]) -> tuple[str, ...]:
 async def _find_agents(
     client: "RegistryClient", limit: int | None, wanted: dict[str, Any]
 ) -> "tuple[AgentList, int | None, bool | None]":
-    """Return who matches, how many are hidden since they are not active, and whether decisions are held."""
+    """Return the matches, the number of hidden inactive ones, and whether verdicts are suspended."""
     found = await _listing(client, limit, wanted)
     if wanted["status"]:
         return found, None, await are_decisions_suspended(client)
@@ -201,7 +201,7 @@ async def _find_agents(
 
 
 async def _listing(client: "RegistryClient", limit: int | None, wanted: dict[str, Any]) -> "AgentList":
-    """Read so many pages as it takes, all of them without a limit; the totals are those of the first."""
+    """Read as many pages as needed, without a limit all of them; the totals are those of the first page."""
     left = sys.maxsize if limit is None else limit
     first = await client.agents.list(limit=min(left, PAGE), **wanted)
     found, cursor = list(first.agents), first.cursor
@@ -236,7 +236,7 @@ def show_agent(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Show all that is known of one agent: what it says beside what was seen.
+    """Show the complete record of one agent: reported and observed facts.
 
     \b
     Examples:
@@ -259,7 +259,7 @@ def show_agent(
 
 
 async def _shown(client: "RegistryClient", given: str) -> "tuple[AgentRecord, bool | None]":
-    """Return an agent's record, and whether decisions are held."""
+    """Return an agent's record, and whether verdicts are suspended."""
     from lifesign.client.registry_errors import NotFound  # noqa: PLC0415 - loaded by now
     from lifesign.registry.errors import TargetNotFound  # noqa: PLC0415 - see above
 
@@ -319,10 +319,10 @@ def register_agent(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Register an agent, or begin its next life.
+    """Register an agent, or begin its next incarnation.
 
-    The agent's own key is shown this once: it beats, drains, leases and registers again for this agent
-    alone.
+    The agent's own key is shown only once. It can send heartbeats, drain, hold leases and register again, for
+    this agent only.
 
     \b
     Examples:
@@ -365,10 +365,10 @@ def drain_agent(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Let an agent finish what it has and get nothing new; then it is off the list.
+    """Let an agent finish its work without getting new work, and then deregister it.
 
-    It learns of it in the reply to its next heartbeat. To ask it instead, and say why, which the protocol
-    knows for commands only: agents command AGENT_ID drain --reason TEXT.
+    The agent learns this from the reply to its next heartbeat. To send it a command with a reason instead:
+    agents command AGENT_ID drain --reason TEXT.
 
     \b
     Examples:
@@ -393,7 +393,7 @@ def deregister_agent(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Take an agent off the list at once, without a drain; its leases end, its record stays.
+    """Deregister an agent at once, without a drain; its leases end, its record stays.
 
     \b
     Examples:

@@ -172,7 +172,7 @@ def _update_marker(database: str, state_dir: Path | None) -> None:
 
 
 def _withdrawn_lines(withdrawn: "RevokedCredentials") -> Iterator[str]:
-    """Say what did not come back, and who did."""
+    """Return lines about items that were not restored, and those that were."""
     ended = [
         (len(withdrawn.keys), "key", ""),
         (len(withdrawn.webhooks), "webhook", ""),

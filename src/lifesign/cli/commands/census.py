@@ -207,9 +207,9 @@ def _registry(url: str | None, key_file: Path | None, *, allow_plain_http: bool)
 
 
 def _database(source: str) -> str | None:
-    """Return the URL of the database that was named; None if it is something else.
+    """Return the URL of the named database; None if the argument is something else.
 
-    InvalidValue if that is hidden: a database that may not be read is not taken for a list.
+    InvalidValue for a database that cannot be read, which must not be mistaken for a list.
     """
     if source.startswith(("sqlite:", "postgresql:", "postgres:")):
         return source
@@ -239,7 +239,7 @@ def _definition(
     timeout_seconds: float | None,
     kind: str | None,
 ) -> "ProbeDefinition":
-    """Return what is to be probed: as a file says, or all of a list."""
+    """Return the definition to probe: that of a file, or one for a list."""
     from lifesign.prober.definition.file import read_definition_file, unreadable  # noqa: PLC0415
     from lifesign.prober.definition.models import ProbeDefinition  # noqa: PLC0415 - takes 200 ms
 
@@ -282,7 +282,7 @@ def _refuse_other_lists(definition: "ProbeDefinition", place: str) -> None:
 
 
 def _taken(place: "str | RegistryAddress", name: str | None) -> "Census":
-    """Take the census of what a database or a registry knows. InvalidValue if there is no database."""
+    """Take the census of a database or a registry. InvalidValue without a database."""
     import asyncio  # noqa: PLC0415 - see below
     from functools import partial  # noqa: PLC0415
 
@@ -294,7 +294,7 @@ def _taken(place: "str | RegistryAddress", name: str | None) -> "Census":
         return titled(taken, place.url)
     from lifesign.storage.engine import schema  # noqa: PLC0415 - SQLAlchemy takes 150 ms
 
-    # An older one says how it becomes a newer one, in place of an error about its tables.
+    # An older database gets the advice to migrate, instead of an error about its tables.
     run_in_transaction(place, schema.check, is_write=False)
     taken = run_in_transaction(place, partial(census_of, name=name), is_write=False)
     file = sqlite_file(place)

@@ -74,13 +74,13 @@ def check(
         ),
     ] = None,
 ) -> int:
-    """Ask an agent how it is, and say whether to call it.
+    """Check an agent's health, and decide whether to call it.
 
-    Reads the agent's card and its health document, each bounded in time and size, and decides as
-    appendix A of the draft says: a request that fails means unknown, not unhealthy.
+    Reads the agent's card and its health document, with limits of time and size, and decides by appendix A of
+    the draft: a failed request means unknown, not unhealthy.
 
-    The host of URL may be anywhere. Where its redirects lead is the agent's own choice: another host
-    is asked only at public addresses, and in a network that --allow-network names.
+    The host of URL may have any address. The agent chooses the targets of its redirects: other hosts are
+    contacted only at public addresses, and in networks of --allow-network.
 
     \b
     Examples:
@@ -102,7 +102,7 @@ def check(
       findings  name, pointer, message, section of each oddity, or of each fault
                 if health.result is invalid_document
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    # asyncio takes 20 ms and aiohttp 200, which `--help` need not pay.
+    # asyncio takes 20 ms and aiohttp 200, which `--help` does not need.
     import asyncio  # noqa: PLC0415
 
     from lifesign.client import fetch_health  # noqa: PLC0415
@@ -182,7 +182,7 @@ def page(checked: "HealthCheck", *, is_scheme_assumed: bool = False) -> Iterator
 
 
 def hints(checked: "HealthCheck") -> Iterator[str]:
-    """Say what helps if there is no connection, or if a document says less than it could."""
+    """Return hints if there is no connection, or if a document is incomplete."""
     from lifesign.domain.health.inspection import read_inspection  # noqa: PLC0415 - see page
     from lifesign.domain.health.status import MINIMUM_SAMPLES  # noqa: PLC0415 - see page
     from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415 - see page

@@ -220,7 +220,7 @@ def place_of(
     *,
     allow_plain_http: bool,
 ) -> "str | RegistryAddress":
-    """Return where results go, by the command line, else by the definition, else beside it."""
+    """Return the place of the results, by the command line, else by the definition, else beside it."""
     if registry is not None and database is not None:
         raise InvalidValue("--database", database, "no such option, since the registry has its own")
     url = definition.results.registry if registry is None and database is None else registry
@@ -235,7 +235,7 @@ def place_of(
 
 
 def _refuse_a_list(definition: "ProbeDefinition", place: str) -> None:
-    """Refuse to keep results in one of the lists that are read. InvalidValue."""
+    """Refuse to store results in a file that is one of the lists. InvalidValue."""
     file = sqlite_file(place)
     for source in definition.directories:
         if file is not None and source.file is not None and file.resolve() == source.file.resolve():
@@ -254,13 +254,13 @@ def run_crawl(
     metrics: str | None = None,
     log_format: LogFormat = LogFormat.CONSOLE,
 ) -> "Crawled":
-    """Crawl, and show on standard error how far it is; `place` is the URL of a database, or a registry.
+    """Crawl, and show the progress on standard error; `place` is the URL of a database, or a registry.
 
-    `report` is a directory where a census is written now and then. `has_moved`: a list that is known there
-    from elsewhere is the same one. `metrics` is where numbers are served, as `HOST:PORT`.
-    LifesignError if it cannot continue.
+    `report` is a directory for regular census reports. `has_moved`: a list that is known there from elsewhere
+    is the same one. `metrics` is where numbers are served, as `HOST:PORT`. LifesignError if it cannot
+    continue.
     """
-    # SQLAlchemy and aiohttp take 400 ms, which `--help` need not pay.
+    # SQLAlchemy and aiohttp take 400 ms, which `--help` does not need.
     import asyncio  # noqa: PLC0415
 
     from lifesign.crawl.backend import open_local_backend, open_registry_backend  # noqa: PLC0415

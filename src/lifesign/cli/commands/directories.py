@@ -48,7 +48,7 @@ def list_directories(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """List directories: how many targets each has, since when, and what waits to be confirmed.
+    """List directories with their number of targets, their last import, and suspended imports.
 
     \b
     Examples:
@@ -82,7 +82,7 @@ def confirm_directory(
     allow_plain_http: PlainHttp = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let go what has left a directory that lost more than half of its entries at once.
+    """Retire the missing targets of a directory that lost more than half of its entries at once.
 
     \b
     Examples:
@@ -136,7 +136,10 @@ def _ask(
     key_file: Path | None,
     allow_plain_http: bool,
 ) -> T:
-    """Ask the database of a crawl if one is named, else the registry; end with an exit code if it says no."""
+    """Call the database of a crawl if one is named, else the registry.
+
+    End with an exit code after a refusal.
+    """
     if database is None:
         return ask(
             lambda client: function(client.directories),

@@ -110,7 +110,7 @@ def list_events(
 async def _listing(
     client: "RegistryClient", after: int, limit: int | None, wanted: dict[str, Any]
 ) -> "EventPage":
-    """Read so many pages as it takes, all of them without a limit."""
+    """Read as many pages as needed, without a limit all of them."""
     left = sys.maxsize if limit is None else limit
     found = await client.events.list(after=after, limit=min(left, PAGE), **wanted)
     events, names = list(found.events), dict(found.names)
@@ -183,12 +183,12 @@ async def _follow(
                 write_json(sys.stdout, event.members(), indent=None)
             else:
                 sys.stdout.write(_line(event, await names.of(event)))
-            # A reader of a pipe wants each line at once.
+            # A reader of a pipe needs each line immediately.
             sys.stdout.flush()
 
 
 def _line(event: "LoggedEvent", names: Mapping[str, str]) -> str:
-    """Return one event as a line with columns of fixed width: later events are not known yet."""
+    """Return one event as a line with columns of fixed width: the widths of later events are unknown."""
     told_of = printable(event_line(event, names))
     return f"{event.sequence:>8}  {printable(event.created_at):24}  {printable(event.type):25}  {told_of}\n"
 
@@ -281,7 +281,7 @@ _ENDED = {"agent.maintenance_changed": "maintenance ended", "agent.override_chan
 
 
 def event_line(event: "LoggedEvent", names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return an event on one line; `names` are those of keys, and of agents whose ids are no names."""
+    """Return an event on one line; `names` are those of keys, and of agents whose ids are not readable."""
     actor = spoken(event.actor, names)
     match event.payload:
         case {"previous_status": before, "new_status": now, "agent_id": agent_id, **rest}:

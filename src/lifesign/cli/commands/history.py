@@ -111,7 +111,7 @@ def _ms(milliseconds: float) -> str:
 
 
 def _pair(mean: str, worst: str) -> str:
-    """Return both; the mean alone where they are the same."""
+    """Return both values; only the mean if they are the same."""
     return mean if mean == worst else f"{mean} / {worst}"
 
 

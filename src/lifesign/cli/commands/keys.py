@@ -257,7 +257,7 @@ def revoke(
     database: DatabaseUrl = DEFAULT_DATABASE,
     as_json: AsJson = False,
 ) -> int:
-    """Refuse a key from now on, the last admin key too: here is the way to a new one.
+    """Revoke a key, even the last admin key: `lifesign keys create` makes a new one.
 
     All leases that the key and its workers hold end at once, those of shards too.
 
@@ -308,7 +308,7 @@ def _role(name: str | None) -> "Role | None":
 
 
 def _confirm(transaction: "Transaction", key_ids: list[str] | None, role: "Role | None") -> list[str]:
-    """Confirm these keys, or all that are suspended; return their ids."""
+    """Confirm these keys, or all suspended ones; return their ids."""
     from lifesign.registry.keys.manage_keys import confirm_key  # noqa: PLC0415 - see create
     from lifesign.storage.engine import schema  # noqa: PLC0415
     from lifesign.storage.keys import key_rows as stored_keys  # noqa: PLC0415
@@ -349,7 +349,7 @@ def _all(database: str, role: "Role | None") -> Iterator[dict[str, Any]]:
 def _show_new(
     stored: "StoredKey", key: str, file: Path | None, keep: Callable[[str], None] | None, *, as_json: bool
 ) -> None:
-    """Keep a key in its file, or print it, alone on standard output."""
+    """Store a key in its file, or print it, alone on standard output."""
     if keep is not None:
         keep(key)
     if as_json:
@@ -365,7 +365,7 @@ def _show_new(
 
 
 def _checked(model: Any, **members: object) -> Any:
-    """Return what was asked for, checked; InvalidValue names the first member that is wrong."""
+    """Return the validated request; InvalidValue names the first invalid member."""
     from pydantic import ValidationError  # noqa: PLC0415 - takes 60 ms
 
     from lifesign.domain.files.validation_messages import invalid_setting  # noqa: PLC0415 - imports pydantic
@@ -383,7 +383,7 @@ def _checked(model: Any, **members: object) -> Any:
 
 
 def _workers(key: dict[str, Any]) -> str:
-    """Return how many workers a prober's key may have; `usual`: as many as the server's `prober_workers`."""
+    """Return the maximum number of workers of a prober's key; `usual` means the server's `prober_workers`."""
     if key["role"] != "prober":
         return ""
     return "usual" if key["max_workers"] is None else f"up to {key['max_workers']}"

@@ -1,4 +1,4 @@
-"""When may nothing take an agent down? Asked on the command line."""
+"""Maintenance of agents and pools, on the command line."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -44,7 +44,7 @@ def maintenance(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Begin or end a maintenance, during which nothing takes an agent or a pool down.
+    """Begin or end a maintenance, during which no evidence makes an agent unhealthy or dead.
 
     It survives restarts, until its time or --end. The maintenance of a pool does not include agents that join
     later.

@@ -109,7 +109,7 @@ def mcp(
       lifesign mcp --registry https://registry.example --key-file key
       lifesign mcp --transport http --token-file token
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    # The SDK takes a second, which `--help` need not pay.
+    # The SDK takes a second, which `--help` does not need.
     import asyncio  # noqa: PLC0415
 
     from lifesign.domain.net.allowed_addresses import read_networks  # noqa: PLC0415
@@ -191,7 +191,7 @@ async def _serve(
 
 
 def _front(host: str, port: int, names: "Sequence[str]", token_file: Path | None) -> _Front:
-    """Return where it is served; InvalidValue for a place or a token that cannot be right."""
+    """Return the address and the token of the server; InvalidValue for invalid ones."""
     from lifesign.mcp.guard import check_token, new_token  # noqa: PLC0415 - see mcp
     from lifesign.mcp.listen_address import ListenAddress  # noqa: PLC0415
 

@@ -70,7 +70,7 @@ def release_suspension(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> int:
-    """End the suspension of verdicts: agents whose heartbeats are still missing are taken down.
+    """End the suspension of verdicts: agents whose heartbeats are still missing become unhealthy or dead.
 
     Tracks that are not suspended are not changed. The command needs an admin key.
 

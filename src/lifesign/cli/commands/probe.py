@@ -85,12 +85,12 @@ def probe(
     ] = None,
     credential: CredentialFile = None,
 ) -> int:
-    """Look at agents once: card, interface and health document, each with how it ended and how long it took.
+    """Probe agents once: card, interface and health document, with the result and the latency of each.
 
-    An MCP server is asked what it is (`server/discover`, or a handshake); no tool is called.
+    An MCP server gets `server/discover`, or a handshake; no tool is called.
 
-    No file, no database and no registry are needed, and nothing is kept. Private addresses are not
-    contacted unless their network is named.
+    The command needs no file, no database and no registry, and stores nothing. Private addresses are
+    contacted only in networks of --allow-network.
 
     \b
     Examples:
@@ -139,7 +139,7 @@ def probe(
 
 
 def exit_code(groups: "Sequence[str]") -> ExitCode:
-    """Return the exit code for what probes came to."""
+    """Return the exit code for the results of probes."""
     codes = {EXIT_CODES[group] for group in groups}
     return next((code for code in (ExitCode.FAILED, ExitCode.NO_ANSWER) if code in codes), ExitCode.SUCCESS)
 
@@ -159,7 +159,7 @@ def _definition(
     *,
     kind: str | None,
 ) -> "ProbeDefinition":
-    """Return what is asked of whom; what the command line says stands above what the file says."""
+    """Return the definition; the command line takes precedence over the file."""
     from lifesign.prober.definition.models import ProbeDefinition  # noqa: PLC0415 - see probe
 
     check_kind(kind)
@@ -199,7 +199,7 @@ def _definition(
 
 
 def _refuse_message_to_mcp(asked: "ProbeDefinition", message: str) -> None:
-    """Refuse a message to a target whose kind takes none; InvalidValue."""
+    """Refuse a message to a target whose kind accepts none; InvalidValue."""
     if any(target.kind == "mcp" for target in asked.targets):
         raise InvalidValue("--message", message, "no message for an MCP server", hint=_NO_MESSAGE_HINT)
 
@@ -235,7 +235,7 @@ async def _probe_all(definition: "ProbeDefinition") -> "list[ProbeReport]":
 
 
 def _as_json_object(report: "ProbeReport") -> dict[str, Any]:
-    """Return what was seen of one target, in the form that `probe --help` describes."""
+    """Return the observation of one target, in the form that `probe --help` describes."""
     from lifesign.census.result_groups import GROUPS  # noqa: PLC0415 - see probe
 
     observation: Observation = report.observation

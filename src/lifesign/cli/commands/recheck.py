@@ -37,7 +37,7 @@ class RecheckResult:
 
     asked: "RecheckRecord"
     target: "TargetRecord"
-    """The target as the registry knows it now."""
+    """The target's present record in the registry."""
     is_new: bool
     """Whether the target was probed since the request."""
     has_prober: bool
@@ -45,13 +45,16 @@ class RecheckResult:
 
     @property
     def has_new_result(self) -> bool:
-        """Whether what is known of it now comes from a look since it was asked for."""
+        """Whether its present result comes from a probe since the request."""
         seen, before = self.target.observed, self.asked.observed_at
         return self.is_new and seen is not None and (before is None or seen.observed_at > before)
 
     @property
     def exit_code(self) -> ExitCode:
-        """Whether it is alive; NO_ANSWER if it was not probed, or the prober was kept out or held back."""
+        """Whether the target is alive.
+
+        NO_ANSWER if it was not probed, or the prober was excluded or refrained.
+        """
         from lifesign.census.result_groups import Group, group_of  # noqa: PLC0415 - pydantic takes 60 ms
 
         life = group_of(self.target.result) if self.has_new_result else Group.UNKNOWN
@@ -128,7 +131,7 @@ def recheck(
 
 
 def _no_result_reason(seen: RecheckResult, where: str, wait_seconds: float) -> str:
-    """Say why nothing new is known; `where` is the option that says who was asked."""
+    """Return why there is no new result; `where` is the option that names the registry."""
     if seen.has_new_result:
         return f"it was probed, and the probe could not measure whether it is alive: {seen.target.result}"
     if seen.is_new:
@@ -160,7 +163,7 @@ async def _recheck(
     last_there_s = loop.time()
     give_up_s = last_there_s + wait_seconds
     while True:
-        # In this order: who leaves as soon as it has looked has left its result.
+        # In this order: a prober that leaves after the probe has reported its result.
         is_probed = await has_prober()
         found = await targets.get(asked.target_id)
         is_new = found.probed_at != asked.observed_at

@@ -183,7 +183,7 @@ def run(  # noqa: PLR0913 - each option is one
             "platform", sys.platform, "Linux: only its kernel shows which processes belong to an agent"
         )
     _check(task=task, once=once)
-    # aiohttp takes 200 ms, which `--help` need not pay.
+    # aiohttp takes 200 ms, which `--help` does not need.
     import asyncio  # noqa: PLC0415
 
     from lifesign.adapter.credentials import agent_key_file, alone_as, forget  # noqa: PLC0415
@@ -282,7 +282,7 @@ def _check(*, task: str | None, once: bool) -> None:
 
 
 def _check_times(grace_s: float, drain_s: float, *, slack_s: float) -> None:
-    """Refuse an end that takes longer than the registry waits for one."""
+    """Refuse a grace period that takes longer than the registry waits."""
     from lifesign.domain.models.base import MAX_DURATION_SECONDS  # noqa: PLC0415 - see `run`
 
     if grace_s + drain_s + slack_s > MAX_DURATION_SECONDS:
@@ -306,7 +306,7 @@ def _as_user(name: str | None, *, in_workspace: bool) -> "AgentUser | None":
 
 
 def _tools(file: Path | None) -> "tuple[OpenTools | None, set[str]]":
-    """Return what opens the tools of a run, None without the extra, and which variables are the tools'."""
+    """Return the tools of a run, None without the extra, and the variables that only the tools get."""
     if find_spec("mcp") is None:
         if file is not None:
             raise InvalidValue("--tools", str(file), "the extra mcp to be installed")
@@ -350,14 +350,14 @@ def _found(command: list[str], user: "AgentUser | None") -> list[str]:
 
 
 def _pool_hint(error: "RegistryError", wanted: "TaskSelection") -> str:
-    """Say what may be missing: only the registry knows of which pool a task is."""
+    """Return what may be missing: only the registry knows the pool of a task."""
     if error.status != UNPROCESSABLE or wanted.task_id is None or wanted.role_id is not None:
         return ""
     return "a task that belongs to a pool needs --pool beside --task"
 
 
 def _read_key(key_file: Path | None, own_key: Path) -> str | None:
-    """Return the key that was given; none is needed by who has its own from before."""
+    """Return the given key; an agent with a stored key needs none."""
     if key_file is None and own_key.exists():
         return os.environ.get(KEY_VARIABLE) or None
     return read_key(key_file)

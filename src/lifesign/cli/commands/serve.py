@@ -42,7 +42,7 @@ def _duration(name: str, words: str) -> Any:
 
 
 def _threshold(name: str, metavar: str, words: str) -> Any:
-    """Return the option of a number that the registry judges or suspends by."""
+    """Return the option of a number that the registry uses for verdicts or suspensions."""
     return typer.Option(envvar=f"{PREFIX}{name}", metavar=metavar, help=words)
 
 
@@ -286,16 +286,16 @@ def serve(  # noqa: PLR0913 - each setting is an option
         ),
     ] = LogFormat.CONSOLE,
 ) -> int:
-    """Run the registry: agents register, beat, hold leases and are found here. People see it in a browser.
+    """Run the registry: agents register, send heartbeats and hold leases; people use the dashboard.
 
-    Without options it keeps all in lifesign.db in the working directory, for this machine alone. An
-    empty database is set up; one of an older version is left alone until `lifesign migrate`.
+    Without options it stores everything in lifesign.db in the working directory, and serves only this
+    machine. An empty database is set up; one of an older version needs `lifesign migrate`.
 
-    The first admin key is shown on this terminal, once. Where there is no terminal, none is made: ask
-    for it with `lifesign keys create --role admin`.
+    The first admin key is shown once, on this terminal. Without a terminal none is created: create it with
+    `lifesign keys create --role admin`.
 
-    It ends on SIGTERM or Ctrl-C, once what it has accepted is answered; one process on SIGHUP too, while
-    those of --workers are replaced by it one after the other. Its log goes to standard error.
+    It ends on SIGTERM or Ctrl-C, after accepted requests are answered. SIGHUP also ends a single process;
+    with --workers it replaces the processes one after the other. The log goes to standard error.
 
     \b
     Examples:
@@ -397,20 +397,20 @@ def _dashboard(registry: "Registry") -> "Dashboard":
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """Return the parts of what is separated by commas, without spaces around them and without empty ones."""
+    """Return the parts between commas, without surrounding spaces and without empty ones."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _same_database(context: typer.Context) -> str:
-    """Return the option by which other commands come to this server's database, too.
+    """Return the option by which other commands find this server's database, too.
 
-    Empty if it needs none: they know the same variables.
+    Empty if they need none: they read the same variables.
     """
     return next(_given(context, {"database": "--database", "_config": "--config"}), "")
 
 
 def _given(context: typer.Context, options: Mapping[str, str]) -> Iterator[str]:
-    """Yield those of some parameters' options that were given on the command line, each after a space."""
+    """Yield those options of some parameters that were given on the command line, each after a space."""
     for name, option in options.items():
         source = context.get_parameter_source(name)
         if source is not None and SOURCES.get(source.name) == "option":

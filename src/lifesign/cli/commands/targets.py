@@ -84,12 +84,12 @@ def list_targets(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """List targets with their last result: since when, when they were last probed, and what was seen.
+    """List targets with their last result, its start, the last probe and its finding.
 
-    By host, then by URL.
+    Sorted by host, then by URL.
 
-    Whether a target lives follows from its result, as in a census; of stale_document and never_measured
-    that is unknown. --alive, --not-alive and --result add up: who matches one of them is listed.
+    The result decides whether a target is alive, as in a census; for stale_document and never_measured that
+    is unknown. --alive, --not-alive and --result are combined: a target that matches one of them is listed.
 
     \b
     Examples:
@@ -147,7 +147,7 @@ def list_targets(
 
 
 def _classes(*, is_alive: bool, is_not_alive: bool) -> list[str]:
-    """Return the result classes of those who live, of those who do not, or of both."""
+    """Return the result classes of living targets, of targets that are not alive, or of both."""
     from lifesign.census.result_groups import Group, group_of  # noqa: PLC0415
     from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415 - pydantic takes 60 ms
 
@@ -158,7 +158,7 @@ def _classes(*, is_alive: bool, is_not_alive: bool) -> list[str]:
 
 
 def _wanted(results: Sequence[str], directory: str | None) -> "TargetQuery":
-    """Return what is asked for; InvalidValue for a class that is none."""
+    """Return the wanted classes; InvalidValue for an unknown class."""
     from lifesign.client.registry_targets import TargetQuery  # noqa: PLC0415 - pydantic takes 60 ms
     from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415
 
@@ -180,7 +180,7 @@ def _wanted(results: Sequence[str], directory: str | None) -> "TargetQuery":
 async def _pages(
     source: "PagedTargets", most: int | None, wanted: "TargetQuery"
 ) -> AsyncIterator["TargetList"]:
-    """Yield so many pages as it takes, the last one cut."""
+    """Yield as many pages as needed, the last one cut."""
     from lifesign.client.registry_targets import all_pages  # noqa: PLC0415 - see _wanted
 
     left = most
@@ -191,7 +191,7 @@ async def _pages(
 
 
 async def _write_json(pages: AsyncIterator["TargetList"], *, is_continuous: bool) -> None:
-    """Write one object, each target on a line of its own as it comes."""
+    """Write one object, each target on its own line as it arrives."""
     from lifesign.census.targets_csv import alive_group  # noqa: PLC0415 - see _classes
 
     total, separator = 0, "\n"
@@ -236,7 +236,7 @@ def _row(target: "TargetSummary", *, is_continuous: bool) -> tuple[str, ...]:
 
 
 def _reason_text(target: "TargetSummary", *, is_continuous: bool) -> str:
-    """Return what the last probe saw, or why that says nothing any more and how old it is.
+    """Return the finding of the last probe, or why it no longer counts, with its age.
 
     A directory may list the URL of an agent that registered itself: then there are two rows of this URL.
     """

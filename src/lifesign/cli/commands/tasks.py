@@ -48,7 +48,7 @@ Comment = Annotated[
 
 
 def _dollars(text: object) -> float:
-    """Return an amount; typer.BadParameter for what is none."""
+    """Return an amount; typer.BadParameter for other texts."""
     with suppress(ValueError):
         amount = float(str(text))
         if 0 <= amount < inf:
@@ -154,7 +154,7 @@ def show_task(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Show all that is known of one task: its runs, its latest report, its budget, its parts.
+    """Show the complete record of one task: its runs, its latest report, its budget and its children.
 
     \b
     Examples:
@@ -267,7 +267,7 @@ def cancel_task(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """End a task that is queued, held or with people; its holder's next write is refused.
+    """Cancel a task that is queued, held or with people; its holder's next write is refused.
 
     \b
     Examples:
@@ -330,7 +330,7 @@ def resolve_task(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Say how a task goes on that was handed to people.
+    """Decide how a task that was handed to people continues.
 
     \b
     Examples:
@@ -365,7 +365,7 @@ def top_up_task(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Add to what a task's calls may cost.
+    """Add to the budget for a task's calls.
 
     \b
     Examples:
@@ -390,7 +390,7 @@ def _done(
     key_file: Path | None,
     allow_plain_http: bool,
 ) -> None:
-    """Do what was asked for, and show the task as it is then."""
+    """Call the operation, and show the task after it."""
     task = ask(function, registry=registry, key_file=key_file, allow_plain_http=allow_plain_http)
     if as_json:
         write_json(sys.stdout, task.model_dump(mode="json", exclude_none=True))
@@ -409,7 +409,7 @@ def _object_in(file: Path, option: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         read = None
     if not isinstance(read, dict):
-        # pydantic takes 100 ms, which who makes no mistake need not pay.
+        # pydantic takes 100 ms, which a call without mistakes does not need.
         from lifesign.domain.models.tasks import MAX_OBJECT_BYTES  # noqa: PLC0415
 
         expected = f"a JSON object of at most {MAX_OBJECT_BYTES} bytes, in a file of at most {MAX_FILE_BYTES}"

@@ -99,7 +99,7 @@ class _Verdict:
 
 
 def _validate_bytes(source: str, raw: bytes, warnings: tuple["Finding", ...] = ()) -> _Verdict:
-    # pydantic takes 60 ms, which `--help` need not pay.
+    # pydantic takes 60 ms, which `--help` does not need.
     from lifesign.domain.errors import InvalidDocument  # noqa: PLC0415
     from lifesign.domain.health.document_reader import read_document  # noqa: PLC0415
 

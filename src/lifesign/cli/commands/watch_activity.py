@@ -88,7 +88,7 @@ def watch_opencode(
                          mapping or ended
       text  for people   agent_id   session_id
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    # aiohttp takes 200 ms, which `--help` need not pay.
+    # aiohttp takes 200 ms, which `--help` does not need.
     import asyncio  # noqa: PLC0415
 
     from lifesign.activity.heartbeat_sink import RegistryHeartbeatSink  # noqa: PLC0415
@@ -128,7 +128,7 @@ def _event_writer(*, as_json: bool) -> Callable[["WatchEvent"], None]:
     def emit(event: "WatchEvent") -> None:
         at = utc_text(datetime.now(UTC), "milliseconds")
         sys.stdout.write(_json_line(at, event) if as_json else _line(at, event))
-        # A reader of a pipe wants each line at once.
+        # A reader of a pipe needs each line immediately.
         sys.stdout.flush()
 
     return emit

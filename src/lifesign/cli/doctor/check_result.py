@@ -31,7 +31,7 @@ class CheckResult:
 
 
 def ahead_s(told_s: float, asked_s: float, answered_s: float) -> float:
-    """Return how far a clock is ahead of ours that told its time between two moments, in seconds.
+    """Return by how much a clock is ahead of ours that sent its time between two moments, in seconds.
 
     0 for any time in between: a slow answer is no wrong clock. Negative if the clock is behind.
     """

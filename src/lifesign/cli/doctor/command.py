@@ -88,7 +88,7 @@ def doctor(
       lifesign doctor --registry https://registry.example --key-file reader.key
       lifesign doctor --definition probes/census.yml --json
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    # Their imports take 300 ms.
+    # The imports take 300 ms.
     from lifesign.cli.doctor import definition_checks, machine_checks, server_checks  # noqa: PLC0415
     from lifesign.cli.doctor.database_checks import of_the_database  # noqa: PLC0415
     from lifesign.cli.doctor.registry_checks import of_a_registry  # noqa: PLC0415

@@ -115,13 +115,13 @@ def _of_the_canaries(file: Path, definition: "ProbeDefinition") -> Iterator[Chec
 
 
 async def _canary_replies(definition: "ProbeDefinition") -> "Mapping[str, Sequence[WitnessReply]]":
-    """Return what each canary answers, by network class."""
+    """Return the answer of each canary, by network class."""
     import asyncio  # noqa: PLC0415 - loaded by now
 
     from lifesign.crawl.prober_assembly import open_prober  # noqa: PLC0415 - another extra
 
     policy, canaries = definition.witnesses.policy(), definition.canaries_by_class
-    # Nothing is written: no evidence is kept of a question.
+    # Nothing is written: these requests leave no evidence.
     unkept = definition.model_copy(update={"evidence": type(definition.evidence)()})
     async with open_prober(unkept) as opened:
         asked = (

@@ -22,7 +22,7 @@ EXTRAS: Final = {
 
 
 def of_the_program() -> Iterator[CheckResult]:
-    """Ask what is installed."""
+    """Check the installed program."""
     there = [extra for extra, module in EXTRAS.items() if find_spec(module) is not None]
     python = ".".join(map(str, sys.version_info[:3]))
     summary = f"lifesign {version('lifesign')}, Python {python}, with {', '.join(there)}"
@@ -41,7 +41,7 @@ def of_the_program() -> Iterator[CheckResult]:
 
 
 def of_the_network() -> Iterator[CheckResult]:
-    """Ask whether names are looked up, and which ways lead out."""
+    """Check name resolution and network routes."""
     try:
         socket.getaddrinfo("localhost", None)
         yield CheckResult("names", "ok", "localhost is known")

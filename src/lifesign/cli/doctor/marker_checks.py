@@ -17,7 +17,7 @@ ADVICE: Final = "restore the right database, or a backup, or run lifesign databa
 
 
 def known_identity(url: str, state_dir: Path | None) -> KnownIdentity | CheckResult | None:
-    """Return what this host knows about a database, or what is wrong with that.
+    """Return the marker of a database on this host, or its fault.
 
     None for one in memory, and for a URL that names no database.
     """
@@ -43,7 +43,7 @@ def _fault(error: InvalidValue) -> CheckResult:
 
 
 def of_the_marker(transaction: Transaction, known: KnownIdentity) -> CheckResult:
-    """Say whether a database that is not empty is the one that this host knows."""
+    """Check whether a database that is not empty is the one that this host knows."""
     if known.is_new:
         return CheckResult(
             "marker", "skipped", f"{known.file} does not exist yet", "lifesign serve creates it"

@@ -32,7 +32,7 @@ from lifesign.registry.policies import DEFAULT_POLICIES
 
 
 def of_a_registry(url: str | None, key_file: Path | None) -> Iterator[CheckResult]:
-    """Ask whether a registry answers, has the time, and knows the key."""
+    """Check whether a registry answers, has the right time, and knows the key."""
     if url is None:
         yield CheckResult(
             "registry",
@@ -144,7 +144,7 @@ def _of_the_key(url: str, key: str) -> Iterator[CheckResult]:
 
 
 def of_the_monitor(answer: bytes) -> Iterator[CheckResult]:
-    """Report whether timeouts take agents down now, and for which agents there is no evidence."""
+    """Report whether verdicts are suspended now, and the agents without evidence."""
     try:
         monitor = MonitorRecord.model_validate_json(answer)
     except ValidationError:
@@ -241,7 +241,7 @@ def _is_late(prober: LivingProber, now_s: float) -> bool:
 
 
 def _of_its_decisions(monitor: MonitorRecord) -> Iterator[CheckResult]:
-    """Report whether timeouts take agents down now."""
+    """Report whether verdicts are suspended now."""
     held = {name: track for name, track in monitor.tracks.items() if track.state is MonitorState.SUSPENDED}
     if not held:
         yield CheckResult("decisions", "ok", "silence is believed")

@@ -88,7 +88,7 @@ def _of_the_port(host: str, port: int, scheme: str) -> CheckResult:
 
 
 def of_the_proxies(networks: Sequence[str]) -> Iterator[CheckResult]:
-    """Ask whether those whose word on addresses counts are proxies, and not everybody."""
+    """Check whether the trusted proxies are single addresses or networks, not all addresses."""
     if not networks:
         return
     named = ", ".join(networks)

@@ -30,12 +30,12 @@ class ListsTargets(Protocol):
 
 
 def is_url(given: str) -> bool:
-    """Return whether it is a URL, which is never an id."""
+    """Return whether a text is a URL, which is never an id."""
     return "://" in given
 
 
 def check_id(given: str) -> None:
-    """InvalidValue for a URL where an agent is to be changed: it says what is looked at, not who it is."""
+    """Raise InvalidValue for a URL where an agent is to be changed: a URL names a target, not an agent."""
     if is_url(given):
         raise InvalidValue(
             "AGENT_ID", given, "the id of an agent instead of a URL: `lifesign agents show URL` shows the id"
@@ -80,7 +80,7 @@ async def with_agent_id(function: Callable[[str], Awaitable[T]], targets: ListsT
 
 
 async def _ids_at(url: str, targets: ListsTargets) -> list[str]:
-    """Return the ids of the targets at a URL; of those that are probed no more, if there are no others."""
+    """Return the ids of the targets at a URL; former ones only if there are no others."""
     from lifesign.domain.net.target import host_of, target_id  # noqa: PLC0415 - loaded by now
 
     probed: list[str] = []

@@ -23,7 +23,7 @@ class Shell(StrEnum):
 def completion(
     shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell.")],
 ) -> int:
-    """Print what makes a shell complete commands and options of lifesign.
+    """Print the script by which a shell completes commands and options of lifesign.
 
     \b
     Examples:
@@ -40,7 +40,7 @@ def completion(
 
 
 def offering(*values: str) -> Callable[[str], list[str]]:
-    """Return what lets a shell offer these as the values of an option."""
+    """Return the completion of an option's values."""
 
     def offered(incomplete: str) -> list[str]:
         return [value for value in values if value.startswith(incomplete)]

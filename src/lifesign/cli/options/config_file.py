@@ -104,9 +104,9 @@ def _warn_of_unknown_variables(context: typer.Context, table: str) -> None:
 
 
 def read_config(file: Path, table: str) -> dict[str, tuple[object, int]]:
-    """Return the settings of a table, each with its line; InvalidConfig says what is wrong, and where.
+    """Return the settings of a table, each with its line; InvalidConfig has the fault and its place.
 
-    The other tables of PREFIXES are left for their commands, and may be missing as this one may.
+    The other tables of PREFIXES are left for their commands. They, and this table, may be absent.
     """
     import tomllib  # noqa: PLC0415 - `--help` need not pay for it
 
@@ -146,7 +146,7 @@ def read_config(file: Path, table: str) -> dict[str, tuple[object, int]]:
 def _defaults(
     context: typer.Context, given: Mapping[str, tuple[object, int]], file: Path, table: str
 ) -> dict[str, Any]:
-    """Return a file's values by the parameters of a command; what no command of the table has is refused."""
+    """Return a file's values by the parameters of a command; unknown names are refused."""
     known = dict(settings_of(context.command, table))
     everywhere = known.keys() | _settings_elsewhere(context, table)
     faults: list[FileFault] = []
@@ -177,7 +177,7 @@ def _defaults(
 
 
 def _as_given(value: object) -> str | bool | None:
-    """Return a value of a file as the command line would give it; None if it could not be there."""
+    """Return a value of a file in the form of the command line; None if it has none."""
     if isinstance(value, list) and all(isinstance(each, str) and "," not in each for each in value):
         return ",".join(value)
     if isinstance(value, str | int | float):
@@ -186,7 +186,7 @@ def _as_given(value: object) -> str | bool | None:
 
 
 def _misfit(context: typer.Context, parameter: Any, value: object, read: object) -> str | None:
-    """Return what is wrong with a value of a file for this parameter; None if it fits."""
+    """Return the fault of a file's value for this parameter; None if it fits."""
     kind = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
     if _is_duration(parameter):
         kind = METAVAR
@@ -213,7 +213,7 @@ def _as_written(value: object) -> str:
 
 
 def _in_words(error: TyperException) -> str:
-    """Return what is wrong with a value, without the option's name."""
+    """Return the fault of a value, without the option's name."""
     if expected := _expected(error):
         return expected
     told = str(getattr(error, "message", error.format_message())).rstrip(".")
@@ -221,7 +221,7 @@ def _in_words(error: TyperException) -> str:
 
 
 def _expected(error: TyperException) -> str | None:
-    """Return what was expected where a value is of the wrong kind or out of its bounds; None elsewhere."""
+    """Return the expectation for a value of the wrong type or out of bounds; None for other faults."""
     told_by_pydantic = getattr(error.__cause__, "errors", None)
     if told_by_pydantic is None:
         return None
@@ -256,7 +256,7 @@ def blaming_the_source(context: typer.Context, table: str) -> Iterator[None]:
 
 
 def _named_by(context: typer.Context, table: str, text: str, expected: str) -> str:
-    """Return what was expected with the names that other settings have in the same source."""
+    """Return the expectation with the names that other settings have in the same source."""
     for name, parameter in settings_of(context.command, table):
         named = {"file": name, "environment": parameter.envvar}.get(text, parameter.opts[0])
         expected = re.sub(rf"\b{parameter.name}\b", named, expected)
@@ -264,7 +264,7 @@ def _named_by(context: typer.Context, table: str, text: str, expected: str) -> s
 
 
 def usage_error_text(error: TyperException) -> str:
-    """Return what is wrong with a command's arguments, told by the variable or by the option that said it."""
+    """Return the fault of a command's arguments, under the name of their variable or option."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     variable, text = getattr(parameter, "envvar", None), error.format_message()
     expected = _expected(error)
@@ -278,12 +278,12 @@ def usage_error_text(error: TyperException) -> str:
         expected = message
     if parameter is not None and expected is not None and parameter.opts[0].startswith("-"):
         return f"{parameter.opts[0]}: {expected}"
-    # Choices stand on lines of their own there.
+    # Choices are on separate lines there.
     return " ".join(text.split()).replace(": Value error, ", ": ")
 
 
 def usage_hint(error: TyperException) -> str:
-    """Return what helps: the units of a wrong argument, the help of a missing option; empty if unknown."""
+    """Return a hint: the units of a wrong argument, or the help of a missing option; empty if unknown."""
     parameter = getattr(error, "param", None)
     text = getattr(parameter, "help", None)
     if parameter is not None and text and error.format_message().startswith("Missing option"):
@@ -308,7 +308,7 @@ def settings_of(command: Any, table: str) -> Iterator[tuple[str, Any]]:
 
 
 def show_config(context: typer.Context, table: str, defaults: Mapping[str, object]) -> int:
-    """Print all settings as such a file, each with where it comes from; passwords are hidden.
+    """Print all settings in the form of such a file, each with its source; passwords are hidden.
 
     `defaults` are those that only a command's own settings know.
     """
@@ -342,7 +342,7 @@ def _written(value: object) -> str:
 
 
 def _lines(text: str) -> dict[tuple[str, str], int]:
-    """Return on which line each name of each table stands, and each table by itself."""
+    """Return the line of each name in each table, and of each table."""
     places: dict[tuple[str, str], int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):

@@ -90,13 +90,13 @@ def duration_between(
 def format_duration(seconds: float) -> str:
     """Return a duration in the form that is read, in the largest unit in which it is a whole number."""
     fitting = [unit for unit, long in _SECONDS.items() if seconds >= long and seconds % long == 0]
-    # Two weeks are shown as 14 days: no default or bound is meant in weeks.
+    # Two weeks are shown as 14 days: no default or bound is in weeks.
     unit = next((unit for unit in reversed(fitting) if unit != "w"), "s")
     return f"{_plain(seconds / _SECONDS[unit])}{unit}"
 
 
 def in_durations(name: str, error: InvalidValue) -> InvalidValue:
-    """Return what is wrong with a setting in seconds, by another name and in the form of durations."""
+    """Return the fault of a setting in seconds, under another name and in the form of durations."""
     given = format_duration(error.given) if isinstance(error.given, int | float) else error.given
     expected = _NUMBER.sub(lambda found: format_duration(float(found[0])), error.expected)
     return InvalidValue(name, given, expected)

@@ -5,4 +5,4 @@ from typing import Annotated
 import typer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-"""One JSON document on standard output. A command that prints as things happen writes one object per line."""
+"""One JSON document on standard output. Commands with continuous output write one object per line."""

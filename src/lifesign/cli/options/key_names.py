@@ -24,7 +24,7 @@ class KeyNames:
         self._asked: set[str] = set()
 
     async def of(self, event: "LoggedEvent") -> Mapping[str, str]:
-        """Return the names that are known by now, those of an event too if they can be had."""
+        """Return the known names, those of an event too if they are available."""
         from lifesign.client.registry_errors import RegistryError  # noqa: PLC0415 - it is loaded by now
 
         acting = _nameless_in(event)

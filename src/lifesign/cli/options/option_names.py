@@ -1,6 +1,6 @@
-"""Options through which wrong settings came in.
+"""Errors of settings under the names of their options.
 
-Commands call functions that know settings; the user knows options.
+Commands call functions with settings; the user knows options.
 """
 
 from collections.abc import Iterator

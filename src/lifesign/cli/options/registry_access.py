@@ -64,8 +64,8 @@ def ask(
     key_file: Path | None,
     allow_plain_http: bool,
 ) -> T:
-    """Return what the registry answers; RegistryError."""
-    # aiohttp takes 200 ms, which `--help` need not pay.
+    """Return the answer of the registry; RegistryError."""
+    # aiohttp takes 200 ms, which `--help` does not need.
     import asyncio  # noqa: PLC0415
 
     from lifesign.client import RegistryClient  # noqa: PLC0415

@@ -24,7 +24,7 @@ WriteKey = Annotated[
 
 
 def read_secret(file: Path, option: str, what: str) -> str:
-    """Return what a file holds, as `secret_file` reads it; complaints go to standard error."""
+    """Return the content of a file, read by `secret_file`; warnings go to standard error."""
     return secret_file.read_secret(file, option, what, complain)
 
 

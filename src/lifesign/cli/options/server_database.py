@@ -74,10 +74,10 @@ def run_in_transaction(
 ) -> T:
     """Run one function in a transaction of its own.
 
-    `is_excluded`: no file of an SQLite database is changed or made. InvalidValue for a database that
-    cannot be, or is not there although it must; StoreUnavailable.
+    `is_excluded`: no file of an SQLite database is changed or created. InvalidValue for an invalid URL, or a
+    missing database that must exist; StoreUnavailable.
     """
-    # SQLAlchemy takes 150 ms, which `--help` need not pay.
+    # SQLAlchemy takes 150 ms, which `--help` does not need.
     import asyncio  # noqa: PLC0415
 
     from lifesign.storage.engine.database import open_database  # noqa: PLC0415

@@ -13,7 +13,7 @@ SUSPENDED_TEXT = (
 
 
 async def are_decisions_suspended(client: "RegistryClient") -> bool | None:
-    """Return whether decisions are suspended; None if unknown, as with an agent's own key."""
+    """Return whether verdicts are suspended; None if unknown, as with an agent's own key."""
     from lifesign.client.registry_errors import RegistryError  # noqa: PLC0415 - loaded by now
 
     try:
@@ -24,6 +24,6 @@ async def are_decisions_suspended(client: "RegistryClient") -> bool | None:
 
 
 def say_suspended(*, is_suspended: bool | None) -> None:
-    """Say on standard error that decisions are held, if they are."""
+    """Report suspended verdicts on standard error."""
     if is_suspended:
         sys.stderr.write(f"lifesign: {SUSPENDED_TEXT}\n")

@@ -9,7 +9,7 @@ _MAX_SHOWN_CHARS = 80
 
 def read_task_id(text: str) -> str:
     """Return the id of a task; typer.BadParameter for an invalid one, before any request."""
-    # Models take half a second, which `--help` need not pay.
+    # Models take half a second, which `--help` does not need.
     from lifesign.domain.models.tasks import TASK_ID_PATTERN  # noqa: PLC0415
 
     if not re.fullmatch(TASK_ID_PATTERN, text):

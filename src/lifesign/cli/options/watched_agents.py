@@ -57,7 +57,7 @@ def _mapped(given: Collection[str]) -> dict[str, list[str]]:
 
 
 def _key_places(given: Collection[str], mapped: Collection[str]) -> tuple[dict[str, Path], Path | None]:
-    """Return the file with each agent's own key, and the one that holds the key of all others."""
+    """Return the file with each agent's own key, and the one with the key for all others."""
     own: dict[str, Path] = {}
     shared: Path | None = None
     for text in given:
@@ -74,7 +74,7 @@ def _key_places(given: Collection[str], mapped: Collection[str]) -> tuple[dict[s
 
 
 def _files_in(directory: Path, mapped: Collection[str]) -> dict[str, Path]:
-    """Return the files of a directory that are called like agents: of those that were named, else of all."""
+    """Return the files of a directory whose names are those of agents: of named ones, else of all."""
     names = sorted(entry.name for entry in directory.iterdir() if entry.is_file())
     return {
         name: directory / name

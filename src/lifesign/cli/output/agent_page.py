@@ -137,7 +137,7 @@ def _observed_lines(seen: "ObservedState") -> Iterator[PageLine]:
 
 
 def _link(link: "LinkShown") -> str:
-    """Return what became of the claim for one crawled target."""
+    """Return the state of the claim for one crawled target."""
     if link.linked_at is not None:
         return (
             f"{link.url}: linked since {time_text(link.linked_at)}, proven by {link.proof or 'nothing now'}"

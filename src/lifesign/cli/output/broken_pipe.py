@@ -1,7 +1,7 @@
 """End of a command whose output has no reader any more (`lifesign check URL | head -1`).
 
-The findings do not change by that: an exit code that is a verdict stays. Any other command ends as tools do
-that the pipe's signal ends.
+The findings do not change: an exit code that is a verdict stays. Any other command ends like a program that
+the pipe's signal ends.
 """
 
 import os
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def ignore_broken_pipe() -> Iterator[None]:
-    """Let who reads leave: nothing more is written then, and the command ends as it would have."""
+    """Accept that the reader leaves: later output is dropped, and the command ends as usual."""
     try:
         yield
         sys.stdout.flush()

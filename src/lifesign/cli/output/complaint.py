@@ -8,7 +8,7 @@ from lifesign.errors import LifesignError
 
 
 def complain(message: str, *, hint: str = "") -> None:
-    """Write what is wrong, and what to do if that is known."""
+    """Write the problem, and what to do if that is known."""
     sys.stderr.write(f"lifesign: {printable(message)}\n")
     if hint:
         sys.stderr.write(f"hint: {printable(hint)}\n")

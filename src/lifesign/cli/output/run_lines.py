@@ -27,7 +27,7 @@ MAX_WAITING: Final = 10_000
 FLUSH_SECONDS: Final = 2.0
 """Time at the end for lines that wait for a reader."""
 _KEPT: Final = frozenset({RunEventKind.HELP_REQUESTED, RunEventKind.FAILED, RunEventKind.UNREPORTED})
-"""Events about runs whose workspace is kept."""
+"""Events of runs whose workspace is kept."""
 
 
 @contextmanager
@@ -49,7 +49,7 @@ class _Lines(threading.Thread):
 
     def __init__(self, stream: TextIO, line_of: Callable[[str, RunEvent], str]) -> None:
         super().__init__(name="lines about runs", daemon=True)
-        # Past the stream, whose lock a thread that is held up would keep until the process has ended.
+        # Not through the stream: a blocked thread would hold its lock until the process has ended.
         self._fd, self._encoding = stream.fileno(), stream.encoding
         self._line_of = line_of
         self._waiting: queue.Queue[bytes] = queue.Queue(MAX_WAITING)

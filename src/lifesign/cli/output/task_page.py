@@ -56,7 +56,7 @@ def page(task: "TaskRecord") -> Iterator[PageLine]:
 
 
 def _lines(texts: Iterable[str]) -> Iterator[str]:
-    """Take texts of several lines apart; all but the first line of each stand further in."""
+    """Split texts of several lines; all lines but the first are indented further."""
     for text in texts:
         for number, line in enumerate(text.splitlines()):
             yield f"  {line}" if number else line
@@ -86,7 +86,7 @@ def _comment(comment: "CommentRecord", names: Mapping[str, str]) -> str:
 
 
 def _actor_name(actor: str | None, names: Mapping[str, str]) -> str:
-    """Say who did it: a key by its name too, where that may be known."""
+    """Return the name of an actor: a key's own name too, if it may be known."""
     return "erased" if actor is None else spoken(actor, names)
 
 

@@ -26,7 +26,7 @@ class Colour(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PageLine:
-    """One line of a page: what it is about, and what there is to say."""
+    """One line of a page: its label and its text."""
 
     label: str
     text: str

@@ -124,7 +124,7 @@ def drain(context: RequestContext, request: Request, form: Mapping[str, str]) ->
 
 
 def command(context: RequestContext, request: Request, form: Mapping[str, str]) -> str:
-    """Have it told to drain at its next heartbeat."""
+    """Send the agent a command to drain."""
     agent_id = request.path_params["agent_id"]
     body = {"command": "drain"} | ({"reason": form["reason"]} if "reason" in form else {})
     context.ask("POST", f"{_AGENT}/commands", agent_id=agent_id, body=body)
@@ -132,7 +132,7 @@ def command(context: RequestContext, request: Request, form: Mapping[str, str]) 
 
 
 def begin_maintenance(context: RequestContext, request: Request, form: Mapping[str, str]) -> str:
-    """Let nothing take it down for a while."""
+    """Begin the maintenance of the agent."""
     agent_id = request.path_params["agent_id"]
     body = {"seconds": seconds_in(form), "reason": form.get("reason", "")}
     context.ask("PUT", f"{_AGENT}/maintenance", agent_id=agent_id, body=body)
@@ -159,14 +159,17 @@ def declare(context: RequestContext, request: Request, form: Mapping[str, str]) 
 
 
 def take_back(context: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
-    """Judge it by what is known of it again."""
+    """End the override: the usual verdicts apply again."""
     agent_id = request.path_params["agent_id"]
     context.ask("DELETE", f"{_AGENT}/override", agent_id=agent_id)
     return "undeclared"
 
 
 def _interface(context: RequestContext, agent_id: str) -> Mapping[str, Any] | None:
-    """Return the versions of its published interface, and what changed last; None if none was read."""
+    """Return the versions of the agent's published interface, and the latest changes.
+
+    None if none was read.
+    """
     versions = "/api/v1/targets/{target_id}/interface-versions"
     try:
         found: InterfaceVersions = context.ask("GET", versions, target_id=agent_id)

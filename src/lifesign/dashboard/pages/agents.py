@@ -144,7 +144,7 @@ def _read(context: RequestContext, request: Request, fleet: FleetCounts) -> Mapp
 
 
 def _next_page(query: TableQuery, last: StoredAgent) -> str:
-    """Return where the next page is: the same query behind the last agent of this one."""
+    """Return the URL of the next page: the same query after the last agent of this one."""
     place = place_of(last, query.sort)
     packed = f"{place[0]!r}/{place[-1]}" if query.sort is Order.CHANGED else place[0]
     assert not isinstance(packed, float)  # noqa: S101 - only an order by time begins with one

@@ -51,13 +51,13 @@ class Strip:
     """One line of history."""
 
     kind: str
-    """Vocabulary of the words: `status`, `health` or `probe_label`."""
+    """Kind of the labels: `status`, `health` or `probe_label`."""
     title: str
     segments: Sequence[Segment]
 
     @property
     def alt_text(self) -> str:
-        """The same for who does not see it."""
+        """The same content for screen readers."""
         shares: dict[str, float] = {}
         for segment in self.segments:
             shares[segment.word] = shares.get(segment.word, 0.0) + segment.width
@@ -67,7 +67,7 @@ class Strip:
 
 @dataclass(frozen=True, slots=True)
 class LatencyBar:
-    """How long something took, and where that is on the scale."""
+    """A latency, and its position on the scale."""
 
     name: str
     ms: float
@@ -78,7 +78,7 @@ class LatencyBar:
 
     @property
     def text(self) -> str:
-        """In words."""
+        """The latency as text."""
         return latency_text(self.ms)
 
 
@@ -92,7 +92,7 @@ class Ratio:
 
 
 def status_strip(agent: AgentRecord, events: Iterable[Event], now_s: float) -> Strip:
-    """Return which status an agent had; `events` are those of its lifecycle, the latest first."""
+    """Return the status of an agent over time; `events` are those of its lifecycle, the latest first."""
     changes = [
         (_at_s(event.created_at), str(event.payload["previous_status"]))
         for event in events
@@ -103,7 +103,10 @@ def status_strip(agent: AgentRecord, events: Iterable[Event], now_s: float) -> S
 
 
 def health_strip(agent: AgentRecord, events: Iterable[Event], now_s: float) -> Strip:
-    """Return what an agent said of itself; `events` are those of its health, the latest first."""
+    """Return the reported health of an agent over time.
+
+    `events` are those of its health, the latest first.
+    """
     changes = [
         (_at_s(event.created_at), str(event.payload["previous_health"]))
         for event in events
@@ -111,14 +114,14 @@ def health_strip(agent: AgentRecord, events: Iterable[Event], now_s: float) -> S
     ]
     document = None if agent.observed is None else agent.observed.document
     if agent.unknown_reason is not None and document is not None and not document.is_stale:
-        # It is too old by now: nothing is known since it was read.
+        # The document is too old by now: the health is unknown since it was read.
         changes = [(document.observed_at.timestamp(), document.status.value), *changes]
     began_s = agent.registered_at.timestamp()
     return Strip("health", "Reported", _segments(agent.health.value, changes, began_s, now_s))
 
 
 def probe_strip(target: TargetRecord, now_s: float) -> Strip:
-    """Return what probes came to."""
+    """Return the results of probes over time."""
     changes = [
         (change.at.timestamp(), label_of_result(change.previous).word)
         for change in target.changes
@@ -126,7 +129,7 @@ def probe_strip(target: TargetRecord, now_s: float) -> Strip:
     ]
     now = target_probe_label(target, now_s).word
     if target.evidence_at is not None and now != (last := label_of_result(target.result).word):
-        # Its evidence is too old by now: nothing is known since the last measured result.
+        # The evidence is too old by now: the state is unknown since the last measured result.
         changes = [(target.evidence_at.timestamp(), last), *changes]
     if target.result_since is not None and not changes:
         changes = [(target.result_since.timestamp(), "never measured")]
@@ -134,7 +137,7 @@ def probe_strip(target: TargetRecord, now_s: float) -> Strip:
 
 
 def latencies(agent: AgentRecord) -> list[LatencyBar]:
-    """Return how long each layer took when it was last asked, and what the agent says of itself."""
+    """Return the latency of each layer at its last request, and those that the agent reports."""
     if agent.observed is None:
         return []
     found = [
@@ -155,7 +158,7 @@ def scale() -> list[tuple[str, float]]:
 
 
 def ratios(agent: AgentRecord) -> list[Ratio]:
-    """Return what share of requests was answered, by the agent and by what was seen."""
+    """Return the share of answered requests, as reported and as observed."""
     found = []
     if agent.observed is not None and agent.observed.document is not None:
         document = agent.observed.document
@@ -174,7 +177,10 @@ def ratios(agent: AgentRecord) -> list[Ratio]:
 
 
 def _segments(now: str, changes: Iterable[tuple[float, str]], began_s: float, now_s: float) -> list[Segment]:
-    """Return what held when, the oldest first; `changes` say when, and what was before, the latest first."""
+    """Return the states over time, the oldest first.
+
+    `changes` have time and previous state, the latest first.
+    """
     start_s = max(began_s, now_s - SPAN_SECONDS)
     width_s = max(now_s - start_s, 1.0)
     segments: list[Segment] = []

@@ -48,7 +48,7 @@ class LogIn:
         return await self._desk.guarded(request, show)
 
     async def log_in(self, request: Request) -> Response:
-        """Take a key, and give a session for it."""
+        """Accept a key, and begin a session for it."""
 
         async def begin() -> Response:
             self._desk.count(request, is_login=True)
@@ -110,7 +110,7 @@ class LogIn:
     def _form(
         self, request: Request, status: int, why: str | None, where: str, holder: Visitor | None = None
     ) -> Response:
-        """Return the page to log in at; `holder` is who is logged in by now, where the form is an old one."""
+        """Return the login page; `holder` is the present user, if the form is an old one."""
         token = self._desk.login_token(request)
         shown = {
             "visitor": None,

@@ -101,13 +101,13 @@ def _read(context: RequestContext) -> Mapping[str, Any]:
 
 
 def release_suspension(context: RequestContext, _request: Request, _form: Mapping[str, str]) -> str:
-    """Believe silence again."""
+    """End the suspension of verdicts."""
     context.ask("POST", "/api/v1/monitor/release")
     return ""
 
 
 def warnings(monitor: MonitorRecord, seen: ObservedCounts, clock_limit_s: float) -> list[str]:
-    """Return what is wrong with the monitoring besides suspensions, one sentence for each fact."""
+    """Return the faults of the monitoring besides suspensions, one sentence for each."""
     found = []
     if seen.total and not seen.probers:
         found.append(f"No prober is running: none of the {pluralize(seen.total, 'target')} is probed.")

@@ -30,7 +30,7 @@ class PoolShown:
 
 
 def pool_shown(context: RequestContext, role_id: str) -> PoolShown:
-    """Return who is in a pool, and whether the visitor may do anything about all of them."""
+    """Return the members of a pool, and whether the visitor may change all of them."""
     found = members_of(context.transaction, role_id)
     members = {status: found[status] for status in Status if status in found}
     maintained = maintained_of(context.transaction, role_id)
@@ -49,7 +49,7 @@ def pool_shown(context: RequestContext, role_id: str) -> PoolShown:
 
 
 def begin(context: RequestContext, request: Request, form: Mapping[str, str]) -> str:
-    """Let nothing take the living members down for a while; who joins later is not in it."""
+    """Begin the maintenance of the living members; agents that join later are not included."""
     role_id = request.path_params["role_id"]
     body = {"seconds": seconds_in(form), "reason": form.get("reason", "")}
     context.ask("PUT", _MAINTENANCE, role_id=role_id, body=body)

@@ -53,7 +53,7 @@ def is_public(metadata: Mapping[str, Any]) -> bool:
 
 
 def public_word(agent: AgentRecord) -> str:
-    """Return in one word how an agent is: where it stands if that is not well, else what was seen or it says.
+    """Return one word for an agent's state: its status if that is bad, else its observed or reported health.
 
     Old evidence makes an agent `unknown` unless heartbeats show that it is active.
     """
@@ -69,7 +69,7 @@ def public_word(agent: AgentRecord) -> str:
 
 
 class PublicStatus:
-    """Answers for who asks about one agent without a key."""
+    """Answers about one agent for visitors without a key."""
 
     def __init__(self, desk: PageHandler) -> None:
         self._desk = desk
@@ -89,7 +89,7 @@ class PublicStatus:
         return await self._desk.guarded(request, answer, is_public=True)
 
     async def badge(self, request: Request) -> Response:
-        """Draw a badge; of who does not want one, 404 and a badge that says unknown."""
+        """Draw a badge; for an agent that is not public, 404 and a badge with "unknown"."""
 
         async def answer() -> Response:
             self._desk.count(request)
@@ -108,9 +108,9 @@ class PublicStatus:
 
 
 def badge_svg(label: str, word: str, why: str = "") -> str:
-    """Draw a label and a word, with a colour for the word; it can be read without the colour.
+    """Draw a label and a word, with a colour for the word; it is readable without the colour.
 
-    `why` is said besides to who hovers or listens.
+    `why` is the text for tooltips and screen readers.
     """
     label_text, word_text = len(label) * CHARACTER_WIDTH, len(word) * CHARACTER_WIDTH
     return rendered(

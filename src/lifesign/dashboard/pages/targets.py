@@ -103,7 +103,7 @@ def recheck(context: RequestContext, request: Request, _form: Mapping[str, str])
 
 
 def recheck_target(context: RequestContext, target_id: str) -> str:
-    """Have a target probed now, and return the word of `RECHECK_RESULTS` for what comes of it."""
+    """Request a probe of a target now, and return the code of `RECHECK_RESULTS` for the result."""
     asked: RecheckRecord = context.ask("POST", "/api/v1/targets/{target_id}/probe", target_id=target_id)
     if not probers.listing(context.transaction, 1):
         return "recheck_unheard"
@@ -111,13 +111,13 @@ def recheck_target(context: RequestContext, target_id: str) -> str:
 
 
 def _results(word: str) -> dict[str, object]:
-    """Return the query of the API for those who look like this."""
+    """Return the query of the API for targets with this label."""
     if word not in SHOWN_PROBE_LABELS:
         expected = f"expected one of {', '.join(SHOWN_PROBE_LABELS)}"
         raise InvalidRequest([Finding("unknown_word", "/observed", expected)])
     if word == "never measured":
         return {"never_measured": True}
-    # Old evidence is unknown, whatever it said.
+    # Old evidence is unknown, whatever the result was.
     return {
         "result": [result.value for result in ResultClass if label_of_result(result).word == word],
         "old_evidence": word == "unknown",

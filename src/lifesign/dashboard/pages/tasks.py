@@ -100,7 +100,7 @@ def review(context: RequestContext, request: Request, form: Mapping[str, str]) -
 
 
 def resolve(context: RequestContext, request: Request, form: Mapping[str, str]) -> str:
-    """Say how a task goes on that was handed to people."""
+    """Decide how a task that was handed to people continues."""
     task_id = request.path_params["task_id"]
     body = {"resolution": form.get("resolution", ""), **_comment(form, "comment")}
     context.ask("POST", f"{_TASK_PATH}/resolve", task_id=task_id, body=body)
@@ -133,7 +133,10 @@ def _ancestors(context: RequestContext, task: TaskRecord) -> list[TaskSummary]:
 def _tree(
     context: RequestContext, children: list[TaskSummary], depth: int, left: list[int]
 ) -> list[dict[str, Any]]:
-    """Return tasks with what was delegated from each; `left` counts how many may still be drawn."""
+    """Return tasks with the tasks that were delegated from them.
+
+    `left` counts how many may still be drawn.
+    """
     drawn = []
     for child in children:
         if left[0] <= 0:

@@ -33,7 +33,7 @@ _TICK_MARGIN_PERCENT: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class MeasurePath:
-    """One measure, as paths on the plane."""
+    """One measure, as paths on the drawing area."""
 
     name: str
     style: str
@@ -41,12 +41,12 @@ class MeasurePath:
     path: str
     band: str
     alt_text: str
-    """The same in words."""
+    """The same content as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of the time, on the plane; its word is a mark of the dashboard's."""
+    """A part of the time, on the drawing area; its label is one of the dashboard's."""
 
     word: str
     left: float
@@ -61,17 +61,17 @@ class Plot:
     lines: Sequence[MeasurePath]
     scale: Sequence[Mark]
     tips: Sequence[str]
-    """Numbers of each column in words."""
+    """Numbers of each column as text."""
 
     @property
     def alt_text(self) -> str:
-        """The same for who does not see it."""
+        """The same content for screen readers."""
         return f"{self.title}: " + "; ".join(line.alt_text for line in self.lines)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One slot, on the plane: how its probes ended."""
+    """Results of the probes of one slot, on the drawing area."""
 
     left: float
     width: float
@@ -83,7 +83,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A part of all probes, over time; its word is a mark of the dashboard's."""
+    """A share of all probes, over time; its label is one of the dashboard's."""
 
     word: str
     path: str
@@ -91,7 +91,7 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One slot in numbers."""
+    """The numbers of one slot."""
 
     begins_at: datetime
     when: str
@@ -115,7 +115,7 @@ class PlotSpan:
     rows: Sequence[Row]
     """The latest first."""
     alt_text: str
-    """Results of the probes, in words."""
+    """Results of the probes as text."""
 
 
 NUMBERS: Final = ("Answer", "Answered, it says", "Errors, it says", "p50, it says", "p99, it says")
@@ -124,7 +124,7 @@ NUMBERS: Final = ("Answer", "Answered, it says", "Errors, it says", "p50, it say
 
 @dataclass(frozen=True, slots=True)
 class _SlotPosition:
-    """One slot and where it is drawn."""
+    """One slot and its position."""
 
     slot: SlotShown
     when: str
@@ -141,7 +141,7 @@ _Words = Callable[[float], str]
 
 
 def spans(history: AgentHistory, now_s: float) -> list[PlotSpan]:
-    """Return what is drawn of an agent; nothing where there is nothing."""
+    """Return the drawings for an agent; empty without data."""
     today_s = now_s // DAY_SECONDS * DAY_SECONDS
     month_s = today_s - (DAYS_KEPT - 1) * DAY_SECONDS
     found = (
@@ -199,7 +199,7 @@ def _silent_stretches(places: Sequence[_SlotPosition]) -> Iterator[Stretch]:
 
 
 def _answered(places: Sequence[_SlotPosition]) -> Plot | None:
-    """Draw what an agent says beside what was seen of it."""
+    """Draw the reported values and the observed ones."""
     seen = [(place, _share_alive(place.slot)) for place in places]
     said = _of(places, Measure.RESPONSE_RATIO)
     values = [spread.lowest for _, spread in (*seen, *said) if spread is not None]
@@ -263,7 +263,7 @@ def _share_alive(slot: SlotShown) -> SpreadShown | None:
 
 
 def _line(name: str, style: str, values: _Values, scale: Scale, words: _Words) -> MeasurePath | None:
-    """Return one measure as steps; slots that do not touch are not joined. None if nothing is known of it."""
+    """Return one measure as steps; slots that do not touch are not joined. None without values."""
     runs: list[list[tuple[_SlotPosition, SpreadShown]]] = []
     for place, spread in values:
         if spread is None:
@@ -297,7 +297,7 @@ def _steps(run: Sequence[tuple[_SlotPosition, SpreadShown]], y: Callable[[Spread
 
 
 def _back(run: Sequence[tuple[_SlotPosition, SpreadShown]], y: Callable[[SpreadShown], float]) -> str:
-    """Return how a path goes on from its right end back to where it began."""
+    """Return the rest of a path, from its right end back to its start."""
     return _stairs([(y(spread), place.left) for place, spread in reversed(run)]) + "Z"
 
 
@@ -339,7 +339,7 @@ def _column(place: _SlotPosition) -> Column:
 
 
 def _areas(columns: Sequence[Column]) -> Iterator[Area]:
-    """Draw how probes ended: those that were answered from below, those that failed from above."""
+    """Draw the results of probes: answered ones from below, failed ones from above."""
     runs: list[list[Column]] = []
     for column in columns:
         if runs and round(runs[-1][-1].left + runs[-1][-1].width, _DECIMALS) == column.left:
@@ -378,7 +378,7 @@ def _when(slot: SlotShown, *, is_day: bool) -> str:
 
 
 def _spread(spread: SpreadShown | None, words: _Words) -> str:
-    """Return a spread in words: the mean, and from where to where if that is another thing."""
+    """Return a spread as text: the mean, and the range if it differs."""
     if spread is None:
         return "\N{EN DASH}"
     mean, low, high = words(spread.mean), words(spread.lowest), words(spread.highest)
@@ -386,6 +386,6 @@ def _spread(spread: SpreadShown | None, words: _Words) -> str:
 
 
 def _ended(alive: int, failed: int, inconclusive: int) -> str:
-    """Return how probes ended, in words."""
+    """Return the results of probes as text."""
     parts = ((alive, "answered"), (failed, "failed"), (inconclusive, "unknown"))
     return ", ".join(f"{count:,} {word}" for count, word in parts if count)

@@ -53,7 +53,7 @@ def logarithmic(low_ms: float, high_ms: float) -> Scale:
 
 
 def _round_ms(milliseconds: float) -> str:
-    """Return a power of ten as short as it can be said."""
+    """Return a power of ten in its shortest form."""
     if milliseconds < 1_000:
         return f"{milliseconds:g} ms"
     return f"{milliseconds / 1_000:,.0f} s"

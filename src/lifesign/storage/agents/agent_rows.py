@@ -32,7 +32,7 @@ class EvidenceRow(Protocol):
 
 
 def evidence_in(row: EvidenceRow) -> Evidence:
-    """Return the evidence that the columns of a row hold."""
+    """Return the evidence in the columns of a row."""
     return Evidence(
         at_s=row.evidence_at_s,
         until_s=row.evidence_until_s,
@@ -44,7 +44,7 @@ def evidence_in(row: EvidenceRow) -> Evidence:
 
 @fast_dataclass(kw_only=True)
 class StoredAgent:
-    """All that is stored of one agent: the columns of `agents`, `heartbeats` and `observed`."""
+    """The complete stored record of one agent: the columns of `agents`, `heartbeats` and `observed`."""
 
     id: int
     agent_id: str
@@ -93,7 +93,7 @@ class StoredAgent:
 
     @property
     def failures_in_row(self) -> int:
-        """How many of its last probes were measured failures."""
+        """Number of its latest probes in a row that were measured failures."""
         return 0 if self.observed is None else Observed.from_json(self.observed).failures_in_row
 
 
@@ -115,14 +115,14 @@ _COLUMNS = (
     *(observed.c[name] for name in EVIDENCE_COLUMNS),
 )
 _CAPACITY = "max_concurrent_tasks"
-"""Stored in `heartbeats`, beside the load: a search for free capacity then reads narrow rows only."""
+"""Stored in `heartbeats`, with the load: a search for free capacity then reads only narrow rows."""
 _NAMES = tuple(member.name for member in fields(StoredAgent))
 _ALL = select(*_COLUMNS).select_from(
     agents.join(heartbeats, heartbeats.c.agent == agents.c.id).outerjoin(
         observed, observed.c.agent == agents.c.id
     )
 )
-# Made once: for each that is made SQLAlchemy walks through all columns to see whether it knows the text.
+# Created once: for each new one, SQLAlchemy walks through all columns to see whether it knows the text.
 _NAMED = _ALL.where(agents.c.agent_id == bindparam("agent_id"))
 _ALL_NUMBERED, _ALL_NAMED = (
     {
@@ -177,7 +177,7 @@ def find_named(
 
 
 def names_of(transaction: Transaction, agent_ids: Sequence[str]) -> list[tuple[str, str | None, str | None]]:
-    """Return id, name and listed URL of those of these agents that are there."""
+    """Return id, name and listed URL of these agents; unknown agents are absent."""
     wanted = select(agents.c.agent_id, agents.c.name, agents.c.target_url)
     rows = transaction.connection.execute(wanted.where(agents.c.agent_id.in_(agent_ids)))
     return [(str(agent_id), name, target_url) for agent_id, name, target_url in rows]
@@ -189,7 +189,7 @@ def of_pool(transaction: Transaction, role_id: str, statuses: Sequence[str], lim
 
 
 def maintained_of_pool(transaction: Transaction, role_id: str, limit: int) -> list[StoredAgent]:
-    """Return the members of a pool that are in maintenance now, whatever their status, to be changed."""
+    """Return and lock the members of a pool that are in maintenance now, whatever their status."""
     return _members(transaction, role_id, agents.c.maintenance_until_s > transaction.now_s, limit)
 
 
@@ -206,13 +206,13 @@ def _members(
 
 
 def set_maintenance(transaction: Transaction, numbers: Sequence[int], until_s: float | None) -> None:
-    """Store until when nothing takes these agents down; None: from now on anything may."""
+    """Store until when these agents are in maintenance; None: they are no longer."""
     statement = update(agents).where(agents.c.id.in_(numbers)).values(maintenance_until_s=until_s)
     transaction.connection.execute(statement)
 
 
 def due(transaction: Transaction, at_s: float, limit: int) -> list[StoredAgent]:
-    """Return agents whose verdict may have changed, earliest first; they are not locked."""
+    """Return agents whose verdict may have changed, earliest first, without a lock."""
     wanted = _ALL.where(agents.c.assess_at_s <= at_s).order_by(agents.c.assess_at_s).limit(limit)
     return [_stored(row) for row in transaction.connection.execute(wanted)]
 
@@ -278,7 +278,7 @@ def change(transaction: Transaction, number: int, columns: Mapping[str, Any]) ->
 def reset_agent(
     transaction: Transaction, number: int, columns: Mapping[str, Any], last_heartbeat_at_s: float
 ) -> None:
-    """Forget what was said and seen in an agent's former life; take these columns in its place."""
+    """Delete the reports and observations of an agent's former incarnation; store these columns instead."""
     change(transaction, number, {**columns, "recoveries_s": ()})
     transaction.connection.execute(
         update(heartbeats)
@@ -352,7 +352,7 @@ _PUT_OFF_POSTGRESQL = text("""
 
 
 def set_verdicts(transaction: Transaction, changed: Sequence[StoredAgent]) -> None:
-    """Store what verdicts have changed of these agents (VERDICT_COLUMNS)."""
+    """Store the changes by verdicts about these agents (VERDICT_COLUMNS)."""
     if not changed:
         return
     connection = transaction.connection
@@ -391,7 +391,7 @@ def put_off(transaction: Transaction, deadlines: Mapping[int, float | None], due
 
 
 def put_off_first(transaction: Transaction, due_at_s: float, until_s: float) -> None:
-    """Judge the first one of those who are due later, without reading its record."""
+    """Reschedule agents that are due later, without reading their records."""
     first = (
         select(agents.c.id).where(agents.c.assess_at_s <= due_at_s).order_by(agents.c.assess_at_s).limit(1)
     )
@@ -401,14 +401,14 @@ def put_off_first(transaction: Transaction, due_at_s: float, until_s: float) -> 
 
 
 def compare_tasks(transaction: Transaction, numbers: Sequence[int]) -> None:
-    """Compare what tasks these agents name at their next heartbeat with what they hold."""
+    """Compare the reported tasks of these agents with their leases at their next heartbeat."""
     transaction.connection.execute(
         update(heartbeats).where(heartbeats.c.agent.in_(numbers)).values(tasks=None)
     )
 
 
 def make_verdicts_due(transaction: Transaction, agent_ids: Sequence[str], at_s: float) -> None:
-    """Let the next sweep judge these agents, and compare what tasks they name at their next heartbeat."""
+    """Make these agents due at the next sweep, and compare their reported tasks at their next heartbeat."""
     wanted = select(agents.c.id).where(agents.c.agent_id.in_(agent_ids)).order_by(agents.c.id)
     numbers = transaction.connection.scalars(wanted.with_for_update(key_share=True)).all()
     if numbers:
@@ -425,7 +425,7 @@ ObservedRow = tuple[int, str, float | None, float | None, float | None, float | 
 
 
 def observed_row(number: int, seen: Observed) -> ObservedRow:
-    """Return what is to be stored of an agent, which is known by our number."""
+    """Return the row of observed facts to store for an agent, by our number."""
     evidence = evidence_of(seen)
     return (
         number, seen.to_json(), evidence.at_s, evidence.until_s, evidence.results_until_s,
@@ -434,7 +434,7 @@ def observed_row(number: int, seen: Observed) -> ObservedRow:
 
 
 def set_observed(transaction: Transaction, rows: Sequence[ObservedRow]) -> None:
-    """Store what probes add up to for these agents, each of them once."""
+    """Store the observed facts of these agents, each of them once."""
     if not rows:
         return
     statement = _SET_OBSERVED_POSTGRESQL if transaction.is_postgresql else _SET_OBSERVED_SQLITE
@@ -473,7 +473,7 @@ def _index(transaction: Transaction, able: Mapping[int, tuple[str, Iterable[str]
 
 
 def _own_columns(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the table `agents` takes: lists where a value holds tuples."""
+    """Return the columns of the table `agents`, with lists in place of tuples."""
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in given.items()

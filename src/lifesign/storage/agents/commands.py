@@ -29,7 +29,7 @@ def add(transaction: Transaction, command: StoredCommand) -> None:
 
 
 def waiting(transaction: Transaction, numbers: Sequence[int]) -> list[StoredCommand]:
-    """Return the commands for these agents, the oldest first, those too whose time has passed."""
+    """Return the commands for these agents, the oldest first, including expired ones."""
     found = transaction.connection.execute(
         select(commands).where(commands.c.agent.in_(numbers)).order_by(commands.c.created_at_s, commands.c.id)
     )
@@ -37,7 +37,7 @@ def waiting(transaction: Transaction, numbers: Sequence[int]) -> list[StoredComm
 
 
 def expired(transaction: Transaction, at_s: float, limit: int) -> list[StoredCommand]:
-    """Return commands whose time has passed."""
+    """Return expired commands."""
     found = transaction.connection.execute(
         select(commands)
         .where(commands.c.expires_at_s <= at_s)

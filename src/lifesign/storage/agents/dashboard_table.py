@@ -57,7 +57,7 @@ Its number; its id; or the time of its status and its number.
 
 
 def place_of(agent: StoredAgent, order: Order) -> Place:
-    """Return where an agent stands, for `after`."""
+    """Return the position of an agent, for `after`."""
     if order is Order.NAME:
         return (agent.agent_id,)
     return (agent.status_since_s, agent.id) if order is Order.CHANGED else (agent.id,)
@@ -72,11 +72,11 @@ def listing(
     limit: int,
     is_common: bool = False,
 ) -> list[StoredAgent]:
-    """Return the agents behind a place, in this order.
+    """Return the agents after a position, in this order.
 
-    `is_common`: so many match that it is quicker to walk along the order than to sort those that match.
+    `is_common`: so many match that walking along the order is faster than sorting the matches.
     """
-    # Within one status the indexes give every order except that of names; the page is merged from one page of
+    # Within one status the indexes give every order except that of names; a page is merged from one page of
     # each status. With a part of a name, or a host, SQLite would search each index again.
     is_looked_up = bool(wanted.text) or wanted.host is not None
     is_split = (
@@ -124,15 +124,15 @@ def _listing(
 
 
 def counts(transaction: Transaction) -> dict[tuple[str, str], int]:
-    """Return how many agents there are of each status, and of each health as it is shown now."""
-    # The index by health holds both: no row is read.
+    """Return the number of agents by status, and by the health to show now."""
+    # The index by health contains both: no row is read.
     kind = agents.c.status, agents.c.health
     counted = Counter[tuple[str, str]]()
     for status, health, count in transaction.connection.execute(select(*kind, func.count()).group_by(*kind)):
         counted[str(status), str(health)] += int(count)
-    # The health of those whose evidence or document is too old is unknown by now.
+    # The health of agents with old evidence or an old document is unknown by now.
     old = select(observed.c.agent).where(_is_over(transaction))
-    # SQLite would take the index of a bare column, and look each agent up in `observed`.
+    # SQLite would use the index of a bare column, and look up each agent in `observed`.
     is_known = agents.c.health.concat("") != HealthStatus.UNKNOWN
     of_old = select(*kind, func.count()).where(agents.c.id.in_(old), is_known).group_by(*kind)
     for status, health, count in transaction.connection.execute(of_old):
@@ -162,7 +162,7 @@ def _conditions(transaction: Transaction, wanted: TableFilter, *, is_walk: bool)
         (agents.c.status, wanted.status),
         (agents.c.role_id, wanted.role_id),
     )
-    # SQLite does not take the index of what is an expression.
+    # SQLite does not use an index for an expression.
     conditions = [
         (column.concat("") if is_walk else column) == value for column, value in equal if value is not None
     ]
@@ -192,14 +192,14 @@ def _conditions(transaction: Transaction, wanted: TableFilter, *, is_walk: bool)
 
 
 def _has_health(transaction: Transaction, health: str, *, is_walk: bool) -> ColumnElement[bool]:
-    """Return whether the health as shown now is this one (`evidence_age.shown_health`)."""
+    """Return whether the health to show now is this one (`evidence_age.shown_health`)."""
     is_stored = (agents.c.health.concat("") if is_walk else agents.c.health) == health
     is_old = select(observed.c.agent).where(observed.c.agent == agents.c.id, _is_over(transaction)).exists()
     return or_(is_stored, is_old) if health == HealthStatus.UNKNOWN else and_(is_stored, ~is_old)
 
 
 def _is_over(transaction: Transaction) -> ColumnElement[bool]:
-    """Return whether the health that an agent reported is too old."""
+    """Return whether the reported health of an agent is too old."""
     return or_(observed.c.evidence_until_s < transaction.now_s, observed.c.health_until_s < transaction.now_s)
 
 
@@ -219,5 +219,5 @@ def _holds(transaction: Transaction, column: ColumnElement[str], part: str) -> C
     """Return whether a text contains a part, ignoring case."""
     if transaction.is_postgresql:
         return column.icontains(part, autoescape=True)
-    # SQLite's LIKE takes no notice of case in ASCII; lower() besides would double the time.
+    # SQLite's LIKE ignores case in ASCII; lower() as well would double the time.
     return column.contains(part, autoescape=True)

@@ -24,7 +24,7 @@ class StoredState:
     """Version, from 1; each write increments it."""
     token: int
     holder: str | None
-    """None once the writer was erased: the state belongs to the intent and stays."""
+    """None if the writer was erased: the state belongs to the intent and stays."""
     written_at_s: float
 
 

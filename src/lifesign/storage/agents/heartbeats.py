@@ -15,7 +15,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 
 class HeartbeatCaller(NamedTuple):
-    """Agent whose heartbeat came, and the key that it showed."""
+    """The agent of a heartbeat, and its key."""
 
     agent_id: str
     digest: str
@@ -26,7 +26,7 @@ class HeartbeatFacts(NamedTuple):
     """Facts about an agent that sent a heartbeat, and about its key."""
 
     position: int
-    """In what was asked."""
+    """Position in the list of callers."""
     number: int
     status: str
     incarnation: int
@@ -43,7 +43,7 @@ class HeartbeatFacts(NamedTuple):
 
 
 class StoredHeartbeat(NamedTuple):
-    """A heartbeat that counts; None leaves what was stored before."""
+    """An accepted heartbeat; None leaves the stored value."""
 
     number: int
     at_s: float
@@ -67,7 +67,8 @@ _FETCH_SQLITE = text(f"""
     FROM (SELECT key AS position, value ->> 0 AS agent_id, value ->> 1 AS digest FROM json_each(:asked)) asked
     {_JOINED}
 """)  # noqa: S608 - constants only
-# The lock keeps the sweep away; in the order of the agents, so that two groups never wait for each other.
+# The lock keeps the sweep out; it is in the order of the agents, so that two groups never wait for each
+# other.
 _FETCH_POSTGRESQL = text(f"""
     SELECT asked.position - 1, {_FACTS}
     FROM unnest(CAST(:ids AS text[]), CAST(:digests AS text[]))
@@ -99,8 +100,8 @@ _STORE_POSTGRESQL = text("""
 """)
 
 
-# Agents that an operator took out of judgement may be silent on purpose. Integer division is `floor` on
-# SQLite, which need not have that function.
+# Agents with an operator's override may be silent on purpose. Integer division replaces `floor`, which SQLite
+# need not have.
 _LATEST_DUE = """
     SELECT a.id, b.last_heartbeat_at_s + a.interval_s * {whole_intervals} AS due_s
     FROM heartbeats b JOIN agents a ON a.id = b.agent
@@ -116,9 +117,9 @@ _LATEST_DUE_POSTGRESQL = text(_LATEST_DUE.format(whole_intervals=f"floor({_INTER
 
 
 def latest_due(transaction: Transaction, proven_s: float, limit: int) -> list[tuple[int, float]]:
-    """Return active agents by our numbers, with when a heartbeat of each last fell due, the latest first.
+    """Return active agents by our numbers, with the last due time of a heartbeat, the latest first.
 
-    Only those that gave signs of life for `proven_s` in their present status.
+    Only those that gave liveness signals for `proven_s` in their present status.
     """
     statement = _LATEST_DUE_POSTGRESQL if transaction.is_postgresql else _LATEST_DUE_SQLITE
     parameters = {"now_s": transaction.now_s, "proven_s": proven_s, "limit": limit}

@@ -24,7 +24,7 @@ _STORE_POSTGRESQL = text(f"""
 
 
 def find(transaction: Transaction, numbers: Sequence[int]) -> dict[int, KeptHistory]:
-    """Return what is kept of these agents, by our numbers; of whom nothing is kept is left out."""
+    """Return the stored histories of these agents, by our numbers; agents without one are absent."""
     wanted = select(agent_history).where(agent_history.c.agent.in_(numbers))
     return {
         row.agent: KeptHistory(row.half_hours, row.days) for row in transaction.connection.execute(wanted)
@@ -32,14 +32,17 @@ def find(transaction: Transaction, numbers: Sequence[int]) -> dict[int, KeptHist
 
 
 def store(transaction: Transaction, kept: Mapping[int, KeptHistory]) -> None:
-    """Store what is kept of these agents, by our numbers."""
+    """Store the histories of these agents, by our numbers."""
     rows = [(number, history.half_hours, history.days) for number, history in sorted(kept.items())]
     statement = _STORE_POSTGRESQL if transaction.is_postgresql else _STORE_SQLITE
     transaction.connection.execute(statement, {"rows": to_json(rows).decode()})
 
 
 def forget(transaction: Transaction, status: str, before_s: float, limit: int) -> bool:
-    """Forget those of agents that have a status since before a time, so many; whether there may be more."""
+    """Delete histories of agents that have had a status since before a time, at most so many.
+
+    Return whether there may be more.
+    """
     wanted = (
         select(agent_history.c.agent)
         .join(agents, agents.c.id == agent_history.c.agent)

@@ -13,7 +13,7 @@ MAX_STEP_S = 1.0
 
 
 def store(transaction: Transaction, process: str, at_s: float) -> None:
-    """Store when a process last got one; moments of long ago, and those that lie ahead, are forgotten."""
+    """Store when a process last got a request; old times and future times are deleted."""
     is_old = agent_requests.c.at_s < transaction.now_s - FORGOTTEN_AFTER_S
     transaction.connection.execute(delete(agent_requests).where(is_old | _lies_ahead(transaction)))
     statement = insert_or_replace(transaction, agent_requests, "process")
@@ -21,7 +21,7 @@ def store(transaction: Transaction, process: str, at_s: float) -> None:
 
 
 def last_at_s(transaction: Transaction) -> float | None:
-    """Return when any process last got one; None: none ever did."""
+    """Return when any process last got a request; None: never."""
     last = select(func.max(agent_requests.c.at_s)).where(~_lies_ahead(transaction))
     at_s: float | None = transaction.connection.scalar(last)
     return at_s

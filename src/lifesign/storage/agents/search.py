@@ -51,7 +51,7 @@ class AgentFilter:
     max_evidence_age_s: float | None = None
     """Maximum age of the agents' last measured result; an agent without one never matches."""
     is_registered: bool = False
-    """Without agents that probers found in directories."""
+    """Excludes agents that probers found in directories."""
 
 
 class ListedAgent(NamedTuple):
@@ -82,7 +82,7 @@ class ListedAgent(NamedTuple):
 
     @property
     def failures_in_row(self) -> int:
-        """How many of its last probes were measured failures."""
+        """Number of its latest probes in a row that were measured failures."""
         return self.stored_failures or 0
 
     @property
@@ -106,7 +106,7 @@ class _Outline:
     """Filters of a search without their values, from which its statement is made."""
 
     statuses: int
-    """None, one, or several, which is 2; so the two below."""
+    """None, one, or several, encoded as 2; the same holds for the next two."""
     capabilities: int
     health: int
     has_agent: bool
@@ -115,7 +115,7 @@ class _Outline:
     has_age: bool
     is_registered: bool
     wants_unknown: bool
-    """Whether `unknown` is among the healths."""
+    """Whether `unknown` is among the wanted health values."""
     is_postgresql: bool
 
 
@@ -145,7 +145,7 @@ def listing(
 ) -> list[ListedAgent]:
     """Return agents in the order of their registration, or the least loaded first.
 
-    `after` is what `place_of` gave for the last one of the page before.
+    `after` is the result of `place_of` for the last agent of the previous page.
     """
     statement = _listing_of(_outline(transaction, wanted), is_continued=after is not None, by_load=by_load)
     values = {**_values(wanted, transaction.now_s), "limit": limit}
@@ -160,7 +160,7 @@ def place_of(agent: ListedAgent, *, by_load: bool) -> list[int]:
 
 
 def count(transaction: Transaction, wanted: AgentFilter) -> int:
-    """Return how many agents match."""
+    """Return the number of matching agents."""
     statement = _count_of(_outline(transaction, wanted))
     return transaction.connection.scalar(statement, _values(wanted, transaction.now_s)) or 0
 
@@ -176,7 +176,7 @@ class MaintainedTogether(NamedTuple):
 
 
 def members_of(transaction: Transaction, role_id: str) -> dict[str, int]:
-    """Return how many members a pool has per status."""
+    """Return the number of a pool's members per status."""
     members = transaction.connection.execute(
         select(agents.c.status, func.count()).where(agents.c.role_id == role_id).group_by(agents.c.status)
     )
@@ -184,7 +184,7 @@ def members_of(transaction: Transaction, role_id: str) -> dict[str, int]:
 
 
 def maintained_of(transaction: Transaction, role_id: str) -> dict[str, int]:
-    """Return how many members of a pool are in maintenance now, per status."""
+    """Return the number of a pool's members in maintenance now, per status."""
     members = transaction.connection.execute(
         select(agents.c.status, func.count())
         .where(agents.c.role_id == role_id, agents.c.maintenance_until_s > transaction.now_s)
@@ -196,9 +196,9 @@ def maintained_of(transaction: Transaction, role_id: str) -> dict[str, int]:
 def maintained_together(
     transaction: Transaction, statuses: Sequence[str], *, role_id: str | None, limit: int
 ) -> list[MaintainedTogether]:
-    """Return who is in maintenance now and has one of these statuses, the last to end first.
+    """Return the agents in maintenance now with one of these statuses, the last to end first.
 
-    `role_id`: of this pool alone. It reads every agent if no pool is named.
+    `role_id`: only of this pool. Without a pool, the query reads every agent.
     """
     wanted = agents.c.status.in_(statuses) & (agents.c.maintenance_until_s > transaction.now_s)
     if role_id is not None:
@@ -252,7 +252,7 @@ def _outline(transaction: Transaction, wanted: AgentFilter) -> _Outline:
 
 
 def _values(wanted: AgentFilter, now_s: float) -> dict[str, Any]:
-    """Return what the statement of a filter's outline is executed with."""
+    """Return the parameters of a filter's statement."""
     age_s = wanted.max_evidence_age_s
     values: dict[str, Any] = {
         "now_s": now_s if wanted.health else None,
@@ -269,7 +269,7 @@ def _values(wanted: AgentFilter, now_s: float) -> dict[str, Any]:
 
 @lru_cache(MAX_STATEMENTS)
 def _listing_of(outline: _Outline, *, is_continued: bool, by_load: bool) -> Select[Any]:
-    # One capability leads through both tables in their order, and stops where the page is full.
+    # One capability leads through both tables in their order, and stops when the page is full.
     is_by_set = outline.capabilities > 1 or (by_load and outline.is_postgresql)
     source = _source(outline, with_load=by_load, is_by_set=is_by_set)
     place = (heartbeats.c.current_load, source.number) if by_load else (source.number,)
@@ -332,7 +332,7 @@ def _source(outline: _Outline, *, with_load: bool, is_by_set: bool) -> _Source:
 
 
 def _conditions(outline: _Outline) -> Iterator[ColumnElement[bool]]:
-    """Yield what is asked of each agent's own columns."""
+    """Yield the conditions on each agent's own columns."""
     if outline.has_age:
         yield observed.c.evidence_at_s >= bindparam("seen_from_s")
     if outline.has_agent:
@@ -349,7 +349,7 @@ def _conditions(outline: _Outline) -> Iterator[ColumnElement[bool]]:
 
 
 def _has_health(outline: _Outline) -> ColumnElement[bool]:
-    """Return whether the health as shown now is a wanted one (`evidence_age.shown_health`)."""
+    """Return whether the health to show now is a wanted one (`evidence_age.shown_health`)."""
     is_stored = _among(agents.c.health, "health", outline.health)
     now_s: BindParameter[float] = bindparam("now_s")
     is_old = func.coalesce(observed.c.evidence_until_s < now_s, false()) | func.coalesce(
@@ -359,7 +359,7 @@ def _has_health(outline: _Outline) -> ColumnElement[bool]:
 
 
 def _able(outline: _Outline) -> Select[tuple[int]]:
-    """Return the numbers of those who have one of the capabilities, once for each that they have."""
+    """Return the numbers of agents that have one of the capabilities, once for each match."""
     able = select(capabilities.c.agent).where(
         _among(capabilities.c.capability, "capabilities", outline.capabilities)
     )
@@ -371,7 +371,7 @@ def _able(outline: _Outline) -> Select[tuple[int]]:
 def _is_found(
     number: ColumnElement[int], found: Select[tuple[int]], *, is_postgresql: bool
 ) -> ColumnElement[bool]:
-    """Return whether a number is among those found, which are sorted and looked up one after another.
+    """Return whether a number is among the found ones, which are sorted and looked up one after another.
 
     For a join PostgreSQL would read all heartbeats, which takes three times as long for one agent in 20. For
     several capabilities SQLite would remove agents with two of them, and sort all again.

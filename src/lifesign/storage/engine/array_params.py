@@ -22,5 +22,5 @@ def is_given(wanted: ColumnElement[Any], *, is_postgresql: bool) -> ColumnElemen
 
 
 def given(transaction: Transaction, values: Sequence[Any]) -> dict[str, Any]:
-    """Return the values as a statement takes them; they may be none."""
+    """Return the values as a statement's parameter; there may be none."""
     return {"given": [*values] if transaction.is_postgresql else to_json(values).decode()}

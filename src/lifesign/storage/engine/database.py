@@ -1,4 +1,4 @@
-"""Opens a database; all access to it is one transaction function per call.
+"""Access to a database: one transaction function per call.
 
 A transaction function takes a `Transaction` first; all of it is committed, or nothing. On SQLite all
 that wait are committed together, so that a hundred of them cost one flush to disk; each has its own
@@ -59,7 +59,7 @@ def open_database(
     """
     parsed = read_url(url)
     if parsed.drivername != "sqlite":
-        # It loads SQLAlchemy's ORM, a sixth of what a server's start costs; SQLite needs none of it.
+        # It loads SQLAlchemy's ORM, a sixth of the time of a server's start; SQLite needs none of it.
         from lifesign.storage.engine.postgresql import PostgresqlDatabase  # noqa: PLC0415
 
         return PostgresqlDatabase(parsed, clock=clock)
@@ -85,7 +85,7 @@ MAX_SHOWN_CHARACTERS = 80
 
 
 def _shown(url: str) -> str | None:
-    """Return what may be shown of what is no URL; None for what may hold a password."""
+    """Return a part of an invalid URL that may be shown; None if it may contain a password."""
     scheme, is_like_one, _ = url.partition("://")
     if is_like_one:
         return f"{scheme[:MAX_SHOWN_CHARACTERS]}://..."

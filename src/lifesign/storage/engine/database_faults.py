@@ -10,7 +10,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from lifesign.storage.errors import StoreUnavailable
 
 PRIMARY_CODE = 0xFF
-"""The bits of an error code of SQLite that say of which kind it is."""
+"""The bits of an SQLite error code that show its kind."""
 
 # PostgreSQL: serialization_failure, deadlock_detected, and unique_violation, which means that another
 # transaction added the row first.

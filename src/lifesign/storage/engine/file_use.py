@@ -40,7 +40,7 @@ def check_unused(file: Path) -> None:
 def _is_used(file: Path) -> bool:
     try:
         with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as connection:
-            # Only the last one who has it open may give up the log; the next one begins a new log.
+            # Only the last process with the file open may remove the log; the next one begins a new log.
             connection.execute("PRAGMA journal_mode=DELETE")
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & PRIMARY_CODE in _IN_USE:

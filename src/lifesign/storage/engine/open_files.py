@@ -1,4 +1,4 @@
-"""The files of an open SQLite database, and whether their paths still lead to them.
+"""The files of an open SQLite database, and whether their paths still refer to them.
 
 SQLite keeps its files open. If a path is removed, or another file takes its place, commits go to a file that
 no later process finds. In WAL mode SQLite does not notice.
@@ -29,14 +29,14 @@ class OpenFiles:
 
     def __init__(self, file: Path) -> None:
         self.file = file.absolute()
-        """Without resolving symbolic links: a link that leads to another file must be detected."""
+        """Without resolving symbolic links: a link to another file must be detected."""
         self.is_lost = False
         """Whether the last check failed."""
         self.log: WriteAheadLog | None = None
         """Known once a connection has been opened."""
         self._opened: dict[Path, FileId] = {}
         self._has_companions = False
-        """Whether they were looked for."""
+        """Whether the companion files were looked for."""
 
     @property
     def is_known(self) -> bool:
@@ -60,7 +60,7 @@ class OpenFiles:
                 self._opened[companion] = _id_of(_stat(companion))
 
     def check(self) -> None:
-        """Raise DatabaseReplaced unless each path leads to the file that was opened.
+        """Raise DatabaseReplaced unless each path refers to the file that was opened.
 
         LogShrunk if they do, and the log is shorter than after the last commit.
         """

@@ -36,7 +36,8 @@ class PostgresqlDatabase:
             pool_size=POOL_CONNECTIONS,
             max_overflow=0,
             pool_timeout=POOL_WAIT_SECONDS,
-            # The connection that was used last knows our statements: ten in turns would learn each ten times.
+            # The connection that was used last has our statements cached: ten connections in turn would each
+            # prepare every statement.
             pool_use_lifo=True,
             hide_parameters=True,
             connect_args={
@@ -82,7 +83,7 @@ class PostgresqlDatabase:
         return value
 
     async def _again(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try again when another transaction was in the way, or a kept connection had died."""
+        """Repeat the transaction if it conflicted with another one, or if a pooled connection had died."""
         for tries_left in reversed(range(MAX_TRIES)):
             try:
                 with translated(is_last=tries_left == 0):

@@ -374,7 +374,7 @@ probe_results = Table(
     postgresql_with={"fillfactor": 70},
 )
 
-# Narrow rows, for those alone that answered: they are counted, and handed out as witnesses.
+# Narrow rows, only for targets that answered: they are counted, and given out as witnesses.
 liveness = Table(
     "liveness",
     metadata,
@@ -517,8 +517,8 @@ probers = Table(
     Column("credentials", Text, comment="names and places of its credentials, as JSON"),
 )
 
-# Apart from `probers`, which a claim locks as a whole: who reports does not wait for claims. Of workers that
-# left, the row of their key holds the sums.
+# Separate from `probers`, which a claim locks as a whole: reports do not wait for claims. The row of a key
+# contains the sums of its former workers.
 prober_reports = Table(
     "prober_reports",
     metadata,
@@ -633,7 +633,7 @@ task_reports = Table(
     Column("report", Text, nullable=False, comment="JSON"),
 )
 
-# The latest alone are kept. Those of a task whose result was rejected stand at its fix as well.
+# Only the latest are kept. Those of a task whose result was rejected are also stored with its fix.
 task_comments = Table(
     "task_comments",
     metadata,

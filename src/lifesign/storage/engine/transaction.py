@@ -38,7 +38,7 @@ class Transaction:
         return self._now_s
 
     def take_time(self, at_s: float) -> None:
-        """Take the time that a statement has told besides, unless it is known already."""
+        """Use the time that a statement returned as well, unless it is known already."""
         if self._now_s is None and self._clock is None:
             self._now_s = at_s
 
@@ -48,5 +48,5 @@ class Transaction:
 
     @property
     def is_postgresql(self) -> bool:
-        """Whether statements may use what only PostgreSQL has."""
+        """Whether statements may use features of PostgreSQL."""
         return self.connection.dialect.name == "postgresql"

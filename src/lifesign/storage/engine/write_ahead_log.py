@@ -34,10 +34,10 @@ class WriteAheadLog:
     def __init__(self, file: Path) -> None:
         self.file = file
         self._is_known = False
-        """Whether this process has looked at it."""
+        """Whether this process has read the log."""
         self._size = 0
         self._header = b""
-        """Has a new salt each time SQLite begins the log anew."""
+        """Has a new salt each time SQLite starts the log again."""
 
     def check_size(self, size: int) -> None:
         """Raise LogShrunk if this size is smaller than it was after the last commit."""
@@ -53,7 +53,7 @@ class WriteAheadLog:
             # Not Path.stat, which takes twice as long.
             size = os.stat(self.file).st_size  # noqa: PTH116
         except OSError:
-            # Either there is none yet, or the check of the paths says what became of it.
+            # Either there is none yet, or the check of the paths reports its loss.
             return
         if not self._is_known:
             raise LogShrunk
@@ -70,7 +70,7 @@ class WriteAheadLog:
     def confirm(self, connection: sqlite3.Connection) -> None:
         """Raise DatabaseReplaced if the log lacks anything that is not in the database file.
 
-        Outside of a transaction. If SQLite needs nothing of the log, SQLite begins it anew.
+        Call it outside of a transaction. If SQLite needs nothing of the log, SQLite starts it again.
         """
         with suppress(FileNotFoundError):
             size, header = self._read()

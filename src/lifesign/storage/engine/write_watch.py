@@ -1,4 +1,4 @@
-"""Whether changes fail at present."""
+"""Watch of writes: whether changes fail at present."""
 
 import logging
 import time
@@ -38,7 +38,7 @@ class WriteWatch:
         self._is_said = False
 
     def failed(self, failure: StoreUnavailable) -> None:
-        """Take note; said once, and again each WARN_AGAIN_SECONDS while it lasts."""
+        """Note a failure; logged once, and again each WARN_AGAIN_SECONDS while it lasts."""
         self.failure = failure
         now_s = time.monotonic()
         if now_s - self._warned_at_s >= WARN_AGAIN_SECONDS:

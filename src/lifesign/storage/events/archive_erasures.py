@@ -23,7 +23,7 @@ _LEAVE = (
 
 @dataclass(frozen=True, slots=True)
 class ArchiveErasure:
-    """One agent that was erased after some of its events had been archived, perhaps."""
+    """One erased agent, some of whose events may have been archived before."""
 
     sequence: int
     """Sequence of the event of the erasure; earlier events are to be erased."""
@@ -55,7 +55,7 @@ def lock(transaction: Transaction, sequences: Sequence[int]) -> list[ArchiveEras
 
 
 def leave(transaction: Transaction, erasures: Sequence[ArchiveErasure]) -> None:
-    """Store what remains of each; to be locked before."""
+    """Store the remaining ranges of each; lock the rows before."""
     over = [erasure.sequence for erasure in erasures if not erasure.remaining]
     if over:
         transaction.connection.execute(delete(archive_erasures).where(archive_erasures.c.sequence.in_(over)))
@@ -65,7 +65,7 @@ def leave(transaction: Transaction, erasures: Sequence[ArchiveErasure]) -> None:
 
 
 def count(transaction: Transaction) -> int:
-    """Return how many there are."""
+    """Return the number of pending erasures."""
     return transaction.connection.scalar(select(func.count()).select_from(archive_erasures)) or 0
 
 

@@ -117,7 +117,7 @@ class ArchiveFile:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Leave nothing behind of what was not finished."""
+        """Remove the incomplete files."""
         self._file.close()
         with contextlib.suppress(FileNotFoundError):
             self._draft.unlink()
@@ -146,7 +146,7 @@ def erase_in(file: Archived, agents: Mapping[str, int]) -> int | None:
 
 
 def _replaced(file: Archived, agents: Mapping[str, int]) -> dict[int, bytes]:
-    """Return the lines of a file that are to be others, by the sequence of their events."""
+    """Return the lines of a file to replace, by the sequence of their events."""
     replaced: dict[int, bytes] = {}
     names = {agent_id.encode() for agent_id in agents}
     sequence = file.first_sequence - 1

@@ -22,7 +22,7 @@ from lifesign.storage.engine.transaction import Transaction
 CHANNEL = "lifesign_events"
 """Channel on which PostgreSQL notifies of committed events."""
 PAGE = 1_000
-"""Number of events in memory at once when all are read."""
+"""Number of events in memory at a time when all are read."""
 MAX_STATEMENTS = 64
 """Maximum number of prepared statements for the last events of several types: one per number of types."""
 
@@ -53,7 +53,7 @@ _BEGIN = text("""
     VALUES (1, :sequence, :hash, :sequence, :hash) ON CONFLICT (id) DO NOTHING
 """)
 _LOCKED_HEAD = select(event_log).where(event_log.c.id == 1).with_for_update()
-# Without the states of what was archived, which may be long.
+# Without the states of archived events, which may be long.
 _LOCKED_END = (
     select(event_log.c.sequence, event_log.c.hash).where(event_log.c.id == 1).with_for_update(key_share=True)
 )
@@ -123,7 +123,7 @@ def lock(transaction: Transaction) -> LogHead:
 
 
 def head(transaction: Transaction) -> LogHead:
-    """Return where the log stands."""
+    """Return the checkpoint of the log's end."""
     row = transaction.connection.execute(select(event_log).where(event_log.c.id == 1)).one_or_none()
     return LogHead(GENESIS, GENESIS, None) if row is None else _head(row)
 
@@ -148,9 +148,9 @@ def leads_over(transaction: Transaction, place: Checkpoint) -> bool:
 def behind(
     transaction: Transaction, place: Checkpoint, *, limit: int
 ) -> list[tuple[Event, str | None]] | None:
-    """Return the next events behind this place, each with the id of the agent whose it is.
+    """Return the next events after this checkpoint, each with the id of its agent.
 
-    None if the log does not lead over it, as `leads_over` says.
+    None if the log does not contain it, as `leads_over` decides.
     """
     found = with_agents(transaction, place.sequence - 1, limit=limit + 1)
     if found and found[0][0].sequence == place.sequence:
@@ -182,7 +182,7 @@ def latest(
 ) -> list[Event]:
     """Return the last events, those before `before` if it is given, the latest first.
 
-    `types`: each named once.
+    `types`: without duplicates.
     """
     connection = transaction.connection
     if agent_id is None and len(types) > 1:
@@ -199,11 +199,11 @@ def latest(
 
 @lru_cache(MAX_STATEMENTS)
 def _latest_of_types(how_many: int, limit: int, *, is_continued: bool) -> TextClause:
-    """Return the statement that finds the last events of so many types, each named once.
+    """Return the statement that finds the last events of so many types, without duplicates.
 
-    Within one type its index leads from the end of the log backwards. It is kept, and written as text: the
-    expression of forty parts left six thousand objects each time for the garbage collector to find, and was
-    60 ms of work when it was first compiled.
+    Within one type its index leads from the end of the log backwards. The statement is cached, and written as
+    text: as an expression of forty parts it created six thousand objects each time for the garbage collector,
+    and took 60 ms to compile.
     """
     earlier = "sequence < :before AND " if is_continued else ""
     last = f"ORDER BY sequence DESC LIMIT {limit:d}"
@@ -235,7 +235,7 @@ def between(transaction: Transaction, first: int, last: int) -> Iterator[Event]:
 def between_with_agents(
     transaction: Transaction, first: int, last: int
 ) -> Iterator[tuple[Event, str | None]]:
-    """As `between`, each with the id of the agent under which it is found: no hash covers that."""
+    """The same as `between`, each with the id of the agent under which it is found: no hash covers that."""
     while first <= last:
         page = with_agents(transaction, first - 1, limit=min(PAGE, last - first + 1))
         if not page:
@@ -251,7 +251,7 @@ def last_before(transaction: Transaction, created_at: str) -> int:
     younger.
     """
     younger = select(events.c.sequence).where(events.c.created_at >= created_at)
-    # Walks through what is older and stops there.
+    # Walks through older events and stops there.
     first_younger = transaction.connection.scalar(younger.order_by(events.c.sequence).limit(1))
     return last_sequence(transaction) if first_younger is None else first_younger - 1
 
@@ -263,12 +263,12 @@ def first_of_type(transaction: Transaction, kind: EventType, sequence: int) -> i
 
 
 def remove_until(transaction: Transaction, sequence: int) -> None:
-    """Remove the events up to `sequence`; they must be kept elsewhere."""
+    """Remove the events up to `sequence`, which must be stored elsewhere."""
     transaction.connection.execute(delete(events).where(events.c.sequence <= sequence))
 
 
 def set_archived(transaction: Transaction, archived: Checkpoint, states: str | None) -> None:
-    """Store where the events that are still here begin, and what a replay knows there; `lock` first."""
+    """Store the checkpoint before the remaining events, and the state of a replay there; `lock` first."""
     transaction.connection.execute(
         update(event_log)
         .where(event_log.c.id == 1)
@@ -299,7 +299,7 @@ def erase_of(transaction: Transaction, agent_id: str) -> int:
 
 def _has_archived(transaction: Transaction, place: Checkpoint) -> bool:
     """Return whether the log, which has no event at this position, is archived up to it or beyond."""
-    # Without the states of what was archived, which may be long.
+    # Without the states of archived events, which may be long.
     wanted = select(event_log.c.archived_sequence, event_log.c.archived_hash).where(event_log.c.id == 1)
     row = transaction.connection.execute(wanted).one_or_none()
     archived = GENESIS if row is None else Checkpoint(*row)

@@ -40,10 +40,10 @@ _ANYBODY = text("""
 
 
 class EventNews(Protocol):
-    """Wakes who wants to know of new events."""
+    """Wakes a waiter when there are new events."""
 
     async def wait(self) -> None:
-        """Return when there may be something new; for one waiter at a time."""
+        """Return when there may be new events; for one waiter at a time."""
 
     async def close(self) -> None:
         """Stop listening."""
@@ -59,7 +59,7 @@ def check_unserved(transaction: Transaction) -> None:
 
 
 def event_news(database: Database) -> EventNews:
-    """Return what wakes for this database."""
+    """Return the wake-up source for this database."""
     is_postgresql = database.url.get_backend_name() == "postgresql"
     return _Listening(database.url) if is_postgresql else _Polling()
 
@@ -73,7 +73,7 @@ class _Polling:
 
 
 class _Listening:
-    """One connection of its own, beside the pool; connected again whenever it is found broken."""
+    """A separate connection, outside the pool; reconnected whenever it is broken."""
 
     def __init__(self, url: URL) -> None:
         from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415 - brings the ORM
@@ -106,7 +106,7 @@ class _Listening:
         connection, self._connection, self._driver = self._connection, None, None
         if connection is not None:
             try:
-                # Not given back to a pool: it must not go on listening.
+                # Not returned to a pool: it must not listen there.
                 await connection.invalidate()
                 await connection.close()
             except (SQLAlchemyError, OSError):

@@ -1,7 +1,7 @@
 """Rows of webhooks, and claims of server processes on them.
 
-A claim is a time until which one process alone delivers. It is also the proof of that: what a process
-stores after its claim has passed to another is not taken.
+A claim is a time until which only one process delivers. It is also the proof of that: results of a process
+whose claim has passed to another one are not stored.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredWebhook:
-    """All that is stored of a webhook; the members are its columns."""
+    """The stored record of a webhook; the members are its columns."""
 
     id: str
     url: str
@@ -75,7 +75,7 @@ def listing(transaction: Transaction, limit: int) -> list[StoredWebhook]:
 
 
 def count(transaction: Transaction) -> int:
-    """Return how many there are, disabled ones too."""
+    """Return the number of webhooks, including disabled ones."""
     return transaction.connection.scalar(select(func.count()).select_from(webhooks)) or 0
 
 
@@ -101,7 +101,7 @@ def set_secrets(transaction: Transaction, webhook: StoredWebhook) -> None:
 
 
 def slowest(transaction: Transaction) -> int | None:
-    """Return up to where all webhooks that are not disabled have got everything; None without any."""
+    """Return the sequence up to which all enabled webhooks have received the events; None without any."""
     reached = select(func.min(webhooks.c.delivered_sequence)).where(webhooks.c.is_disabled.is_(False))
     slowest_sequence: int | None = transaction.connection.scalar(reached)
     return slowest_sequence
@@ -129,7 +129,7 @@ def claim(transaction: Transaction, until_s: float, limit: int) -> list[StoredWe
 
 
 def settle(transaction: Transaction, webhook: StoredWebhook, **columns: Any) -> bool:
-    """Store what became of a delivery; False, and nothing is stored, if the claim has passed to another."""
+    """Store the result of a delivery; False, and nothing is stored, if the claim has passed to another."""
     changed = transaction.connection.execute(
         update(webhooks)
         .where(webhooks.c.id == webhook.id, webhooks.c.claimed_until_s == webhook.claimed_until_s)

@@ -31,7 +31,7 @@ def find(transaction: Transaction, digest: bytes) -> StoredKey | None:
 
 
 def of_digests(transaction: Transaction, digests: Collection[str]) -> list[StoredKey]:
-    """Return the keys of these digests, hexadecimal, valid or not; of those that are there."""
+    """Return the keys of these hexadecimal digests, valid or not; unknown ones are absent."""
     wanted = select(keys).where(keys.c.digest.in_(digests))
     return [_stored(row) for row in transaction.connection.execute(wanted)]
 
@@ -44,7 +44,7 @@ def find_by_id(transaction: Transaction, key_id: str, *, to_change: bool = False
 
 
 def names_of(transaction: Transaction, key_ids: Collection[str]) -> dict[str, str]:
-    """Return the names of keys, valid or not, by their ids; of those that are there."""
+    """Return the names of keys, valid or not, by their ids; unknown ones are absent."""
     if not key_ids:
         return {}
     wanted = select(keys.c.key_id, keys.c.name).where(keys.c.key_id.in_(key_ids))
@@ -54,7 +54,7 @@ def names_of(transaction: Transaction, key_ids: Collection[str]) -> dict[str, st
 def all_keys(
     transaction: Transaction, *, role: Role | None = None, after: str = "", limit: int = 1_000
 ) -> list[StoredKey]:
-    """Return the keys whose ids follow `after`, in the order of their ids: that of their creation."""
+    """Return the keys whose ids follow `after`, in the order of their ids, which is that of creation."""
     wanted = select(keys).where(keys.c.key_id > after).order_by(keys.c.key_id).limit(limit)
     if role is not None:
         wanted = wanted.where(keys.c.role == role.value)
@@ -62,7 +62,7 @@ def all_keys(
 
 
 def count(transaction: Transaction, role: Role | None = None) -> int:
-    """Return how many keys there are, valid or not."""
+    """Return the number of keys, valid or not."""
     wanted = select(func.count()).select_from(keys)
     if role is not None:
         wanted = wanted.where(keys.c.role == role.value)
@@ -70,14 +70,14 @@ def count(transaction: Transaction, role: Role | None = None) -> int:
 
 
 def lock_unrevoked(transaction: Transaction, role: Role) -> list[StoredKey]:
-    """Return the keys of a role that are not revoked; no other transaction changes them meanwhile."""
+    """Return and lock the keys of a role that are not revoked."""
     wanted = select(keys).where(keys.c.role == role.value, keys.c.revoked_at_s.is_(None))
     rows = transaction.connection.execute(wanted.order_by(keys.c.key_id).with_for_update())
     return [_stored(row) for row in rows]
 
 
 def ended_since(transaction: Transaction, since_s: float, limit: int) -> list[str]:
-    """Return the ids of keys that were revoked, or whose time ended, since then; those created last first."""
+    """Return the ids of keys that were revoked or expired since then; the newest first."""
     now_s = transaction.now_s
     has_ended = keys.c.revoked_at_s.between(since_s, now_s) | keys.c.expires_at_s.between(since_s, now_s)
     wanted = select(keys.c.key_id).where(has_ended).order_by(keys.c.key_id.desc()).limit(limit)
@@ -85,7 +85,7 @@ def ended_since(transaction: Transaction, since_s: float, limit: int) -> list[st
 
 
 def limit_workers(transaction: Transaction, key_id: str, max_workers: int | None) -> None:
-    """Store how many workers may probe with a key at a time; None: as many as the server's setting says."""
+    """Store how many workers may probe with a key at a time; None: the server's default."""
     changed = update(keys).where(keys.c.key_id == key_id)
     transaction.connection.execute(changed.values(max_workers=max_workers))
 

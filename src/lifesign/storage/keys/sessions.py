@@ -32,7 +32,7 @@ def find(transaction: Transaction, digest: str) -> StoredSession | None:
 
 
 def of_digests(transaction: Transaction, digests: Collection[str]) -> list[tuple[StoredSession, StoredKey]]:
-    """Return the sessions of these digests, over or not, each with its key; of those that are there."""
+    """Return the sessions of these digests, expired or not, each with its key; unknown ones are absent."""
     size = len(sessions.columns)
     both = select(sessions, keys).join(keys, keys.c.key_id == sessions.c.key_id)
     rows = transaction.connection.execute(both.where(sessions.c.digest.in_(digests)))

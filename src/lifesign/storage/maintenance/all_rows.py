@@ -30,7 +30,7 @@ def lock_all(transaction: Transaction) -> None:
 
 
 def filled(transaction: Transaction) -> list[str]:
-    """Return the names of the tables that hold anything."""
+    """Return the names of the tables that are not empty."""
     return [
         table.name
         for table in TABLES
@@ -55,7 +55,7 @@ def remove_all(transaction: Transaction) -> None:
 
 
 def add(transaction: Transaction, batch: Batch) -> None:
-    """Put rows back as they were, but those that are left out; RowRefused if they do not fit."""
+    """Restore rows unchanged, except omitted ones; RowRefused if they do not fit."""
     if batch.table == EXCLUDED_TABLE.name:
         return
     target = metadata.tables.get(batch.table)
@@ -69,13 +69,13 @@ def add(transaction: Transaction, batch: Batch) -> None:
 
 
 def add_older(transaction: Transaction, batch: Batch) -> None:
-    """As `add`, into a table as the database has it, of whatever revision."""
+    """The same as `add`, into a table of any revision that the database has."""
     if batch.table == EXCLUDED_TABLE.name:
         return
     connection = transaction.connection
     if batch.table not in table_names(connection):
         raise RowRefused(batch.table)
-    # With the types of its columns: a backup holds JSON as it is, and databases take it as text.
+    # With the types of its columns: a backup contains JSON values, and databases expect text.
     there = Table(batch.table, MetaData(), autoload_with=connection, resolve_fks=False)
     if set(batch.columns) != set(there.columns.keys()):
         raise RowRefused(batch.table)
@@ -88,7 +88,7 @@ def add_older(transaction: Transaction, batch: Batch) -> None:
 
 
 def count_on(transaction: Transaction) -> None:
-    """Let PostgreSQL number new rows above those that were put back; SQLite does by itself."""
+    """Let PostgreSQL number new rows above the restored ones; SQLite does so by itself."""
     if not transaction.is_postgresql:
         return
     for table in TABLES:

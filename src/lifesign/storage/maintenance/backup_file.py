@@ -24,12 +24,12 @@ FORMAT_VERSION = 1
 MAX_LINE_BYTES = 64 * 2**20
 """Maximum size of one row; the registry never writes longer ones."""
 BATCH = 1_000
-"""Number of rows in memory at once."""
+"""Number of rows in memory at a time."""
 COMPRESSION = 6
 STANDARD_OUTPUT = "-"
 """Standard output, by the usual name."""
 SQLITE_COMPANIONS = ("-wal", "-shm", "-journal")
-"""Files that SQLite puts beside its file, and reads as its own."""
+"""Files that SQLite creates beside its file, and reads as its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Batch:
 
 
 class BackupWriter:
-    """Writes one backup; to be had from `writing`."""
+    """Writes one backup; created by `writing`."""
 
     def __init__(self, stream: gzip.GzipFile, header: BackupHeader) -> None:
         self._stream = stream
@@ -68,11 +68,11 @@ class BackupWriter:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many rows of each table were written."""
+        """Number of written rows of each table."""
         return dict(self._counts)
 
     def begin_table(self, name: str, columns: Sequence[str]) -> None:
-        """Say whose rows follow."""
+        """Begin the rows of a table."""
         self._table = name
         self._counts[name] = 0
         self._write({"table": name, "columns": list(columns)})
@@ -179,7 +179,7 @@ def reading(file: Path) -> Iterator[tuple[BackupHeader, Iterator[Batch]]]:
             reader = _Reader(file, stream)
             yield reader.header, reader.batches()
     except OSError as error:
-        # Also for what is not gzip.
+        # Also for files that are not gzip.
         raise InvalidBackup(str(file), error.strerror or str(error)) from error
     except (EOFError, zlib.error) as error:
         raise InvalidBackup(str(file), "it is cut off or damaged") from error

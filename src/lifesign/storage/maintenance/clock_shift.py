@@ -82,7 +82,10 @@ def move_drains(transaction: Transaction, by_s: float, running_at_s: float) -> N
 
 
 def move_leases(transaction: Transaction, by_s: float, running_at_s: float) -> None:
-    """Move each lease that was not over at `running_at_s`, and when tasks may be had; not to be repeated."""
+    """Move the expiry of each lease that was current at `running_at_s`, and the due times of tasks.
+
+    Not to be repeated.
+    """
     if transaction.is_postgresql:
         transaction.connection.execute(_RUNNING_LEASES, {"running_at_s": running_at_s})
     for statement in (_MOVE_LEASES, _MOVE_QUEUED):
@@ -92,9 +95,9 @@ def move_leases(transaction: Transaction, by_s: float, running_at_s: float) -> N
 def move_agents_back(
     transaction: Transaction, by_s: float, now_s: float, *, after: int, limit: int
 ) -> int | None:
-    """Move the times of some agents that lie ahead of now by `by_s`, below 0; return the last one's number.
+    """Move the future times of some agents by `by_s`, below 0; return the number of the last agent.
 
-    `after` is what the call before returned, 0 at first; None: there are no more. May be repeated.
+    `after` is the result of the previous call, 0 at first; None: there are no more. May be repeated.
     """
     numbers = transaction.connection.scalars(
         _SOME.limit(limit).with_for_update(key_share=True), {"after": after}
@@ -122,7 +125,7 @@ def move_agents_back(
 def move_targets_back(
     transaction: Transaction, by_s: float, now_s: float, *, after: int, limit: int
 ) -> int | None:
-    """Move the times of some targets' results that lie ahead of now; as `move_agents_back`."""
+    """Move the future times of some targets' results, as `move_agents_back` does."""
     numbers = transaction.connection.scalars(_SOME_TARGETS.limit(limit), {"after": after}).all()
     if not numbers:
         return None

@@ -10,7 +10,7 @@ from lifesign.storage.engine.tables import event_log as event_log_table
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 
-# Without the states of what was archived, which may be long.
+# Without the states of archived events, which may be long.
 _HEAD = select(event_log_table.c.sequence, event_log_table.c.hash).where(event_log_table.c.id == 1)
 
 

@@ -47,7 +47,7 @@ _INDEXES = (
 @contextmanager
 def set_aside(transaction: Transaction) -> Iterator[None]:
     """Keep the present content of the database until the block ends."""
-    # PostgreSQL cannot drop by itself what a cursor of the same transaction has read.
+    # PostgreSQL cannot itself drop a table that a cursor of the same transaction has read.
     until = "ON COMMIT DROP" if transaction.is_postgresql else ""
     for kept, source in _SOURCES.items():
         transaction.connection.execute(text(f"CREATE TEMPORARY TABLE {kept.name} {until} AS {source}"))
@@ -59,7 +59,7 @@ def set_aside(transaction: Transaction) -> Iterator[None]:
 
 
 def ended_keys(transaction: Transaction) -> list[tuple[StoredKey, StoredKey]]:
-    """Return the keys that are back and had an end before, each with what it was before."""
+    """Return the restored keys that had ended before, each with its former state."""
     has_end = _KEYS.c.expires_at_s.is_not(None) | _KEYS.c.revoked_at_s.is_not(None)
     both = tables.keys.join(_KEYS, tables.keys.c.digest == _KEYS.c.digest)
     size = len(tables.keys.columns)
@@ -78,7 +78,7 @@ def ended_keys(transaction: Transaction) -> list[tuple[StoredKey, StoredKey]]:
 
 
 def newer_keys(transaction: Transaction, role: Role, name: str, agent_id: str | None) -> list[StoredKey]:
-    """Return the keys for this role, name and agent that the backup does not hold."""
+    """Return the keys for this role, name and agent that the backup lacks."""
     is_back = select(tables.keys.c.key_id).where(tables.keys.c.digest == _KEYS.c.digest).exists()
     whose = _KEYS.c.agent_id.is_(None) if agent_id is None else _KEYS.c.agent_id == agent_id
     wanted = select(_KEYS).where(_KEYS.c.role == role.value, _KEYS.c.name == name, whose, ~is_back)
@@ -87,7 +87,7 @@ def newer_keys(transaction: Transaction, role: Role, name: str, agent_id: str | 
 
 
 def unknown_keys(transaction: Transaction) -> Iterator[StoredKey]:
-    """Return the keys that are back and were not there before."""
+    """Return the restored keys that the replaced database did not have."""
     was_there = select(_KEYS.c.key_id).where(_KEYS.c.digest == tables.keys.c.digest).exists()
     wanted = select(tables.keys).where(~was_there).order_by(tables.keys.c.key_id)
     for row in transaction.connection.execute(wanted, execution_options={"yield_per": 1_000}):
@@ -95,7 +95,7 @@ def unknown_keys(transaction: Transaction) -> Iterator[StoredKey]:
 
 
 def erased_agents(transaction: Transaction) -> list[tuple[str, float, str]]:
-    """Return who is back and had been erased.
+    """Return the restored agents that had been erased.
 
     Each with when its record began, in seconds since the epoch, and when it was erased, in RFC 3339.
     """
@@ -110,7 +110,7 @@ def erased_agents(transaction: Transaction) -> list[tuple[str, float, str]]:
 
 
 def keys_of_erased(transaction: Transaction) -> list[tuple[StoredKey, str]]:
-    """Return the keys that are back of agents that had been erased, and when that was (RFC 3339)."""
+    """Return the restored keys of erased agents, with the time of the erasure (RFC 3339)."""
     back = tables.keys.join(_EVENTS, tables.keys.c.agent_id == _EVENTS.c.agent_id)
     wanted = (
         select(*tables.keys.columns, _EVENTS.c.created_at.label("erased_at"))
@@ -152,7 +152,7 @@ def replaced_webhooks(transaction: Transaction) -> dict[str, ReplacedWebhook]:
 
 
 def opt_outs(transaction: Transaction) -> list[tuple[str, str]]:
-    """Return the origins whose owners had proven it and, as is restored, have not; each with its token."""
+    """Return the origins with a proven opt-out that the restored database lacks; each with its token."""
     is_back = (
         select(tables.opt_outs.c.origin)
         .where(tables.opt_outs.c.origin == _OPT_OUTS.c.origin, tables.opt_outs.c.proven_at_s.is_not(None))

@@ -18,7 +18,7 @@ from lifesign.storage.tasks import task_comments, task_creations, task_runs
 from lifesign.storage.tasks import task_rows as stored_tasks
 
 PAGE = 1_000
-"""Number of rows in memory at once."""
+"""Number of rows in memory at a time."""
 
 _AGENTS = select(
     agents.c.id,
@@ -64,7 +64,7 @@ _TASKS = (
 
 
 def agent_states(transaction: Transaction) -> Iterator[AgentState]:
-    """Read what is stored of every agent."""
+    """Return the stored state of every agent."""
     last = 0
     while rows := transaction.connection.execute(_AGENTS.where(agents.c.id > last).limit(PAGE)).all():
         for row in rows:
@@ -83,7 +83,7 @@ def agent_states(transaction: Transaction) -> Iterator[AgentState]:
 
 
 def lease_states(transaction: Transaction) -> Iterator[LeaseState]:
-    """Return the stored state of every resource, also of those that were never held."""
+    """Return the stored state of every resource, including those that were never leased."""
     last = 0
     while rows := transaction.connection.execute(_LEASES.where(leases.c.number > last).limit(PAGE)).all():
         for row in rows:
@@ -98,7 +98,7 @@ def lease_states(transaction: Transaction) -> Iterator[LeaseState]:
 
 
 def task_states(transaction: Transaction) -> Iterator[TaskState]:
-    """Read what is stored of every task."""
+    """Return the stored state of every task."""
     last = 0
     while rows := transaction.connection.execute(_TASKS.where(tasks.c.number > last).limit(PAGE)).all():
         for row in rows:
@@ -126,7 +126,7 @@ def link_states(transaction: Transaction) -> Iterator[ReplayedLink]:
 
 
 def key_states(transaction: Transaction) -> Iterator[KeyState]:
-    """Read what is stored of every key."""
+    """Return the stored state of every key."""
     last = ""
     while page := stored_keys.all_keys(transaction, after=last, limit=PAGE):
         yield from map(state_of, page)

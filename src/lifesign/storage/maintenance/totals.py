@@ -52,7 +52,7 @@ class Totals:
     agents: Mapping[tuple[str, str], int]
     """By status and health."""
     down: Sequence[DownAgent]
-    """The unhealthy, then the dead, the latest registered first; as many as were asked for."""
+    """The unhealthy, then the dead, the latest registered first; at most as many as requested."""
     due_at_s: float | None
     """Earliest due time of an assessment; None without one."""
     row: RegistryRow | None
@@ -68,7 +68,7 @@ class Totals:
     webhooks: int
     webhooks_disabled: int
     webhook_sequence: int | None
-    """Up to where all webhooks that are not disabled have got everything."""
+    """Sequence up to which all enabled webhooks have received the events."""
     targets: Mapping[str | None, int]
     """Number of targets by last result; None for targets that were never measured."""
     newest_observation_s: float | None
@@ -84,7 +84,7 @@ class Totals:
 
 
 def totals(transaction: Transaction, *, most_down: int) -> Totals:
-    """Look at everything once; `most_down` agents that are down are named."""
+    """Count everything once; `most_down` agents that are down are named."""
     connection, now_s = transaction.connection, transaction.now_s
     handoffs = select(func.min(tasks.c.status_since_s)).where(tasks.c.status == "handoff")
     running = select(func.count()).where(leases.c.ended_at_s.is_(None), leases.c.expires_at_s > now_s)

@@ -11,7 +11,7 @@ from lifesign.storage.engine import schema
 
 
 def write_migration(message: str) -> None:
-    """Compare tables.py with what the migrations lead to, and write the difference into a new file."""
+    """Compare tables.py with the result of the migrations, and write the difference into a new file."""
     with tempfile.TemporaryDirectory() as directory:
         engine = create_engine(f"sqlite:///{Path(directory) / 'scratch.db'}")
         with engine.begin() as connection:

@@ -1,4 +1,4 @@
-"""Versions of what targets publish for their callers, and which of them events have told."""
+"""Versions of the published interfaces of targets, and the versions that events have reported."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -92,7 +92,7 @@ def set_states(
 
 
 def trim(transaction: Transaction, oldest: Mapping[int, tuple[int, int]]) -> None:
-    """Delete versions of these targets: those before the first number, but for the second one."""
+    """Delete versions of these targets: those before the first number, except the second one."""
     rows = [{"of": target, "oldest": first, "kept": kept} for target, (first, kept) in sorted(oldest.items())]
     versions = interface_versions.c
     if rows:
@@ -136,7 +136,7 @@ def due_targets(transaction: Transaction, limit: int) -> list[int]:
 
 
 def forget(transaction: Transaction, before_s: float, limit: int) -> bool:
-    """Forget versions that were replaced before a time, so many; whether there may be more.
+    """Delete versions that were replaced before a time, at most so many; return whether there may be more.
 
     The version that the next event is compared with stays.
     """

@@ -83,7 +83,7 @@ _SILENT_POSTGRESQL = text("""
     FROM json_array_elements(CAST(:rows AS json)) AS given
     WHERE liveness.target = CAST(given.value ->> 0 AS bigint)
 """)
-# An address is silent if all of its targets are; it counts once for each key that reported of it.
+# An address is silent if all of its targets are; it counts once for each key that reported it.
 _BY_ADDRESS = """
     SELECT network_class, coalesce(prober_key, '') AS prober_key, max(answered_at_s) AS answered_at_s,
         count(*) = count(silent_since_s) AS is_silent
@@ -102,7 +102,7 @@ _COUNTS_POSTGRESQL = text(f"""
 
 
 def note(transaction: Transaction, answered: Sequence[LiveTarget], silent: Sequence[SilentTarget]) -> None:
-    """Store who answered and who fell silent, each target once."""
+    """Store the targets that answered and those that fell silent, each once."""
     postgresql = transaction.is_postgresql
     known = [row for row in answered if row.network_class is not None and row.address is not None]
     if known:
@@ -120,7 +120,7 @@ def is_any_silent(transaction: Transaction, at_least: int) -> bool:
 
 
 def counts(transaction: Transaction, since_s: float) -> dict[str, dict[str, ClassCounts]]:
-    """Return how many addresses answered since then, and which are silent now.
+    """Return the number of addresses that answered since then, and those that are silent now.
 
     By network class, then by the prober's key that last reported of their targets.
     """
@@ -149,7 +149,7 @@ def candidates(
     not_of_keys: Collection[str] = (),
     limit: int,
 ) -> list[Candidate]:
-    """Return targets that answered lately and were not handed out since then, the latest answer first.
+    """Return targets that answered recently and were not given out since then, the latest answer first.
 
     `of_key`: only those whose last answer this prober key reported; `not_of_keys`: none of these keys did.
     """
@@ -186,7 +186,7 @@ def hand_out(transaction: Transaction, numbers: Collection[int]) -> None:
 
 
 def forget_agents(transaction: Transaction, agent_ids: Collection[str]) -> None:
-    """Expect no answer of these agents any more, nor of the targets that are linked to them."""
+    """Stop expecting answers of these agents, and of the targets that are linked to them."""
     if agent_ids:
         named = sorted(agent_ids)
         own = select(targets.c.id).where(targets.c.subject_id.in_(named))

@@ -1,4 +1,4 @@
-"""Living agents with old evidence: how many, and what the last result of each was."""
+"""Living agents with old evidence: their number, and the last result of each."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ _LIVING = (Status.ACTIVE, Status.UNHEALTHY, Status.DRAINING)
 
 
 def count_not_allowed(transaction: Transaction) -> dict[tuple[str, str], int]:
-    """Return how many targets with old evidence answered before, and may not be asked by their prober now.
+    """Return the number of targets with old evidence that their prober may not probe now.
 
     By the holder of their shard and the network class in which they answered. A target that keeps out probers
     itself, by robots.txt or an opt-out, has the result `not_measured`.
@@ -42,7 +42,7 @@ def count_not_allowed(transaction: Transaction) -> dict[tuple[str, str], int]:
 
 
 def count(transaction: Transaction) -> dict[UnknownReason, int]:
-    """Return how many living agents that are probed have old evidence, by the reason."""
+    """Return the number of living probed agents with old evidence, by reason."""
     now_s = transaction.now_s
     is_there = targets.c.gone_at_s.is_(None)
     own = exists().where(targets.c.subject_id == agents.c.agent_id, is_there)

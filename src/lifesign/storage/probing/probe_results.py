@@ -1,6 +1,6 @@
 """Results of the last probe of each target, in rows that are written with every probe.
 
-Members that are not reported stay unchanged: nothing is read only to be written again.
+Members that are not reported stay unchanged: nothing is read just to be written again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,9 +42,9 @@ class Subject:
     entered_at_s: float | None = None
     """When its URL changed, or its agent registered again: earlier results do not count."""
     is_linked: bool = False
-    """Whether it is one record with a registered agent."""
+    """Whether the target is linked with a registered agent."""
     is_first_linked: bool = True
-    """Whether its results go into that record: of several targets of one agent, those of one do."""
+    """Whether its results go into the agent's record: of several targets of one agent, those of one do."""
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class ProbeResultRow:
     observed: str | None = None
     memory: str | None = None
     protocol_version: str | None = None
-    """Goes with `memory`: without one it stays as it was, with one it is this."""
+    """Belongs to `memory`: without a memory it stays unchanged, with one it is this value."""
 
 
 _JOINS = """
@@ -123,7 +123,7 @@ _STORE_TAIL = """
             WHEN excluded.memory IS NULL THEN probe_results.protocol_version ELSE excluded.protocol_version
         END
 """
-# A target of which nothing was ever measured has evidence that counts no more.
+# A target without any measured result has old evidence.
 _PLACES = {name: f"given ->> {place}" for place, name in enumerate(_STORED)}
 _CASTS = {
     "target": "bigint", "token": "bigint", "number": "bigint", "observed_at_s": "double precision",
@@ -154,7 +154,7 @@ _LAST: tuple[Any, ...] = (probe_results.c.result, probe_results.c.result_since_s
 
 
 def find(transaction: Transaction, subject_ids: Sequence[str]) -> dict[str, Subject]:
-    """Return what is known of these, each named once, also of those who are no targets."""
+    """Return the stored results of these, without duplicates, including former targets."""
     if transaction.is_postgresql:
         stored = transaction.connection.scalar(_OF_POSTGRESQL, {"subjects": subject_ids})
     else:
@@ -163,7 +163,7 @@ def find(transaction: Transaction, subject_ids: Sequence[str]) -> dict[str, Subj
 
 
 def memories_of(transaction: Transaction, numbers: Sequence[int]) -> dict[int, str]:
-    """Return what probes of these targets left for the next one, as JSON, where they left something."""
+    """Return the memories of these targets for the next probe, as JSON; targets without one are absent."""
     wanted = select(probe_results.c.target, probe_results.c.memory).where(
         probe_results.c.target.in_(numbers), probe_results.c.memory.is_not(None)
     )
@@ -171,14 +171,14 @@ def memories_of(transaction: Transaction, numbers: Sequence[int]) -> dict[int, s
 
 
 def set_memories(transaction: Transaction, memories: Mapping[int, str | None]) -> None:
-    """Replace what the next probes of these targets remember."""
+    """Replace the memories of these targets."""
     for number, memory in memories.items():
         changed = update(probe_results).where(probe_results.c.target == number)
         transaction.connection.execute(changed.values(memory=memory))
 
 
 def store(transaction: Transaction, changed: Sequence[ProbeResultRow]) -> None:
-    """Store what probes left of these targets, at most once of each."""
+    """Store the results of these targets, at most one for each."""
     if not changed:
         return
     rows = [_as_row(left) for left in sorted(changed, key=lambda left: left.target)]
@@ -187,7 +187,7 @@ def store(transaction: Transaction, changed: Sequence[ProbeResultRow]) -> None:
 
 
 def last_of(transaction: Transaction, subject_id: str) -> Row[Any] | None:
-    """Return what `_LAST` names of a target; None if it is none, or has no result."""
+    """Return the columns `_LAST` of a target; None if it is none, or has no result."""
     wanted = select(*_LAST).join(targets, targets.c.id == probe_results.c.target)
     is_it = (
         targets.c.subject_id == subject_id,
@@ -201,7 +201,7 @@ _as_row = attrgetter(*_STORED)
 
 
 def count_unprobed(transaction: Transaction, since_s: float) -> int:
-    """Return how many targets have no result that was observed since a time; one that lies ahead is none."""
+    """Return the number of targets without a result since a time; a result in the future does not count."""
     statement = text("""
         SELECT count(*) FROM targets LEFT JOIN probe_results ON probe_results.target = targets.id
         WHERE gone_at_s IS NULL
@@ -212,7 +212,7 @@ def count_unprobed(transaction: Transaction, since_s: float) -> int:
 
 
 def last_observed_at_s(transaction: Transaction) -> float | None:
-    """Return when the latest result of all was observed; None: there was none."""
+    """Return when the latest of all results was observed; None: there was none."""
     at_s: float | None = transaction.connection.scalar(select(func.max(probe_results.c.observed_at_s)))
     return at_s
 

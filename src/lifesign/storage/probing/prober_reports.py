@@ -1,4 +1,4 @@
-"""Reports of probers: when each worker last reported a result, and what became of living agents in them."""
+"""Reports of probers: the time of each worker's last result, and the results of living agents."""
 
 from collections.abc import Collection
 from dataclasses import asdict
@@ -62,13 +62,13 @@ _IDLENESS = TypeAdapter(Idleness)
 
 
 def note_idle(transaction: Transaction, holder: str, idle: Idleness) -> None:
-    """Note how long a worker or a key has held shards without a result."""
+    """Store how long a worker or a key has held shards without a result."""
     members = {name: value for name, value in asdict(idle).items() if value != -inf}
     transaction.connection.execute(_NOTE, {"holder": holder, "idle": to_json(members).decode()})
 
 
 def move_back(transaction: Transaction, by_s: float, now_s: float) -> None:
-    """Move the times of reports that lie ahead of now by `by_s`, below 0; not to be repeated."""
+    """Move future times of reports by `by_s`, below 0; not to be repeated."""
     transaction.connection.execute(_BACK, {"by_s": by_s, "now_s": now_s})
     for each in all_of(transaction):
         if each.idle is not None and each.idle.at_s > now_s:
@@ -76,12 +76,12 @@ def move_back(transaction: Transaction, by_s: float, now_s: float) -> None:
 
 
 def add(transaction: Transaction, holder: str, at_s: float, reported: Reported) -> None:
-    """Add what a worker reported at this time."""
+    """Add a worker's report at this time."""
     transaction.connection.execute(_ADD, {"holder": holder, "at_s": at_s, **reported._asdict()})
 
 
 def all_of(transaction: Transaction) -> list[WorkerReports]:
-    """Return the sums of all workers, and of those that left."""
+    """Return the sums of all workers, including former ones."""
     wanted = select(prober_reports).order_by(prober_reports.c.holder)
     return [
         WorkerReports(
@@ -95,7 +95,7 @@ def all_of(transaction: Transaction) -> list[WorkerReports]:
 
 
 def by_key(transaction: Transaction) -> dict[str, Reported]:
-    """Return the sums of all workers of each key, those that left too."""
+    """Return the sums of all workers of each key, including former ones."""
     sums: dict[str, Reported] = {}
     for each in all_of(transaction):
         key = key_of(each.holder)

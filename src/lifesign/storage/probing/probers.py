@@ -1,4 +1,4 @@
-"""Living probers: one row for each worker, as long as it goes on to claim shards."""
+"""Living probers: one row for each worker, as long as it claims shards."""
 
 import json
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredProber:
-    """A worker that lives, as it said with its last claim."""
+    """A living worker by its last claim."""
 
     holder: str
     """Holder of its leases: its key, a slash, and its own name."""
@@ -30,14 +30,14 @@ class StoredProber:
     offset_s: float | None = None
     """Wall clock of the worker minus the database's; None if it does not report its time."""
     credentials: tuple[tuple[CredentialScope, CredentialState | None], ...] = ()
-    """Names and places of its credentials, and how each one stands."""
+    """Names, places and states of its credentials."""
 
 
 MAX_STEP_S = 60.0
 """A clock that was set back by less ends no worker."""
 
 MAX_PARSED = 64
-"""Different lists of credentials that are kept in memory."""
+"""Number of parsed lists of credentials that are cached."""
 
 _COLUMNS = tuple(probers.c[name] for name in StoredProber.__dataclass_fields__)
 

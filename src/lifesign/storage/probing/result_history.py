@@ -20,7 +20,7 @@ SECONDS_PER_HOUR = 3600
 
 @dataclass(frozen=True, slots=True)
 class ResultChange:
-    """One result that is another one than the last."""
+    """A result that differs from the previous one."""
 
     target: int
     at_s: float
@@ -76,7 +76,7 @@ _TRIM = text("""
 
 
 def hour_of(at_s: float) -> int:
-    """Return the hour that a moment lies in, counted from the epoch."""
+    """Return the hour of a time, counted from the epoch."""
     return int(at_s // SECONDS_PER_HOUR)
 
 
@@ -153,7 +153,7 @@ def forget_changes(transaction: Transaction, before_s: float, limit: int) -> boo
 
 
 def trim_changes(transaction: Transaction, *, after: int, span: int, most: int) -> int | None:
-    """Leave the last changes alone of the next `span` targets behind `after`; return where to go on.
+    """Keep only the latest changes of the next `span` targets after `after`; return where to continue.
 
     None if that was the end.
     """

@@ -23,7 +23,7 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing.result_history import ALL_TARGETS, SumRow, hour_of, sums_between
 
 ROWS_AT_ONCE = 10_000
-"""Number of rows that are fetched before they are counted."""
+"""Number of rows that are fetched at a time."""
 ROUNDED_S = 1e-3
 """Observations come with whole milliseconds: one of the moment in which a pass began is its own."""
 NEVER_MEASURED = "never_measured"
@@ -38,13 +38,14 @@ class StoredPass:
     name: str
     began_at_s: float
     ended_at_s: float | None
-    """None: it goes on, or was broken off."""
+    """None: the pass is running, or was interrupted."""
     deadlines: Deadlines | None
     """Deadlines of its requests; None: unknown, or different among the participants."""
     not_read: tuple[str, ...] = ()
     """Directories that could not be read for it."""
     counts: Mapping[str | None, int]
-    """Targets by what it saw of them, None for those never measured; empty until it has ended."""
+    """Number of targets by the pass's own results, None for those never measured; empty until it has ended.
+    """
 
 
 NEVER_AGES: Final = inf
@@ -53,8 +54,8 @@ ALWAYS_AGES: Final = -inf
 
 _IS_OLD = "(evidence_until_s < :now_s AND evidence_at_s > :pass_ended_s AND result IS NOT NULL)"
 _RESULT = f"CASE WHEN {_IS_OLD} THEN 'not_measured' ELSE result END"
-# A URL counts once: a registered target does not count beside a target at the same URL, and a target whose
-# card is another one's does not count beside that one.
+# A URL counts once: a registered target does not count in addition to a target at the same URL, nor does a
+# target whose card is another target's.
 _COUNTS = """gone_at_s IS NULL AND NOT (is_registered AND EXISTS (
         SELECT 1 FROM targets AS same
         WHERE same.host = targets.host AND same.url = targets.url AND same.gone_at_s IS NULL
@@ -131,7 +132,7 @@ _OLD_OF = """
     WHERE {counts} AND evidence_at_s IS NOT NULL GROUP BY 1
 """
 _OLD = text(_OLD_OF.format(counts=_COUNTS, is_old=_IS_OLD))
-# The last observation that told anything may be older than the pass.
+# The last informative observation may be older than the pass.
 _OF_A_RUN = """
     SELECT
         CASE WHEN result IS NOT NULL AND {observed_at_s} < :since_s
@@ -172,9 +173,9 @@ def hosts(
     *,
     pass_ended_s: float = ALWAYS_AGES,
 ) -> Iterator[tuple[str, str | None, str | None, int]]:
-    """Return host, result, protocol version and count, as they come; the version of those results alone.
+    """Return host, result, protocol version and count, row by row; only for results with a version.
 
-    To be read to the end within the transaction: there may be a million. `shards`: only of hosts in these.
+    Read it to the end within the transaction: there may be a million rows. `shards`: only hosts in these.
     """
     statement = _HOSTS_POSTGRESQL if transaction.is_postgresql else _HOSTS_SQLITE
     parameters = {
@@ -206,7 +207,7 @@ def kinds(
 
 
 def results(transaction: Transaction, *, pass_ended_s: float = ALWAYS_AGES) -> dict[str | None, int]:
-    """Return how many targets there are by their last result, None for those never measured."""
+    """Return the number of targets by last result, None for those never measured."""
     return _by_result(transaction.connection.execute(_RESULTS, _ages(transaction, pass_ended_s)))
 
 
@@ -221,7 +222,7 @@ class EvidenceCounts:
 
 
 def evidence(transaction: Transaction, *, pass_ended_s: float = ALWAYS_AGES) -> EvidenceCounts:
-    """Return how many results are too old, and when the newest of all was measured."""
+    """Return the number of results that are too old, and when the newest of all was measured."""
     rows = list(transaction.connection.execute(_OLD, _ages(transaction, pass_ended_s)))
     return EvidenceCounts(
         old={UnknownReason(reason): int(count) for reason, count, _ in rows if reason is not None},
@@ -234,10 +235,9 @@ def _ages(transaction: Transaction, pass_ended_s: float) -> dict[str, float]:
 
 
 def results_since(transaction: Transaction, since_s: float) -> dict[str | None, int]:
-    """Return the same of a pass that began then: of whom it learned nothing, that counts as not measured.
+    """Return the same for a pass that began then: targets without a new result count as not measured.
 
-    It reads what was seen last of each target, some seconds for a million: never in a write, which others
-    wait for.
+    It reads the last result of each target, some seconds for a million: never call it in a write transaction.
     """
     statement = _OF_A_RUN_POSTGRESQL if transaction.is_postgresql else _OF_A_RUN_SQLITE
     parameters = {"since_s": since_s - ROUNDED_S, "not_measured": ResultClass.NOT_MEASURED.value}
@@ -249,7 +249,7 @@ def _by_result(rows: Iterable[Any]) -> dict[str | None, int]:
 
 
 def health(transaction: Transaction, *, pass_ended_s: float = ALWAYS_AGES) -> dict[str, int]:
-    """Return how many targets are agents by now, by how each calls itself."""
+    """Return the number of targets that are agents by now, by their reported health."""
     rows = transaction.connection.execute(_HEALTH, _ages(transaction, pass_ended_s))
     return {str(health): int(count) for health, count in rows}
 
@@ -303,13 +303,13 @@ def begin_run(
 
 
 def forget_deadlines(transaction: Transaction, run_id: str) -> None:
-    """Note that no deadlines are those of all of a pass."""
+    """Store that a pass has no common deadlines."""
     of_run = census_runs.c.run_id == run_id
     transaction.connection.execute(update(census_runs).where(of_run).values(deadlines=None))
 
 
 def note_not_read(transaction: Transaction, run_id: str, names: Sequence[str]) -> None:
-    """Note which directories could not be read for a pass; this is instead of what was noted before."""
+    """Store the directories that could not be read for a pass, in place of the former ones."""
     of_run = census_runs.c.run_id == run_id
     stored = to_json(list(names)).decode() if names else None
     changed = of_run, census_runs.c.not_read.is_distinct_from(stored)
@@ -317,9 +317,9 @@ def note_not_read(transaction: Transaction, run_id: str, names: Sequence[str]) -
 
 
 def end_run(transaction: Transaction, run_id: str, counts: Mapping[str | None, int]) -> None:
-    """Note that it has ended, what its probes came to, and what it saw of its targets (`results_since`).
+    """Store the end of a pass, the results of its probes, and its counts of targets (`results_since`).
 
-    Again, nothing happens.
+    A repeated call changes nothing.
     """
     run = find_run(transaction, run_id)
     if run is None or run.ended_at_s is not None:
@@ -352,7 +352,7 @@ def run_sums(transaction: Transaction, run_id: str) -> list[SumRow] | None:
     stored: list[SumRow] = [tuple(kept) for kept in from_json(row.sums)]
     if row.ended_at_s is not None:
         return stored
-    # Sums are kept by the hour: those of its first hour are not all of its own.
+    # Sums are kept by the hour: those of the first hour do not all belong to the pass.
     before = {kept[:3]: kept[3] for kept in stored}
     known = _sums_since(transaction, row.began_at_s)
     left = ((*kept[:3], kept[3] - before.get(kept[:3], 0)) for kept in known)
@@ -360,7 +360,7 @@ def run_sums(transaction: Transaction, run_id: str) -> list[SumRow] | None:
 
 
 def _sums_since(transaction: Transaction, since_s: float) -> list[SumRow]:
-    """Return the sums of the hour that a moment lies in, and of all that came after it."""
+    """Return the sums of the hour of a time, and of all later hours."""
     until_hour = hour_of(transaction.now_s) + 1
     return sums_between(transaction, ALL_TARGETS, hour_of(since_s), until_hour)
 

@@ -54,7 +54,7 @@ class StoredImport:
     allow_shrink: bool
     pages: int
     place: int
-    """While it adds the last page added, while it removes the last target looked at."""
+    """While pages are added, the number of the last one; while targets are removed, the last target."""
     size_before: int
     added: int
     """Listed now and not before."""
@@ -66,13 +66,13 @@ class StoredImport:
 
 @dataclass(frozen=True, slots=True)
 class DelistedTargets:
-    """Some targets that a directory lists no more."""
+    """Some targets that a directory no longer lists."""
 
     targets: list[int]
     orphans: dict[str, int]
     """Targets without another list that did not register themselves, by their ids."""
     last: int | None
-    """Behind which target to go on; None if that was all."""
+    """Target after which to continue; None if that was all."""
 
 
 _DIRECTORY = select(*(directories.c[member.name] for member in fields(StoredDirectory)))
@@ -157,7 +157,7 @@ def add(transaction: Transaction, name: str) -> StoredDirectory:
 
 
 def count(transaction: Transaction) -> int:
-    """Return how many directories there are."""
+    """Return the number of directories."""
     return transaction.connection.scalar(select(func.count()).select_from(directories)) or 0
 
 
@@ -210,7 +210,7 @@ def unfinished(
 
 
 def count_open(transaction: Transaction, directory: int) -> int:
-    """Return how many imports of a directory are neither applied nor dropped."""
+    """Return the number of imports of a directory that are neither applied nor dropped."""
     wanted = select(func.count()).select_from(imports)
     wanted = wanted.where(imports.c.directory == directory, imports.c.state.in_(OPEN_STATES))
     return transaction.connection.scalar(wanted) or 0
@@ -243,7 +243,7 @@ def store_import(transaction: Transaction, changed: StoredImport) -> None:
 
 
 def drop_before(transaction: Transaction, directory: int, in_import: int) -> None:
-    """Let a directory's older imports that are still open be without effect, and forget their pages."""
+    """Drop a directory's older open imports, and delete their pages."""
     older = (
         imports.c.directory == directory,
         imports.c.id < in_import,
@@ -260,7 +260,7 @@ def drop_before(transaction: Transaction, directory: int, in_import: int) -> Non
 def store_page(
     transaction: Transaction, in_import: int, page: int, urls: Sequence[str], kind: str | None
 ) -> bool:
-    """Keep a page until it is added; whether it is new. One that has come already stays as it was."""
+    """Store a page until it is added; return whether it is new. A stored page stays unchanged."""
     known = select(import_pages.c.page).where(
         import_pages.c.in_import == in_import, import_pages.c.page == page
     )
@@ -272,7 +272,7 @@ def store_page(
 
 
 def kept_page(transaction: Transaction, in_import: int, page: int) -> tuple[list[str], str | None]:
-    """Return the URLs of a page that was kept, and their kind."""
+    """Return the URLs of a stored page, and their kind."""
     wanted = select(import_pages.c.urls, import_pages.c.kind).where(
         import_pages.c.in_import == in_import, import_pages.c.page == page
     )
@@ -316,7 +316,7 @@ def list_targets(
 def next_to_leave(
     transaction: Transaction, directory: int, in_import: int, *, after: int, limit: int
 ) -> DelistedTargets:
-    """Return which of the next targets behind `after` a directory lists no more: they bear an older mark."""
+    """Return those of the next targets after `after` with an older mark: no longer listed."""
     parameters = {"directory": directory, "after": after, "limit": limit}
     found = transaction.connection.execute(_CHECKED, parameters).all()
     left = [row for row in found if row.in_import < in_import]
@@ -339,7 +339,7 @@ def take_off(transaction: Transaction, directory: int, numbers: Sequence[int]) -
 
 
 def unlist(transaction: Transaction, subject_id: str) -> None:
-    """Remove a target from the counts of all lists, and let them be read again although they are unchanged.
+    """Remove a target from the counts of all lists; unchanged lists are then read again, too.
 
     The caller deletes its row and its list entries.
     """
@@ -356,7 +356,7 @@ def unlist(transaction: Transaction, subject_id: str) -> None:
 
 
 def drop_unfinished(transaction: Transaction, before_s: float) -> None:
-    """Let imports whose last page came before a time be without effect, and forget their pages."""
+    """Drop imports whose last page came before a time, and delete their pages."""
     stale = (imports.c.state == ImportState.UPLOADING.value, imports.c.state_since_s < before_s)
     dropped = {"state": ImportState.DROPPED.value, "state_since_s": transaction.now_s}
     connection = transaction.connection
@@ -367,7 +367,7 @@ def drop_unfinished(transaction: Transaction, before_s: float) -> None:
 
 
 def forget_imports(transaction: Transaction, before_s: float) -> None:
-    """Forget imports that have been over since before a time; those that were applied last stay."""
+    """Delete imports that ended before a time, except those that were applied last."""
     applied = select(directories.c.applied_import).where(directories.c.applied_import.is_not(None))
     transaction.connection.execute(
         delete(imports).where(

@@ -1,4 +1,4 @@
-"""Opted-out origins, and requests that are not proved yet."""
+"""Opted-out origins, and requests that are not proven yet."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -25,7 +25,7 @@ _ALL = select(*(opt_outs.c[member.name] for member in fields(StoredOptOut)))
 
 
 def find(transaction: Transaction, origin: str, *, to_change: bool = False) -> StoredOptOut | None:
-    """Return what is known of an origin; `to_change` keeps others from changing it."""
+    """Return the record of an origin; `to_change` locks it."""
     wanted = _ALL.where(opt_outs.c.origin == origin)
     row = transaction.connection.execute(wanted.with_for_update() if to_change else wanted).one_or_none()
     return None if row is None else StoredOptOut(**row._mapping)  # noqa: SLF001 - its public name
@@ -88,7 +88,7 @@ def unproven(
 
 
 def proven_by_host(transaction: Transaction) -> dict[str, list[str]]:
-    """Return the origins that are not probed, by their hosts."""
+    """Return the opted-out origins, by their hosts."""
     found: dict[str, list[str]] = {}
     for origin in transaction.connection.scalars(
         select(opt_outs.c.origin).where(opt_outs.c.proven_at_s.is_not(None))
@@ -98,7 +98,7 @@ def proven_by_host(transaction: Transaction) -> dict[str, list[str]]:
 
 
 def proven_among(transaction: Transaction, origins: Iterable[str]) -> list[str]:
-    """Return those of these origins that are not probed."""
+    """Return the opted-out ones of these origins."""
     wanted = select(opt_outs.c.origin).where(
         opt_outs.c.origin.in_(list(origins)), opt_outs.c.proven_at_s.is_not(None)
     )
@@ -113,12 +113,12 @@ def listing(transaction: Transaction, *, after: str, limit: int) -> list[StoredO
 
 
 def count(transaction: Transaction) -> int:
-    """Return how many origins there are."""
+    """Return the number of origins."""
     return transaction.connection.scalar(select(func.count()).select_from(opt_outs)) or 0
 
 
 def forget_unproven(transaction: Transaction, asked_before_s: float) -> None:
-    """Forget origins whose owners never proved it."""
+    """Delete origins whose owners never proved their ownership."""
     transaction.connection.execute(
         delete(opt_outs).where(opt_outs.c.proven_at_s.is_(None), opt_outs.c.requested_at_s <= asked_before_s)
     )

@@ -1,4 +1,4 @@
-"""Links: which agents claim which targets, what proves it, and which of the two are one record."""
+"""Links: claims of agents for targets, their proofs, and the linked pairs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -129,7 +129,7 @@ _NOTE_CARDS_POSTGRESQL = text(
 
 
 def claimants(transaction: Transaction, agent_ids: Sequence[str]) -> dict[str, CardClaimant]:
-    """Return those of these agents that registered, by their ids."""
+    """Return those of these agents that are registered, by their ids."""
     if not agent_ids:
         return {}
     columns = (agents.c.id, agents.c.agent_id, agents.c.card_url, agents.c.endpoint)
@@ -146,7 +146,7 @@ def named_by_cards(transaction: Transaction, agent: int, limit: int) -> set[int]
 
 
 def note_cards(transaction: Transaction, cards: Sequence[CardFound]) -> None:
-    """Note what cards that were read said, each target's at most once."""
+    """Store the claims in cards that were read, at most one per target."""
     if not cards:
         return
     connection = transaction.connection
@@ -172,7 +172,7 @@ def note_cards(transaction: Transaction, cards: Sequence[CardFound]) -> None:
 def make_claims_due(
     transaction: Transaction, *, numbers: Sequence[int] = (), agent_ids: Sequence[str] = ()
 ) -> None:
-    """Let the claims of these targets, and of these agents, be decided again at once."""
+    """Make the claims of these targets, and of these agents, due at once."""
     changed = update(target_claims).values(due_at_s=0.0)
     if numbers:
         transaction.connection.execute(changed.where(target_claims.c.target.in_(numbers)))
@@ -184,7 +184,7 @@ def make_claims_due(
 
 
 def due(transaction: Transaction, limit: int) -> list[int]:
-    """Return targets whose claims are to be decided again, the longest waiting first."""
+    """Return targets whose claims are due for a decision, the longest waiting first."""
     first = func.min(target_claims.c.due_at_s)
     wanted = (
         select(target_claims.c.target)
@@ -271,7 +271,7 @@ def unlink(transaction: Transaction, target: int, agent: int) -> None:
 
 
 def set_proofs(transaction: Transaction, target: int, proofs: Mapping[int, str | None]) -> None:
-    """Store what proves the claims for a target, by agents."""
+    """Store the proofs of the claims for a target, by agent."""
     for agent, proof in sorted(proofs.items()):
         changed = update(target_claims).where(_is(target, agent))
         transaction.connection.execute(changed.values(proof=proof))
@@ -305,7 +305,7 @@ def check_token_now(transaction: Transaction, target: int, agent: int) -> None:
 
 
 def count_tokens(transaction: Transaction, agent: int | None = None) -> int:
-    """Return how many tokens are given out, to one agent or to all."""
+    """Return the number of tokens, of one agent or of all."""
     wanted = select(func.count()).select_from(target_claims).where(target_claims.c.token.is_not(None))
     if agent is not None:
         wanted = wanted.where(target_claims.c.agent == agent)
@@ -370,7 +370,7 @@ def forget_tokens(transaction: Transaction, asked_before_s: float) -> None:
 
 
 def found_card_url(transaction: Transaction, target: int) -> str | None:
-    """Return where the prober asked for a target's card last; None: it found none."""
+    """Return the URL at which the prober last requested a target's card; None: it found none."""
     memory = transaction.connection.scalar(
         select(probe_results.c.memory).where(probe_results.c.target == target)
     )
@@ -381,7 +381,7 @@ def found_card_url(transaction: Transaction, target: int) -> str | None:
 def find_crawled_target(transaction: Transaction, url: str, origin: str, beside: int) -> int | None:
     """Return the crawled target at the URL of a card, else the one at its origin whose card it is.
 
-    None if there is none besides the target `beside`, or if it counts as another one itself.
+    None if there is none except the target `beside`, or if it counts as another one itself.
     """
     for name, is_exact in ((target_id(url), True), (target_id(origin), False)):
         wanted = select(targets.c.id).where(
@@ -412,7 +412,7 @@ def set_counts_as(transaction: Transaction, target: int, other: int | None) -> N
 
 
 def forget_observed(transaction: Transaction, agent: int) -> None:
-    """Forget what probes of a linked target added up to for an agent."""
+    """Delete an agent's observed facts from probes of a linked target."""
     transaction.connection.execute(delete(observed).where(observed.c.agent == agent))
 
 

@@ -31,10 +31,10 @@ from lifesign.storage.targets import target_links
 
 
 class GoneReason(StrEnum):
-    """Why something is no target any more."""
+    """Reason why a URL is no longer a target."""
 
     LEFT = "left"
-    """No directory lists it any more; it comes back with the first that does."""
+    """No directory lists it any more; it returns with the first one that does."""
     DEREGISTERED = "deregistered"
     """The agent ended or was deregistered; it returns only by a new registration."""
     OPTED_OUT = "opted_out"
@@ -81,11 +81,11 @@ class FeedRow:
     is_gone: bool
     """True if it is no longer a target of this shard."""
     confirmed_at_s: float | None = None
-    """When an operator last said that it may be down."""
+    """When an operator last confirmed that the target may be down."""
     thresholds_s: tuple[float, float] | None = None
     """Silence after which a registered agent is unhealthy, and dead; None: the defaults of probing."""
     alive_at_s: float | None = None
-    """When its agent was last measured, or became what it is, if it is alive; None: no agent lives."""
+    """When its agent was last measured, or got its status, if it is alive; None: no agent is alive."""
     active_since_s: float | None = None
     """Time since which its agent is active; None if it is not."""
     reported_by: str | None = None
@@ -139,7 +139,7 @@ _WITH_AGENTS = """
     LEFT JOIN agents ON agents.id = coalesce(links.agent, named.id)
     LEFT JOIN observed ON observed.agent = agents.id
 """
-# Two looks, since an index leads to either; the second one finds next to nothing.
+# Two queries, since each index is for one of them; the second one finds almost nothing.
 _FEED = f"""
     SELECT targets.version, targets.id, subject_id, url, memory, recheck_at_s, {{is_gone}} AS is_gone,
         confirmed_at_s, {_OF_AGENTS}
@@ -194,7 +194,7 @@ def last_version(transaction: Transaction) -> int:
 
 
 def find(transaction: Transaction, subject_id: str, *, to_change: bool = False) -> StoredTarget | None:
-    """Return a target, also one that is gone; `to_change` keeps others from changing it."""
+    """Return a target, also a former one; `to_change` locks it."""
     wanted = _ALL.where(targets.c.subject_id == subject_id)
     row = transaction.connection.execute(wanted.with_for_update() if to_change else wanted).one_or_none()
     return None if row is None else _stored(row)
@@ -207,7 +207,7 @@ def find_many(transaction: Transaction, numbers: Sequence[int]) -> list[StoredTa
 
 
 def add(transaction: Transaction, urls: Mapping[str, str], version: int, kind: str | None = None) -> None:
-    """Store targets by their ids, those that are there already excepted; spelt as `read_target` does.
+    """Store targets by their ids, except existing ones; URLs in the form of `read_target`.
 
     `kind` is that of all of them, also of those that are there already; None states nothing.
     """
@@ -226,10 +226,10 @@ def add(transaction: Transaction, urls: Mapping[str, str], version: int, kind: s
 
 
 def enter(transaction: Transaction, agent_id: str, url: str, version: int) -> None:
-    """Make an agent that wants to be probed a target; `url` as `read_target` spells it.
+    """Make an agent that wants to be probed a target; `url` in the form of `read_target`.
 
-    A target of another URL forgets what its last probe left: it was another place. In another host's
-    shard it is new, and the prober of the former one reads that it is gone there.
+    A target that gets another URL loses the memory of its last probe. In the shard of another host it is new,
+    and the former prober gets its id as gone.
     """
     host = host_of(url)
     shard = shard_of(host)
@@ -257,7 +257,7 @@ def enter(transaction: Transaction, agent_id: str, url: str, version: int) -> No
 
 
 def on_host(transaction: Transaction, host: str) -> list[StoredTarget]:
-    """Return all targets of a host, also those that are gone."""
+    """Return all targets of a host, including former ones."""
     wanted = _ALL.where(targets.c.host == host)
     return [_stored(row) for row in transaction.connection.execute(wanted.order_by(targets.c.id))]
 
@@ -283,13 +283,13 @@ def come_back(transaction: Transaction, numbers: Sequence[int], version: int) ->
 
 
 def living(transaction: Transaction, subject_ids: Sequence[str]) -> list[int]:
-    """Return the numbers of those who are targets now."""
+    """Return the numbers of present targets."""
     wanted = select(targets.c.id).where(targets.c.subject_id.in_(subject_ids), targets.c.gone_at_s.is_(None))
     return list(transaction.connection.scalars(wanted.order_by(targets.c.id)))
 
 
 def of_agent(transaction: Transaction, agent_id: str) -> list[int]:
-    """Return the numbers of the targets that an agent is probed at now: those linked to it, else its own."""
+    """Return the numbers of an agent's present targets: those linked to it, else its own."""
     return of_agents(transaction, [agent_id])
 
 
@@ -311,7 +311,7 @@ def lock_living(transaction: Transaction, numbers: Sequence[int]) -> set[int]:
 
 
 def leave(transaction: Transaction, numbers: Sequence[int], reason: GoneReason, version: int) -> None:
-    """Make targets gone; whose agent is off the list is not registered any more either."""
+    """Retire targets; agents that are deregistered are no longer marked as registered."""
     gone: dict[str, Any] = {
         "gone_at_s": transaction.now_s,
         "gone_reason": reason.value,
@@ -322,20 +322,20 @@ def leave(transaction: Transaction, numbers: Sequence[int], reason: GoneReason, 
     transaction.connection.execute(
         update(targets).where(targets.c.id.in_(numbers), targets.c.gone_at_s.is_(None)).values(gone)
     )
-    # They are not probed any more, so that no answer is expected.
+    # They are no longer probed, so no answer is expected.
     transaction.connection.execute(delete(liveness).where(liveness.c.target.in_(numbers)))
     target_links.make_claims_due(transaction, numbers=numbers)
 
 
 def leave_named(transaction: Transaction, subject_ids: Sequence[str], reason: GoneReason) -> None:
-    """Make those of these gone who are targets now."""
+    """Retire those of these that are targets now."""
     numbers = living(transaction, subject_ids) if subject_ids else []
     if numbers:
         leave(transaction, numbers, reason, next_version(transaction))
 
 
 def end_linked(transaction: Transaction, subject_id: str) -> None:
-    """Note that a target that was not probed because of a link is none any more: its agent left."""
+    """Store that a target that was not probed because of a link is no target any more: its agent left."""
     ended = {"gone_reason": GoneReason.DEREGISTERED.value, "is_registered": False}
     was_linked = targets.c.subject_id == subject_id, targets.c.gone_reason == GoneReason.LINKED.value
     transaction.connection.execute(update(targets).where(*was_linked).values(ended))
@@ -359,7 +359,7 @@ def reset_probing(transaction: Transaction, numbers: Sequence[int], version: int
 
 
 def request_rechecks(transaction: Transaction, numbers: Sequence[int], version: int, pause_s: float) -> None:
-    """Note that these targets are to be probed now, except those with a request of the last `pause_s`."""
+    """Request probes of these targets now, except those with a request in the last `pause_s`."""
     now_s = transaction.now_s
     asked_s = func.coalesce(targets.c.recheck_at_s, -pause_s)
     has_rested = (asked_s <= now_s - pause_s) | (asked_s > now_s)
@@ -368,7 +368,7 @@ def request_rechecks(transaction: Transaction, numbers: Sequence[int], version: 
 
 
 def confirm(transaction: Transaction, numbers: Sequence[int], at_s: float, version: int) -> None:
-    """Note that an operator said at this time that these targets may be down."""
+    """Store an operator's confirmation, at this time, that these targets may be down."""
     confirmed = {"confirmed_at_s": at_s, "version": version}
     transaction.connection.execute(update(targets).where(targets.c.id.in_(numbers)).values(confirmed))
 
@@ -416,7 +416,7 @@ def feed(
 
 
 def feed_shards(transaction: Transaction, shards: Sequence[int]) -> dict[int, list[FeedRow]]:
-    """Return all that these shards hold, each named once: in one look, which costs more than its rows."""
+    """Return all targets of these shards, without duplicates, in one query of a fixed cost."""
     held: dict[int, list[FeedRow]] = {shard: [] for shard in shards}
     wanted = _OF_SHARDS_POSTGRESQL if transaction.is_postgresql else _OF_SHARDS_SQLITE
     for shard, *row in transaction.connection.execute(wanted, given(transaction, shards)):
@@ -450,7 +450,7 @@ def newest_versions(transaction: Transaction, after: int) -> dict[int, int]:
 
 
 def count_gone(transaction: Transaction) -> Iterator[tuple[str, int]]:
-    """Return how many are gone, by reason."""
+    """Return the number of former targets, by reason."""
     statement = text("""
         SELECT gone_reason, count(*) FROM targets WHERE gone_at_s IS NOT NULL GROUP BY gone_reason
     """)

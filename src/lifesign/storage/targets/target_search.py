@@ -17,15 +17,16 @@ class TargetFilter:
     subject_id: str | None = None
     results: Sequence[str] = ()
     never_measured: bool = False
-    """Also those without a result; with no results, those alone."""
+    """Also targets without a result; with no results given, only those."""
     directory: int | None = None
     host: str | None = None
     include_gone: bool = False
     max_evidence_age_s: float | None = None
     """Maximum age of the targets' last measured result; a target without one never matches."""
     old_evidence: bool | None = None
-    """Targets whose last measured result is too old: False leaves them out; True finds them besides those
-    with one of the results; None takes no notice of the age."""
+    """Targets whose last measured result is too old: False excludes them; True adds them to those with one of
+    the results; None ignores the age.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +61,16 @@ def listing(transaction: Transaction, wanted: TargetFilter, *, after: int, limit
 def by_host(
     transaction: Transaction, wanted: TargetFilter, *, after: HostCursor | None, limit: int, is_common: bool
 ) -> list[Row[Any]]:
-    """Return targets behind a place by host, then by URL, with their last results.
+    """Return targets after a position by host, then by URL, with their last results.
 
-    `is_common`: so many match that it is quicker to walk along the order than to sort those who do.
+    `is_common`: so many match that walking along the order is faster than sorting the matches.
     """
     host, url = targets.c.host, targets.c.url
     is_walk = is_common or wanted.host is not None
     statement = _filtered(
         transaction, select(*_SUMMARY), wanted, is_walk=is_walk and not transaction.is_postgresql
     )
-    # No index is taken of what is an expression: those who match are found first, and sorted then.
+    # No index is used for an expression: matches are found first, and then sorted.
     order = (host, url) if is_walk else (host.concat(""), url.concat(""))
     if after is not None:
         known = select(url, targets.c.id).where(targets.c.id == after.id, host == after.host)
@@ -81,7 +82,7 @@ def by_host(
 
 
 def count(transaction: Transaction, wanted: TargetFilter) -> int:
-    """Return how many there are."""
+    """Return the number of matching targets."""
     counted = _filtered(transaction, select(func.count(targets.c.id)), wanted)
     return transaction.connection.scalar(counted) or 0
 
@@ -109,7 +110,7 @@ def directories_of(transaction: Transaction, number: int) -> list[str]:
 def _filtered(
     transaction: Transaction, statement: Select[Any], wanted: TargetFilter, *, is_walk: bool = False
 ) -> Select[Any]:
-    """Return what finds them; `is_walk`: by looking at one target after the other."""
+    """Return the query; `is_walk`: by reading one target after the other."""
     tables = targets.outerjoin(probe_results, probe_results.c.target == targets.c.id)
     if wanted.directory is not None and is_walk:
         is_listed = (listings.c.target == targets.c.id) & (listings.c.directory == wanted.directory)

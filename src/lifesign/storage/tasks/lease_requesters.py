@@ -15,7 +15,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 
 class Holder(NamedTuple):
-    """An agent that asks for a lease, or that holds the one that is asked about."""
+    """An agent that requests a lease, or holds one that a request concerns."""
 
     number: int
     agent_id: str

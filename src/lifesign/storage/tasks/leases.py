@@ -97,8 +97,8 @@ _STORE_SQLITE = text(f"""
     SET {", ".join(f"{name} = given.value ->> {place}" for place, name in enumerate(_CLAIM_COLUMNS) if place)}
     FROM json_each(:given) given WHERE leases.resource = given.value ->> 0
 """)  # noqa: S608 - constants only
-# JSON here too: the driver takes longer over the elements of arrays than the server over the text. The
-# array is for the index: by the join alone all leases of some thousands are read to find thirty.
+# JSON here too: the driver needs more time for the elements of arrays than the server for the text. The array
+# is for the index: with only the join, all leases of some thousands are read to find thirty.
 _STORE_POSTGRESQL = text(f"""
     WITH given AS (
         SELECT * FROM json_to_recordset(CAST(:given AS json)) AS given (
@@ -134,7 +134,7 @@ def granted(
     acquired_at_s: float,
     expires_at_s: float,
 ) -> Claim:
-    """Return a new claim on the resource of a row, to be stored; `before` is what the row holds."""
+    """Return a new claim on the resource of a row, to be stored; `before` is the row's content."""
     secret = before.id_secret or secrets.token_hex(SECRET_BYTES)
     return Claim(
         resource=before.resource,
@@ -210,7 +210,7 @@ def find(transaction: Transaction, resource: str, *, to_change: bool = False) ->
 
 
 def find_many(transaction: Transaction, resources: Iterable[str]) -> dict[str, Claim]:
-    """Return the last claims on resources, by resource, to be changed; those that have no row are absent."""
+    """Return and lock the last claims on resources, by resource; those without a row are absent."""
     named = sorted(resources)
     if transaction.is_postgresql:
         found = transaction.connection.execute(_NAMED_POSTGRESQL, {"resources": named}).all()
@@ -231,7 +231,7 @@ def count_held(transaction: Transaction, holders: Sequence[str]) -> dict[str, in
 
 
 def tasks_of(transaction: Transaction, holder: str) -> set[str]:
-    """Return the ids of the tasks that are leased to a holder at the transaction's time."""
+    """Return the ids of the tasks that a holder has leased at the transaction's time."""
     prefix = f"{ResourceKind.TASK}:"
     resources = transaction.connection.scalars(
         select(leases.c.resource).where(leases.c.holder == holder, *_running(transaction.now_s))
@@ -251,7 +251,7 @@ def tasks_ever_leased(transaction: Transaction, task_ids: Iterable[str]) -> list
 def end_all_of(transaction: Transaction, holders: Mapping[str, EndReason]) -> dict[str, list[Claim]]:
     """End all leases of these holders, and return those that ended now, in the order of their rows.
 
-    One whose time was over already ended `expired`, whatever the reason given here.
+    A lease whose time was over had already ended as `expired`, whatever the reason given here.
     """
     if not holders:
         return {}
@@ -271,7 +271,7 @@ def end_all_of(transaction: Transaction, holders: Mapping[str, EndReason]) -> di
 
 
 def holding(transaction: Transaction, holders: Collection[str]) -> set[str]:
-    """Return which of these hold a lease that has not ended."""
+    """Return those of these holders that have a lease which has not ended."""
     wanted = select(leases.c.holder).where(
         leases.c.holder.in_(sorted(holders)), leases.c.ended_at_s.is_(None)
     )
@@ -315,7 +315,7 @@ def listing(transaction: Transaction, wanted: LeaseFilter, *, after: int, limit:
 
 
 def count(transaction: Transaction, wanted: LeaseFilter) -> int:
-    """Return how many leases there are."""
+    """Return the number of leases."""
     statement = _filtered(select(func.count()).select_from(leases), wanted)
     return transaction.connection.scalar(statement) or 0
 
@@ -328,12 +328,12 @@ def _running(at_s: float) -> tuple[Any, Any]:
 
 
 def _filtered(statement: Select[Any], wanted: LeaseFilter) -> Select[Any]:
-    # A row without a lease belongs to a resource that was never held.
+    # A row without a lease belongs to a resource that was never leased.
     statement = statement.where(leases.c.lease_id.is_not(None))
     if wanted.resource is not None:
         statement = statement.where(leases.c.resource == wanted.resource)
     if wanted.resource_prefix is not None:
-        # Not LIKE, which has wildcards and on SQLite takes `A` for `a`.
+        # Not LIKE, which has wildcards and ignores case on SQLite.
         length = len(wanted.resource_prefix)
         statement = statement.where(func.substr(leases.c.resource, 1, length) == wanted.resource_prefix)
     if wanted.holder is not None:

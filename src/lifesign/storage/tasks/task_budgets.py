@@ -19,7 +19,7 @@ _PARTS = ("envelope", "settled", "reserved", "delegated", "overrun")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBudget:
-    """A task's budget, and what of it was carved out of its parent's."""
+    """A task's budget, and the part that came from its parent's."""
 
     task: int
     budget: Budget
@@ -61,7 +61,7 @@ def find(transaction: Transaction, task: int, *, to_change: bool = False) -> Sto
 
 
 def find_reserving(transaction: Transaction, numbers: Sequence[int]) -> list[StoredBudget]:
-    """Return those of these tasks' budgets, locked, that have anything reserved."""
+    """Return and lock those of these tasks' budgets that have reservations."""
     has_reserved = (task_budgets.c.reserved_tokens > 0) | (task_budgets.c.reserved_micro_usd > 0)
     wanted = (
         select(task_budgets)
@@ -79,7 +79,7 @@ def add_call(transaction: Transaction, call: StoredCall) -> None:
 
 
 def store_call(transaction: Transaction, call: StoredCall) -> None:
-    """Store what has become of a call."""
+    """Store the state of a call."""
     columns = _call_columns(call)
     transaction.connection.execute(
         update(task_calls)

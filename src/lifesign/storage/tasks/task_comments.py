@@ -23,7 +23,7 @@ class StoredComment:
 
 
 def add(transaction: Transaction, comments: Sequence[StoredComment], keep: int) -> None:
-    """Store comments, those of one task in their order; its latest `keep` stay.
+    """Store comments, those of one task in their order; the latest `keep` of a task stay.
 
     The row of its lease is locked.
     """
@@ -46,7 +46,7 @@ def add(transaction: Transaction, comments: Sequence[StoredComment], keep: int) 
 
 
 def of_task(transaction: Transaction, task: int) -> list[StoredComment]:
-    """Return what is kept of a task, the newest first."""
+    """Return the stored comments of a task, the newest first."""
     wanted = select(task_comments).where(task_comments.c.task == task).order_by(task_comments.c.number.desc())
     return [StoredComment(**row) for row in transaction.connection.execute(wanted).mappings()]
 

@@ -26,7 +26,7 @@ _TAKE = text("""
 
 
 def take(transaction: Transaction, wanted: StoredCreation) -> StoredCreation | None:
-    """Take a key for a task that is to be created; return what it was used for if it was."""
+    """Take an idempotency key for a new task; return its former use, if any."""
     named = {"creator": wanted.creator, "idempotency_key": wanted.idempotency_key}
     taken = transaction.connection.execute(_TAKE, {**named, "digest": wanted.digest})
     if taken.rowcount:
@@ -41,7 +41,7 @@ def forget_creator(transaction: Transaction, creator: str) -> None:
 
 
 def set_task(transaction: Transaction, taken: StoredCreation, task: int) -> None:
-    """Say which task came of it."""
+    """Store which task was created."""
     transaction.connection.execute(
         update(task_creations)
         .filter_by(creator=taken.creator, idempotency_key=taken.idempotency_key)

@@ -19,7 +19,7 @@ ERASED: Final = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTask:
-    """All that is stored of one task but its runs, reports and budget; the members are the columns."""
+    """The stored record of one task without its runs, reports and budget; the members are the columns."""
 
     number: int
     task_id: str
@@ -65,7 +65,7 @@ class TaskFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimant:
-    """For whom a task is looked for."""
+    """The agent for which a task is searched."""
 
     agent_id: str
     role_id: str | None
@@ -102,7 +102,7 @@ def add(transaction: Transaction, task: StoredTask) -> None:
 
 
 def store(transaction: Transaction, changed: Sequence[StoredTask]) -> None:
-    """Store what has become of tasks."""
+    """Store the new states of tasks."""
     rows = [
         {"of_number": task.number, **{f"to_{name}": getattr(task, name) for name in _CHANGING}}
         for task in changed
@@ -112,9 +112,9 @@ def store(transaction: Transaction, changed: Sequence[StoredTask]) -> None:
 
 
 def forget_agent(transaction: Transaction, agent_id: str, finished: Collection[str]) -> None:
-    """Remove an agent's name from the tasks that it created, and from finished ones that were for it alone.
+    """Remove an agent's name from the tasks that it created, and from finished ones for it alone.
 
-    Open tasks for it keep the name, or any agent might claim them.
+    Open tasks for it keep the name, or any agent could claim them.
     """
     transaction.connection.execute(
         update(tasks).where(tasks.c.created_by == agent_id).values(created_by=ERASED)
@@ -135,7 +135,7 @@ def ids_of(transaction: Transaction, numbers: Sequence[int]) -> dict[int, str]:
 
 
 def leases_of(transaction: Transaction, numbers: Sequence[int]) -> dict[int, float]:
-    """Return how long tasks let themselves be leased, by their numbers."""
+    """Return the lease durations of tasks, by their numbers."""
     wanted = select(tasks.c.number, tasks.c.lease_s).where(tasks.c.number.in_(numbers))
     return {row[0]: row[1] for row in transaction.connection.execute(wanted)} if numbers else {}
 
@@ -146,7 +146,7 @@ def find(transaction: Transaction, number: int) -> StoredTask:
 
 
 def find_many(transaction: Transaction, numbers: Sequence[int]) -> list[StoredTask]:
-    """Return tasks by their numbers, ascending; those that are none are left out."""
+    """Return tasks by their numbers, ascending; unknown ones are absent."""
     wanted = _ALL.where(tasks.c.number.in_(numbers)).order_by(tasks.c.number)
     return [_stored(row) for row in transaction.connection.execute(wanted).mappings()] if numbers else []
 
@@ -185,13 +185,13 @@ def listing(
 
 
 def count(transaction: Transaction, wanted: TaskFilter) -> int:
-    """Return how many tasks there are."""
+    """Return the number of tasks."""
     statement = _filtered(select(func.count()).select_from(tasks), wanted)
     return transaction.connection.scalar(statement) or 0
 
 
 def count_children(transaction: Transaction, number: int) -> int:
-    """Return how many tasks were delegated from this one."""
+    """Return the number of tasks that were delegated from this one."""
     return count(transaction, TaskFilter(parent=number))
 
 

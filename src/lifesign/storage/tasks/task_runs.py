@@ -1,6 +1,6 @@
 """Runs of tasks, their ends, and the writes during them.
 
-Of the reports the latest are kept. Writes are kept as long as the task: a repeated one gets its first answer.
+Only the latest reports are kept. Writes are kept as long as the task: a repeated one gets its first answer.
 """
 
 from collections.abc import Iterable, Sequence
@@ -42,7 +42,7 @@ class StoredReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredWrite:
-    """One write in the name of a run; the members are the columns."""
+    """One write during a run; the members are the columns."""
 
     task: int
     run_id: str
@@ -120,7 +120,7 @@ def of_task(transaction: Transaction, task: int, limit: int) -> list[StoredTaskR
 
 
 def has_worked(transaction: Transaction, holder: str, numbers: Sequence[int]) -> bool:
-    """Return whether a holder has, or had, one of these tasks."""
+    """Return whether a holder has or had one of these tasks."""
     wanted = select(task_runs.c.task).where(task_runs.c.holder == holder, task_runs.c.task.in_(numbers))
     return transaction.connection.execute(wanted.limit(1)).first() is not None
 
@@ -138,7 +138,7 @@ def forget_holder(transaction: Transaction, holder: str) -> None:
 
 
 def add_report(transaction: Transaction, report: StoredReport, keep: int) -> None:
-    """Store a report; of one task the latest `keep` stay."""
+    """Store a report; the latest `keep` of a task stay."""
     transaction.connection.execute(insert(task_reports), asdict(report))
     old = task_reports.c.number <= report.number - keep
     transaction.connection.execute(delete(task_reports).where(task_reports.c.task == report.task, old))

@@ -14,7 +14,7 @@ _ROW_NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Create all tables, each after those that it refers to."""
+    """Create all tables, in the order of their references."""
     _create_agent_requests()
     _create_agents()
     _create_archive_erasures()
