@@ -71,6 +71,29 @@ async def test_who_may_not_be_asked_is_not_down(capsys: pytest.CaptureFixture[st
     assert server.heads == []
 
 
+@pytest.mark.parametrize(
+    ("typed", "allowed", "expected"),
+    [
+        ("http://127.0.0.1:{port}", (), ["--allow-network 127.0.0.0/8"]),
+        ("localhost:{port}/mcp", (), ["--allow-network 127.0.0.0/8", "http://localhost:{port}/mcp"]),
+        ("127.0.0.1:{port}", ALLOW, ["http://127.0.0.1:{port}"]),
+        ("http://10.1.2.3", (), ["--allow-network 10.0.0.0/8"]),
+        ("http://127.0.0.1:{port}", ALLOW, []),
+    ],
+)
+async def test_address_that_is_not_contacted_as_typed_has_a_hint(
+    typed: str, allowed: tuple[str, ...], expected: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with serving({}) as server:
+        url = typed.format(port=server.port)
+        await asyncio.to_thread(main, ["probe", url, *allowed, "--timeout", "2s"])
+        expected = [part.format(port=server.port) for part in expected]
+    lines = capsys.readouterr().out.splitlines()
+    first = next((at for at, line in enumerate(lines) if line.startswith("hint ")), len(lines))
+    assert len(lines[first:]) == len(expected)
+    assert all(line.endswith(part) for line, part in zip(lines[first:], expected, strict=True))
+
+
 async def test_mcp_server_is_probed_with_the_kind_that_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

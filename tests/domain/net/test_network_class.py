@@ -4,7 +4,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from lifesign.domain.net.network_class import address_key, network_class_of
+from lifesign.domain.net.network_class import address_key, network_class_of, range_to_allow
 
 ALLOWED = [ip_network("10.0.0.0/8"), ip_network("10.1.0.0/16"), ip_network("127.0.0.0/8")]
 
@@ -37,3 +37,22 @@ def test_class_of_address(address: str, expected: str) -> None:
 )
 def test_ipv6_addresses_of_one_network_count_as_one(address: str, expected: str) -> None:
     assert address_key(ip_address(address)) == expected
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("127.0.0.1", "127.0.0.0/8"),
+        ("localhost", "127.0.0.0/8"),
+        ("::1", "::1/128"),
+        ("10.1.2.3", "10.0.0.0/8"),
+        ("fd12::1", "fc00::/7"),
+        ("169.254.169.254", None),
+        ("fd00:ec2::254", None),
+        ("224.0.0.1", None),
+        ("93.184.215.14", None),
+        ("agent.example", None),
+    ],
+)
+def test_range_to_allow_is_the_special_range_that_a_setting_can_open(host: str, network: str | None) -> None:
+    assert range_to_allow(host) == network

@@ -189,6 +189,8 @@ def hints(checked: "HealthCheck") -> Iterator[str]:
 
     document = checked.document
     if document is None:
+        if ResultClass.BLOCKED_ADDRESS in {checked.document_result, checked.card_result}:
+            yield "if the redirect leads to a network of your own, add --allow-network NETWORK"
         if ResultClass.REFUSED in {checked.document_result, checked.card_result}:
             yield "check that the agent runs, and that host and port of its URL are right"
         is_absent = checked.document_result in {ResultClass.NOT_AN_AGENT, ResultClass.HTTP_ERROR}

@@ -16,7 +16,7 @@ from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from lifesign.domain.observation.results import Observation
     from lifesign.prober.definition.models import ProbeDefinition
@@ -127,15 +127,37 @@ def probe(
             write_json(sys.stdout, {"targets": [_as_json_object(report) for report in reports]})
         else:
             from lifesign.cli.output.observation_page import write_observation  # noqa: PLC0415
+            from lifesign.cli.output.terminal import PageLine, write_page  # noqa: PLC0415
 
             for place, report in enumerate(reports):
                 if place:
                     sys.stdout.write("\n")
                 seen = report.observation
                 write_observation(sys.stdout, seen.target_url or "", seen.result, seen, now=datetime.now(UTC))
+                lines = [PageLine("hint", hint) for hint in hints(seen, urls)]
+                write_page(sys.stdout, lines, colours=False)
     code = exit_code([GROUPS[report.observation.result] for report in reports])
     has_failed = any(each.has_failed for report in reports for each in report.observation.assertions or ())
     return ExitCode.FAILED if has_failed else code
+
+
+def hints(seen: "Observation", typed: "Sequence[str]") -> "Iterator[str]":
+    """Say what helps if an address is blocked, or if the scheme that was not typed may be http."""
+    from lifesign.domain.net.network_class import range_to_allow  # noqa: PLC0415 - see probe
+    from lifesign.domain.net.target import host_of, read_target, with_scheme  # noqa: PLC0415
+    from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415
+
+    # Results of a TLS handshake with a server that speaks plain HTTP, or none at all.
+    without_tls = {ResultClass.TLS_FAILURE, ResultClass.REFUSED, ResultClass.TIMEOUT}
+    url = seen.target_url or ""
+    assumed = next((text for text in typed if with_scheme(text) != text and read_target(text) == url), None)
+    is_blocked = seen.result is ResultClass.BLOCKED_ADDRESS
+    if is_blocked and (network := range_to_allow(host_of(url))) is not None:
+        yield f"if this network is your own, add --allow-network {network}"
+    elif is_blocked:
+        yield "if the address is in a network of your own, add --allow-network NETWORK, such as 10.1.0.0/16"
+    if assumed is not None and (is_blocked or seen.result in without_tls):
+        yield f"https:// was assumed; for plain HTTP write http://{assumed}"
 
 
 def exit_code(groups: "Sequence[str]") -> ExitCode:

@@ -4,11 +4,11 @@ A failure counts against a target only if a witness of the same class answers th
 """
 
 from collections.abc import Sequence
-from ipaddress import IPv6Address, IPv6Network
+from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
-from lifesign.domain.net.allowed_addresses import Address, Network
+from lifesign.domain.net.allowed_addresses import SPECIAL_RANGES, Address, AddressRefused, Network, vet_url
 
 THIS_MACHINE: Final = "this_machine"
 """127.0.0.1 and ::1."""
@@ -54,3 +54,20 @@ def _mapped(address: Address) -> Address:
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address
+
+
+def range_to_allow(host: str) -> str | None:
+    """Return the network to allow so that a host of a URL may be contacted: `127.0.0.0/8` for `localhost`.
+
+    None if no setting allows it, if it is public, or if it is a name whose addresses are not known.
+    """
+    vetted = vet_url(f"http://{f'[{host}]' if ':' in host else host}/")
+    if not isinstance(vetted, AddressRefused) or vetted.name != "blocked_address":
+        return None
+    try:
+        address = ip_address(host)
+    except ValueError:
+        # Only the names of this machine are refused without an address.
+        address = ip_address("127.0.0.1")
+    special = next((each for each in SPECIAL_RANGES if address in each.network), None)
+    return str(special.network) if special is not None and special.may_be_allowed else None
