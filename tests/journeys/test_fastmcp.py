@@ -49,7 +49,7 @@ def test_clients_get_the_same_answers_and_only_tool_calls_count(
             found: dict[str, int] = wrapped.document()["extensions"][OUTCOMES]
             return found if found.get("tool_error") == 2 else None
 
-        outcomes = until("all calls are counted", counted)
+        outcomes = until("all counted", counted)
     assert {name: outcomes[name] for name in outcomes if name != "excluded"} == {
         "answered": 1,
         "tool_error": 2,
