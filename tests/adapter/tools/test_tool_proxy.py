@@ -75,7 +75,7 @@ asyncio.run(main())
 
 STILL_SECONDS = 20
 """A loop that does nothing for so long stands still."""
-FLOOD_MESSAGES = 150
+FLOOD_MESSAGES = 110
 MOST_IN_A_TURN = 15
 """Most messages of a hundred connections; in a loop that reads them itself it is nearly all."""
 FLOOD = """
@@ -247,9 +247,9 @@ async def test_the_adapters_loop_goes_on_while_a_message_is_read(
 @pytest.mark.parametrize(
     "asked",
     [
-        pytest.param({"name": "nope", "arguments": {"a": [[1]] * 50_000}}, id="no such tool"),
+        pytest.param({"name": "nope", "arguments": {"a": [[1]] * 25_000}}, id="no such tool"),
         pytest.param(
-            {"name": "report_progress", "arguments": {"a": [[1]] * 50_000}}, id="a tool of the task"
+            {"name": "report_progress", "arguments": {"a": [[1]] * 25_000}}, id="a tool of the task"
         ),
     ],
 )
