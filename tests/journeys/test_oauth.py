@@ -4,8 +4,8 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -164,13 +164,39 @@ def files_in(directory: Path) -> list[Path]:
     return [file for file in directory.rglob("*") if file.is_file()]
 
 
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def found_in(pid: int, wanted: Iterable[bytes]) -> set[bytes]:
+    """Return which texts are in the memory of a process."""
+    found = set()
+    with suppress(OSError), Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            place, mode, *_ = line.split()
+            begin, end = (int(each, 16) for each in place.split("-"))
+            if mode.startswith("rw") and "[v" not in line:
+                memory.seek(begin)
+                data = memory.read(end - begin)
+                found |= {each for each in wanted if each in data}
+    return found
+
+
 async def test_worker_processes_share_one_token(tmp_path: Path) -> None:
     """Hosts are divided among the processes; the credentials of all hosts are those of one client."""
     with serving_provider() as (provider, token_url):
+        in_memory: list[list[bytes]] = []
 
         async def behind_login(writer: asyncio.StreamWriter, head: str) -> None:
             _, _, sent = head.partition("Authorization: Bearer ")
-            is_admitted = sent.partition("\r")[0] in provider.valid
+            token = sent.partition("\r")[0]
+            is_admitted = token in provider.valid
+            if is_admitted and not in_memory:
+                # The process that sent the request waits for the answer.
+                in_memory.append([])
+                wanted = (CLIENT_SECRET.encode(), token.encode())
+                for pid in children_of(process.pid):
+                    in_memory[0] += await asyncio.to_thread(found_in, pid, wanted)
             await (as_json(document()) if is_admitted else answer(401))(writer, head)
 
         async with AsyncExitStack() as stack:
@@ -204,6 +230,8 @@ async def test_worker_processes_share_one_token(tmp_path: Path) -> None:
     seen = [json.loads(line) for line in (tmp_path / "seen.jsonl").read_text().splitlines()]
     assert [each["readiness"]["result"] for each in seen] == ["ok"] * len(servers)
     assert len(provider.forms) == 1
+    # The processes that probe know tokens, and not how to get them.
+    assert {*in_memory[0]} == {provider.issued[0].encode()}
     # No token and no secret is left behind, by any process.
     left = [written, *map(Path.read_bytes, files_in(tmp_path))]
     for secret in (*provider.issued, CLIENT_SECRET):

@@ -163,7 +163,8 @@ def run_worker_process(config: WorkerConfig, pipe: Connection, tokens: Connectio
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    if config.secrets.values:
+    if config.definition.credentials:
+        # Tokens come later.
         forbid_core_dumps()
     scrubber = config.secrets.scrubber
 

@@ -220,11 +220,12 @@ class Crawl:
             if status.logged is not None:
                 self._progress.log(status.logged)
 
-        shares = [
-            replace(share, log_format=self._progress.log_format, secrets=self._secrets)
-            for share in self._home.shares(self._definition, processes, since_s)
-        ]
-        forget_variables(self._definition.credentials)
+        shares = self._home.shares(self._definition, processes, since_s)
+        credentials = self._definition.credentials
+        # Several processes get their tokens from this one.
+        secrets = self._secrets if len(shares) == 1 else self._secrets.for_worker(credentials)
+        shares = [replace(share, log_format=self._progress.log_format, secrets=secrets) for share in shares]
+        forget_variables(credentials)
         if len(shares) == 1:
             return await probe_all(shares, self._stop, report, statuses.keep_totals)
         async with open_token_owner(self._definition, self._secrets) as tokens:

@@ -39,7 +39,7 @@ class WorkerConfig:
     """Source of work: the URL of a database, or a registry; exactly one of the two."""
     registry: RegistryAddress | None = None
     secrets: Secrets = field(default_factory=Secrets, repr=False)
-    """Those of the definition's credentials."""
+    """Those of the definition's credentials that this process sends itself."""
     companions: int = 0
     """Number of other processes that start at the same time and will claim a share of the work."""
     log_format: LogFormat = LogFormat.CONSOLE

@@ -203,3 +203,27 @@ def test_a_refresh_token_is_read_at_start(tmp_path: Path) -> None:
     written(tmp_path)
     # The token changes with each use: it is no secret of the definition.
     assert list(read_secrets([CredentialSettings.model_validate(given)]).values.values()) == [SECRET]
+
+
+def client(name: str, token_url: str, **proof: object) -> CredentialSettings:
+    oauth2 = {"token_url": token_url, "client_id": "lifesign", **(proof or {"client_secret": {"env": name}})}
+    given = {"name": name, "origin": "https://lab.example", "path": f"/{name}", "oauth2": oauth2}
+    return CredentialSettings.model_validate(given)
+
+
+def test_a_worker_gets_no_secret_that_only_a_token_endpoint_gets() -> None:
+    login = "https://login.example/token"
+    signed = {"private_key": {"env": "signed"}, "auth_method": "private_key_jwt"}
+    credentials = [
+        bearer(env="bearer"),
+        client("elsewhere", login),
+        client("signed", login, **signed),
+        client("here", "https://lab.example/token"),
+        client("signed-here", "https://lab.example/token", **signed),
+        client("shared", login, client_secret={"env": "bearer"}),
+    ]
+    places = [each.source for each in credentials]
+    secrets = Secrets({place: f"secret-of-{place.env}" for place in places})
+    kept = secrets.for_worker(credentials)
+    assert {place.env for place in kept.values} == {"bearer", "here"}
+    assert b"secret-of-elsewhere" not in pickle.dumps(kept)

@@ -26,6 +26,7 @@ from tests.support.probing import Bodies, definition, fetching, layer, probing, 
 from yarl import URL
 
 from lifesign.domain.credentials.secret import REMOVED
+from lifesign.domain.credentials.token import AccessToken
 from lifesign.domain.credentials.use import CredentialState
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.credentials.secret_reader import Secrets, read_secrets
@@ -402,3 +403,33 @@ def test_secrets_are_removed_only_from_what_their_own_origin_sends(tmp_path: Pat
         "capabilities"
     )
     assert store.scrubber_of(URL("https://agent.example/x")).clean_text("capabilities") == "capabilities"
+
+
+async def test_a_store_without_the_client_secret_uses_and_removes_tokens_of_another_process(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "client.secret"
+    write_secret(file, "client-secret")
+    oauth2 = {"token_url": "https://login.example/", "client_id": "a", "client_secret": {"file": str(file)}}
+    each = CredentialSettings.model_validate(
+        {"name": "lab", "origin": "https://lab.example", "oauth2": oauth2}
+    )
+    now = [0.0]
+
+    async def request(_credential: Credential, _rejected: str | None) -> AccessToken:
+        return AccessToken(value="token-from-elsewhere", lifetime_s=60.0)
+
+    secrets = read_secrets([each]).for_worker([each])
+    assert secrets.values == {}
+    with pytest.raises(KeyError):
+        CredentialStore([each], secrets, request_token=request)
+    store = CredentialStore([each], secrets, lambda: now[0], request_token=request, owns_tokens=False)
+    credential = store.named("lab")
+    assert credential.tokens is not None
+    assert await credential.tokens.prepare(10.0)
+    write_secret(file, "another-secret")
+    now[0] += RELOAD_SECONDS
+    assert bearer_of(store) == "Bearer token-from-elsewhere"
+    assert credential.secrets() == ["token-from-elsewhere"]
+    assert REMOVED in store.scrubber_of(URL("https://lab.example/x")).clean_text("token-from-elsewhere")
+    await store.close()

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 
+from yarl import URL
+
 from lifesign.domain.credentials.secret import (
     MAX_SECRET_CHARS,
     TRUSTED_DIRECTORIES,
@@ -41,6 +43,17 @@ class Secrets:
         """Return the scrubber that removes these secrets from texts."""
         return Scrubber(self.values.values())
 
+    def for_worker(self, credentials: Sequence[CredentialSettings]) -> "Secrets":
+        """Return those that a process needs to which another process gives its access tokens.
+
+        These include the client secret of a target that is its own token endpoint, since such a target may
+        send it back.
+        """
+        kept = [each for each in credentials if each.oauth2 is None or is_own_token_endpoint(each)]
+        needed = {place for _, place in sources_of(kept)} | {each.client_key for each in credentials}
+        values = {place: value for place, value in self.values.items() if place in needed}
+        return Secrets(values, self.tls)
+
 
 def read_secrets(
     credentials: Sequence[CredentialSettings], complain: Callable[[str], None] | None = None
@@ -67,6 +80,14 @@ def read_secrets(
         if has_tls(credential)
     }
     return Secrets(values, tls)
+
+
+def is_own_token_endpoint(credential: CredentialSettings) -> bool:
+    """Return whether the client secret of a credential goes to the origin that gets the tokens."""
+    oauth2 = credential.oauth2
+    if oauth2 is None or oauth2.client_secret is None:
+        return False
+    return URL(oauth2.token_url).origin() == URL(credential.scope.origin).origin()
 
 
 def has_tls(credential: CredentialSettings) -> bool:

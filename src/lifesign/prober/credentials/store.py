@@ -3,7 +3,7 @@
 import logging
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -39,14 +39,15 @@ _log = logging.getLogger("lifesign.prober")
 class Credential:
     """One credential with its secret, which its repr never shows."""
 
-    def __init__(self, settings: CredentialSettings, secret: str) -> None:
+    def __init__(self, settings: CredentialSettings, secret: str | None) -> None:
+        """`secret`: None for an OAuth 2 client whose tokens come from another process."""
         self.scope: CredentialScope = settings.scope
         self.has_certificate = settings.client_certificate is not None
         """Whether its connections use a client certificate."""
         self.tokens: TokenSource | None = None
         """Its access tokens, if it is an OAuth 2 client."""
         self._settings = settings
-        self._secrets = [secret]
+        self._secrets = [] if secret is None else [secret]
 
     @property
     def name(self) -> str:
@@ -80,14 +81,14 @@ class Credential:
 
         None if there is only a client certificate.
         """
+        if self.tokens is not None:
+            # Without a token the request is not sent with this credential.
+            return "Authorization", f"Bearer {self.tokens.token or self.tokens.secrets()[0]}"
         settings, secret = self._settings, self._secrets[0]
         if settings.header is not None:
             return settings.header.name, secret
         if settings.basic is not None:
             return "Authorization", f"Basic {_basic(settings.basic.username, secret)}"
-        if self.tokens is not None:
-            # Without a token the request is not sent with this credential.
-            return "Authorization", f"Bearer {self.tokens.token or self.tokens.secrets()[0]}"
         if settings.method == CERTIFICATE_METHOD:
             return None
         return "Authorization", f"Bearer {secret}"
@@ -132,14 +133,18 @@ class CredentialStore:
     ) -> None:
         """`secrets`: those of all `settings`, as `read_secrets` returns them. `clock`: monotonic seconds.
 
-        `request_token`: obtains tokens for those of `settings` that are OAuth 2 clients. `owns_tokens`:
-        whether this process calls token endpoints, instead of another process. `interval_s`: interval of the
-        crawl; an answer determines the state of a credential for three intervals.
+        Without `owns_tokens`, the secrets of `Secrets.for_worker` are enough. `request_token`: obtains tokens
+        for those of `settings` that are OAuth 2 clients. `owns_tokens`: whether this process calls token
+        endpoints, instead of another process. `interval_s`: interval of the crawl; an answer determines the
+        state of a credential for three intervals.
         """
         secrets = secrets or Secrets()
         values = secrets.values
         self._tls_files = TlsFiles(settings, secrets.tls)
-        self._credentials = {each.name: Credential(each, values[each.source]) for each in settings}
+        self._credentials = {
+            each.name: Credential(each, _secret_of(each, values, owns_tokens=owns_tokens))
+            for each in settings
+        }
         sources: dict[OAuthClient, TokenSource] = {}
         for credential in self._credentials.values():
             if (client := credential.oauth2) is None:
@@ -160,7 +165,7 @@ class CredentialStore:
             (each.name, setting, source)
             for each in settings
             for setting, source in sources_of([each])
-            if source.env is None and not setting.endswith(f".{KEY_MEMBER}")
+            if source in values and source.env is None and not setting.endswith(f".{KEY_MEMBER}")
         ]
         self._uses: dict[str | None, CredentialUse] = {
             scope.name: CredentialUse(clock, interval_s) for scope in self._scopes
@@ -286,6 +291,14 @@ class CredentialStore:
             secrets = by_origin.setdefault(str(URL(credential.scope.origin).origin()), [])
             secrets += credential.secrets()
         self._scrubbers = {origin: Scrubber(secrets) for origin, secrets in by_origin.items()}
+
+
+def _secret_of(
+    settings: CredentialSettings, values: Mapping[SecretPlace, str], *, owns_tokens: bool
+) -> str | None:
+    if settings.oauth2 is not None and not owns_tokens:
+        return values.get(settings.source)
+    return values[settings.source]
 
 
 def _basic(username: str, password: str) -> str:
