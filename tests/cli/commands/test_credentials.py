@@ -68,6 +68,8 @@ def shown(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         (behind_login(), "works", "ok"),
         (behind_login(status=405), "works", "ok"),
         (answer(200), "not_needed", "ok"),
+        (answer(404), "unknown", "ok"),
+        (answer(405), "unknown", "ok"),
         (behind_login("another-token"), "fault", "fault"),
         (answer(403), "fault", "fault"),
         (behind_login(status=500), "unknown", "unknown"),
@@ -86,6 +88,9 @@ async def test_answers_decide(
     ]  # fmt: skip
     results = [step["result"] for step in document["steps"]]
     assert (set(results[:-1]), results[-1]) == ({"ok"}, last)
+    assert ("hint" in document) is (verdict != "works")
+    texts = [step["text"] for step in document["steps"]]
+    assert all(text.count("HTTP 4") <= 1 for text in texts)
 
 
 async def test_a_page_has_one_line_for_each_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +100,7 @@ async def test_a_page_has_one_line_for_each_step(tmp_path: Path, capsys: pytest.
     assert "canary" not in printed
     lines = printed.splitlines()
     assert [line.split()[0] for line in lines] == [
-        "definition", "secret", "place", "address", "tls", "request_without", "request_with", "works",
+        "definition", "secret", "place", "address", "tls", "without", "with", "works",
     ]  # fmt: skip
 
 
@@ -125,6 +130,32 @@ async def test_a_missing_secret_is_a_step(
     last = shown(capsys)["steps"][-1]
     assert (last["name"], last["result"]) == ("secret", "fault")
     assert "LAB_TOKEN" in last["text"]
+
+
+@pytest.mark.parametrize("code", ["insufficient_scope", TOKEN])
+async def test_the_reason_of_a_rejection_is_shown_if_it_is_a_known_code(
+    code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reply = answer(403, WWW_Authenticate=f'Bearer realm="x", error="{code}"')
+    async with trying(tmp_path, reply) as exit_code:
+        assert exit_code == EXIT_CODES["fault"]
+    printed = capsys.readouterr().out
+    assert "canary" not in printed
+    *_, request, last = printed.splitlines()
+    assert ("(insufficient_scope)" in request) is (code != TOKEN)
+    assert ("scope" in last) is (code != TOKEN)
+
+
+async def test_the_mode_of_a_file_has_its_advice_in_the_last_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "lab.secret"
+    file.write_text(TOKEN)
+    file.chmod(0o644)
+    form = FORM.replace("{{env: LAB_TOKEN}}", f"{{{{file: {file}}}}}")
+    async with trying(tmp_path, answer(200), form=form) as code:
+        assert code == EXIT_CODES["fault"]
+    assert f"chmod 600 {file}" in capsys.readouterr().out.splitlines()[-1]
 
 
 async def test_an_address_that_is_not_allowed_gets_nothing(

@@ -96,7 +96,7 @@ def test_only_known_error_codes_are_quoted() -> None:
     others: list[Any] = ["client-canary-secret", ["invalid_client"], {}, None, ""]
     for error in others:
         assert fault({"error": error, "error_description": "client-canary-secret"}, 400).reason == "HTTP 400"
-    assert fault(None, 503).kind == "refused"
+    assert fault(None, 503).kind == "server_error"
 
 
 def test_the_wait_that_a_server_asks_for_is_kept() -> None:

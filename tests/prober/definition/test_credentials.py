@@ -83,6 +83,7 @@ def test_refusal_of_an_inline_secret_names_its_line_and_never_quotes_it() -> Non
     (fault,) = caught.value.faults
     assert fault.line == 4
     assert "{file: NAME}" in str(fault)
+    assert "{{" not in str(fault)
     assert "sk-inline-secret" not in str(caught.value)
 
 

@@ -6,6 +6,8 @@ from tests.support.hostile_server import Reply, answer, serving
 from tests.support.probing import probing
 from yarl import URL
 
+from lifesign.domain.credentials.advice import fault_advice
+from lifesign.domain.credentials.use import CredentialState
 from lifesign.prober.probe.credential_trial import Trial, try_credential
 
 
@@ -38,6 +40,13 @@ async def test_without_a_token_the_trial_ends() -> None:
     assert trial.verdict == "fault"
     assert steps(trial) == {"place": "ok", "token": "fault"}
     assert "canary" not in trial.steps[-1].text
+    assert trial.hint is not None
+
+
+@pytest.mark.parametrize("reply", [answer(500), answer(400), answer(200)])
+async def test_each_fault_of_the_token_endpoint_has_its_advice(reply: Reply) -> None:
+    trial = await tried(reply)
+    assert trial.hint == fault_advice(CredentialState.TOKEN_ERROR, trial.steps[-1].text)
 
 
 async def test_a_token_may_be_rejected() -> None:

@@ -1,5 +1,6 @@
 """Which requests of a probe carry an access token, and what becomes of the probe without one."""
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -111,6 +112,22 @@ async def test_a_cached_token_that_is_rejected_is_replaced_once() -> None:
             least[0] = 3
             assert await transport(probes, server.url) == REJECTED
             assert (tokens.issued, asked(server, RPC)) == (2, 4)
+
+
+async def test_a_rejected_token_that_cannot_be_replaced_names_both_faults() -> None:
+    tokens = Tokens(lambda _: is_admitted[0])
+    is_admitted = [True]
+    async with serving({}) as server:
+        await guarded(server, tokens)
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        async with probing(**settings(server)) as probes:
+            assert await transport(probes, server.url) == "ok"
+            is_admitted[0] = False
+            server.replies[TOKEN_PATH] = answer(500)
+            for _ in range(2):
+                rejected = layer((await probes.see(server.url)).transport)
+                assert rejected.result == REJECTED
+                assert {"401", "500"} <= set(re.findall(r"HTTP (\d+)", rejected.reason))
 
 
 async def test_too_few_rights_are_no_reason_for_another_token() -> None:

@@ -64,7 +64,8 @@ def try_one(
 ) -> int:
     """Test one credential: read its secret, and request a URL without it and with it.
 
-    Each step is shown with its result; the secret never is. Nothing is stored.
+    Each step is shown with its result; the secret never is. Nothing is stored. Both requests are GET
+    requests. Most A2A agents answer 404 at their origin: name the URL of the agent's interface with --url.
 
     \b
     Examples:
@@ -76,12 +77,14 @@ def try_one(
       works       0  the server refuses the request without the credential, and accepts it with it
       not_needed  0  the server accepts the request without the credential too: name another --url
       fault       1  the credential is rejected, gets no token, or may not be sent there
-      unknown     2  the server does not answer, or with an error of its own
+      unknown     2  the server does not answer, answers with an error of its own, or with an error
+                     such as 404 or 405 that does not depend on the credential: name another --url
 
     \b
     Keys of --json:
       credential, method, origin, path, url, verdict
       steps       one for each step: name, result (ok, fault or unknown) and text
+      hint        what to do, unless the credential works
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     import asyncio  # noqa: PLC0415 - takes 20 ms, which `--help` need not pay
 
@@ -104,13 +107,13 @@ def try_one(
             _write_json(chosen, asked, trial)
         else:
             write_page(sys.stdout, map(_line, trial.steps), colours=has_colours(sys.stdout))
-            sys.stdout.write(f"{trial.verdict}\n")
+            sys.stdout.write(f"{trial.verdict}{f': {trial.hint}' if trial.hint else ''}\n")
     return EXIT_CODES[trial.verdict]
 
 
 async def _try(definition: "ProbeDefinition", chosen: "CredentialSettings", url: "URL") -> "Trial":
     from lifesign.crawl.prober_assembly import open_prober  # noqa: PLC0415 - aiohttp takes 200 ms
-    from lifesign.prober.credentials.secret_reader import read_secrets  # noqa: PLC0415
+    from lifesign.prober.credentials.secret_reader import MISSING_SECRET_HINT, read_secrets  # noqa: PLC0415
     from lifesign.prober.probe.credential_trial import (  # noqa: PLC0415
         StepResult,
         Trial,
@@ -126,17 +129,19 @@ async def _try(definition: "ProbeDefinition", chosen: "CredentialSettings", url:
         secrets = read_secrets((chosen,), warnings.append)
     except InvalidValue as error:
         steps.append(TrialStep("secret", StepResult.FAULT, str(error)))
-        return Trial(verdict=TrialVerdict.FAULT, steps=steps)
+        hint = error.hint or MISSING_SECRET_HINT
+        return Trial(verdict=TrialVerdict.FAULT, steps=steps, hint=hint)
     steps.append(TrialStep("secret", StepResult.OK, "; ".join(["read", *warnings])))
     only = definition.model_copy(update={"credentials": (chosen,)})
     async with open_prober(only, secrets=secrets) as opened:
         total_s = definition.timeouts.total_seconds
         trial = await try_credential(opened.fetcher, opened.credentials, url, total_s)
-    return Trial(verdict=trial.verdict, steps=[*steps, *trial.steps])
+    return Trial(verdict=trial.verdict, steps=[*steps, *trial.steps], hint=trial.hint)
 
 
 def _line(step: "TrialStep") -> PageLine:
-    return PageLine(step.name, f"{step.result}: {step.text}", _COLOURS[step.result])
+    label = step.name.removeprefix("request_")
+    return PageLine(label, f"{step.result}: {step.text}", _COLOURS[step.result])
 
 
 def _write_json(chosen: "CredentialSettings", url: "URL", trial: "Trial") -> None:
@@ -151,4 +156,6 @@ def _write_json(chosen: "CredentialSettings", url: "URL", trial: "Trial") -> Non
         "verdict": trial.verdict.value,
         "steps": [asdict(step) for step in trial.steps],
     }
+    if trial.hint is not None:
+        shown["hint"] = trial.hint
     write_json(sys.stdout, shown)

@@ -55,7 +55,8 @@ def of_a_definition(file: Path) -> Iterator[CheckResult]:
 
 def _of_the_credentials(file: Path, definition: "ProbeDefinition") -> Iterator[CheckResult]:
     """Read the secret of each credential, and show its name and place only."""
-    from lifesign.prober.credentials.secret_reader import read_secrets  # noqa: PLC0415 - another extra
+    # Another extra.
+    from lifesign.prober.credentials.secret_reader import MISSING_SECRET_HINT, read_secrets  # noqa: PLC0415
 
     for credential in definition.credentials:
         warnings: list[str] = []
@@ -63,7 +64,7 @@ def _of_the_credentials(file: Path, definition: "ProbeDefinition") -> Iterator[C
         try:
             secrets = read_secrets([credential], warnings.append)
         except InvalidValue as error:
-            yield CheckResult("credentials", "fault", f"{file}: {error}", error.hint or "mend its secret")
+            yield CheckResult("credentials", "fault", f"{file}: {error}", error.hint or MISSING_SECRET_HINT)
             continue
         for warning in warnings:
             yield CheckResult(

@@ -5,6 +5,7 @@ The reader is lenient: it never raises, and skips what it cannot read. All count
 
 import re
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from typing import Final
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
@@ -26,6 +27,14 @@ _PARAMETER: Final = re.compile(rf"({_WORD})\s*=\s*(.*)", re.DOTALL)
 _CHALLENGE: Final = re.compile(rf"({_WORD})(?:\s+(.*))?", re.DOTALL)
 _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+
+
+class BearerError(StrEnum):
+    """Why a server rejected a token (RFC 6750 3.1). Another text may be a secret that it sent back."""
+
+    INVALID_REQUEST = "invalid_request"
+    INVALID_TOKEN = "invalid_token"  # noqa: S105 - a code
+    INSUFFICIENT_SCOPE = "insufficient_scope"
 
 
 @fast_dataclass()
@@ -54,6 +63,12 @@ def read_challenges(fields: Iterable[str]) -> tuple[Challenge, ...]:
                 found.append((challenge[1].lower()[:MAX_SCHEME_CHARS], current))
                 _add(current, _PARAMETER.fullmatch((challenge[2] or "").strip()))
     return tuple(Challenge(scheme, parameters) for scheme, parameters in found)
+
+
+def bearer_error(fields: Iterable[str]) -> BearerError | None:
+    """Return why a server rejected a token; None if it does not say so with a known code."""
+    errors = [each.parameters.get("error") for each in read_challenges(fields) if each.scheme == "bearer"]
+    return next((BearerError(error) for error in errors if error in set(BearerError)), None)
 
 
 def _add(parameters: dict[str, str] | None, found: re.Match[str] | None) -> None:

@@ -30,6 +30,8 @@ ERROR_CODES: Final = frozenset({
 
 _TOKEN_CHARACTERS: Final = frozenset(map(chr, range(0x21, 0x7F)))
 _OK: Final = 200
+_TOO_MANY: Final = 429
+_SERVER_ERROR: Final = 500
 
 
 class TokenFaultKind(StrEnum):
@@ -37,8 +39,10 @@ class TokenFaultKind(StrEnum):
 
     NO_ANSWER = "no_answer"
     """The token endpoint gave no whole answer, or redirected."""
+    SERVER_ERROR = "server_error"
+    """The token endpoint answered with a status of 500 or more, or with 429."""
     REFUSED = "refused"
-    """The token endpoint answered with another status than 200."""
+    """The token endpoint answered with any other status than 200."""
     NOT_JSON = "not_json"
     """The answer is no JSON object: a page for people, for example."""
     TOKEN_TYPE = "token_type"  # noqa: S105 - a kind of fault
@@ -106,7 +110,9 @@ def read_token(status: int, answer: Any, retry_after_s: float | None = None) -> 
     members = answer if isinstance(answer, dict) else None
     if status != _OK:
         reason = f"HTTP {status}{_error_text(members)}"
-        return TokenFault(kind=TokenFaultKind.REFUSED, reason=reason, retry_after_s=retry_after_s)
+        is_of_provider = status >= _SERVER_ERROR or status == _TOO_MANY
+        fault_kind = TokenFaultKind.SERVER_ERROR if is_of_provider else TokenFaultKind.REFUSED
+        return TokenFault(kind=fault_kind, reason=reason, retry_after_s=retry_after_s)
     if members is None:
         return TokenFault(kind=TokenFaultKind.NOT_JSON, reason="the answer is no JSON object")
     kind, value = members.get("token_type"), members.get("access_token")

@@ -27,6 +27,11 @@ from lifesign.prober.definition.credentials import KEY_MEMBER, CredentialSetting
 SYSTEMD_DIRECTORY = "CREDENTIALS_DIRECTORY"
 """Environment variable with the directory of systemd's credentials."""
 
+MISSING_SECRET_HINT = (
+    "set the variable, or write the secret into the file that the definition names (mode 0600)"  # noqa: S105
+)
+"""What to do about a secret that is missing or not accepted, if its error does not say so."""
+
 _log = logging.getLogger("lifesign.prober")
 
 

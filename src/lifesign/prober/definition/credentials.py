@@ -51,7 +51,7 @@ def _refuse_inline(given: Any) -> Any:
     if isinstance(given, str | int | float):
         raise PydanticCustomError(
             "inline_secret",
-            "expected the place of the secret, {{file: NAME}}, {{env: NAME}} or {{systemd: NAME}}: "
+            "expected the place of the secret, {file: NAME}, {env: NAME} or {systemd: NAME}: "
             "a definition never contains a secret",
         )
     return given

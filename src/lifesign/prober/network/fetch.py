@@ -143,7 +143,7 @@ class Fetched(Answer):
     credential: str | None = None
     """Name of the credential that the last request carried."""
     token_fault: str | None = None
-    """Why a request was sent without its credential: there was no token."""
+    """Why there was no token: the request was sent without its credential, or with a rejected token."""
     is_certificate_refused: bool = False
     """Whether the server demands a client certificate, or refuses that of `credential`, by a TLS alert."""
 

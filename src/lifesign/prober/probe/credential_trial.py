@@ -10,14 +10,21 @@ from typing import Final
 from yarl import URL
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.credentials.advice import fault_advice
 from lifesign.domain.credentials.scope import REJECTED
-from lifesign.domain.credentials.use import CredentialState
+from lifesign.domain.credentials.use import FAULTS, CredentialState
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.credentials.store import Credential, CredentialStore
 from lifesign.prober.network.fetch import Fetched, Request
 from lifesign.prober.probe.credential_use import credential_state, with_credential_fault
 from lifesign.prober.probe.session import Fetches
 
+_PLACE_HINT: Final = "pass a --url below origin and path of the credential"
+_URL_HINT: Final = (
+    "pass the URL of the agent's interface as --url (the card names it), "
+    "or run: lifesign probe URL --definition FILE"
+)
+_MIN_ERROR: Final = 400
 _NOT_ALLOWED: Final = frozenset({ResultClass.BLOCKED_ADDRESS, ResultClass.NOT_MEASURED})
 
 
@@ -39,7 +46,11 @@ class TrialVerdict(StrEnum):
     FAULT = "fault"
     """The credential was rejected, gets no token or may not be sent there."""
     UNKNOWN = "unknown"
-    """The server does not answer, or its answer does not show whether it accepted the credential."""
+    """The server does not answer, or its answer does not show whether it accepted the credential.
+
+    An error such as 404 or 405 with and without the credential shows nothing: many servers look at path and
+    method first.
+    """
 
 
 @fast_dataclass()
@@ -58,6 +69,8 @@ class Trial:
 
     verdict: TrialVerdict
     steps: list[TrialStep]
+    hint: str | None = None
+    """What to do; None if the credential works."""
 
 
 async def try_credential(fetcher: Fetches, credentials: CredentialStore, url: URL, seconds: float) -> Trial:
@@ -65,19 +78,21 @@ async def try_credential(fetcher: Fetches, credentials: CredentialStore, url: UR
     credential = credentials.for_url(str(url))
     if credential is None:
         elsewhere = TrialStep("place", StepResult.FAULT, f"the credential is not sent to {url}")
-        return Trial(verdict=TrialVerdict.FAULT, steps=[elsewhere])
+        return Trial(verdict=TrialVerdict.FAULT, steps=[elsewhere], hint=_PLACE_HINT)
     steps = [TrialStep("place", StepResult.OK, f"{url} is a place of the credential")]
     without = await _ask(fetcher, url, seconds)
     if (step := await _token_step(credential, seconds)) is not None:
         steps.append(step)
         if step.result is not StepResult.OK:
-            return Trial(verdict=TrialVerdict.FAULT, steps=steps)
+            hint = fault_advice(CredentialState.TOKEN_ERROR, step.text)
+            return Trial(verdict=TrialVerdict.FAULT, steps=steps, hint=hint)
     with_it = await _ask(fetcher, url, seconds, credential)
     steps += _connection_steps(url, with_it)
     if steps[-1].result is StepResult.OK:
         steps.append(TrialStep("request_without", StepResult.OK, _answer_text(without)))
         steps.append(_request_step(with_it))
-    return Trial(verdict=_verdict(steps[-1], without), steps=steps)
+    verdict = _verdict(steps[-1], without, with_it)
+    return Trial(verdict=verdict, steps=steps, hint=_hint(verdict, steps[-1], with_it))
 
 
 async def _ask(fetcher: Fetches, url: URL, seconds: float, credential: Credential | None = None) -> Fetched:
@@ -126,21 +141,46 @@ def _request_step(fetched: Fetched) -> TrialStep:
     if fetched.credential is None:
         text = "the credential was not sent: it needs TLS, or a private network of networks.allow"
         return TrialStep("request_with", StepResult.FAULT, text)
-    result, _ = with_credential_fault(fetched, fetched.result, "")
+    result, reason = with_credential_fault(fetched, fetched.result, "")
     state = credential_state(fetched, result)
-    outcome = {CredentialState.WORKS: StepResult.OK, None: StepResult.UNKNOWN}.get(state, StepResult.FAULT)
+    if state in FAULTS:
+        return TrialStep("request_with", StepResult.FAULT, reason)
+    outcome = StepResult.UNKNOWN if state is None else StepResult.OK
     return TrialStep("request_with", outcome, _answer_text(fetched))
 
 
 def _answer_text(fetched: Fetched) -> str:
-    status = "no HTTP answer" if fetched.status is None else f"HTTP {fetched.status}"
-    return f"{status} ({fetched.reason})" if fetched.reason else status
+    if fetched.status is None:
+        return f"no HTTP answer: {fetched.reason}" if fetched.reason else "no HTTP answer"
+    status = f"HTTP {fetched.status}"
+    if not fetched.reason or fetched.reason.startswith(status):
+        return fetched.reason or status
+    return f"{status} ({fetched.reason})"
 
 
-def _verdict(last: TrialStep, without: Fetched) -> TrialVerdict:
+def _verdict(last: TrialStep, without: Fetched, with_it: Fetched) -> TrialVerdict:
     if last.result is StepResult.FAULT:
         return TrialVerdict.FAULT
     if last.result is StepResult.UNKNOWN:
         return TrialVerdict.UNKNOWN
-    is_refused = without.status is None or without.status in REJECTED or without.result is ResultClass.GATED
-    return TrialVerdict.WORKS if is_refused else TrialVerdict.NOT_NEEDED
+    if without.status is None or without.status in REJECTED or without.result is ResultClass.GATED:
+        return TrialVerdict.WORKS
+    is_accepted = with_it.status is not None and with_it.status < _MIN_ERROR
+    return TrialVerdict.NOT_NEEDED if is_accepted else TrialVerdict.UNKNOWN
+
+
+def _hint(verdict: TrialVerdict, last: TrialStep, with_it: Fetched) -> str | None:
+    """Return what to do after a verdict; None if the credential works."""
+    match verdict, last.name:
+        case TrialVerdict.WORKS, _:
+            return None
+        case TrialVerdict.FAULT, "request_with" if with_it.credential is not None:
+            return fault_advice(CredentialState.CREDENTIALS_REJECTED, last.text)
+        case TrialVerdict.FAULT, "tls":
+            return "look at the certificate of the server, and at ca_file of the credential"
+        case TrialVerdict.FAULT, _:
+            return "allow the address in networks.allow, or use https"
+        case _, "address":
+            return "look at the address and the network of the server"
+        case _:
+            return _URL_HINT

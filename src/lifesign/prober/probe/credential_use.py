@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from yarl import URL
 
+from lifesign.domain.credentials.challenge import bearer_error
 from lifesign.domain.credentials.scope import REJECTED
 from lifesign.domain.credentials.use import CredentialState
 from lifesign.domain.observation.results import CREDENTIAL_FAULTS, ResultClass
@@ -51,10 +52,12 @@ async def send_with_credential(
         return _without_token(await send(), credential)
     fetched = await send(credential=credential)
     is_rejected = fetched is not None and fetched.status == UNAUTHORIZED and fetched.credential is not None
-    if token is None or not is_rejected or not tokens.drop(token):
+    if token is None or fetched is None or not is_rejected:
         return fetched
+    if not tokens.drop(token):
+        return _without_new_token(fetched, credential)
     if not await tokens.prepare(seconds) or tokens.token == token:
-        return fetched
+        return _without_new_token(fetched, credential)
     return await send(credential=credential) or fetched
 
 
@@ -80,13 +83,20 @@ def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) ->
     note = fetched.token_fault
     if fetched.credential is not None:
         if is_refused:
-            answer = fetched.reason if fetched.status is None else f"HTTP {fetched.status}"
-            text = f"{answer} although credential {fetched.credential} was sent"
-            return ResultClass.CREDENTIALS_REJECTED, text
+            text = f"{rejection(fetched)} although credential {fetched.credential} was sent"
+            return ResultClass.CREDENTIALS_REJECTED, text if note is None else f"{text}, {note}"
         note = f"with credential {fetched.credential}"
     elif note is not None and is_refused:
         return ResultClass.TOKEN_ERROR, f"HTTP {fetched.status}, {note}"
     return result, reason if note is None else f"{reason}{', ' if reason else ''}{note}"
+
+
+def rejection(fetched: Fetched) -> str:
+    """Return how a server refused a request: its status, and the reason that it gives for its code."""
+    if fetched.status is None:
+        return fetched.reason
+    error = bearer_error(fetched.challenges)
+    return f"HTTP {fetched.status}" if error is None else f"HTTP {fetched.status} ({error})"
 
 
 def credential_state(fetched: Fetched, result: ResultClass) -> CredentialState | None:
@@ -112,6 +122,12 @@ def _is_refusal(fetched: Fetched, credential: Credential) -> bool:
     if fetched.status is not None:
         return fetched.status in REJECTED or fetched.status == BAD_REQUEST
     return fetched.result in _WITHOUT_CERTIFICATE
+
+
+def _without_new_token(fetched: Fetched, credential: Credential) -> Fetched:
+    """Return the answer to a request whose token was rejected, and could not be replaced."""
+    why = credential.fault
+    return fetched if why is None else replace(fetched, token_fault=f"and no new token ({why})")
 
 
 def _without_token(fetched: Fetched | None, credential: Credential) -> Fetched | None:

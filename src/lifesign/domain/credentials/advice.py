@@ -1,0 +1,36 @@
+"""Advice for an operator: what to do about a credential that does not work."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from lifesign.domain.credentials.challenge import BearerError
+from lifesign.domain.credentials.token import TokenFaultKind
+from lifesign.domain.credentials.use import CredentialState
+
+LOOK_AT_SECRET: Final = "look at the expiry and the rights of the secret"  # noqa: S105 - an advice
+TOO_FEW_RIGHTS: Final = "give the credential the rights for this URL, such as a wider scope"
+
+_TOKEN_ADVICE: Final[Mapping[TokenFaultKind, str]] = MappingProxyType({
+    TokenFaultKind.NO_ANSWER: "look at token_url, and at the network and the certificate of its server",
+    TokenFaultKind.SERVER_ERROR: "the provider is at fault: ask it; the prober tries again by itself",
+    TokenFaultKind.REFUSED: "compare client, secret, scope and resource with those of the provider",
+    TokenFaultKind.NOT_JSON: "compare token_url with the provider's: the answer is a page, or no JSON object",
+    TokenFaultKind.TOKEN_TYPE: "ask the provider for bearer tokens",
+    TokenFaultKind.TOKEN_FORM: "ask the provider for a token that a header can carry",
+    TokenFaultKind.LIFETIME: "ask the provider for a lifetime in seconds",
+    TokenFaultKind.TOKEN_FILE: "look at the mode of the token file, and stop other processes that use it",
+})  # fmt: skip
+
+
+def fault_advice(state: CredentialState, detail: str | None) -> str:
+    """Return what to do about a fault of a credential.
+
+    `detail`: the text of its `TokenFault`, or the answer that rejected it.
+    """
+    text = detail or ""
+    if state is CredentialState.CREDENTIALS_REJECTED:
+        return TOO_FEW_RIGHTS if BearerError.INSUFFICIENT_SCOPE in text else LOOK_AT_SECRET
+    kind = text.partition(":")[0]
+    is_known = kind in set(TokenFaultKind)
+    return _TOKEN_ADVICE[TokenFaultKind(kind) if is_known else TokenFaultKind.NO_ANSWER]

@@ -1,0 +1,38 @@
+import pytest
+
+from lifesign.domain.credentials.advice import LOOK_AT_SECRET, TOO_FEW_RIGHTS, fault_advice
+from lifesign.domain.credentials.token import TokenFault, TokenFaultKind, read_token
+from lifesign.domain.credentials.use import CredentialState
+
+NO_TOKEN = CredentialState.TOKEN_ERROR
+
+
+def test_each_kind_of_token_fault_has_its_own_advice() -> None:
+    found = {fault_advice(NO_TOKEN, str(TokenFault(kind=kind, reason="HTTP 500"))) for kind in TokenFaultKind}
+    assert len(found) == len(TokenFaultKind)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(500, "server_error"), (503, "server_error"), (400, "refused")])
+def test_an_error_of_the_provider_is_not_one_of_the_client(status: int, kind: str) -> None:
+    fault = read_token(status, None)
+    assert isinstance(fault, TokenFault)
+    assert fault.kind == kind
+    assert ("provider is at fault" in fault_advice(NO_TOKEN, str(fault))) is (kind == "server_error")
+
+
+@pytest.mark.parametrize("detail", [None, "", "a defect", "HTTP 500"])
+def test_an_unknown_fault_has_an_advice_too(detail: str | None) -> None:
+    assert "token_url" in fault_advice(NO_TOKEN, detail)
+
+
+@pytest.mark.parametrize(
+    ("detail", "advice"),
+    [
+        (None, LOOK_AT_SECRET),
+        ("HTTP 401", LOOK_AT_SECRET),
+        ("HTTP 401 (invalid_token)", LOOK_AT_SECRET),
+        ("HTTP 403 (insufficient_scope)", TOO_FEW_RIGHTS),
+    ],
+)
+def test_too_few_rights_are_not_a_wrong_secret(detail: str | None, advice: str) -> None:
+    assert fault_advice(CredentialState.CREDENTIALS_REJECTED, detail) == advice
