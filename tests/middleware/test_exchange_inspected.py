@@ -250,8 +250,44 @@ async def test_other_json_answers_what_is_no_json_rpc_call(body: bytes) -> None:
 
 @pytest.mark.parametrize("headers", [PLAIN, {"content-type": "text/html"}, {}])
 async def test_what_claims_to_be_no_json_is_not_read(headers: dict[str, str]) -> None:
-    assert await answered(FAULT, headers) == "answered"
-    assert await answered([FAULT], headers) == "answered"
+    for asked in (request(), request(b"{}"), request(b'{"jsonrpc":"2.0","method":"m"}')):
+        assert await answered(FAULT, headers, asked=asked) == "answered"
+        assert await answered([FAULT], headers, asked=asked) == "answered"
+    for scope in (http_scope("/v1/tasks/7:cancel"), http_scope(method="GET")):
+        assert await answered(FAULT, headers, scope=scope) == "answered"
+
+
+OTHER_TYPES = [
+    {}, PLAIN, {"content-type": "text/html"}, {"content-type": "application/json-rpc"},
+    {"content-type": "application/x-ndjson"}, {"content-type": "application/json-seq"},
+    {"content-type": "text/plain", "Content-Type": "application/json"},
+    {"content-type": "application/json", "Content-Type": "text/plain"},
+    {"content-range": "bytes 0-9/400"}, JSON | {"content-range": "x"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("headers", OTHER_TYPES)
+async def test_answer_to_a_call_is_read_as_json_whatever_its_type(headers: dict[str, str]) -> None:
+    long = call(params={"text": "x" * 5000})
+    for asked in (call(), long):
+        for body, outcome in ((FAULT, "server_fault"), (FAILED, "task_failed"), (RESULT, "answered")):
+            assert await answered(body, headers, asked=asked) == outcome
+            assert await answered([body[:9], body[9:]], headers, asked=asked) == outcome
+        assert await answered(b"{}", headers, asked=asked) == "malformed"
+    sending: dict[str, Any] = {"scope": http_scope("/v1/message:send"), "asked": request(b'{"message":{}}')}
+    assert await answered(FAILED_REST, headers, **sending) == "task_failed"
+
+
+@pytest.mark.parametrize("body", [b"", b"<h1>down</h1>", FAULT + b"\n" + FAULT, event(FAULT), b"{"])
+@pytest.mark.parametrize("headers", [{}, PLAIN, {"content-type": "application/x-ndjson"}])
+async def test_answer_to_a_call_that_is_no_json_and_does_not_claim_it_was_not_inspected(
+    body: bytes, headers: dict[str, str]
+) -> None:
+    for scope in (http_scope(), http_scope("/v1/message:send")):
+        assert await answered(body, headers, scope=scope) == "not_inspected"
+        assert await answered([body], headers, scope=scope) == "not_inspected"
+    assert await answered(body, headers, max_inspected_bytes=0) == "answered"
+    assert await answered(b"", headers, status=204) == "answered"
 
 
 @pytest.mark.parametrize("data", [b"", b"boom", b"{}", b'{"error":"boom"}', FAULT])
@@ -422,12 +458,23 @@ async def test_a_status_without_a_body_needs_none(status: int) -> None:
 async def test_part_of_an_answer_counts_by_its_status(
     status: int, headers: dict[str, str], part: bytes
 ) -> None:
-    """Any caller can ask for a part, by `Range`."""
+    """Any caller can ask for a part, by `Range`, of what a GET returns."""
     ranged = headers | ({"Content-Range": "bytes 0-9/400"} if status == 200 else {})
-    assert await answered(part, ranged, status=status) == "answered"
-    assert await answered([part[:3], part[3:]], ranged, status=status) == "answered"
+    getting: dict[str, Any] = {"scope": http_scope(method="GET"), "asked": request()}
+    assert await answered(part, ranged, status=status, **getting) == "answered"
+    assert await answered([part[:3], part[3:]], ranged, status=status, **getting) == "answered"
     leaving: list[Step] = [RECEIVE, start(status, ranged), chunk(part), RECEIVE]
-    assert (await play(leaving, server=Server(call(), DISCONNECT))).outcome == "abandoned"
+    played = await play(leaving, server=Server(request(), DISCONNECT), scope=http_scope(method="GET"))
+    assert played.outcome == "abandoned"
+
+
+@pytest.mark.parametrize("status", [200, 206])
+async def test_answer_to_a_post_is_no_part(status: int) -> None:
+    ranged = JSON | {"Content-Range": "bytes 0-9/400"}
+    for body in (FAULT, event(FAULT)):
+        headers = ranged if body is FAULT else ranged | EVENTS
+        assert await answered(body, headers, status=status) == "server_fault"
+        assert await answered([body[:3], body[3:]], headers, status=status) == "server_fault"
 
 
 @pytest.mark.parametrize("headers", [JSON, EVENTS])
@@ -439,7 +486,7 @@ async def test_what_the_server_takes_from_a_file_was_not_inspected(
     steps: list[Step] = [RECEIVE, start(headers=headers), message]
     played = await play(steps, server=Server(call()))
     assert played.outcome == "not_inspected"
-    plain = await play([RECEIVE, start(), message], server=Server(call()))
+    plain = await play([RECEIVE, start(), message], server=Server(request(b"{}")))
     assert plain.outcome == "answered"
 
 

@@ -25,6 +25,8 @@ Message = MutableMapping[str, Any]
 JSON = "json"
 EVENTS = "events"
 OTHER = "other"
+UNCLAIMED = "unclaimed"
+"""Content of another type in answer to a call: read as JSON, though it does not claim that."""
 
 MAX_KEPT_BYTES = 64 * 1024 * 1024
 """Maximum number of bytes that one process keeps for inspection, for all agents and requests together."""
@@ -38,6 +40,7 @@ _CONTENT_OF_TYPE = {
     b"text/html; charset=utf-8": OTHER,
     b"text/plain; charset=utf-8": OTHER,
 }
+_JSON_TYPES = frozenset({b"application/json", b"application/json-rpc", b"text/json"})
 _READABLE_ENCODINGS = frozenset({b"", b"identity"})
 
 
@@ -62,9 +65,9 @@ def is_compressed(start: Message) -> bool:
     return header(start, b"content-encoding").strip().lower() not in _READABLE_ENCODINGS
 
 
-def is_partial(start: Message) -> bool:
-    """Return whether an answer is only a requested `Range`."""
-    return start.get("status") == 206 or bool(header(start, b"content-range"))
+def is_partial(start: Message, method: str) -> bool:
+    """Return whether an answer is only a requested `Range`, which a GET alone has (RFC 9110 14.2)."""
+    return method == "GET" and (start.get("status") == 206 or bool(header(start, b"content-range")))
 
 
 Classified = tuple[Outcome, Inspection | None]
@@ -215,12 +218,12 @@ class StreamedBody:
 
     __slots__ = ("_declared_bytes", "_keep", "_seen_bytes", "append", "kept")
 
-    def __init__(self, start: Message, content: str, max_bytes: int) -> None:
+    def __init__(self, start: Message, method: str, content: str, max_bytes: int) -> None:
         self.kept: JsonBody | EventsBody | None = None
         status = start.get("status", 500)
         is_inspected = max_bytes and content != OTHER and (200 <= status < 300 or status in JUDGED_BY_CODE)
-        if is_inspected and not is_compressed(start) and not is_partial(start):
-            self.kept = JsonBody(max_bytes) if content == JSON else EventsBody(max_bytes)
+        if is_inspected and not is_compressed(start) and not is_partial(start, method):
+            self.kept = EventsBody(max_bytes) if content == EVENTS else JsonBody(max_bytes)
         self._keep = _drop if self.kept is None else self.kept.append
         declared = header(start, b"content-length")
         self._declared_bytes = int(declared) if declared.isdigit() else None
@@ -277,5 +280,4 @@ def _parsed_content_of(content_type: bytes) -> str:
     media_type = content_type.partition(b";")[0].partition(b",")[0].strip().lower()
     if media_type == b"text/event-stream":
         return EVENTS
-    is_json = media_type in {b"application/json", b"text/json"} or media_type.endswith(b"+json")
-    return JSON if is_json else OTHER
+    return JSON if media_type in _JSON_TYPES or media_type.endswith(b"+json") else OTHER

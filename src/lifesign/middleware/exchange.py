@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from lifesign.domain.health.a2a_response import (
     GOOD_ANSWER,
     GOOD_TOOL_RESULT,
-    MALFORMED_ANSWER,
     MAX_CALL_BYTES,
     OTHER_JSON,
+    SENDING_PATHS,
     STREAMING_PATH,
     UNNAMED_RESULT,
     JsonAnswer,
@@ -50,6 +50,7 @@ from lifesign.middleware.body import (
     MALFORMED,
     NO_INTERACTION,
     OTHER,
+    UNCLAIMED,
     Classified,
     EventsBody,
     JsonBody,
@@ -69,6 +70,10 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _BODY = "http.response.body"
+NO_JSON = JsonAnswer(Outcome.MALFORMED)
+"""Content that claims JSON and is none."""
+UNREAD: Classified = (Outcome.NOT_INSPECTED, Inspection.UNSPECIFIED)
+"""Content of another type that answers a call and is no JSON."""
 # An MCP server accepts a notification, or an answer of the client's, without a body.
 _ACCEPTED = frozenset({202, 204})
 _SENT_BY_SERVER = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
@@ -300,9 +305,10 @@ class RequestExchange:
             piece = message.get("body") or b""
             if self._body is None:
                 self._shape = None
-                self._content = content_of(start)
                 sent = {**start, "headers": self._headers}
-                self._body = StreamedBody(sent, self._content, observer.max_inspected_bytes)
+                self._content = content = self._content_of(sent)
+                method = self._scope["method"]
+                self._body = StreamedBody(sent, method, content, observer.max_inspected_bytes)
             if self._shape is None or not has_shape(self._shape, piece):
                 self._body.append(piece)
                 self._note_shape()
@@ -365,7 +371,7 @@ class RequestExchange:
                     and latency_ns < observer.quick_ns
                     and not self._left_ns
                 ):
-                    if self._content is OTHER:
+                    if self._content is OTHER and (self._request is None or not self._may_expect_json()):
                         self.is_counted = True
                         self._last = self._request = None
                         count_quick_answer = observer.count_quick_answer
@@ -403,7 +409,7 @@ class RequestExchange:
         try:
             self._read = read = judge_json(body)
         except NotJson:
-            self._read = MALFORMED_ANSWER
+            self._read = NO_JSON
         except TooComplex:
             self._read = Inspection.COMPLEX
         else:
@@ -490,10 +496,11 @@ class RequestExchange:
             return NO_INTERACTION if is_accepted else (ANSWERED, None)
         sent = {**start, "headers": self._headers}
         if self._body is None:
-            self._content = content_of(sent)
-        if self._content is OTHER:
+            self._content = self._content_of(sent)
+        is_uninspected = self._content is OTHER or is_partial(sent, self._scope["method"])
+        if is_uninspected or (self._content is UNCLAIMED and not self._expects_json()):
             return ANSWERED, None
-        return (ANSWERED, None) if is_partial(sent) else self._classify_body(sent)
+        return self._classify_body(sent)
 
     def _classify_body(self, sent: Message) -> Classified:
         """Judge a 2xx answer that claims JSON or an event stream; `sent` is its start as the app sent it."""
@@ -504,7 +511,7 @@ class RequestExchange:
             return Outcome.NOT_INSPECTED, Inspection.FROM_FILE
         kept = None if self._body is None else self._body.kept
         last = bytes(self._last or b"")
-        if self._content is JSON:
+        if self._content is not EVENTS:
             return self._classify_json(kept if isinstance(kept, JsonBody) else None, last, sent["status"])
         max_bytes = self._observer.max_inspected_bytes
         end = (kept if isinstance(kept, EventsBody) else EventsBody(max_bytes)).end(last)
@@ -533,17 +540,38 @@ class RequestExchange:
 
     def _classify_json(self, kept: JsonBody | None, last: bytes, status: int) -> Classified:
         if self._read is None and not last and (kept is None or kept.is_empty()):
-            # 202 and 204 have no body by right.
-            return MALFORMED if status == 200 and self._expects_rpc_answer() else GOOD
+            return self._classify_empty(status)
         read = self._read or self._read_json(kept, last)
         if isinstance(read, Inspection):
             return Outcome.NOT_INSPECTED, read
+        if read is NO_JSON and self._content is UNCLAIMED:
+            return UNREAD
         if read.is_other and self._expects_rpc_answer():
             return MALFORMED
         if read.outcome is TASK_FAILED and self._is_poll():
             return GOOD
         is_by_request = read.is_unnamed or read.is_rpc_error or read.members
         return classified(self._as_mcp(read) if is_by_request and self._is_mcp() else read)
+
+    def _classify_empty(self, status: int) -> Classified:
+        """Judge an answer without a body; 202 and 204 have none by right."""
+        if self._content is UNCLAIMED:
+            return UNREAD if status == 200 else (ANSWERED, None)
+        return MALFORMED if status == 200 and self._expects_rpc_answer() else GOOD
+
+    def _content_of(self, start: Message) -> str:
+        """Return the content that an answer claims, or UNCLAIMED if it may answer a call all the same."""
+        content = content_of(start)
+        return UNCLAIMED if content is OTHER and self._may_expect_json() else content
+
+    def _may_expect_json(self) -> bool:
+        """Return whether `_expects_json` may be true, without parsing the request."""
+        scope = self._scope
+        return scope["method"] == "POST" and (self._is_rpc_request() or scope["path"].endswith(SENDING_PATHS))
+
+    def _expects_json(self) -> bool:
+        """Return whether only JSON or events can answer the request: a JSON-RPC call, or a REST send."""
+        return self._scope["path"].endswith(SENDING_PATHS) or self._expects_rpc_answer()
 
     def _is_rpc_request(self) -> bool:
         """Return whether the request may be JSON-RPC, without parsing it."""
@@ -563,7 +591,7 @@ class RequestExchange:
         try:
             return read_json(last, self._observer.max_inspected_bytes) if kept is None else kept.read(last)
         except NotJson:
-            return MALFORMED_ANSWER
+            return NO_JSON
 
     def _is_mcp(self) -> bool:
         """Return whether the request belongs to MCP.

@@ -35,7 +35,8 @@ _ASKING_METHODS = frozenset({
 })  # fmt: skip
 STREAMING_PATH: Final = "message:stream"
 """End of the path of a streaming send in A2A's REST binding."""
-_SENDING_PATHS = ("message:send", STREAMING_PATH)
+SENDING_PATHS: Final = ("message:send", STREAMING_PATH)
+"""Ends of the paths of both sends."""
 
 # Weight of the outcome of one answer in a batch: the outcome with the highest weight is that of the batch.
 _WEIGHT_IN_BATCH: Mapping[Outcome, int] = MappingProxyType({
@@ -166,7 +167,7 @@ def is_poll(http_method: str, path: str, request: object) -> bool:
         return all(method in _ASKING_METHODS for method in methods)
     if any(isinstance(call, dict) and "jsonrpc" in call for call in calls):
         return False
-    if path.endswith(_SENDING_PATHS):
+    if path.endswith(SENDING_PATHS):
         return False
     return http_method == "GET" or "/tasks/" in path
 

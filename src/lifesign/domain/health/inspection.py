@@ -33,7 +33,10 @@ class Inspection(IntEnum):
     FROM_FILE = 5
     """The server sent the body from a file."""
     UNSPECIFIED = 6
-    """Recorded as `not_inspected` with `AgentHealth.record`, which has no argument for a reason."""
+    """Recorded as `not_inspected` with `AgentHealth.record`, which has no argument for a reason.
+
+    Or the answer to a call that neither claims JSON nor is JSON.
+    """
     TOOL_RESULT = 7
     """The deciding members were read: a result of an MCP tool, good or failed."""
 
