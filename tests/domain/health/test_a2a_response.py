@@ -17,6 +17,7 @@ from tests.support.a2a_messages import (
 )
 
 from lifesign.domain.health.a2a_response import (
+    FAILED_TOOL,
     GOOD_ANSWER,
     GOOD_TOOL_RESULT,
     MALFORMED_ANSWER,
@@ -108,7 +109,6 @@ def test_an_error_that_is_null_is_none() -> None:
         {"data": rpc_error(-32603)},
         [{"error": {"code": -32603}}],
         rpc(result={"content": [{"isError": True}]}),
-        rpc(result={"isError": "true"}),
         {"isError": True},
         "error",
         None,
@@ -254,6 +254,13 @@ def test_failed_tool_of_mcp_is_a_tool_error() -> None:
     assert said([rpc(result={"isError": False}), failed]) is Outcome.TOOL_ERROR
     assert streamed(event(failed)) is Outcome.TOOL_ERROR
     assert said(rpc(result={"content": [], "isError": False})) is ANSWERED
+
+
+@pytest.mark.parametrize("value", [True, "true", "false", "", 1, 0, None, [], {}])
+def test_any_value_but_false_says_that_a_tool_failed(value: object) -> None:
+    failed = rpc(result={"content": [], "isError": value})
+    assert judge_json(json.dumps(failed).encode()) is FAILED_TOOL
+    assert streamed(event(failed)) is Outcome.TOOL_ERROR
 
 
 def test_result_of_a_tool_is_known_by_its_content() -> None:

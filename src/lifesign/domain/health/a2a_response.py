@@ -125,7 +125,8 @@ def judge_message(message: Mapping[str, Any]) -> JsonAnswer:  # noqa: PLR0911 - 
             return UNNAMED_RESULT
         # A request or a notification is no answer.
         return OTHER_JSON if "method" in message else MALFORMED_ANSWER
-    if result.get("isError") is True:
+    if result.get("isError", False) is not False:
+        # No client takes any other value for a good result.
         return FAILED_TOOL
     state = _state_of(result, is_rpc=True)
     if state is not None:
