@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.support.scripted import EVENTS, JSON, PLAIN, call, start
+from tests.support.scripted import EVENTS, JSON, PLAIN, call, http_scope, start
 
 from lifesign.domain.health.a2a_response import MAX_CALL_BYTES, OTHER_JSON, JsonAnswer, NotJson
 from lifesign.domain.health.inspection import Inspection
@@ -159,7 +159,7 @@ def test_body_that_is_no_call_is_none() -> None:
 
 def answer(headers: dict[str, str], *parts: bytes, max_bytes: int = 32_768, status: int = 200) -> Outcome:
     begin = start(status, headers)
-    body = StreamedBody(begin, "POST", content_of(begin), max_bytes)
+    body = StreamedBody(begin, http_scope(), content_of(begin), max_bytes)
     for part in parts:
         body.append(part)
     if body.kept is None:
@@ -208,7 +208,7 @@ def test_the_end_of_a_stream_is_kept(parts: list[bytes]) -> None:
 
 @pytest.mark.parametrize(("declared", "is_complete"), [("6", True), ("7", False), ("x", False), ("", False)])
 def test_an_answer_is_whole_if_it_is_as_long_as_declared(declared: str, is_complete: bool) -> None:  # noqa: FBT001
-    body = StreamedBody(start(headers={"content-length": declared}), "POST", "other", 100)
+    body = StreamedBody(start(headers={"content-length": declared}), http_scope(), "other", 100)
     body.append(b"abc")
     body.append(b"")
     assert body.is_as_long_as_declared(b"def") is is_complete
@@ -236,7 +236,7 @@ def test_what_is_not_encoded_was(encoding: str) -> None:
 @pytest.mark.parametrize("headers", [JSON, EVENTS])
 def test_nothing_is_kept_of_what_its_status_decides(status: int, headers: dict[str, str]) -> None:
     begin = start(status, headers)
-    assert StreamedBody(begin, "POST", content_of(begin), 100).kept is None
+    assert StreamedBody(begin, http_scope(), content_of(begin), 100).kept is None
 
 
 def test_invalid_json_is_reported() -> None:

@@ -408,6 +408,14 @@ async def test_stream_of_a_call_has_json_only_however_many_events_come_at_once(c
     assert await answered([text], EVENTS, asked=request(b"{}")) == "answered"
 
 
+async def test_error_event_that_repeats_the_method_counts() -> None:
+    echoed = b'{"jsonrpc":"2.0","id":1,"method":"SendMessage","error":{"code":-32603}}'
+    assert await answered([event(echoed)], EVENTS) == "server_fault"
+    assert await answered(event(RESULT) + event(echoed), EVENTS) == "server_fault"
+    mcp = http_scope(headers=[(b"mcp-protocol-version", b"2025-06-18")])
+    assert await answered([event(echoed)], EVENTS, scope=mcp) == "excluded"
+
+
 PING = b": ping\r\n\r\n"
 
 

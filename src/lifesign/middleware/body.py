@@ -16,7 +16,7 @@ from lifesign.domain.health.a2a_response import (
 )
 from lifesign.domain.health.a2a_stream import EventStreamReader, Shape, StreamEnd
 from lifesign.domain.health.inspection import Inspection
-from lifesign.domain.health.mcp_answer import JUDGED_BY_CODE
+from lifesign.domain.health.mcp_answer import JUDGED_BY_CODE, is_mcp
 from lifesign.domain.health.outcome import ANSWERED, Outcome
 
 Message = MutableMapping[str, Any]
@@ -177,8 +177,8 @@ class EventsBody:
 
     __slots__ = ("_held", "_reader")
 
-    def __init__(self, max_bytes: int) -> None:
-        self._reader = EventStreamReader(max_bytes)
+    def __init__(self, max_bytes: int, *, is_mcp: bool = False) -> None:
+        self._reader = EventStreamReader(max_bytes, is_mcp=is_mcp)
         self._held = 0
 
     @property
@@ -218,12 +218,12 @@ class StreamedBody:
 
     __slots__ = ("_declared_bytes", "_keep", "_seen_bytes", "append", "kept")
 
-    def __init__(self, start: Message, method: str, content: str, max_bytes: int) -> None:
+    def __init__(self, start: Message, scope: Message, content: str, max_bytes: int) -> None:
         self.kept: JsonBody | EventsBody | None = None
         status = start.get("status", 500)
         is_inspected = max_bytes and content != OTHER and (200 <= status < 300 or status in JUDGED_BY_CODE)
-        if is_inspected and not is_compressed(start) and not is_partial(start, method):
-            self.kept = EventsBody(max_bytes) if content == EVENTS else JsonBody(max_bytes)
+        if is_inspected and not is_compressed(start) and not is_partial(start, scope["method"]):
+            self.kept = _events_body(scope, max_bytes) if content == EVENTS else JsonBody(max_bytes)
         self._keep = _drop if self.kept is None else self.kept.append
         declared = header(start, b"content-length")
         self._declared_bytes = int(declared) if declared.isdigit() else None
@@ -269,6 +269,10 @@ class RequestBody:
         if self._length <= MAX_CALL_BYTES:
             return parse_or_none(self._beginning)
         return call_of_excerpt(self._beginning, self._end)
+
+
+def _events_body(scope: Message, max_bytes: int) -> EventsBody:
+    return EventsBody(max_bytes, is_mcp=is_mcp(scope.get("headers") or ()))
 
 
 _drop: Callable[[Any], None] = deque[Any](maxlen=0).append

@@ -307,8 +307,7 @@ class RequestExchange:
                 self._shape = None
                 sent = {**start, "headers": self._headers}
                 self._content = content = self._content_of(sent)
-                method = self._scope["method"]
-                self._body = StreamedBody(sent, method, content, observer.max_inspected_bytes)
+                self._body = StreamedBody(sent, self._scope, content, observer.max_inspected_bytes)
             if self._shape is None or not has_shape(self._shape, piece):
                 self._body.append(piece)
                 self._note_shape()
@@ -514,7 +513,8 @@ class RequestExchange:
         if self._content is not EVENTS:
             return self._classify_json(kept if isinstance(kept, JsonBody) else None, last, sent["status"])
         max_bytes = self._observer.max_inspected_bytes
-        end = (kept if isinstance(kept, EventsBody) else EventsBody(max_bytes)).end(last)
+        body = kept if isinstance(kept, EventsBody) else EventsBody(max_bytes, is_mcp=self._is_mcp())
+        end = body.end(last)
         if not end.has_events and sent["status"] == 200 and self._expects_events():
             return MALFORMED
         return self._classify_events(end)

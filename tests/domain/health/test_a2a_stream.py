@@ -110,6 +110,18 @@ def test_data_that_is_no_json_hides_no_error_after_it() -> None:
     assert streamed(event_of("hello"), event(rpc_error(-32001))) is Outcome.CALLER_FAULT
 
 
+def test_error_beside_a_method_counts_outside_mcp() -> None:
+    fault = event(rpc(method="SendMessage", error={"code": -32603}))
+    failed = event(rpc(method="SendMessage", result=task_0x("failed")))
+    notice = event({"jsonrpc": "2.0", "method": "notifications/progress"})
+    assert streamed(fault) is FAULT
+    assert streamed(notice, failed, notice) is FAILED
+    for cut in (0, 2):
+        reader = EventStreamReader(KIB, is_mcp=True)
+        reader.append((notice + fault + failed)[: -cut or None])
+        assert reader.end() == StreamEnd(ANSWERED, is_rpc=True, has_events=True)
+
+
 @pytest.mark.parametrize(("missing", "outcome"), [(1, FAILED), (2, FAILED), (3, ANSWERED), (60, ANSWERED)])
 def test_failure_without_its_last_line_ends_counts(missing: int, outcome: Outcome) -> None:
     completed, failed = (

@@ -136,12 +136,14 @@ class EventStreamReader:
 
     __slots__ = (
         "_answer", "_error", "_has_begun", "_has_events", "_has_json", "_has_other_data", "_has_task",
-        "_is_rpc", "_is_skipping", "_last", "_lessons_left", "_marks_left", "_max_event_bytes", "_missed",
-        "_rest", "_search_left", "_second_reads_left", "_shape",
+        "_is_mcp", "_is_rpc", "_is_skipping", "_last", "_lessons_left", "_marks_left", "_max_event_bytes",
+        "_missed", "_rest", "_search_left", "_second_reads_left", "_shape",
     )  # fmt: skip
 
-    def __init__(self, max_event_bytes: int) -> None:
+    def __init__(self, max_event_bytes: int, *, is_mcp: bool = False) -> None:
+        """`is_mcp`: whether a message with a `method` is a request or a notification of the server."""
         self._max_event_bytes = max_event_bytes
+        self._is_mcp = is_mcp
         self._rest = bytearray()
         """Beginning of an incomplete event."""
         self._is_skipping = False
@@ -237,7 +239,7 @@ class EventStreamReader:
         )
 
     def _outcome_of_rest(self) -> tuple[Outcome, JsonAnswer | None]:
-        reader = EventStreamReader(self._max_event_bytes)
+        reader = EventStreamReader(self._max_event_bytes, is_mcp=self._is_mcp)
         reader._read(bytes(self._rest) + b"\n\n")
         return reader._last if reader._error is None else reader._error, reader._answer or self._answer
 
@@ -383,8 +385,12 @@ class EventStreamReader:
     def _note_message(self, message: dict[str, Any]) -> None:
         is_rpc = "jsonrpc" in message
         self._is_rpc = self._is_rpc or is_rpc
-        if is_rpc and "method" in message:
-            # A request or a notification of an MCP server, whatever other members it has.
+        if (
+            is_rpc
+            and "method" in message
+            and (self._is_mcp or not ("result" in message or "error" in message))
+        ):
+            # Only MCP has requests of the server, whatever other members they have.
             return
         if message.get("error") is not None:
             if self._error is None:
@@ -424,6 +430,10 @@ def has_shape(shape: Shape, piece: bytes) -> bool:
         return False
     line = piece[inside]
     return _LF not in line and _CR not in line
+
+
+def _is_answer(message: dict[str, Any]) -> bool:
+    return "result" in message or "error" in message
 
 
 def _marks_of(ended: bytes) -> int:

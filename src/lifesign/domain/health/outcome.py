@@ -54,7 +54,7 @@ class Outcome(IntEnum):
     Of MCP all that calls no tool, reads no resource, gets no prompt and completes no argument.
     """
     TOOL_ERROR = 15
-    """The MCP tool that this request called returned `isError`, not `false`: its own failure, or the caller's."""
+    """The MCP tool that this request called returned an error: its own, or the caller's."""
 
 
 # Looking up a member through its Enum takes 75 ns, and every request uses these two.
