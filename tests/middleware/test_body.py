@@ -137,6 +137,22 @@ def request_body(*parts: bytes) -> RequestBody:
     return body
 
 
+@pytest.mark.parametrize("size", [1, 3, 7, 8, 9, 100, 10_000])
+def test_second_method_is_counted_however_the_body_is_cut(size: int) -> None:
+    text = b'"text":"%s"' % (b"x" * 3000)
+    whole = b'{"jsonrpc":"2.0","id":1,"method":"tasks/get",%s,"method":"message/send",%s,"a":{}}' % (
+        text,
+        text,
+    )
+    for body, expected in (
+        (whole, None),
+        (whole.replace(b'"method":"message', b'"mode":"message'), "tasks/get"),
+    ):
+        parts = [body[at : at + size] for at in range(0, len(body), size)]
+        known: Any = request_body(*parts).call()
+        assert known.get("method") == expected
+
+
 @pytest.mark.parametrize("size", [1, 7, 511, 512, 513, 10_000])
 def test_call_is_known_however_its_body_is_cut(size: int) -> None:
     for length in (10, 600, 5000):

@@ -168,6 +168,15 @@ async def test_poll_is_known_however_long_the_call(length: int) -> None:
     assert await answered(FAILED, JSON, asked=call("SendMessage", params="x" * length)) == "task_failed"
 
 
+@pytest.mark.parametrize("length", [10, 2000])
+async def test_poll_in_front_of_a_send_makes_no_failure_good(length: int) -> None:
+    text = b"x" * length
+    whole = (
+        b'{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"x":"%s"},"method":"message/send"}' % text
+    )
+    assert await answered(FAILED, JSON, asked=request(whole)) == "task_failed"
+
+
 @pytest.mark.parametrize("length", [10, 1000, 40 * KIB, 2 * MEBIBYTE])
 async def test_failure_counts_however_long_the_callers_message(length: int) -> None:
     """SDKs repeat the message in the answer's `history`."""

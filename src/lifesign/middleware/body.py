@@ -8,6 +8,7 @@ from typing import Any
 
 from lifesign.domain.health.a2a_response import (
     MAX_CALL_BYTES,
+    METHOD_NAME,
     JsonAnswer,
     TooComplex,
     call_of_excerpt,
@@ -250,11 +251,11 @@ class RequestBody:
     A body of up to MAX_CALL_BYTES is kept whole.
     """
 
-    __slots__ = ("_beginning", "_end", "_length")
+    __slots__ = ("_beginning", "_end", "_length", "_names")
 
     def __init__(self) -> None:
         self._beginning = self._end = b""
-        self._length = 0
+        self._length = self._names = 0
 
     def append(self, piece: bytes) -> None:
         """Take the next bytes."""
@@ -262,13 +263,16 @@ class RequestBody:
         half = MAX_CALL_BYTES // 2
         if len(self._beginning) < MAX_CALL_BYTES:
             self._beginning += bytes(piece[: MAX_CALL_BYTES - len(self._beginning)])
-        self._end = (self._end + bytes(piece[-half:]))[-half:]
+        piece = piece if type(piece) is bytes else bytes(piece)
+        border = self._end[1 - len(METHOD_NAME) :] + piece[: len(METHOD_NAME) - 1]
+        self._names += piece.count(METHOD_NAME) + border.count(METHOD_NAME)
+        self._end = (self._end + piece[-half:])[-half:]
 
     def call(self) -> object:
         """Return the caller's parsed call; None if it is unknown."""
         if self._length <= MAX_CALL_BYTES:
             return parse_or_none(self._beginning)
-        return call_of_excerpt(self._beginning, self._end)
+        return call_of_excerpt(self._beginning, self._end, self._names)
 
 
 def _events_body(scope: Message, max_bytes: int) -> EventsBody:

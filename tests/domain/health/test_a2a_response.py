@@ -353,10 +353,14 @@ def excerpt(call: dict[str, Any]) -> object:
     """Return the first and last bytes of a call."""
     raw = json.dumps(call).encode()
     assert len(raw) > MAX_CALL_BYTES
-    return call_of_excerpt(raw[: MAX_CALL_BYTES // 2], raw[-MAX_CALL_BYTES // 2 :])
+    return excerpt_of(raw)
 
 
-LONG = {"message": {"parts": [{"text": "x" * 5000}], "metadata": {"method": "GetTask"}}}
+def excerpt_of(raw: bytes) -> object:
+    return call_of_excerpt(raw[: MAX_CALL_BYTES // 2], raw[-MAX_CALL_BYTES // 2 :], raw.count(b'"method"'))
+
+
+LONG = {"message": {"parts": [{"text": "x" * 5000}], "metadata": {"way": "GetTask"}}}
 
 
 @pytest.mark.parametrize("method", [*SENDS, *POLLS])
@@ -385,13 +389,40 @@ def test_method_below_the_top_of_a_long_call_is_not_taken(call: dict[str, Any]) 
     assert not is_poll("POST", "/", excerpt(call))
 
 
+@pytest.mark.parametrize(
+    ("call", "is_a_poll"),
+    [
+        ('{"jsonrpc":"2.0","id":1,"method":"message/send","params":%s,"method":"tasks/get"}', True),
+        ('{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":%s,"method":"message/send"}', False),
+        ('{"jsonrpc":"2.0","id":1,"method":"tasks/get","method":"message/send","params":%s,"a":{}}', False),
+        ('{"jsonrpc":"2.0","id":1,"method":"tasks/get","a":%s,"method":"message/send","params":%s}', False),
+        ('{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"method":1,"a":%s}}', False),
+        ('{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"a":%s}}', True),
+    ],
+)
+def test_last_of_two_methods_of_a_call_counts(call: str, *, is_a_poll: bool) -> None:
+    for text in ("", "x" * 5000):
+        raw = call.replace("%s", json.dumps({"text": text})).encode()
+        known = excerpt_of(raw) if text else parse_or_none(raw)
+        # A method below the top is not told from one at the top in a long call: it counts as a send.
+        assert is_poll("POST", "/", known) == (is_a_poll or (not text and '"method":1' in call))
+
+
+@pytest.mark.parametrize("method", ["message/send", "SendMessage", "tools/call"])
+def test_method_of_a_long_interaction_is_known_beside_another(method: str) -> None:
+    raw = json.dumps(rpc(method=method, params={"method": "GET", "text": "x" * 5000, "end": {}})).encode()
+    known = excerpt_of(raw)
+    assert isinstance(known, dict)
+    assert known["method"] == method
+
+
 def test_long_body_that_is_no_json_rpc_expects_no_answer() -> None:
     assert excerpt({"method": "GetTask", "params": LONG}) is None
 
 
 @given(st.binary(max_size=600), st.binary(max_size=600))
 def test_any_excerpt_is_read_or_unknown(beginning: bytes, end: bytes) -> None:
-    known = call_of_excerpt(b'{"jsonrpc"' + beginning, end)
+    known = call_of_excerpt(b'{"jsonrpc"' + beginning, end, 1)
     assert isinstance(known, dict)
 
 

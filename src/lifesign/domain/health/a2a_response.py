@@ -33,6 +33,11 @@ _ASKING_METHODS = frozenset({
     "GetTask", "ListTasks", "SubscribeToTask", "CancelTask",  # A2A 1.0
     "tasks/get", "tasks/list", "tasks/resubscribe", "tasks/cancel",  # A2A 0.x
 })  # fmt: skip
+_INTERACTIONS = frozenset({
+    b"SendMessage", b"SendStreamingMessage", b"message/send", b"message/stream", b"tasks/send",
+    b"tools/call", b"resources/read", b"prompts/get", b"completion/complete",
+})  # fmt: skip
+METHOD_NAME: Final = b'"method"'
 STREAMING_PATH: Final = "message:stream"
 """End of the path of a streaming send in A2A's REST binding."""
 SENDING_PATHS: Final = ("message:send", STREAMING_PATH)
@@ -197,15 +202,22 @@ def is_rest_path(path: str) -> bool:
     return ":" in path[path.rfind("/") + 1 :]
 
 
-def call_of_excerpt(beginning: bytes, end: bytes) -> object:
+def call_of_excerpt(beginning: bytes, end: bytes, names: int) -> object:
     """Return the call by the beginning and the end of a long request body; None if they show nothing.
 
-    Whether it expects an answer is a guess from the name `jsonrpc`; a method is exact if there is one.
+    `names` is how often METHOD_NAME occurs in the whole body. Whether the call expects an answer is a guess
+    from the name `jsonrpc`; a method is exact if there is one. Parsers take the last of two methods, which
+    may be below the top or in the part that was not kept: the first counts if no other can make it a send.
     """
     if b'"jsonrpc"' not in beginning and b'"jsonrpc"' not in end:
         return None
     call: dict[str, Any] = {"jsonrpc": "2.0", "id": True}
-    if found := _FIRST_METHOD.match(beginning) or _LAST_METHOD.search(end):
+    found = _LAST_METHOD.search(end)
+    if found is None:
+        found = _FIRST_METHOD.match(beginning)
+        if found is not None and names > 1 and found[1] not in _INTERACTIONS:
+            found = None
+    if found is not None:
         call["method"] = found[1].decode("utf-8", "replace")
     return call
 
