@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from authlib.oauth2.rfc6749 import AuthorizationServer, ClientMixin, OAuth2Request, TokenMixin
-from authlib.oauth2.rfc6749.grants import ClientCredentialsGrant, RefreshTokenGrant
+from authlib.oauth2.rfc6749.grants import AuthorizationCodeGrant, ClientCredentialsGrant, RefreshTokenGrant
 from authlib.oauth2.rfc6749.requests import BasicOAuth2Payload
 from authlib.oauth2.rfc6750 import BearerTokenGenerator
 from authlib.oauth2.rfc7523 import JWTBearerClientAssertion
+from authlib.oauth2.rfc7636 import CodeChallenge
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -21,6 +23,7 @@ from tests.support.uvicorn_thread import served
 CLIENT = "lifesign"
 CLIENT_SECRET = "client-canary~+of/ours %"
 TOKEN_PATH = "/oauth2/token"
+AUTHORIZE_PATH = "/oauth2/authorize"
 RIGHTS = "agents.read"
 METHODS = ["client_secret_basic", "client_secret_post", "private_key_jwt", "none"]
 
@@ -75,6 +78,12 @@ class Provider(AuthorizationServer):
         )
         self.register_grant(_ClientCredentials)
         self.register_grant(_RefreshToken)
+        self.register_grant(_AuthorizationCode, [CodeChallenge(required=True)])
+        self.codes: dict[str, OAuth2Request] = {}
+        """Requests of authorizations by their codes."""
+        self.has_consent = True
+        self.redirect_extras: dict[str, str] = {}
+        """Parameters of redirects besides those of Authlib; an empty one removes a parameter."""
         self.refresh_tokens: list[str] = []
         """All refresh tokens; only the last one is valid."""
 
@@ -89,9 +98,11 @@ class Provider(AuthorizationServer):
         """Nothing listens to the signals of this provider."""
 
     def create_oauth2_request(self, request: Any) -> OAuth2Request:
-        return _FormRequest(*request)
+        return request if isinstance(request, OAuth2Request) else _FormRequest(*request)
 
     def handle_response(self, status: int, body: Any, headers: Any) -> Response:
+        if status == 302:
+            return Response(status_code=302, headers=self._with_extras(dict(headers)))
         return JSONResponse(body, status_code=status, headers=dict(headers))
 
     async def answer(self, request: Request) -> Any:
@@ -102,6 +113,19 @@ class Provider(AuthorizationServer):
         # Authlib accepts TLS only, which a proxy would end.
         url = str(request.url).replace("http:", "https:", 1)
         return self.create_token_response((request.method, url, form, dict(request.headers)))
+
+    def _with_extras(self, headers: dict[str, str]) -> dict[str, str]:
+        parts = urlsplit(headers["Location"])
+        fields = dict(parse_qsl(parts.query)) | self.redirect_extras
+        query = urlencode({name: value for name, value in fields.items() if value})
+        return headers | {"Location": parts._replace(query=query).geturl()}
+
+    def authorize(self, request: Request) -> Any:
+        """Answer a browser whose person consents at once."""
+        url = str(request.url).replace("http:", "https:", 1)
+        asked = self.create_oauth2_request(("GET", url, dict(request.query_params), {}))
+        grant = cast("Any", self).get_consent_grant(asked, end_user="user")
+        return self.create_authorization_response(asked, "user" if self.has_consent else None, grant)
 
     def revoke(self) -> None:
         self.valid.clear()
@@ -131,6 +155,41 @@ class _FormRequest(OAuth2Request):
 
 class _ClientCredentials(ClientCredentialsGrant):
     TOKEN_ENDPOINT_AUTH_METHODS = METHODS
+
+
+class _AuthorizationCode(AuthorizationCodeGrant):
+    TOKEN_ENDPOINT_AUTH_METHODS = METHODS
+
+    def save_authorization_code(self, code: str, request: OAuth2Request) -> None:
+        cast("Provider", self.server).codes[code] = request
+
+    def query_authorization_code(self, code: str, client: Any) -> Any:
+        asked = cast("Provider", self.server).codes.get(code)
+        return None if asked is None else _Code(code, asked)
+
+    def delete_authorization_code(self, authorization_code: Any) -> None:
+        del cast("Provider", self.server).codes[authorization_code.code]
+
+    def authenticate_user(self, authorization_code: Any) -> Any:
+        return "user"
+
+
+class _Code:
+    """A code, and what it was given for."""
+
+    def __init__(self, code: str, asked: OAuth2Request) -> None:
+        self.code = code
+        fields = cast("Any", asked.payload).data
+        self.code_challenge = fields["code_challenge"]
+        self.code_challenge_method = fields["code_challenge_method"]
+        self._redirect_uri = fields["redirect_uri"]
+        self._scope = fields.get("scope", "")
+
+    def get_redirect_uri(self) -> str:
+        return str(self._redirect_uri)
+
+    def get_scope(self) -> str:
+        return str(self._scope)
 
 
 class _RefreshToken(RefreshTokenGrant):
@@ -203,7 +262,12 @@ def serving_provider(
 
     def make_app(url: str) -> Starlette:
         provider.register_client_auth_method("private_key_jwt", _SignedAssertion(f"{url}{TOKEN_PATH}"))
-        return Starlette(routes=[Route(TOKEN_PATH, provider.answer, methods=["POST"])])
+        return Starlette(
+            routes=[
+                Route(TOKEN_PATH, provider.answer, methods=["POST"]),
+                Route(AUTHORIZE_PATH, provider.authorize),
+            ]
+        )
 
     with served(make_app) as url:
         yield provider, f"{url}{TOKEN_PATH}"

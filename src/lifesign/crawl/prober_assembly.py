@@ -117,6 +117,26 @@ async def open_credentials(
 
 
 @asynccontextmanager
+async def open_token_endpoints(definition: ProbeDefinition) -> AsyncIterator[TokenEndpoints]:
+    """Open what asks the token endpoints of a definition, for a login."""
+    timeouts = definition.timeouts
+    async with (
+        Resolver(definition.resolver.servers, timeout_s=timeouts.dns_seconds) as resolver,
+        Fetcher(
+            timeouts=timeouts,
+            networks=definition.networks_allowed,
+            user_agent=definition.user_agent,
+            resolver=resolver,
+        ) as fetcher,
+    ):
+        endpoints = TokenEndpoints(fetcher, timeouts.total_seconds)
+        try:
+            yield endpoints
+        finally:
+            await endpoints.close()
+
+
+@asynccontextmanager
 async def open_token_owner(definition: ProbeDefinition, secrets: Secrets) -> AsyncIterator[TokenOwner | None]:
     """Open the part that requests tokens for several processes; None if no credential needs tokens."""
     if all(credential.oauth2 is None for credential in definition.credentials):

@@ -97,3 +97,21 @@ def test_what_is_no_secret_is_not_stored(file: Path) -> None:
     tokens = RefreshTokenFile(file)
     tokens.replace("two\nlines-of-token")
     assert file.read_text() == f"{FIRST}\n"
+
+
+def test_file_is_claimed_before_it_exists_and_stored_at_the_end(tmp_path: Path) -> None:
+    file = RefreshTokenFile(tmp_path / "acme.refresh")
+    assert file.claim() is None
+    other = RefreshTokenFile(tmp_path / "acme.refresh")
+    assert isinstance(other.claim(), TokenFault)
+    assert file.store("refresh-canary") is None
+    assert file.read() == "refresh-canary"
+    file.close()
+    assert other.claim() is None
+    other.close()
+
+
+def test_directory_that_is_missing_is_a_fault_before_the_login(tmp_path: Path) -> None:
+    file = RefreshTokenFile(tmp_path / "missing" / "acme.refresh")
+    assert isinstance(file.claim(), TokenFault)
+    assert isinstance(file.store("refresh-canary"), TokenFault)

@@ -206,6 +206,8 @@ def test_an_oauth_client_has_its_secret_in_one_place() -> None:
         ({"grant": "refresh_token"}, "token_file"),
         ({"auth_method": "none"}, "client_proof"),
         ({"auth_method": "none", "client_secret": None}, "token_file"),
+        ({"authorization_url": "https://login.example/authorize"}, "authorization_url"),
+        ({"issuer": "https://login.example"}, "authorization_url"),
         ({"grant": "password"}, "enum"),
         ({"auth_method": "tls_client_auth"}, "enum"),
         ({"client_secret": "sk-inline-secret"}, "inline_secret"),

@@ -3,20 +3,24 @@
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from lifesign.cli.options.confirmation import is_confirmed
+from lifesign.cli.options.credential_file import chosen_credential
+from lifesign.cli.options.duration import DefaultDuration, duration_option
 from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, write_page
+from lifesign.domain.text.durations import duration_text
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
     from yarl import URL
 
-    from lifesign.prober.definition.credentials import CredentialSettings
+    from lifesign.prober.definition.credentials import CredentialSettings, OAuthClient
     from lifesign.prober.definition.models import ProbeDefinition
     from lifesign.prober.probe.credential_trial import Trial, TrialStep
 
@@ -28,20 +32,15 @@ EXIT_CODES = {
 }
 """Exit code by the verdict of a trial."""
 _COLOURS = {"ok": Colour.GREEN, "fault": Colour.RED, "unknown": Colour.YELLOW}
+MAX_LOGIN_SECONDS: Final = 1800.0
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 credentials = typer.Typer(
     name="credentials",
-    help="Test the credentials of a probe definition.",
+    help="Test the credentials of a probe definition, and log in with OAuth.",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
-
-
-# A group of one command would be that command.
-@credentials.callback()
-def _group() -> None:
-    pass
 
 
 @credentials.command("test", context_settings=_CONTEXT)
@@ -93,11 +92,7 @@ def try_one(
     from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415 - takes 200 ms
 
     read = read_definition_file(definition)
-    known = {each.name: each for each in read.credentials}
-    if name not in known:
-        expected = f"one of {', '.join(known)}" if known else f"a credential, and {definition} has none"
-        raise InvalidValue("NAME", name, expected)
-    chosen = known[name]
+    chosen = chosen_credential(read, name, definition)
     asked = URL(chosen.origin + chosen.path if url is None else url)
     if not asked.absolute:
         raise InvalidValue("--url", url, "a URL such as https://agent.example/rpc")
@@ -109,6 +104,114 @@ def try_one(
             write_page(sys.stdout, map(_line, trial.steps), colours=has_colours(sys.stdout))
             sys.stdout.write(f"{trial.verdict}{f': {trial.hint}' if trial.hint else ''}\n")
     return EXIT_CODES[trial.verdict]
+
+
+@credentials.command("login", context_settings=_CONTEXT)
+def log_in_once(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the credential in the definition.")],
+    *,
+    definition: Annotated[
+        Path, typer.Option("--definition", metavar="FILE", help="Probe definition with the credential.")
+    ],
+    timeout_seconds: Annotated[
+        float,
+        duration_option(
+            "--timeout",
+            more_than_s=0,
+            most_s=MAX_LOGIN_SECONDS,
+            help="Time limit for the login in the browser, at most 30m.",
+        ),
+    ] = DefaultDuration(300),
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Show the URL, and open no browser.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask for confirmation. Required without a terminal.")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Log in to an OAuth provider in a browser, and store the refresh token.
+
+    For providers that give tokens only for a person's consent. The credential has `oauth2` with
+    `grant: refresh_token`, `token_file` and `authorization_url`. The command waits for the redirect
+    on a free port of 127.0.0.1, exchanges the code at `token_url`, and writes the refresh token to
+    `token_file` (mode 0600). A token that the file has is replaced.
+
+    \b
+    Examples:
+      lifesign credentials login acme --definition acme.yml
+      lifesign credentials login acme --definition acme.yml --no-browser --timeout 10m
+
+    \b
+    Keys of --json:
+      credential, token_file
+      fault       why no token was stored; null if one was
+
+    With --json, all else goes to standard error.
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    import asyncio  # noqa: PLC0415 - takes 20 ms, which `--help` need not pay
+
+    from lifesign.crawl.oauth_login import client_for_login, log_in  # noqa: PLC0415 - aiohttp takes 200 ms
+    from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415
+
+    read = read_definition_file(definition)
+    chosen = chosen_credential(read, name, definition)
+    client = client_for_login(chosen, read)
+    stream = sys.stderr if as_json else sys.stdout
+    write_page(stream, _login_facts(chosen, client), colours=has_colours(stream))
+    if not yes and not is_confirmed("Log in?", reason="the login replaces the refresh token"):
+        return ExitCode.FAILED
+
+    def open_url(url: str) -> None:
+        stream.write(
+            f"Open this URL in a browser on this machine, within {duration_text(timeout_seconds)}:\n{url}\n"
+        )
+        stream.flush()
+        if not no_browser:
+            _open_browser(url)
+
+    fault = asyncio.run(log_in(read, chosen, timeout_seconds, open_url=open_url, complain=_warn))
+    if as_json:
+        from lifesign.cli.output.table import write_json  # noqa: PLC0415
+
+        write_json(sys.stdout, {"credential": name, "token_file": str(client.token_file), "fault": fault})
+    elif fault is not None:
+        _warn(f"the login failed: {fault}")
+    else:
+        write_page(
+            stream,
+            [
+                PageLine("stored", str(client.token_file), Colour.GREEN),
+                PageLine("next", f"lifesign credentials test {name} --definition {definition}"),
+            ],
+            colours=has_colours(stream),
+        )
+    return ExitCode.SUCCESS if fault is None else ExitCode.FAILED
+
+
+def _login_facts(chosen: "CredentialSettings", client: "OAuthClient") -> list[PageLine]:
+    """Return what a person has to know before the login."""
+    facts = (
+        ("credential", f"{chosen.name} for {chosen.origin}{chosen.path.rstrip('/')}"),
+        ("provider", client.issuer or client.authorization_url),
+        ("client", client.client_id),
+        ("scope", client.scope),
+        ("resource", client.resource),
+        ("token file", str(client.token_file)),
+    )
+    return [PageLine(label, text) for label, text in facts if text]
+
+
+def _open_browser(url: str) -> None:
+    """Open a browser. The call returns at once with some browsers, and when they end with others."""
+    import threading  # noqa: PLC0415 - loaded by now
+    import webbrowser  # noqa: PLC0415 - takes 20 ms
+
+    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+
+
+def _warn(text: str) -> None:
+    sys.stderr.write(f"lifesign: {text}\n")
 
 
 async def _try(definition: "ProbeDefinition", chosen: "CredentialSettings", url: "URL") -> "Trial":

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from lifesign.cli.options.agent_reference import check_id
+from lifesign.cli.options.confirmation import is_confirmed
 from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.registry_access import DEFAULT_URL, KeyFile, PlainHttp, RegistryUrl, ask
 from lifesign.cli.output.exit_codes import ExitCode
@@ -13,9 +14,7 @@ from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import PageLine, write_page
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.counts import pluralize
-from lifesign.errors import InvalidValue
 
-MAX_ANSWER_CHARS = 100
 """Maximum length of an answer to a prompt."""
 
 
@@ -78,11 +77,5 @@ def erase(
 
 
 def _is_wanted(agent_id: str) -> bool:
-    """Ask for confirmation on the terminal; InvalidValue without one."""
-    if not sys.stdin.isatty():
-        raise InvalidValue(
-            "--yes", None, "given, since standard input is not a terminal and erasing cannot be undone"
-        )
-    sys.stderr.write(f"Erase {printable(agent_id)} permanently? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline(MAX_ANSWER_CHARS).strip().lower() in {"y", "yes"}
+    question = f"Erase {printable(agent_id)} permanently?"
+    return is_confirmed(question, reason="erasing cannot be undone")

@@ -5,7 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lifesign.errors import InvalidValue
+
 if TYPE_CHECKING:
+    from lifesign.prober.definition.credentials import CredentialSettings
     from lifesign.prober.definition.models import ProbeDefinition
 
 CredentialFile = Annotated[
@@ -28,3 +31,12 @@ def with_credentials(definition: "ProbeDefinition", file: Path | None) -> "Probe
     from lifesign.prober.definition.file import read_credential_file  # noqa: PLC0415 - takes 200 ms
 
     return definition.model_copy(update={"credentials": read_credential_file(file)})
+
+
+def chosen_credential(definition: "ProbeDefinition", name: str, file: Path) -> "CredentialSettings":
+    """Return the credential with a name; InvalidValue if the definition in `file` has none of that name."""
+    known = {each.name: each for each in definition.credentials}
+    if name not in known:
+        expected = f"one of {', '.join(known)}" if known else f"a credential, and {file} has none"
+        raise InvalidValue("NAME", name, expected)
+    return known[name]

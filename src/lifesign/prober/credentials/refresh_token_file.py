@@ -38,18 +38,31 @@ class RefreshTokenFile:
 
     def read(self) -> str | TokenFault:
         """Lock the file until `close`, and return the token to use now."""
+        if (fault := self.claim()) is not None:
+            return fault
         try:
-            if not self._has_locked():
-                return _fault(f"another process uses {self._file}")
             if self._unwritten is not None:
                 self._write(self._unwritten)
             if self._unwritten is not None:
                 return self._unwritten
             return read_secret(SecretPlace(file=self._file), str(self._file), _log.warning)
-        except OSError as error:
-            return _fault(f"{self._file} cannot be locked ({error.strerror})")
         except InvalidValue as error:
             return _fault(str(error))
+
+    def claim(self) -> TokenFault | None:
+        """Lock the file until `close`, also before there is one; return why that is not possible."""
+        try:
+            return None if self._has_locked() else _fault(f"another process uses {self._file}")
+        except OSError as error:
+            return _fault(f"{self._file} cannot be locked ({error.strerror})")
+
+    def store(self, token: str) -> TokenFault | None:
+        """Write the first token of a login; return why that is not possible."""
+        try:
+            write_private(self._file, token)
+        except OSError as error:
+            return _fault(f"{self._file} cannot be written ({error.strerror})")
+        return None
 
     def replace(self, token: str) -> None:
         """Replace the token in the file, as a whole; a token that cannot be written stays in memory."""

@@ -155,6 +155,10 @@ class OAuthClient(DefinitionMapping):
     """By what the client gets tokens: client_credentials or refresh_token."""
     token_file: FileName | None = None
     """File with the refresh token. The prober writes the tokens that replace it."""
+    authorization_url: OAuthUrl | None = None
+    """The authorization endpoint, where a person consents (`lifesign credentials login`)."""
+    issuer: OAuthUrl | None = None
+    """Issuer that the redirect of a login must name (RFC 9207), if the provider sends one."""
     client_secret: Secret | None = None
     """Place of the client's secret."""
     private_key: Secret | None = None
@@ -182,6 +186,10 @@ class OAuthClient(DefinitionMapping):
             raise PydanticCustomError(
                 "token_file",
                 "expected token_file with the grant refresh_token only; auth_method none needs this grant",
+            )
+        if (self.authorization_url or self.issuer) is not None and not is_refreshed:
+            raise PydanticCustomError(
+                "authorization_url", "expected authorization_url and issuer with the grant refresh_token only"
             )
         if self.key_id is not None and not is_signed:
             raise PydanticCustomError("key_id", "expected key_id with auth_method private_key_jwt only")

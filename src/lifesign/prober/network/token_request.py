@@ -34,7 +34,7 @@ from lifesign.prober.network.fetch import Fetched, Fetcher, Request
 
 MAX_ANSWER_BYTES: Final = 65_536
 """Maximum size of the answer of a token endpoint."""
-_SECRET_FIELDS: Final = ("client_secret", "client_assertion", "refresh_token")
+_SECRET_FIELDS: Final = ("client_secret", "client_assertion", "refresh_token", "code", "code_verifier")
 # With these a complete answer arrived; its status means something else than that of an agent.
 _ANSWERED: Final = frozenset({
     ResultClass.OK, ResultClass.GATED, ResultClass.NOT_AN_AGENT, ResultClass.RATE_LIMITED,
@@ -65,6 +65,19 @@ class TokenEndpoints:
         exchange.add_done_callback(self._exchanges.discard)
         return await asyncio.shield(exchange)
 
+    async def exchange_code(self, credential: Credential, grant: Mapping[str, str]) -> str | TokenFault:
+        """Exchange the code of an authorization; return the refresh token, or why there is none."""
+        client = credential.oauth2
+        assert client is not None  # noqa: S101 - a login is that of an OAuth 2 client
+        fetched = await self._ask(credential, client, grant, with_scope=False)
+        found = _read(fetched)
+        if isinstance(found, TokenFault):
+            return found
+        token = rotated_token(_answer(fetched), "")
+        if token is None:
+            return TokenFault(kind=TokenFaultKind.TOKEN_FORM, reason="the answer has no usable refresh_token")
+        return token
+
     async def close(self) -> None:
         """Wait for running exchanges of refresh tokens, and release their files."""
         if self._exchanges:
@@ -90,9 +103,16 @@ class TokenEndpoints:
                 await asyncio.to_thread(file.replace, new)
             return found
 
-    async def _ask(self, credential: Credential, client: OAuthClient, grant: Mapping[str, str]) -> Fetched:
+    async def _ask(
+        self,
+        credential: Credential,
+        client: OAuthClient,
+        grant: Mapping[str, str],
+        *,
+        with_scope: bool = True,
+    ) -> Fetched:
         """Send a request for a token; the reason in the answer has none of the secrets that were sent."""
-        fields = token_form(grant, scope=client.scope, resource=client.resource)
+        fields = token_form(grant, scope=client.scope if with_scope else None, resource=client.resource)
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
         fields, headers = _authenticated(client, credential.secret, fields, headers)
         fetched = await self._fetcher.fetch(

@@ -1,0 +1,111 @@
+"""A login at an OAuth provider: a person's consent gives the prober a refresh token."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from lifesign.crawl.prober_assembly import open_token_endpoints
+from lifesign.domain.credentials.authorization import AuthorizationRequest, RedirectFault, read_redirect
+from lifesign.domain.net.allowed_addresses import Network, is_in
+from lifesign.errors import InvalidValue
+from lifesign.prober.credentials.refresh_token_file import RefreshTokenFile
+from lifesign.prober.credentials.secret_reader import forbid_core_dumps, read_secret
+from lifesign.prober.credentials.store import Credential
+from lifesign.prober.definition.credentials import CredentialSettings, OAuthClient
+from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.network.loopback_redirect import LoopbackRedirect, listening
+
+RANDOM_BYTES: Final = 32
+"""Of the state and of the verifier: 43 characters (RFC 7636 4.1)."""
+
+
+def client_for_login(chosen: CredentialSettings, definition: ProbeDefinition) -> OAuthClient:
+    """Return the OAuth client of a credential; InvalidValue if no login is possible with it."""
+    setting = f"credentials.{chosen.name}.oauth2"
+    client = chosen.oauth2
+    if client is None or client.token_file is None:
+        expected = "oauth2 with grant: refresh_token and token_file"
+        raise InvalidValue(f"credentials.{chosen.name}", None, expected)
+    if client.authorization_url is None:
+        expected = "the URL of the provider's authorization endpoint"
+        raise InvalidValue(f"{setting}.authorization_url", None, expected)
+    if not _is_safe(client.authorization_url, definition.networks_allowed):
+        expected = "a URL of https, or an address in networks.allow"
+        raise InvalidValue(f"{setting}.authorization_url", client.authorization_url, expected)
+    return client
+
+
+def _is_safe(url: str, networks: Sequence[Network]) -> bool:
+    """Return whether no third party can change the login on its way: TLS, or an allowed network."""
+    parts = urlsplit(url)
+    if parts.scheme == "https":
+        return True
+    try:
+        return is_in(ip_address(parts.hostname or ""), networks)
+    except ValueError:
+        return False
+
+
+async def log_in(
+    definition: ProbeDefinition,
+    chosen: CredentialSettings,
+    seconds: float,
+    *,
+    open_url: Callable[[str], None],
+    complain: Callable[[str], None],
+) -> str | None:
+    """Log in, and store the refresh token; return why that was not possible.
+
+    `open_url` shows the provider's page to a person, who has `seconds` for it. `complain` receives warnings
+    about the file of the client's secret.
+    """
+    client = client_for_login(chosen, definition)
+    assert client.token_file is not None  # noqa: S101 - as client_for_login requires
+    credential = _credential(chosen, client, complain)
+    file = RefreshTokenFile(client.token_file)
+    try:
+        if (fault := file.claim()) is not None:
+            return str(fault)
+        async with open_token_endpoints(definition) as endpoints, listening() as redirect:
+            grant = await _authorize(client, redirect, seconds, open_url)
+            if isinstance(grant, str):
+                return grant
+            token = await endpoints.exchange_code(credential, grant)
+        unstored = file.store(token) if isinstance(token, str) else token
+        return None if unstored is None else str(unstored)
+    finally:
+        file.close()
+
+
+async def _authorize(
+    client: OAuthClient, redirect: LoopbackRedirect, seconds: float, open_url: Callable[[str], None]
+) -> dict[str, str] | str:
+    """Let a person consent; return what the token endpoint takes, or why there is none."""
+    request = AuthorizationRequest(
+        authorization_url=client.authorization_url or "",
+        client_id=client.client_id,
+        redirect_uri=redirect.uri,
+        scope=client.scope,
+        resource=client.resource,
+        issuer=client.issuer,
+        state=secrets.token_urlsafe(RANDOM_BYTES),
+        verifier=secrets.token_urlsafe(RANDOM_BYTES),
+    )
+    redirect.read = partial(read_redirect, request=request)
+    open_url(request.url)
+    found = await redirect.wait(seconds)
+    return found.reason if isinstance(found, RedirectFault) else request.grant(found.value)
+
+
+def _credential(
+    chosen: CredentialSettings, client: OAuthClient, complain: Callable[[str], None]
+) -> Credential:
+    """Return the credential with the secret of its client. A public client has none."""
+    forbid_core_dumps()
+    if client.client_secret is None and client.private_key is None:
+        return Credential(chosen, "")
+    member, source = client.proof
+    return Credential(chosen, read_secret(source, f"credentials.{chosen.name}.oauth2.{member}", complain))

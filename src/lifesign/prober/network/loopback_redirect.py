@@ -1,0 +1,114 @@
+"""The redirect of an authorization: one HTTP server on loopback, for one answer (RFC 8252 7.3)."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from lifesign.domain.credentials.authorization import AuthorizationCode, RedirectFault
+
+HOST: Final = "127.0.0.1"
+PATH: Final = "/callback"
+MAX_HEAD_BYTES: Final = 16_384
+HEAD_SECONDS: Final = 5.0
+"""Time for the request of a browser to arrive."""
+MAX_REQUESTS: Final = 64
+"""Requests that are read; more of them end the login."""
+CODE_ARRIVED: Final = "The login is complete. You can close this page and go back to the terminal."
+NOT_THIS_LOGIN: Final = "This is not the answer to the login. See the terminal."
+
+Read = Callable[[str], AuthorizationCode | RedirectFault]
+"""Reads the query of a redirect."""
+
+
+class LoopbackRedirect:
+    """Waits for the redirect of one authorization."""
+
+    def __init__(self) -> None:
+        """Without a socket: see `listening`."""
+        self.port = 0
+        self.read: Read | None = None
+        """Reads redirects; None: none is expected yet."""
+        self._found: asyncio.Future[AuthorizationCode | RedirectFault] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._requests = 0
+
+    @property
+    def uri(self) -> str:
+        """The redirect URI."""
+        return f"http://{HOST}:{self.port}{PATH}"
+
+    async def wait(self, seconds: float) -> AuthorizationCode | RedirectFault:
+        """Return what the redirect brings; a fault if none comes in time."""
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._found), seconds)
+        except TimeoutError:
+            return RedirectFault(f"no redirect came within {seconds:g} s", is_final=True)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request of a browser."""
+        failures = (ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+        with contextlib.suppress(*failures):
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_SECONDS)
+            status, text = self._answer(head.decode("latin-1"))
+            body = text.encode()
+            writer.write(
+                f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nCache-Control: no-store\r\n"
+                f"Referrer-Policy: no-referrer\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+                .encode() + body
+            )  # fmt: skip
+            await asyncio.wait_for(writer.drain(), HEAD_SECONDS)
+        writer.close()
+
+    def _answer(self, head: str) -> tuple[str, str]:
+        """Return the status and the text of the answer to a request."""
+        self._requests += 1
+        if self._requests > MAX_REQUESTS:
+            self._end(RedirectFault(f"more than {MAX_REQUESTS} requests came to the redirect", is_final=True))
+        first, *lines = head.split("\r\n")
+        method, _, rest = first.partition(" ")
+        path, _, query = rest.partition(" ")[0].partition("?")
+        hosts = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("host:")]
+        # The name of another host leads here too if its owner wants it to (DNS rebinding).
+        if method != "GET" or path != PATH or hosts != [f"{HOST}:{self.port}"] or self.read is None:
+            return "404 Not Found", NOT_THIS_LOGIN
+        if self._found.done():
+            return "409 Conflict", NOT_THIS_LOGIN
+        found = self.read(query)
+        if isinstance(found, RedirectFault):
+            if found.is_final:
+                self._end(found)
+            return "400 Bad Request", NOT_THIS_LOGIN
+        self._end(found)
+        return "200 OK", CODE_ARRIVED
+
+    def _end(self, found: AuthorizationCode | RedirectFault) -> None:
+        if not self._found.done():
+            self._found.set_result(found)
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[LoopbackRedirect]:
+    """Listen on a free port of 127.0.0.1 until the block ends."""
+    redirect = LoopbackRedirect()
+    tasks: set[asyncio.Task[None]] = set()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(redirect.serve(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    server = await asyncio.start_server(accept, HOST, 0, limit=MAX_HEAD_BYTES)
+    redirect.port = server.sockets[0].getsockname()[1]
+    try:
+        yield redirect
+    finally:
+        server.close()
+        if tasks:
+            # The browser gets its page first.
+            await asyncio.wait(tasks, timeout=HEAD_SECONDS)
+        for task in tasks:
+            task.cancel()
+        await server.wait_closed()

@@ -1,0 +1,85 @@
+"""The server on loopback that waits for the redirect of a login."""
+
+import asyncio
+
+import pytest
+
+from lifesign.domain.credentials.authorization import AuthorizationCode, RedirectFault
+from lifesign.prober.network.loopback_redirect import HOST, MAX_REQUESTS, LoopbackRedirect, listening
+
+
+def read(query: str) -> AuthorizationCode | RedirectFault:
+    if query.startswith("code="):
+        return AuthorizationCode(query.removeprefix("code="))
+    return RedirectFault("no code", is_final=query == "final")
+
+
+async def get(
+    redirect: LoopbackRedirect, target: str, host: str | None = None, method: str = "GET"
+) -> int | None:
+    """Send one request; return the status of its answer, None without one."""
+    reader, writer = await asyncio.open_connection(HOST, redirect.port)
+    writer.write(f"{method} {target} HTTP/1.1\r\nHost: {host or f'{HOST}:{redirect.port}'}\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    return int(answer.split()[1]) if answer else None
+
+
+async def test_the_redirect_brings_its_code_once() -> None:
+    async with listening() as redirect:
+        redirect.read = read
+        assert await get(redirect, "/callback?code=one") == 200
+        assert await get(redirect, "/callback?code=two") == 409
+        found = await redirect.wait(1.0)
+    assert isinstance(found, AuthorizationCode)
+    assert found.value == "one"
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "method"),
+    [
+        ("/callback?code=x", "evil.example", "GET"),
+        ("/callback?code=x", None, "POST"),
+        ("/other?code=x", None, "GET"),
+        ("/", None, "GET"),
+    ],
+)
+async def test_other_requests_end_nothing(target: str, host: str | None, method: str) -> None:
+    async with listening() as redirect:
+        redirect.read = read
+        assert await get(redirect, target, host, method) == 404
+        assert await get(redirect, "/callback?other") == 400
+        assert await get(redirect, "/callback?code=one") == 200
+
+
+async def test_a_final_fault_ends_the_login() -> None:
+    async with listening() as redirect:
+        redirect.read = read
+        assert await get(redirect, "/callback?final") == 400
+        found = await redirect.wait(1.0)
+    assert isinstance(found, RedirectFault)
+
+
+async def test_the_wait_is_bounded() -> None:
+    async with listening() as redirect:
+        found = await redirect.wait(0.01)
+    assert isinstance(found, RedirectFault)
+    assert found.is_final
+
+
+async def test_the_number_of_requests_is_bounded() -> None:
+    async with listening() as redirect:
+        redirect.read = read
+        for _ in range(MAX_REQUESTS + 1):
+            await get(redirect, "/")
+        assert isinstance(await redirect.wait(1.0), RedirectFault)
+
+
+async def test_a_head_without_end_gets_no_answer() -> None:
+    async with listening() as redirect:
+        reader, writer = await asyncio.open_connection(HOST, redirect.port)
+        writer.write(b"GET /callback?" + b"x" * 40_000)
+        assert await reader.read() == b""
+        writer.close()
+        redirect.read = read
+        assert await get(redirect, "/callback?code=one") == 200
