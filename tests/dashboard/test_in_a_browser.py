@@ -369,7 +369,7 @@ def test_on_a_phone_each_word_of_an_agent_says_what_it_is(browser: Browser, serv
             "cells => cells.map(cell => getComputedStyle(cell, '::before').content)"
         )
         assert [label.replace('"', "").strip() for label in labels] == [
-            "Reported", "Observed", "Load", "Pool", "Last heartbeat",
+            "Health", "Observed", "Load", "Pool", "Last heartbeat",
         ]  # fmt: skip
         page.locator("tbody td.short a").evaluate("link => { link.textContent = 'p'.repeat(32) }")
         table = page.get_by_role("region", name="Agents")

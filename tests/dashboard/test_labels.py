@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from lifesign.dashboard import labels
 from lifesign.dashboard.labels import ProbeLabel, label_of_observed
 from lifesign.dashboard.pages.history import _segments
+from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.models.agents import ObservedLayer, ObservedState
 from lifesign.domain.net.target import TargetKind
+from lifesign.domain.observation.assertion import AssertionOutcome, AssertionResult, Check
 from lifesign.domain.observation.results import ResultClass
 
 SEEN = {
@@ -45,6 +47,23 @@ def test_a_card_that_is_known_counts_though_it_was_not_read_again() -> None:
     assert label_of_observed(lost).word == "gated"
     gone = seen.model_copy(update={"transport": layer(ResultClass.REFUSED, 10), "failures_in_row": 1})
     assert label_of_observed(gone).word == "down"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "health", "is_by_assertions"),
+    [
+        (AssertionOutcome.ASSERTION_FAILED, HealthStatus.UNHEALTHY, True),
+        (AssertionOutcome.ASSERTION_FAILED, HealthStatus.HEALTHY, False),
+        (AssertionOutcome.OK, HealthStatus.UNHEALTHY, False),
+    ],
+)
+def test_health_by_assertions_is_not_that_of_the_document(
+    outcome: AssertionOutcome, health: HealthStatus, *, is_by_assertions: bool
+) -> None:
+    assertion = AssertionResult(of="message", check=Check.TEXT_CONTAINS, result=outcome, expected="OK")
+    seen = ObservedState(failures_in_row=0, recent_interactions="", assertions=[assertion])
+    assert labels.is_health_by_assertions(health, seen) is is_by_assertions
+    assert not labels.is_health_by_assertions(health, None)
 
 
 def test_words_for_an_mcp_server_name_no_card() -> None:

@@ -14,7 +14,7 @@ LABELS: Final[Mapping[str, str]] = MappingProxyType({
     "capability": "Capability",
     "directory": "Directory",
     "group": "Subject",
-    "health": "Reported",
+    "health": "Health",
     "holder": "Current or former holder",
     "host": "Host",
     "pool": "Pool",

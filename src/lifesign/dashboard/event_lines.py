@@ -201,7 +201,7 @@ def _until(what: str) -> Callable[[Mapping[str, Any]], str]:
 _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingProxyType({
     EventType.AGENT_LIFECYCLE: _lifecycle,
     EventType.AGENT_HEALTH_CHANGED: lambda said: (
-        f"reports {said['new_health']}, reported {said['previous_health']} before"
+        f"health is {said['new_health']}, was {said['previous_health']} before"
     ),
     EventType.AGENT_UPDATED: lambda said: f"changed {', '.join(map(as_words, said['changed']))}",
     EventType.AGENT_DRIFT_WARNING: lambda said: (

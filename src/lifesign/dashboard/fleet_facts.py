@@ -72,7 +72,7 @@ class FleetCounts:
 
     @property
     def by_health(self) -> dict[str, int]:
-        """Reported health of living agents: dead agents report nothing."""
+        """Health of living agents: dead agents have none."""
         alive = (Status.ACTIVE, Status.UNHEALTHY, Status.DRAINING)
         return {
             health.value: sum(self.of(status=status, health=health) for status in alive)

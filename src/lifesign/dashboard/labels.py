@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
+from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.agents import AgentRecord, ObservedLayer, ObservedState
 from lifesign.domain.models.targets import TargetSummary
@@ -46,10 +47,10 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType({
     "draining": "finishing its work, accepts no more",
     "dead": "silent for too long; its leases have expired",
     "deregistered": "gone in good order",
-    "says healthy": "the agent reports that it answers as expected",
-    "says degraded": "the agent reports that it answers worse than expected",
-    "says unhealthy": "mostly fails, it says",
-    "says unknown": "the agent reports nothing recent enough; it may still be healthy",
+    "health healthy": "it answers as expected, by its health document",
+    "health degraded": "it answers worse than expected, by its health document or by assertions",
+    "health unhealthy": "it mostly fails by its health document, or its answers failed assertions",
+    "health unknown": "there is no recent health document, and no assertion failed; it may still be healthy",
     "answers": "a server answered",
     "gated": "a server answered, and requires credentials or payment first",
     "down": "it was probed, and no agent answered",
@@ -167,6 +168,14 @@ def agent_status_text(agent: AgentRecord) -> str:
     if agent.current_explanation:
         return agent.current_explanation
     return agent.explanation if agent.explanation not in {"", agent.reason} else as_words(agent.reason)
+
+
+def is_health_by_assertions(health: HealthStatus, observed: ObservedState | None) -> bool:
+    """Return whether failed assertions make the health worse than the agent's own document."""
+    if observed is None or health not in {HealthStatus.DEGRADED, HealthStatus.UNHEALTHY}:
+        return False
+    has_failed = any(each.has_failed for each in observed.assertions or ())
+    return has_failed and (observed.document is None or observed.document.status is not health)
 
 
 def failing_text(agent: AgentRecord) -> str:

@@ -23,8 +23,7 @@ def notices(page: Page) -> list[str]:
 def test_reported_figures_are_beside_observed_ones(sample: Sample) -> None:
     text = sample.visitor(Role.READER).get(AGENT).text
     for words in (
-        "Reported Health healthy",
-        "Observed Last probe answers a card, an interface that answers, a health document",
+        "Observed Health healthy Last probe answers a card, an interface that answers, a health document",
         "its own p99: 1,840 ms",
         "99.3 % of 412",
         "20 of the last 20 probes",
@@ -327,7 +326,7 @@ def test_action_on_an_outdated_page_is_refused(sample: Sample) -> None:
     ("path", "told"),
     [
         ("/agents?status=zzz", "registering, active, "),
-        ("/agents?health=well", "Reported has to be one of healthy, "),
+        ("/agents?health=well", "Health has to be one of healthy, "),
         ("/agents?status=dead&status=active", "Status is repeated."),
         (f"/agents?q={'x' * 129}", "at most 128 characters."),
         ("/agents?q=%00", "without control characters."),

@@ -73,9 +73,9 @@ def test_a_line_says_who_did_it_unless_that_is_plain(actor: str, by: str) -> Non
 @pytest.mark.parametrize(
     ("path", "words", "mark"),
     [
-        ("/events?group=agent", "reports healthy, reported", "good"),
-        ("/events?group=agent", "reports degraded, reported", "warn"),
-        ("/events?agent=planner", "reports unknown, reported", "plain"),
+        ("/events?group=agent", "health is healthy, was unknown", "good"),
+        ("/events?group=agent", "health is degraded, was healthy", "warn"),
+        ("/events?agent=planner", "health is unknown, was ", "plain"),
         ("/events?agent=support-3", "active [^ ]+ unhealthy", "warn"),
         ("/events?agent=billing-7", "unhealthy [^ ]+ dead", "bad"),
         ("/events?group=task", "\\w+ [^ ]+ handoff", "warn"),

@@ -19,7 +19,7 @@ PAGES = ("/", "/agents", "/login")
 def test_the_fleet_is_counted_by_status_by_word_and_by_sight(open_sample: Sample) -> None:
     page = open_sample.visitor().get("/")
     assert page.status == 200
-    for words in ("Agents by status", "Reported health", "Observed", "Latest events", "Needs attention"):
+    for words in ("Agents by status", "Health", "Observed", "Latest events", "Needs attention"):
         assert words in page.text
     for words in ("1 deregistered", "1 gated", "1 never measured", "35 agents"):
         assert words in page.text

@@ -19,7 +19,7 @@ def test_who_wants_to_has_a_page_and_a_badge(sample: Sample) -> None:
     page = visitor.get("/status/translator")
     assert page.status == 200
     assert "Translator (probed)" in page.text
-    assert "It says healthy" in page.text
+    assert "Health healthy" in page.text
     badge = visitor.get("/badge/translator.svg")
     assert (badge.status, badge.headers["content-type"]) == (200, "image/svg+xml")
     assert badge.headers["cache-control"] == "public, max-age=60"
@@ -102,7 +102,7 @@ def test_badge_of_old_evidence_says_unknown_and_why(sample: Sample) -> None:
     assert "healthy" not in badge
     page = visitor.get("/status/forgotten").text
     assert "active since" in page
-    assert "It says unknown" in page
+    assert "Health unknown" in page
     assert "Observed unknown" in page
 
 

@@ -11,6 +11,7 @@ from lifesign.dashboard.labels import (
     agent_probe_label,
     agent_status_text,
     failing_text,
+    is_health_by_assertions,
     observed_layers,
     target_probe_label,
     unread_reason,
@@ -74,6 +75,7 @@ def show_agent(context: RequestContext, request: Request) -> Mapping[str, Any]:
         "health_lost": ""
         if agent.unknown_reason is None
         else lost_text(agent.unknown_reason, agent.evidence_at, now_s),
+        "health_by_assertions": is_health_by_assertions(agent.health, agent.observed),
         "layers": [] if agent.observed is None else observed_layers(agent.observed),
         "target": target,
         "strips": strips,

@@ -103,7 +103,7 @@ def status_strip(agent: AgentRecord, events: Iterable[Event], now_s: float) -> S
 
 
 def health_strip(agent: AgentRecord, events: Iterable[Event], now_s: float) -> Strip:
-    """Return the reported health of an agent over time.
+    """Return the health of an agent over time.
 
     `events` are those of its health, the latest first.
     """
@@ -117,7 +117,7 @@ def health_strip(agent: AgentRecord, events: Iterable[Event], now_s: float) -> S
         # The document is too old by now: the health is unknown since it was read.
         changes = [(document.observed_at.timestamp(), document.status.value), *changes]
     began_s = agent.registered_at.timestamp()
-    return Strip("health", "Reported", _segments(agent.health.value, changes, began_s, now_s))
+    return Strip("health", "Health", _segments(agent.health.value, changes, began_s, now_s))
 
 
 def probe_strip(target: TargetRecord, now_s: float) -> Strip:
