@@ -155,10 +155,10 @@ class Watcher:
             if standing.state is WatchedSessionState.ABSENT:
                 agent_id = self._beats.agent_of(session_id)
                 text = f"{session_id}: {standing.why}: no heartbeats are sent for it"
-                told = WatchEvent(
+                notice = WatchEvent(
                     what=WatchEventKind.SESSION_ABSENT, text=text, agent_id=agent_id, session_id=session_id
                 )
-                self._once.emit(f"session {session_id}", told)
+                self._once.emit(f"session {session_id}", notice)
             else:
                 self._once.is_over(f"session {session_id}", self._beats.agent_of(session_id))
         self._moved.set()
@@ -171,13 +171,13 @@ class Watcher:
         self._beats.note_event(event, now_s)
         if event.meaning is EventMeaning.ERROR and (agent_id is not None or event.session_id is None):
             where = "" if event.session_id is None else f"{event.session_id}: "
-            told = WatchEvent(
+            notice = WatchEvent(
                 what=WatchEventKind.SESSION_ERROR,
                 text=where + event.error,
                 agent_id=agent_id,
                 session_id=event.session_id,
             )
-            self._emit(told)
+            self._emit(notice)
         if self._beats.unknown_events and not self.counts[WatchEventKind.UNKNOWN_SESSION]:
             text = f"{event.session_id}: belongs to no watched agent; its events are only counted"
             self._emit(
@@ -222,9 +222,9 @@ class Watcher:
             )
         )
         if ending.commands:
-            asked = f"the registry requests: {', '.join(ending.commands)}. Only you can do that"
+            request = f"the registry requests: {', '.join(ending.commands)}. Only you can do that"
             self._once.emit(
-                "command", WatchEvent(what=WatchEventKind.COMMAND, text=asked, agent_id=due.agent_id)
+                "command", WatchEvent(what=WatchEventKind.COMMAND, text=request, agent_id=due.agent_id)
             )
         else:
             self._once.is_over("command", due.agent_id)
@@ -303,12 +303,12 @@ class Watcher:
         good = [session_id for session_id in named[:MAX_NAMED_SESSIONS] if is_session_id(session_id)]
         if len(good) < len(named):
             expected = f"at most {MAX_NAMED_SESSIONS} names of sessions"
-            told = WatchEvent(
+            notice = WatchEvent(
                 what=WatchEventKind.MAPPING,
                 text=f"metadata.opencode_session: expected {expected}; the rest is ignored",
                 agent_id=agent_id,
             )
-            self._once.emit("names", told)
+            self._once.emit("names", notice)
         return [str(session_id) for session_id in good]
 
     def _mapping(self, agent_id: str, text: str) -> None:

@@ -214,7 +214,7 @@ class TaskRun:
                 workspace.put(REPORT_FILE, self._granted.latest_report.report)
             if self._granted.comments:
                 comments = [
-                    said.model_dump(mode="json", exclude_none=True) for said in self._granted.comments
+                    comment.model_dump(mode="json", exclude_none=True) for comment in self._granted.comments
                 ]
                 workspace.put(COMMENTS_FILE, comments)
             exit_code = await self._run_agent(workspace)

@@ -261,8 +261,8 @@ def _layers(facts: CensusFacts) -> tuple[LayerShares, ...]:
     return tuple(
         LayerShares(
             layer=layer,
-            count=(asked := counts.total() - counts[None]),
-            results=_results(counts, asked),
+            count=(requested := counts.total() - counts[None]),
+            results=_results(counts, requested),
             not_asked=counts[None],
             latency=facts.latencies.get(layer),
         )

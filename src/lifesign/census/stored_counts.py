@@ -124,8 +124,8 @@ def _kept_cards(counted: Mapping[tuple[str, str], int]) -> int:
     Targets without liveness signals always get a request.
     """
     probes = sum(count for (layer, _), count in counted.items() if layer == Layer.OVERALL)
-    asked = sum(count for (layer, _), count in counted.items() if layer == Layer.DISCOVERY)
-    return max(0, min(probes - asked, counted.get((Layer.OVERALL, ResultClass.OK), 0)))
+    requested = sum(count for (layer, _), count in counted.items() if layer == Layer.DISCOVERY)
+    return max(0, min(probes - requested, counted.get((Layer.OVERALL, ResultClass.OK), 0)))
 
 
 def latencies_of(sums: Iterable[SumRow]) -> dict[str, LatencySummary]:

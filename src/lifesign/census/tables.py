@@ -115,11 +115,11 @@ def _old_text(census: Census) -> str:
 
 def _has_no_answer(census: Census) -> bool:
     """Return whether targets were requested and none gave any answer, in all or in the last run."""
-    asked = [row.result for row in census.results if row.count and row.result not in _NOT_MEASURED]
-    if asked:
+    requested = [row.result for row in census.results if row.count and row.result not in _NOT_MEASURED]
+    if requested:
         last = _last_run(census)
         was_vain = last is not None and last.groups.unknown > 0 and not last.groups.measured
-        return was_vain or all(result in _UNREACHED for result in asked)
+        return was_vain or all(result in _UNREACHED for result in requested)
     return False
 
 

@@ -83,8 +83,8 @@ def _named_command(arguments: Sequence[str] | None) -> str:
     return " ".join(named)
 
 
-def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
-    if asked:
+def _print_version(is_requested: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if is_requested:
         from importlib import metadata  # noqa: PLC0415 - costs 10 ms, which `--help` need not pay
 
         sys.stdout.write(f"lifesign {metadata.version('lifesign')}\n")

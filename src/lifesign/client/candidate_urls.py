@@ -115,8 +115,8 @@ def parse_entered_url(url: str) -> ParsedAgentUrl:
     each differently: only one notation is accepted.
     """
     given = parse_agent_url(url)
-    judged, host = vet_url(str(given.url.origin())), given.url.raw_host or ""
-    is_no_host = isinstance(judged, AddressRefused) and judged.name == "invalid_url"
+    vetted, host = vet_url(str(given.url.origin())), given.url.raw_host or ""
+    is_no_host = isinstance(vetted, AddressRefused) and vetted.name == "invalid_url"
     # A name may end with a dot; no connection to such an address succeeds.
     if is_no_host or (host.endswith(".") and is_address(host[:-1])):
         raise _refused(url, _without_password(url))
@@ -146,10 +146,10 @@ def _without_password(url: str) -> str:
 
 def _refused(url: str, shown: str) -> InvalidValue:
     """Return the error for an invalid agent URL, by the name of its fault if there is one."""
-    judged = vet_url(url)
+    vetted = vet_url(url)
     expected = _EXPECTED
-    if isinstance(judged, AddressRefused) and judged.name == "invalid_url":
-        expected = f"the URL of an agent, such as https://agent.example ({judged.reason})"
+    if isinstance(vetted, AddressRefused) and vetted.name == "invalid_url":
+        expected = f"the URL of an agent, such as https://agent.example ({vetted.reason})"
     return InvalidValue("url", shown[:MAX_URL_CHARS], expected)
 
 
@@ -255,13 +255,13 @@ def health_places(
         if path := next(found, None):
             is_card_of_root = bool(prefix) and card_url.raw_path == path
             prefix = prefix if is_card_of_root else card_url.raw_path.removesuffix(path)
-    told = []
+    parts = []
     if announced.url is not None:
-        told.append(CandidateUrl(announced.url, is_guess=announced.is_private, is_root=is_card_of_root))
+        parts.append(CandidateUrl(announced.url, is_guess=announced.is_private, is_root=is_card_of_root))
     own = [CandidateUrl(place_under(origin, prefix, DEFAULT_HEALTH_PATH))]
     if not given.is_health and given.url.raw_path.rstrip("/") and not given.url.raw_path.endswith(CARD_PATHS):
         own.append(CandidateUrl(given.url, is_guess=True))
-    places += [*own, *told] if is_card_of_root else [*told, *own]
+    places += [*own, *parts] if is_card_of_root else [*parts, *own]
     if given.prefix:
         root = place_under(given.url, "", DEFAULT_HEALTH_PATH)
         places.append(CandidateUrl(root, is_guess=True, is_root=True))

@@ -317,8 +317,8 @@ def _assess_document(place: CandidateUrl, answer: Answer) -> _HealthAnswer:
     if answer.result is not ResultClass.OK:
         return _HealthAnswer(answer, place)
     served = classify_document(answer.body, content_type=answer.content_type, is_json=answer.is_json)
-    judged = replace(answer, result=served.result, reason=served.reason)
-    return _HealthAnswer(judged, place, served.document, served.findings)
+    classified = replace(answer, result=served.result, reason=served.reason)
+    return _HealthAnswer(classified, place, served.document, served.findings)
 
 
 def _findings(

@@ -297,19 +297,19 @@ class RegistryConnection:
 
 def read_answer(model: type[M], reply: RegistryReply) -> M:
     """Return an answer's body as the model; InvalidAnswer has the place of the fault."""
-    nobody = f"HTTP {reply.status}: this is not a lifesign registry"
+    not_a_registry = f"HTTP {reply.status}: this is not a lifesign registry"
     if reply.content_type != "application/json":
         what = f"expected application/json; got {reply.content_type[:80]!a}"
-        raise InvalidAnswer(f"{nobody}: {what}", status=reply.status)
+        raise InvalidAnswer(f"{not_a_registry}: {what}", status=reply.status)
     try:
         # A newer registry may return more members.
         return model.model_validate_json(reply.body, extra="ignore")
     except ValidationError as error:
         fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
     if fault["type"] == "json_invalid" or not fault["loc"]:
-        raise InvalidAnswer(f"{nobody}: expected a JSON object", status=reply.status)
+        raise InvalidAnswer(f"{not_a_registry}: expected a JSON object", status=reply.status)
     what = f"{json_pointer(*fault['loc'])[:80]}: {fault['msg'][:200]}"
-    raise InvalidAnswer(f"{nobody}, or one of another version: {what}", status=reply.status)
+    raise InvalidAnswer(f"{not_a_registry}, or one of another version: {what}", status=reply.status)
 
 
 def _may_have_been_done(error: RegistryError) -> bool:

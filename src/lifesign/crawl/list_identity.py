@@ -88,12 +88,12 @@ def _came_from(stored: str, source: DirectorySource) -> bool:
         return kept["digest"] == _place_digest(source.file)
     if source.file is not None:
         return stored == str(absolute_path(source.file))
-    url, asked = urlsplit(stored), urlsplit(source.url or "")
-    if asked.path == "/" and not asked.query:
+    url, requested = urlsplit(stored), urlsplit(source.url or "")
+    if requested.path == "/" and not requested.query:
         # A host alone was requested at several URLs, one of which had the list: another URL is another list.
-        is_host = (url.scheme, url.netloc) == (asked.scheme, asked.netloc)
+        is_host = (url.scheme, url.netloc) == (requested.scheme, requested.netloc)
         return is_host and (url.path in _places_of_hosts() or source.format not in {AUTO, *BUILT_IN})
-    return url == asked
+    return url == requested
 
 
 async def _lists_the_same(source: DirectorySource, definition: ProbeDefinition, etag: str | None) -> bool:

@@ -66,7 +66,7 @@ class LocalLedger:
     ) -> Granted:
         """Report that this worker is alive, and claim its share of the shards. LedgerUnreachable."""
         requested_at_s = self._clock.monotonic_s()
-        asked = ShardClaimRequest(
+        requested = ShardClaimRequest(
             worker=worker,
             ttl_seconds=ttl_s,
             held=dict(held),
@@ -77,7 +77,7 @@ class LocalLedger:
             sent_at=self._now(),
             credentials=places_of(standing.credentials),
         )
-        grant = await self._do(claim_shards, body=asked)
+        grant = await self._do(claim_shards, body=requested)
         assert isinstance(grant, ShardGrant)  # noqa: S101 - it is what the function answers
         return Granted(
             claims=[
@@ -108,8 +108,8 @@ class LocalLedger:
         return pages[place]
 
     async def _read_shards(self) -> list[TargetPage]:
-        asked, self._reading = self._asked, None
-        return await self._read(lambda transaction: _pages(transaction, asked))
+        requested, self._reading = self._asked, None
+        return await self._read(lambda transaction: _pages(transaction, requested))
 
     async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
         """Return which of these shards have changed after the version known of each. LedgerUnreachable."""
@@ -166,12 +166,14 @@ class LocalLedger:
             raise LedgerUnreachable(str(error)) from error
 
 
-def _pages(transaction: Transaction, asked: Sequence[tuple[int, int | None]]) -> list[TargetPage]:
+def _pages(transaction: Transaction, requested: Sequence[tuple[int, int | None]]) -> list[TargetPage]:
     """Return the targets of these shards, or the changes since a version."""
     until = target_rows.last_version(transaction)
-    whole = target_rows.feed_shards(transaction, sorted({shard for shard, after in asked if after is None}))
+    whole = target_rows.feed_shards(
+        transaction, sorted({shard for shard, after in requested if after is None})
+    )
     pages = []
-    for shard, after in asked:
+    for shard, after in requested:
         if after is None:
             rows = whole[shard]
         else:

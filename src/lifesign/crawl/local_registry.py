@@ -130,9 +130,9 @@ class LocalTargets:
 
     async def recheck(self, target_id: str) -> RecheckRecord:
         """Have a target probed now. LifesignError."""
-        asked = await self._registry.do(recheck_target, path={"target_id": target_id})
-        assert isinstance(asked, RecheckRecord)  # noqa: S101 - see above
-        return asked
+        reply = await self._registry.do(recheck_target, path={"target_id": target_id})
+        assert isinstance(reply, RecheckRecord)  # noqa: S101 - see above
+        return reply
 
     async def has_prober(self) -> bool:
         """Return whether a prober uses this database. LifesignError."""

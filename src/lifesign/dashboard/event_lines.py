@@ -142,8 +142,8 @@ def line_of(event: Event, names: Mapping[str, str]) -> EventLine:
 
 
 def _by(event: Event, names: Mapping[str, str]) -> str:
-    told = {event.payload.get(member) for member in ("agent_id", *MEMBERS_OF_ACTORS)}
-    return "" if event.actor in told | _BY_ITSELF else spoken(event.actor, names)
+    agents = {event.payload.get(member) for member in ("agent_id", *MEMBERS_OF_ACTORS)}
+    return "" if event.actor in agents | _BY_ITSELF else spoken(event.actor, names)
 
 
 def _subject(payload: Mapping[str, Any], agent_id: str) -> tuple[str, str]:
@@ -203,61 +203,61 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
     EventType.AGENT_HEALTH_CHANGED: lambda said: (
         f"health is {said['new_health']}, was {said['previous_health']} before"
     ),
-    EventType.AGENT_UPDATED: lambda said: f"changed {', '.join(map(as_words, said['changed']))}",
-    EventType.AGENT_DRIFT_WARNING: lambda said: (
-        f"its clock is off by {precise_text(abs(said['drift_seconds']))}"
+    EventType.AGENT_UPDATED: lambda data: f"changed {', '.join(map(as_words, data['changed']))}",
+    EventType.AGENT_DRIFT_WARNING: lambda data: (
+        f"its clock is off by {precise_text(abs(data['drift_seconds']))}"
     ),
-    EventType.AGENT_TASKS_MISMATCH: lambda said: (
+    EventType.AGENT_TASKS_MISMATCH: lambda data: (
 
-            f"reports {pluralize(len(said['without_lease']), 'task')} without a lease, and does not report "
-            f"{len(said['not_in_progress'])} that it holds"
+            f"reports {pluralize(len(data['without_lease']), 'task')} without a lease, and does not report "
+            f"{len(data['not_in_progress'])} that it holds"
 
     ),
-    EventType.AGENT_DRAIN_WARNING: lambda said: (
-        f"did not drain in time: {pluralize(said['leases_held'], 'lease')} left"
+    EventType.AGENT_DRAIN_WARNING: lambda data: (
+        f"did not drain in time: {pluralize(data['leases_held'], 'lease')} left"
     ),
     EventType.AGENT_MAINTENANCE_CHANGED: _until("maintenance"),
     EventType.AGENT_OVERRIDE_CHANGED: _until("declared"),
-    EventType.AGENT_COMMAND_SENT: lambda said: f"gets the command {said['command']} at its next heartbeat",
-    EventType.AGENT_COMMAND_HONOURED: lambda said: f"follows the command: {said['command']}",
-    EventType.AGENT_COMMAND_EXPIRED: lambda said: f"did not get the command {said['command']} in time",
-    EventType.AGENT_ERASED: lambda said: f"erased, with the payloads of {pluralize(said['events'], 'event')}",
-    EventType.TARGET_INTERFACE_CHANGED: lambda said: (
-        f"{'breaking changes' if said['breaking'] else 'changes'} of its interface: "
-        f"{', '.join(change['pointer'] for change in said['changes'][:MAX_POINTERS])}"
+    EventType.AGENT_COMMAND_SENT: lambda data: f"gets the command {data['command']} at its next heartbeat",
+    EventType.AGENT_COMMAND_HONOURED: lambda data: f"follows the command: {data['command']}",
+    EventType.AGENT_COMMAND_EXPIRED: lambda data: f"did not get the command {data['command']} in time",
+    EventType.AGENT_ERASED: lambda data: f"erased, with the payloads of {pluralize(data['events'], 'event')}",
+    EventType.TARGET_INTERFACE_CHANGED: lambda data: (
+        f"{'breaking changes' if data['breaking'] else 'changes'} of its interface: "
+        f"{', '.join(change['pointer'] for change in data['changes'][:MAX_POINTERS])}"
     ),
-    EventType.COORDINATOR_LOST: lambda said: f"a coordinator is dead ({as_words(said['reason'])})",
-    EventType.LEASE_ACQUIRED: lambda said: f"granted to {said['holder']}, token {said['fencing_token']}",
-    EventType.LEASE_RELEASED: lambda said: f"released by {said['holder']} ({as_words(said['reason'])})",
-    EventType.LEASE_EXPIRED: lambda said: f"lost by {said['holder']} ({as_words(said['reason'])})",
-    EventType.FENCED_WRITE_REJECTED: lambda said: (
-        f"a write of {said['writer']} with token {said['fencing_token']} was refused "
-        f"({as_words(said['reason'])})"
+    EventType.COORDINATOR_LOST: lambda data: f"a coordinator is dead ({as_words(data['reason'])})",
+    EventType.LEASE_ACQUIRED: lambda data: f"granted to {data['holder']}, token {data['fencing_token']}",
+    EventType.LEASE_RELEASED: lambda data: f"released by {data['holder']} ({as_words(data['reason'])})",
+    EventType.LEASE_EXPIRED: lambda data: f"lost by {data['holder']} ({as_words(data['reason'])})",
+    EventType.FENCED_WRITE_REJECTED: lambda data: (
+        f"a write of {data['writer']} with token {data['fencing_token']} was refused "
+        f"({as_words(data['reason'])})"
     ),
-    EventType.STATE_WRITTEN: lambda said: f"state {said['version']} written by {said['holder']}",
+    EventType.STATE_WRITTEN: lambda data: f"state {data['version']} written by {data['holder']}",
     EventType.TASK_CREATED: lambda _said: "created",
     EventType.TASK_LIFECYCLE: _task,
-    EventType.TASK_REPORTED: lambda said: f"progress report {said['report']}",
+    EventType.TASK_REPORTED: lambda data: f"progress report {data['report']}",
     EventType.MONITOR_SUSPENDED: _monitor,
     EventType.MONITOR_RESUMING: _monitor,
     EventType.MONITOR_NORMAL: _monitor,
-    EventType.MONITOR_DOWNTIME: lambda said: (
-        f"the registry was down from {_moment(said['begin'])} to {_moment(said['end'])}"
+    EventType.MONITOR_DOWNTIME: lambda data: (
+        f"the registry was down from {_moment(data['begin'])} to {_moment(data['end'])}"
     ),
-    EventType.MONITOR_CLOCK_JUMP: lambda said: (
+    EventType.MONITOR_CLOCK_JUMP: lambda data: (
 
-            f"the database's clock jumped {'forward' if said['jump_seconds'] > 0 else 'back'} by "
-            f"{precise_text(abs(said['jump_seconds']))}"
+            f"the database's clock jumped {'forward' if data['jump_seconds'] > 0 else 'back'} by "
+            f"{precise_text(abs(data['jump_seconds']))}"
 
     ),
-    EventType.SHARDS_GRANTED: lambda said: f"probes {pluralize(len(said['shards']), 'more shard')}",
-    EventType.SHARDS_ENDED: lambda said: (
-        f"lost {pluralize(len(said['shards']), 'shard')} ({said['reason']})"
+    EventType.SHARDS_GRANTED: lambda data: f"probes {pluralize(len(data['shards']), 'more shard')}",
+    EventType.SHARDS_ENDED: lambda data: (
+        f"lost {pluralize(len(data['shards']), 'shard')} ({data['reason']})"
     ),
-    EventType.DIRECTORY_APPLIED: lambda said: (
-        f"lists {said['listed']}: {said['added']} added, {said['removed']} removed"
+    EventType.DIRECTORY_APPLIED: lambda data: (
+        f"lists {data['listed']}: {data['added']} added, {data['removed']} removed"
     ),
-    EventType.DIRECTORY_SUSPENDED: lambda said: f"suspended: {said.get('reason', 'it has shrunk too much')}",
+    EventType.DIRECTORY_SUSPENDED: lambda data: f"suspended: {data.get('reason', 'it has shrunk too much')}",
 })  # fmt: skip
 
 

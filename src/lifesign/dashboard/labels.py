@@ -99,10 +99,10 @@ def label_of_result(result: ResultClass | str | None, why: str = "") -> ProbeLab
         return ProbeLabel("gated", why)
     if known in ANSWERED:
         return ProbeLabel("answers", why)
-    said = why or known.value
+    text = why or known.value
     if known in INCONCLUSIVE:
-        return ProbeLabel("unknown", said)
-    return ProbeLabel("down" if LayerResult(result=known).has_failed else "unknown", said)
+        return ProbeLabel("unknown", text)
+    return ProbeLabel("down" if LayerResult(result=known).has_failed else "unknown", text)
 
 
 def target_probe_label(target: TargetSummary, now_s: float) -> ProbeLabel:

@@ -205,7 +205,7 @@ class LiveFeed:
 
     async def _count(self) -> None:
         """Send the counts of the fleet after a change."""
-        told: tuple[FleetCounts, int] | None = None
+        sent: tuple[FleetCounts, int] | None = None
         while True:
             await asyncio.sleep(COUNTS_SECONDS)
             if not self.watchers:
@@ -217,8 +217,8 @@ class LiveFeed:
             except Exception:  # noqa: BLE001 - it is logged, and counted again
                 _log.exception("the fleet could not be counted for open pages")
                 continue
-            if counts != told:
-                told = counts
+            if counts != sent:
+                sent = counts
                 self._send_chunks([_counts(*counts)])
 
     def _send_chunks(self, chunks: Iterable[bytes]) -> None:
@@ -261,13 +261,13 @@ class _Watching(Response):
     async def _send_chunks(self, send: Send, gone: "asyncio.Task[None]") -> None:
         feed = self._feed
         while feed.lets(self._session) and not gone.done():
-            told = feed.after(self._number)
-            if told is None:
+            sent = feed.after(self._number)
+            if sent is None:
                 # The browser reconnects by itself, and gets the missing events.
                 break
             self._number = feed.end
-            if told:
-                await self._send(send, told)
+            if sent:
+                await self._send(send, sent)
             else:
                 await feed.wait()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -290,8 +290,8 @@ async def _until_gone(receive: Receive) -> None:
 
 def _position(request: Request) -> int | None:
     """Return the event after which to continue; None if the browser sends none, or an invalid one."""
-    said = request.headers.get("last-event-id", request.query_params.get("after", ""))
-    return int(said) if said.isascii() and said.isdecimal() and len(said) <= 18 else None
+    position = request.headers.get("last-event-id", request.query_params.get("after", ""))
+    return int(position) if position.isascii() and position.isdecimal() and len(position) <= 18 else None
 
 
 def _line(line: EventLine) -> bytes:

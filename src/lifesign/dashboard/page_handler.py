@@ -138,8 +138,8 @@ class PageHandler:
 
     def page(self, request: Request, template: str, visitor: Visitor, **shown: object) -> Response:
         """Return a page for a visitor."""
-        said = login_sessions.cookie_in(request, self._cookie(request, flash.COOKIE))
-        done = flash.done_just_now(request, said, self.token_in(request, SESSION_COOKIE))
+        sent = login_sessions.cookie_in(request, self._cookie(request, flash.COOKIE))
+        done = flash.done_just_now(request, sent, self.token_in(request, SESSION_COOKIE))
         is_over = not visitor.is_logged_in and self.has_expired_session(request)
         common = {
             "visitor": visitor,
@@ -354,12 +354,12 @@ def query_in(request: Request, model: type[Query]) -> Query:
 
 def seconds_in(form: Mapping[str, str]) -> float:
     """Return the duration that a form requests; InvalidRequest unless it is a number of minutes."""
-    said = form.get("minutes", "")
-    is_number = said.isascii() and said.isdecimal() and len(said) <= MAX_MINUTES_DIGITS
-    if not (is_number and 1 <= int(said) <= MAX_MINUTES):
+    sent = form.get("minutes", "")
+    is_number = sent.isascii() and sent.isdecimal() and len(sent) <= MAX_MINUTES_DIGITS
+    if not (is_number and 1 <= int(sent) <= MAX_MINUTES):
         expected = f"expected a whole number from 1 to {MAX_MINUTES:,}, which is {MAX_MINUTES // 1_440} days"
         raise InvalidRequest([Finding("invalid_minutes", "/minutes", expected)])
-    return float(said) * MINUTE_SECONDS
+    return float(sent) * MINUTE_SECONDS
 
 
 def check_sure(form: Mapping[str, str]) -> None:

@@ -39,8 +39,8 @@ class InvalidRequest(LifesignError):
     """The body or the query is invalid; `faults` (at least one) says where, and what was expected."""
 
     def __init__(self, faults: Sequence[Finding]) -> None:
-        told = (f"{fault.pointer}: {fault.message}" if fault.pointer else fault.message for fault in faults)
-        super().__init__("; ".join(told))
+        texts = (f"{fault.pointer}: {fault.message}" if fault.pointer else fault.message for fault in faults)
+        super().__init__("; ".join(texts))
         self.faults = tuple(faults)
         self.hint = unit_hint(fault.pointer for fault in faults if fault.name not in _NOT_ABOUT_A_VALUE)
 

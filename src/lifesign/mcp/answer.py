@@ -62,7 +62,7 @@ async def answer(
 ) -> CallToolResult:
     """Run a tool; exceptions become texts."""
     try:
-        told = await tool.run(await read(tool, arguments), reach)
+        result = await tool.run(await read(tool, arguments), reach)
     except ToolFailed as error:
         failed = error
     except InvalidValue as error:
@@ -74,7 +74,7 @@ async def answer(
         what = "internal error of this server; see its log. A retry may succeed"
         failed = ToolFailed(what, code=ToolRefusalCode.INTERNAL_ERROR)
     else:
-        return _written(tool, told)
+        return _written(tool, result)
     return failure(failed)
 
 
@@ -96,12 +96,12 @@ def _refused(error: RegistryError) -> ToolFailed:
     return ToolFailed(f"{error}: {remedy}" if remedy else str(error), code=code)
 
 
-def _written(tool: Tool, told: ToolAnswer) -> CallToolResult:
-    content = told.content.model_dump(mode="json", by_alias=True, exclude_none=not tool.shows_absent)
+def _written(tool: Tool, result: ToolAnswer) -> CallToolResult:
+    content = result.content.model_dump(mode="json", by_alias=True, exclude_none=not tool.shows_absent)
     return CallToolResult(
-        content=[TextContent(type="text", text=visible(told.text))],
+        content=[TextContent(type="text", text=visible(result.text))],
         structured_content=_all_visible(content),
-        is_error=told.is_error,
+        is_error=result.is_error,
     )
 
 

@@ -146,8 +146,10 @@ def _bounded(checked: HealthCheck) -> CheckedAgent:
             break
         members = {name: value for name, value in document.items() if name != left_out}
         what = "all of it is" if left_out is None else f"its {left_out} are"
-        told = ShownFinding(name="document_too_long", pointer="", message=f"{what} left out here", section="")
-        update = {"document": None if left_out is None else members, "findings": [*shown.findings, told]}
+        omission = ShownFinding(
+            name="document_too_long", pointer="", message=f"{what} left out here", section=""
+        )
+        update = {"document": None if left_out is None else members, "findings": [*shown.findings, omission]}
         shown = shown.model_copy(update=update)
     return shown
 

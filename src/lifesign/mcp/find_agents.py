@@ -87,9 +87,9 @@ async def find_agents(arguments: AgentSearch, reach: ToolContext) -> ToolAnswer:
         page = await agents.list(limit=limit, cursor=arguments.cursor, **wanted)
         found = FoundAgents(**dict(page))
         # Requested again, since the cursor must follow the last agent shown.
-        told = ToolAnswer(content=found, text=_text(found))
-        if limit == 1 or _size(told) <= MAX_ANSWER_BYTES:
-            return told
+        answer = ToolAnswer(content=found, text=_text(found))
+        if limit == 1 or _size(answer) <= MAX_ANSWER_BYTES:
+            return answer
         limit //= 2
 
 

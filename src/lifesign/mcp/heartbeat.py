@@ -101,9 +101,9 @@ async def _send_heartbeat(arguments: HeartbeatInput, agents: RegistryAgents) -> 
         # Its life ended in between; or it began another one, of which nothing is wrong but the moment.
         ended = _ended(await agents.get(arguments.agent_id))
         return _failed(ended or "Failed to update heartbeat: the agent has just registered again: try again")
-    said = await _stored(arguments, agents, record)
+    stored = await _stored(arguments, agents, record)
     status = str(reply.agent_status)
-    if reply.agent_status is Status.ACTIVE and said.get("status") == "idle":
+    if reply.agent_status is Status.ACTIVE and stored.get("status") == "idle":
         status = "idle"
     deadline = reply.server_timestamp + timedelta(seconds=record.heartbeat_config.unhealthy_after_seconds)
     content = HeartbeatOutput(
@@ -138,14 +138,14 @@ async def _stored(
     for attempt in range(1, MAX_WRITES + 1):
         before = record.metadata.get(METADATA_MEMBER)
         known = before if isinstance(before, dict) else {}
-        said = dict(known)
+        stored = dict(known)
         if arguments.status is not None:
-            said["status"] = arguments.status
+            stored["status"] = arguments.status
         if arguments.metadata is not None:
-            said["metadata"] = arguments.metadata
-        if said == known:
+            stored["metadata"] = arguments.metadata
+        if stored == known:
             return known
-        metadata = {**record.metadata, METADATA_MEMBER: said}
+        metadata = {**record.metadata, METADATA_MEMBER: stored}
         try:
             await agents.update(arguments.agent_id, if_match=record.etag, metadata=metadata)
         except Stale:
@@ -153,7 +153,7 @@ async def _stored(
                 raise
             record = await agents.get(arguments.agent_id)
         else:
-            return said
+            return stored
     return {}
 
 

@@ -72,16 +72,16 @@ class HealthEndpoint:
         method = scope["method"]
         if method not in {"GET", "HEAD"}:
             return _refusal(405, "only GET and HEAD are allowed here", (b"allow", b"GET, HEAD"))
-        asked = _negotiating(scope["headers"])
+        negotiated = _negotiating(scope["headers"])
         is_full = not self._is_coarse
-        if self._token is not None and (token := _bearer_token(asked)) is not None:
+        if self._token is not None and (token := _bearer_token(negotiated)) is not None:
             if not hmac.compare_digest(token, self._token):
                 challenge = (b"www-authenticate", b'Bearer error="invalid_token"')
                 return _refusal(
                     401, "the token is not valid; without one, the basic state is public", challenge
                 )
             is_full = True
-        is_health_json = b"accept" in asked and _prefers_health_json(asked[b"accept"])
+        is_health_json = b"accept" in negotiated and _prefers_health_json(negotiated[b"accept"])
         now_ns = self._now_ns()
         notice = self._recorder.published(now_ns)
         if notice is not self._notice:
@@ -89,7 +89,11 @@ class HealthEndpoint:
             self._forms = {}
         form = self._forms.get((is_full, is_health_json)) or self._form(notice, is_full, is_health_json)
         headers = form.headers(self._recorder.seconds_to_refresh(now_ns))
-        if b"if-none-match" in asked and form.status == 200 and _matches(asked[b"if-none-match"], form.etag):
+        if (
+            b"if-none-match" in negotiated
+            and form.status == 200
+            and _matches(negotiated[b"if-none-match"], form.etag)
+        ):
             return _messages(304, [header for header in headers if header[0] not in _OF_THE_BODY], b"")
         return _messages(form.status, headers, b"" if method == "HEAD" else form.body)
 
@@ -115,14 +119,14 @@ def _represent(published: bytes, caching: bytes, *, is_full: bool, is_health_jso
 
 def _negotiating(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Return the relevant request headers; several lines are joined into one (RFC 9110 5.3)."""
-    asked: dict[bytes, bytes] = {}
+    negotiated: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in _NEGOTIATING:
-            if name not in asked:
-                asked[name] = value
-            elif len(asked[name]) <= _MOST_HEADER_BYTES:
-                asked[name] += b"," + value
-    return asked
+            if name not in negotiated:
+                negotiated[name] = value
+            elif len(negotiated[name]) <= _MOST_HEADER_BYTES:
+                negotiated[name] += b"," + value
+    return negotiated
 
 
 def _bearer_token(headers: Mapping[bytes, bytes]) -> bytes | None:

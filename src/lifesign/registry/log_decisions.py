@@ -41,10 +41,10 @@ class DecisionLog:
         """Log the decisions of one transaction after its commit."""
         if not _log.isEnabledFor(logging.INFO):
             return
-        told = [draft for draft in appended if draft.type not in UNLOGGED_EVENTS]
-        for draft in told[:MAX_LINES]:
+        logged = [draft for draft in appended if draft.type not in UNLOGGED_EVENTS]
+        for draft in logged[:MAX_LINES]:
             _log.info(draft.type.value, extra={"actor": draft.actor, **_members(draft)})
-        for what, count in Counter(map(_kind, told[MAX_LINES:])).items():
+        for what, count in Counter(map(_kind, logged[MAX_LINES:])).items():
             _log.info("%s: %d more of this kind in the same transaction", what, count)
 
     def note_refusal(self, method: str, path: str, status: int, code: str, client: str) -> None:

@@ -213,7 +213,7 @@ class Sweeper:
         limit = CHUNK
         for _ in range(MAX_CHUNKS):
             try:
-                judged = await self._database.write(partial(self._judge_some, sweep=sweep, limit=limit))
+                assessed = await self._database.write(partial(self._judge_some, sweep=sweep, limit=limit))
             except StoreUnavailable:
                 raise
             except Exception:  # noqa: BLE001 - one bad record must not hide all others
@@ -222,13 +222,13 @@ class Sweeper:
                     await self._database.write(partial(_put_off_first, due_at_s=sweep.began_s))
                 limit = max(1, limit // 10)
                 continue
-            if judged is None:
+            if assessed is None:
                 return None
-            for track, exits in judged.waiting.items():
+            for track, exits in assessed.waiting.items():
                 waiting[track] += exits
-            if judged.released:
-                await self._database.write(partial(request_rechecks, agent_ids=judged.released))
-            if judged.is_last:
+            if assessed.released:
+                await self._database.write(partial(request_rechecks, agent_ids=assessed.released))
+            if assessed.is_last:
                 break
             limit = min(CHUNK, limit * 10)
         return waiting
@@ -385,11 +385,11 @@ def _is_claimed(row: RegistryRow, now_s: float) -> bool:
     return row.sweeper_until_s is not None and now_s < row.sweeper_until_s <= now_s + CLAIM_SECONDS
 
 
-def _parted(judged: Iterable[Change]) -> tuple[list[Change], list[Change]]:
+def _parted(assessed: Iterable[Change]) -> tuple[list[Change], list[Change]]:
     """Separate agents with consequences from those that are only scheduled again."""
     changes: list[Change] = []
     unchanged: list[Change] = []
-    for change in judged:
+    for change in assessed:
         (changes if change.is_visible else unchanged).append(change)
     return changes, unchanged
 

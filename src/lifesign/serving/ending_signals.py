@@ -11,8 +11,8 @@ OUTPUTS = (1, 2)
 
 def ending_signals() -> tuple[signal.Signals, ...]:
     """Return Ctrl-C, SIGTERM, and SIGHUP, which a terminal sends that is closed; not under `nohup`."""
-    asked = (signal.SIGINT, signal.SIGTERM)
-    return asked if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*asked, signal.SIGHUP)
+    requests = (signal.SIGINT, signal.SIGTERM)
+    return requests if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*requests, signal.SIGHUP)
 
 
 def leave_closed_terminal() -> None:

@@ -135,7 +135,7 @@ class Meter:
             _log.warning("%s cost more than the maximum of its price: %s", tool, cost)
             meta[OVER_KEY] = True
         try:
-            told = await self._report(call_id, cost)
+            reported = await self._report(call_id, cost)
         except asyncio.CancelledError:
             self._later(self._report_interrupted(call_id, tool, cost))
             raise
@@ -152,7 +152,7 @@ class Meter:
                 ) from None
             raise failed from None
         else:
-            meta[AVAILABLE_KEY] = told.available.model_dump(mode="json")
+            meta[AVAILABLE_KEY] = reported.available.model_dump(mode="json")
         return result.model_copy(update={"meta": {**(result.meta or {}), **meta}})
 
     async def _report(self, call_id: str, cost: Spend) -> CallRecord:
@@ -193,10 +193,10 @@ def cost_of(price: Price, answer: CallToolResult | None) -> Spend | None:
 
     Without an answer, the call may have been executed.
     """
-    told = None if answer is None else reported_cost(price, answer)
-    if told is None and answer is not None and answer.is_error:
+    reported = None if answer is None else reported_cost(price, answer)
+    if reported is None and answer is not None and answer.is_error:
         return None
-    return told or price.most()
+    return reported or price.most()
 
 
 def reported_cost(price: Price, result: CallToolResult) -> Spend | None:
@@ -206,10 +206,10 @@ def reported_cost(price: Price, result: CallToolResult) -> Spend | None:
     """
     if price.cost_in is None:
         return None
-    told = (result.meta or {}).get(price.cost_in)
-    if not isinstance(told, dict):
+    reported = (result.meta or {}).get(price.cost_in)
+    if not isinstance(reported, dict):
         return None
-    tokens, usd = told.get("tokens", 0), told.get("usd", 0)
+    tokens, usd = reported.get("tokens", 0), reported.get("usd", 0)
     if isinstance(tokens, bool) or isinstance(usd, bool) or not isinstance(tokens, int):
         return None
     # Also for values that are no numbers, or beyond a double.

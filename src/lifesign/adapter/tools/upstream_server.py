@@ -267,28 +267,30 @@ class UpstreamServer:
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[Client]:
-        said = self._upstream
-        if said.command is not None:
-            variables = {name: secret_of(one, self._environment) for name, one in said.environment.items()}
+        settings = self._upstream
+        if settings.command is not None:
+            variables = {
+                name: secret_of(one, self._environment) for name, one in settings.environment.items()
+            }
             program = ServerProgram(
                 name=self.name,
-                command=said.command,
+                command=settings.command,
                 environment=variables,
-                directory=said.directory,
+                directory=settings.directory,
                 max_line_bytes=self._max_bytes(),
                 timer=self._timer,
             )
             yield Client(server_pipes(program, self._end), cache=None)
             return
         self._end.why = "the connection was closed"
-        headers = {name: secret_of(one, self._environment) for name, one in said.headers.items()}
+        headers = {name: secret_of(one, self._environment) for name, one in settings.headers.items()}
         # The environment's proxies are ignored: the requests are for the server only.
         bodies = BoundedBodies(httpx2.AsyncHTTPTransport(trust_env=False), self._max_bytes())
         async with httpx2.AsyncClient(
             headers=headers, timeout=None, trust_env=False, transport=bodies
         ) as http:
             # An event is bounded with all of its answer, by our transport: here it would cost the connection.
-            transport = streamable_http_client(said.url or "", http_client=http, max_sse_event_size=None)
+            transport = streamable_http_client(settings.url or "", http_client=http, max_sse_event_size=None)
             yield Client(transport, cache=None)
 
     def _max_bytes(self) -> int:

@@ -247,8 +247,8 @@ class Upstreams(_FileMapping):
 
     def price_of(self, upstream: str, tool: str) -> Price | None:
         """Return the price of a tool; None if it is not offered."""
-        said = self.upstreams[upstream]
-        return said.tools.get(tool, said.price)
+        settings = self.upstreams[upstream]
+        return settings.tools.get(tool, settings.price)
 
     def names_for(self, upstream: str, tool: str) -> tuple[str, str]:
         """Return under which names a tool may be offered: the first, unless it is taken."""

@@ -78,11 +78,11 @@ def _warn(complaint: str) -> None:
 def _placed(read: Upstreams, directory: Path) -> Upstreams:
     """Return the same with paths as seen from anywhere."""
 
-    def source(said: SecretSource) -> SecretSource:
-        return said if said.file is None else said.model_copy(update={"file": directory / said.file})
+    def source(given: SecretSource) -> SecretSource:
+        return given if given.file is None else given.model_copy(update={"file": directory / given.file})
 
-    def sources(said: Mapping[str, SecretSource]) -> dict[str, SecretSource]:
-        return {name: source(one) for name, one in said.items()}
+    def sources(given: Mapping[str, SecretSource]) -> dict[str, SecretSource]:
+        return {name: source(one) for name, one in given.items()}
 
     upstreams = {
         name: upstream.model_copy(
@@ -101,8 +101,8 @@ def _secret_faults(
     document: YamlDocument, read: Upstreams, environment: Mapping[str, str]
 ) -> Iterator[FileFault]:
     for name, upstream in read.upstreams.items():
-        for member, said in (("environment", upstream.environment), ("headers", upstream.headers)):
-            for key, source in said.items():
+        for member, given in (("environment", upstream.environment), ("headers", upstream.headers)):
+            for key, source in given.items():
                 try:
                     secret_of(source, environment)
                 except InvalidValue as error:

@@ -346,13 +346,13 @@ def register_agent(
             key_file=key_file,
             allow_plain_http=allow_plain_http,
         )
-        key, told = shown.agent_key, f"{shown.agent_id} has a key already: {write_key} was not written"
+        key, notice = shown.agent_key, f"{shown.agent_id} has a key already: {write_key} was not written"
         if keep is not None and key is not None:
             keep(key)
-            shown, told = shown.model_copy(update={"agent_key": None}), f"wrote the key to {write_key}"
+            shown, notice = shown.model_copy(update={"agent_key": None}), f"wrote the key to {write_key}"
     _write_record(shown, as_json=as_json)
     if keep is not None:
-        sys.stderr.write(printable(told) + "\n")
+        sys.stderr.write(printable(notice) + "\n")
 
 
 @agents.command("drain")

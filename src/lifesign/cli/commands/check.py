@@ -109,11 +109,11 @@ def check(
     from lifesign.domain.net.target import with_scheme  # noqa: PLC0415
 
     token = _token(token_file)
-    asked = with_scheme(url)
+    entered = with_scheme(url)
     with _as_typed(url), options(timeout_seconds="--timeout", allowed_networks="--allow-network"):
         checked = asyncio.run(
             fetch_health(
-                asked,
+                entered,
                 timeout_seconds=timeout_seconds,
                 detail_token=token,
                 allowed_networks=allow_network or (),
@@ -125,7 +125,7 @@ def check(
 
             write_json(sys.stdout, check_report(checked))
         else:
-            lines = page(checked, is_scheme_assumed=asked != url)
+            lines = page(checked, is_scheme_assumed=entered != url)
             write_page(sys.stdout, lines, colours=has_colours(sys.stdout))
     return EXIT_CODES[checked.decision.status]
 
@@ -224,9 +224,9 @@ def _details(document: "HealthDocument") -> Iterator[PageLine]:
         yield PageLine("ratios", ", ".join(known) or ("left out" if calibration.sample_count else "none yet"))
         yield PageLine("samples", f"{calibration.sample_count} within {window}")
         latencies = (("p50", calibration.latency_p50_ms), ("p99", calibration.latency_p99_ms))
-        told = [f"{name} {latency:.6g} ms" for name, latency in latencies if latency is not None]
-        if told:
-            yield PageLine("latency", ", ".join(told))
+        parts = [f"{name} {latency:.6g} ms" for name, latency in latencies if latency is not None]
+        if parts:
+            yield PageLine("latency", ", ".join(parts))
     if decay is not None:
         yield PageLine("trend", decay.calibration_trend)
     if health.uptime_seconds is not None:

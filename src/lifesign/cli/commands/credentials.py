@@ -96,10 +96,10 @@ def try_one(
     asked = URL(chosen.origin + chosen.path if url is None else url)
     if not asked.absolute:
         raise InvalidValue("--url", url, "a URL such as https://agent.example/rpc")
-    trial = asyncio.run(_try(read, chosen, asked))
+    trial = asyncio.run(_try(read, chosen, target))
     with ignore_broken_pipe():
         if as_json:
-            _write_json(chosen, asked, trial)
+            _write_json(chosen, target, trial)
         else:
             write_page(sys.stdout, map(_line, trial.steps), colours=has_colours(sys.stdout))
             sys.stdout.write(f"{trial.verdict}{f': {trial.hint}' if trial.hint else ''}\n")

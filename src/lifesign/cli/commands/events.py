@@ -323,10 +323,10 @@ def _text(value: object) -> str:
 
 def _shards(leases: Any) -> str:
     """Return the numbers of the leased shards, such as `0-7, 9`; --json has their tokens."""
-    told = leases if isinstance(leases, list) else []
-    found = [one.get("shard") for one in told if isinstance(one, dict)]
+    parts = leases if isinstance(leases, list) else []
+    found = [one.get("shard") for one in parts if isinstance(one, dict)]
     numbers = {number for number in found if type(number) is int}
-    if not told or len(numbers) < len(told):
+    if not parts or len(numbers) < len(parts):
         return _text(leases)
     runs: list[list[int]] = []
     for number in sorted(numbers):

@@ -116,10 +116,10 @@ def probe(
 
     if len(urls) > MAX_URLS:
         raise InvalidValue("URL...", len(urls), f"at most {MAX_URLS}; lifesign census FILE accepts more")
-    asked = _definition(urls, definition, timeout_seconds, message, allow_network or (), kind=kind)
+    requested = _definition(urls, definition, timeout_seconds, message, allow_network or (), kind=kind)
     if message is not None:
-        _refuse_message_to_mcp(asked, message)
-    reports = asyncio.run(_probe_all(with_credentials(asked, credential)))
+        _refuse_message_to_mcp(requested, message)
+    reports = asyncio.run(_probe_all(with_credentials(requested, credential)))
     with ignore_broken_pipe():
         if as_json:
             from lifesign.cli.output.table import write_json  # noqa: PLC0415
@@ -220,9 +220,9 @@ def _definition(
     return read.model_copy(update=changed)
 
 
-def _refuse_message_to_mcp(asked: "ProbeDefinition", message: str) -> None:
+def _refuse_message_to_mcp(requested: "ProbeDefinition", message: str) -> None:
     """Refuse a message to a target whose kind accepts none; InvalidValue."""
-    if any(target.kind == "mcp" for target in asked.targets):
+    if any(target.kind == "mcp" for target in requested.targets):
         raise InvalidValue("--message", message, "no message for an MCP server", hint=_NO_MESSAGE_HINT)
 
 

@@ -245,9 +245,9 @@ def create_task(
         "lease_seconds": lease,
         "budget": {"tokens": tokens, "usd": float(usd)} if tokens or usd else None,
     }
-    said = {name: value for name, value in members.items() if value is not None}
+    present = {name: value for name, value in members.items() if value is not None}
     _done(
-        lambda client: client.tasks.create(title, **said),
+        lambda client: client.tasks.create(title, **present),
         as_json=as_json,
         registry=registry,
         key_file=key_file,

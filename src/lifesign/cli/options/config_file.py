@@ -198,8 +198,8 @@ def _misfit(context: typer.Context, parameter: Any, value: object, read: object)
     try:
         parameter.process_value(context, read)
     except TyperException as error:
-        told = _in_words(error)
-        return told if "; got " in told else f"{told}; got {value!r}"
+        message = _in_words(error)
+        return message if "; got " in message else f"{message}; got {value!r}"
     return None
 
 
@@ -216,8 +216,8 @@ def _in_words(error: TyperException) -> str:
     """Return the fault of a value, without the option's name."""
     if expected := _expected(error):
         return expected
-    told = str(getattr(error, "message", error.format_message())).rstrip(".")
-    return told.removeprefix("Value error, ")
+    message = str(getattr(error, "message", error.format_message())).rstrip(".")
+    return message.removeprefix("Value error, ")
 
 
 def _expected(error: TyperException) -> str | None:
@@ -242,16 +242,16 @@ def blaming_the_source(context: typer.Context, table: str) -> Iterator[None]:
             raise
         (parameter,) = parameters
         source = context.get_parameter_source(parameter.name)
-        told = SOURCES.get(source.name if source is not None else "", "")
+        message = SOURCES.get(source.name if source is not None else "", "")
         if _is_duration(parameter):
             error = in_durations(error.name, error)
-        expected = _named_by(context, table, told, error.expected)
+        expected = _named_by(context, table, message, error.expected)
         place = context.meta.get(_PLACES, {}).get(parameter.name)
-        if told == "file" and place is not None:
+        if message == "file" and place is not None:
             got = "" if error.given is None else f"; got {error.given!r}"
             fault = FileFault(place.line, f"/{place.table}/{place.name}", f"expected {expected}{got}")
             raise InvalidConfig([fault], str(place.file)) from None
-        name = parameter.envvar if told == "environment" else parameter.opts[0]
+        name = parameter.envvar if message == "environment" else parameter.opts[0]
         raise InvalidValue(name, error.given, expected, hint=error.hint) from None
 
 

@@ -116,18 +116,18 @@ def _document(document: "ProbedDocument", seen_at: datetime) -> str:
     """Return the lines of a document, with its age when it was read."""
     from lifesign.domain.observation.decision import age_text, shown_ratio  # noqa: PLC0415 - pydantic takes 60 ms
 
-    told = [document.status.value]
+    parts = [document.status.value]
     if document.response_ratio is not None:
         samples = (
             "" if document.sample_count is None else f" over {pluralize(document.sample_count, 'request')}"
         )
-        told.append(f"response ratio {shown_ratio(document.response_ratio)}{samples}")
+        parts.append(f"response ratio {shown_ratio(document.response_ratio)}{samples}")
     if document.latency_p99_ms is not None:
-        told.append(f"p99 {document.latency_p99_ms:.6g} ms")
+        parts.append(f"p99 {document.latency_p99_ms:.6g} ms")
     age_s = document.age_s if document.age_s is not None else (seen_at - document.timestamp).total_seconds()
     too_much = f", too {'far' if age_s < 0 else 'old'} to count" if document.is_stale else ""
-    told.append(age_text(age_s) + too_much)
-    return ", ".join(told)
+    parts.append(age_text(age_s) + too_much)
+    return ", ".join(parts)
 
 
 def _end(ends: datetime, now: datetime) -> str:

@@ -119,10 +119,10 @@ class LogForwarder(logging.Handler):
 
     def _is_repeated(self, record: logging.LogRecord, text: str) -> bool:
         """Return whether a library logged the same recently: it may send several requests at once."""
-        said, former, at_s = (record.name, text), self._said, self._said_at_s
-        if not _is_lifesign_record(record) and said == former and record.created - at_s < REPEAT_SECONDS:
+        line, former, at_s = (record.name, text), self._said, self._said_at_s
+        if not _is_lifesign_record(record) and line == former and record.created - at_s < REPEAT_SECONDS:
             return True
-        self._said, self._said_at_s = said, record.created
+        self._said, self._said_at_s = line, record.created
         return False
 
 

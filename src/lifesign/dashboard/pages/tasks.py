@@ -46,11 +46,11 @@ class TasksQuery(BaseModel):
 def show_tasks(context: RequestContext, request: Request) -> Mapping[str, Any]:
     """Return one page of tasks, and those that wait for people."""
     query = query_in(request, TasksQuery)
-    asked: dict[str, object] = {"limit": PAGE_SIZE}
+    parameters: dict[str, object] = {"limit": PAGE_SIZE}
     names = {"status": "status", "pool": "role_id", "holder": "holder", "cursor": "cursor"}
     kept = query.model_dump(mode="json", exclude_none=True)
-    asked |= {names[name]: value for name, value in kept.items()}
-    page: TaskList = context.ask("GET", "/api/v1/tasks", query=asked)
+    parameters |= {names[name]: value for name, value in kept.items()}
+    page: TaskList = context.ask("GET", "/api/v1/tasks", query=parameters)
     waiting: TaskList = context.ask(
         "GET", "/api/v1/tasks", query={"status": ",".join(WAITING), "limit": WAITING_SHOWN}
     )

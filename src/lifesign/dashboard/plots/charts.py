@@ -201,24 +201,24 @@ def _silent_stretches(places: Sequence[_SlotPosition]) -> Iterator[Stretch]:
 def _answered(places: Sequence[_SlotPosition]) -> Plot | None:
     """Draw the reported values and the observed ones."""
     seen = [(place, _share_alive(place.slot)) for place in places]
-    said = _of(places, Measure.RESPONSE_RATIO)
-    values = [spread.lowest for _, spread in (*seen, *said) if spread is not None]
+    reported = _of(places, Measure.RESPONSE_RATIO)
+    values = [spread.lowest for _, spread in (*seen, *reported) if spread is not None]
     if not values:
         return None
     bottom = next(bottom for bottom in _BOTTOMS if min(values) >= bottom)
     scale = linear(bottom, 1.0, (bottom, (bottom + 1) / 2, 1.0))
-    series = [("probes answered", "observed", seen), ("requests answered, it says", "reported", said)]
+    series = [("probes answered", "observed", seen), ("requests answered, it says", "reported", reported)]
     return _plot("Share of answered requests", series, scale, percent_text)
 
 
 def _errors(places: Sequence[_SlotPosition]) -> Plot | None:
-    said = _of(places, Measure.ERROR_RATIO)
-    values = [spread.highest for _, spread in said if spread is not None]
+    reported = _of(places, Measure.ERROR_RATIO)
+    values = [spread.highest for _, spread in reported if spread is not None]
     if not values:
         return None
     top = next(top for top in _TOPS if max(values) <= top)
     scale = linear(0.0, top, (0.0, top / 2, top))
-    return _plot("Share of errors", [("errors, it says", "reported", said)], scale, percent_text)
+    return _plot("Share of errors", [("errors, it says", "reported", reported)], scale, percent_text)
 
 
 def _latencies(places: Sequence[_SlotPosition]) -> Plot | None:
@@ -241,12 +241,12 @@ def _plot(title: str, series: Sequence[_Series], scale: Scale, words: _Words) ->
     lines = [_line(name, style, values, scale, words) for name, style, values in series]
     tips = []
     for together in zip(*(values for _, _, values in series), strict=True):
-        said = [
+        reported = [
             f"{name} {_spread(spread, words)}"
             for (name, _, _), (_, spread) in zip(series, together, strict=True)
             if spread is not None
         ]
-        tips.append(f"{together[0][0].when}: {'; '.join(said) or 'no such number'}")
+        tips.append(f"{together[0][0].when}: {'; '.join(reported) or 'no such number'}")
     return Plot(title, [line for line in lines if line is not None], scale.marks, tips)
 
 

@@ -152,8 +152,8 @@ def _badness(answer: JsonAnswer) -> tuple[int, bool, bool]:
 
 
 def _judge_batch(messages: list[Any]) -> JsonAnswer:
-    judged = (judge_message(one) for one in messages if isinstance(one, dict) and "jsonrpc" in one)
-    answers = tuple(answer for answer in judged if not answer.is_other)
+    statements = (judge_message(one) for one in messages if isinstance(one, dict) and "jsonrpc" in one)
+    answers = tuple(answer for answer in statements if not answer.is_other)
     if not answers:
         return OTHER_JSON
     worst = worst_of(answers)

@@ -43,7 +43,7 @@ def self_report(
     # A worker that was killed between the two may have left a latency without its sample.
     percentiles = totals.latencies.percentiles_ms(0.50, 0.99) if samples.total else ()
     p99_ms = percentiles[1] if percentiles else None
-    judged = window_status(
+    status = window_status(
         samples,
         tally_of(totals.inspections),
         p99_ms,
@@ -51,8 +51,8 @@ def self_report(
         totals.current[Outcome.TOOL_ERROR],
     )
 
-    health: dict[str, Any] = {"status": judged.status}
-    if judged.status is HealthStatus.HEALTHY:
+    health: dict[str, Any] = {"status": status.status}
+    if status.status is HealthStatus.HEALTHY:
         last_healthy_at = now
     if last_healthy_at is not None:
         health["last_healthy_at"] = min(last_healthy_at, now)
@@ -60,7 +60,7 @@ def self_report(
 
     previous = count_samples(totals.previous, declared.counting)
     # Omitted ratios cannot be compared.
-    comparable = samples if judged.has_ratios else Samples()
+    comparable = samples if status.has_ratios else Samples()
     before = Samples() if tally_of(totals.previous_inspections).is_mostly_missing else previous
     decay: dict[str, Any] = {
         "calibration_trend": calibration_trend(comparable, before),
@@ -76,10 +76,10 @@ def self_report(
             "timestamp": now,
             "health": health,
             "calibration": _calibration(
-                samples, percentiles, declared.window_seconds, has_ratios=judged.has_ratios
+                samples, percentiles, declared.window_seconds, has_ratios=status.has_ratios
             ),
             "decay": decay,
-            "extensions": _extensions(declared, totals, judged),
+            "extensions": _extensions(declared, totals, status),
         }
     )
 
@@ -112,9 +112,9 @@ def _calibration(
     return calibration
 
 
-def _extensions(declared: OperatorFacts, totals: WindowTotals, judged: WindowStatus) -> dict[str, Any]:
-    is_usual = judged.rule is StatusRule.RATIO
-    rule = StatusRule.HTTP_STATUS if is_usual and not declared.is_inspecting else judged.rule
+def _extensions(declared: OperatorFacts, totals: WindowTotals, status: WindowStatus) -> dict[str, Any]:
+    is_usual = status.rule is StatusRule.RATIO
+    rule = StatusRule.HTTP_STATUS if is_usual and not declared.is_inspecting else status.rule
     counts = {outcome.name.lower(): totals.current[outcome] for outcome in Outcome if totals.current[outcome]}
     extensions: dict[str, Any] = {
         EXTENSION_PREFIX + "counting": declared.counting.value,

@@ -136,14 +136,14 @@ def _schemes(members: Mapping[str, Any]) -> Form:
 
 
 def _scheme(scheme: Mapping[str, Any]) -> Form:
-    kind, said = scheme_members(scheme)
+    kind, members = scheme_members(scheme)
     return without_absent({
         "type": optional_text(kind),
-        "location": optional_text(said.get("in") or said.get("location")),
-        "name": optional_text(said.get("name")),
-        "scheme": optional_text(_lower(said.get("scheme"))),
-        "issuer": optional_text(said.get("openIdConnectUrl")),
-        "flows": _flows(said.get("flows")),
+        "location": optional_text(members.get("in") or members.get("location")),
+        "name": optional_text(members.get("name")),
+        "scheme": optional_text(_lower(members.get("scheme"))),
+        "issuer": optional_text(members.get("openIdConnectUrl")),
+        "flows": _flows(members.get("flows")),
     })  # fmt: skip
 
 

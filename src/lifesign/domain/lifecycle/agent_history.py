@@ -266,19 +266,19 @@ def _verdict(observation: Observation) -> str:
 
 def _values(observation: Observation) -> Iterable[tuple[Measure, float]]:
     """Return the values of one observation: no latency of a failure, and nothing from a stale document."""
-    asked = answer_layer(observation)
-    if asked is not None and asked.has_answered and asked.latency_ms is not None:
-        yield Measure.ANSWER_MS, asked.latency_ms
+    layer = answer_layer(observation)
+    if layer is not None and layer.has_answered and layer.latency_ms is not None:
+        yield Measure.ANSWER_MS, layer.latency_ms
     document = observation.document
     if document is None or document.is_stale:
         return
-    said = (
+    reported = (
         (Measure.RESPONSE_RATIO, document.response_ratio),
         (Measure.ERROR_RATIO, document.error_ratio),
         (Measure.LATENCY_P50_MS, document.latency_p50_ms),
         (Measure.LATENCY_P99_MS, document.latency_p99_ms),
     )
-    for measure, value in said:
+    for measure, value in reported:
         if value is not None:
             yield measure, value
 

@@ -421,11 +421,11 @@ def _failed_in_row(row: int, *, has_failed: bool, has_passed: bool) -> int:
 
 def _interaction(observed: Observed, observation: Observation, failures_in_row: int) -> dict[str, Any]:
     """Remember the message if one was sent, even if it was not measured, else the transport."""
-    asked = observation.transport if observation.message is None else observation.message
+    layer = observation.transport if observation.message is None else observation.message
     is_one_silence = failures_in_row > MAX_FAILURES_REMEMBERED
-    if asked is None or not asked.is_measured or is_one_silence:
+    if layer is None or not layer.is_measured or is_one_silence:
         return {}
-    recent = observed.recent_interactions + ("1" if asked.has_answered else "0")
+    recent = observed.recent_interactions + ("1" if layer.has_answered else "0")
     return {"recent_interactions": recent[-MAX_INTERACTIONS:]}
 
 

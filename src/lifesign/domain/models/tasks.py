@@ -246,7 +246,7 @@ def run_end_text(run: RunRecord, comments: Sequence["CommentRecord"]) -> str:
     """Return as a text how a run of a task with these comments ended, including requests for help."""
     if run.exit_reason is None:
         return "under way"
-    requested_at = {said.written_at for said in comments if said.signal is TaskSignal.HELP_REQUESTED}
+    requested_at = {comment.written_at for comment in comments if comment.signal is TaskSignal.HELP_REQUESTED}
     if run.exit_reason is ExitReason.COMPLETED and run.ended_at in requested_at:
         return "asked for help"
     return run.exit_reason.replace("_", " ")

@@ -71,10 +71,10 @@ def _read_odd(text: str) -> str | AddressRefused:
     url = with_ascii_host(with_scheme(text.strip()))
     if isinstance(url, AddressRefused):
         return url
-    judged = vet_url(url)
+    vetted = vet_url(url)
     # The probe definition decides which networks are allowed: any address may be listed.
-    if isinstance(judged, AddressRefused) and judged.name == "invalid_url":
-        return judged
+    if isinstance(vetted, AddressRefused) and vetted.name == "invalid_url":
+        return vetted
     scheme, _, rest = url.partition("#")[0].partition("://")
     scheme = scheme.lower()
     ends = [at for mark in "/?" if (at := rest.find(mark)) >= 0]

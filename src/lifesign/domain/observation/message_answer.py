@@ -153,5 +153,5 @@ def _classify_stream(body: bytes) -> MessageAnswer:
 def _error_text(error: Any) -> str:
     """Return the text of an error, in ASCII."""
     inner = error.get("error", error) if isinstance(error, dict) else error
-    said = inner.get("message") if isinstance(inner, dict) else None
-    return f", {said[:MAX_SHOWN_CHARS]!a}" if isinstance(said, str) and said else ""
+    text = inner.get("message") if isinstance(inner, dict) else None
+    return f", {text[:MAX_SHOWN_CHARS]!a}" if isinstance(text, str) and text else ""

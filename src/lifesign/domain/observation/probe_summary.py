@@ -67,21 +67,21 @@ def probe_summary(layers: Sequence[tuple[Layer, LayerResult]], kind: TargetKind 
 
     Empty if no layer has a reason: then the result class is sufficient.
     """
-    if told := liveness_signals(layers, kind):
-        return told
+    if signals := liveness_signals(layers, kind):
+        return signals
     last = decisive(layers)
     return "" if last is None else last.reason
 
 
 def liveness_signals(layers: Sequence[tuple[Layer, LayerResult]], kind: TargetKind | None = None) -> str:
     """Return the liveness signals of an agent, and the result of its interface; empty if there is none."""
-    told = signs_in(((layer, said.result) for layer, said in layers), kind)
-    interface = next((said for layer, said in layers if layer is Layer.TRANSPORT), None)
-    if told == CARD_ONLY and interface is None:
-        return f"{told}: its interface was not probed"
-    if told and interface is not None and not interface.has_answered:
-        return f"{told}; its {layer_words(kind)[Layer.TRANSPORT]}: {_ended(interface)}"
-    return told
+    signals = signs_in(((layer, result.result) for layer, result in layers), kind)
+    interface = next((result for layer, result in layers if layer is Layer.TRANSPORT), None)
+    if signals == CARD_ONLY and interface is None:
+        return f"{signals}: its interface was not probed"
+    if signals and interface is not None and not interface.has_answered:
+        return f"{signals}; its {layer_words(kind)[Layer.TRANSPORT]}: {_ended(interface)}"
+    return signals
 
 
 def combine_with_card(

@@ -335,11 +335,11 @@ class Observation(_Wire):
         """
         if self._identifies_agent:
             return _OK
-        asked = self._requested_layers()
+        requested = self._requested_layers()
         if self.is_liveness_signal:
-            is_ok = any(layer.result is ResultClass.OK for _, layer in asked)
+            is_ok = any(layer.result is ResultClass.OK for _, layer in requested)
             return ResultClass.OK if is_ok else ResultClass.GATED
-        last = decisive(asked)
+        last = decisive(requested)
         if last is None:
             return ResultClass.NOT_MEASURED
         return ResultClass.GATED if last.result in CREDENTIAL_FAULTS else last.result
@@ -397,13 +397,13 @@ class Observation(_Wire):
         return [(name, layer) for name, layer in zip(_LAYERS, layers, strict=True) if layer is not None]
 
 
-def decisive(asked: Sequence[tuple[str, LayerResult]]) -> LayerResult | None:
+def decisive(requested: Sequence[tuple[str, LayerResult]]) -> LayerResult | None:
     """Return the layer, of those given by name, that decides the result of a probe without a liveness signal.
 
     The first failure that counts, else the first measured layer, else the first; None if none was requested.
     """
-    layers = dict(asked)
-    counting = [layer for name, layer in asked if not _is_uninformative(name, layer, layers)]
+    layers = dict(requested)
+    counting = [layer for name, layer in requested if not _is_uninformative(name, layer, layers)]
     for layer in counting:
         if layer.has_failed:
             return layer

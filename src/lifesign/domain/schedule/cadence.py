@@ -197,19 +197,19 @@ def after_probe(
     `Cadence.max_wait_of_failing_s` if the agent fails.
     """
     layers = [observation.discovery, observation.transport, observation.readiness, observation.message]
-    asked = [layer for layer in layers if layer is not None]
+    requested = [layer for layer in layers if layer is not None]
     is_alive, has_failed = observation.is_liveness_signal, observation.is_measured_failure
     result = observation.result
-    is_measured = is_alive or any(layer.is_measured for layer in asked)
+    is_measured = is_alive or any(layer.is_measured for layer in requested)
     ended_at_s = max(began_at_s, observation.observed_at.timestamp())
 
     failures = 0 if is_alive else min(memory.failures_in_row + has_failed, MAX_IN_ROW)
     slowdowns, not_before_s = memory.slowdowns, memory.not_before_s
-    if any(_requests_slowdown(layer) for layer in asked):
+    if any(_requests_slowdown(layer) for layer in requested):
         slowdowns, not_before_s = min(slowdowns + 1, MAX_IN_ROW), None
     elif is_measured:
         slowdowns, not_before_s = 0, None
-    if retry_after_s is not None and any((layer.status_code or 0) >= 300 for layer in asked):
+    if retry_after_s is not None and any((layer.status_code or 0) >= 300 for layer in requested):
         is_looked_after = (
             has_failed and _is_patient(memory, cadence) and failures < cadence.failures_until_dead
         )

@@ -197,8 +197,8 @@ def end_text(signal: str, exit_reason: str | None) -> str:
 
     A run that asked for help also ends as `completed`, which must not look like a success.
     """
-    told = [signal] if exit_reason in {None, ExitReason.COMPLETED} else [signal, exit_reason]
-    return ", ".join(word.replace("_", " ") for word in told if word)
+    parts = [signal] if exit_reason in {None, ExitReason.COMPLETED} else [signal, exit_reason]
+    return ", ".join(word.replace("_", " ") for word in parts if word)
 
 
 def is_lost(exit_reason: ExitReason | None) -> bool:

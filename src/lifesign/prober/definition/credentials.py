@@ -133,8 +133,8 @@ class AuthMethod(StrEnum):
 
 def _take_oauth_url(value: str) -> str:
     """Accept the URL of a token endpoint or a resource: one that may be contacted, without a fragment."""
-    judged = vet_url(value)
-    if "#" in value or (isinstance(judged, AddressRefused) and judged.name == "invalid_url"):
+    vetted = vet_url(value)
+    if "#" in value or (isinstance(vetted, AddressRefused) and vetted.name == "invalid_url"):
         raise PydanticCustomError("oauth_url", "expected a URL of http or https without a fragment")
     return value
 

@@ -81,8 +81,8 @@ def merge_targets(targets: Iterable[TargetSettings]) -> tuple[TargetSettings, ..
 
 def require_answers(target: TargetSettings, default: LayerSettings) -> None:
     """Refuse assertions of answers that no probe requests, and too many paths; PydanticCustomError."""
-    asked = target.ask or default
-    if asked.call is not None and target.kind is TargetKind.A2A:
+    settings = target.ask or default
+    if settings.call is not None and target.kind is TargetKind.A2A:
         raise PydanticCustomError(
             "call_of_an_agent", "{url}: a call needs kind: mcp, or no kind", {"url": target.url}
         )
@@ -95,13 +95,13 @@ def require_answers(target: TargetSettings, default: LayerSettings) -> None:
     for assertion in target.assertions:
         of = assertion.of
         key = _KEYS_OF_ASK.get(of, of)
-        if of in LAYERS and not getattr(asked, key):
+        if of in LAYERS and not getattr(settings, key):
             raise PydanticCustomError(
                 "not_asked",
                 "{url}: an assertion of {of} needs {key} in ask",
                 {"url": target.url, "of": of, "key": key},
             )
-    if len(paths_of(target, asked)) > MAX_PATHS:
+    if len(paths_of(target, settings)) > MAX_PATHS:
         raise PydanticCustomError(
             "too_many_paths",
             "{url}: expected {most} paths at most, in ask and assertions",
@@ -109,7 +109,7 @@ def require_answers(target: TargetSettings, default: LayerSettings) -> None:
         )
 
 
-def paths_of(target: TargetSettings | None, asked: LayerSettings) -> tuple[str, ...]:
+def paths_of(target: TargetSettings | None, settings: LayerSettings) -> tuple[str, ...]:
     """Return all paths that a probe of a target requests: those of `ask`, then those of assertions."""
     named = () if target is None else (each.of for each in target.assertions if each.of not in LAYERS)
-    return take_unique((*asked.paths, *named))
+    return take_unique((*settings.paths, *named))

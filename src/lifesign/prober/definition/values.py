@@ -149,10 +149,10 @@ def check_canaries(network_class: str, urls: Sequence[str], allowed: Sequence[Ne
 
 def _take_url(value: str) -> str:
     url = with_ascii_host(value)
-    judged = url if isinstance(url, AddressRefused) else vet_url(url)
+    vetted = url if isinstance(url, AddressRefused) else vet_url(url)
     # `networks.allow` decides separately which networks are allowed: any address is accepted here.
-    if isinstance(judged, AddressRefused) and judged.name == "invalid_url":
-        raise PydanticCustomError("url", "{reason}", {"reason": judged.reason})
+    if isinstance(vetted, AddressRefused) and vetted.name == "invalid_url":
+        raise PydanticCustomError("url", "{reason}", {"reason": vetted.reason})
     return value if isinstance(url, AddressRefused) else url
 
 

@@ -75,8 +75,8 @@ def _next_page(value: Mapping[str, Any], items: int, total: int | None, url: str
 
 def _offset_in(url: str) -> int:
     """Return the offset of the requested page."""
-    asked = dict(parse_qsl(urlsplit(url).query)).get("offset", "")
-    return int(asked) if re.fullmatch("[0-9]{1,7}", asked) else 0
+    offset = dict(parse_qsl(urlsplit(url).query)).get("offset", "")
+    return int(offset) if re.fullmatch("[0-9]{1,7}", offset) else 0
 
 
 def _seed_entries(seed: list[Any]) -> Iterator[Entry]:

@@ -216,16 +216,18 @@ def _sampled(document: Document, way: ListSyntax) -> list[Entry]:
 def _numbered(document: Document, way: ListSyntax) -> list[tuple[int, Entry]]:
     """Return the first entries of a text, each with its line's number, from 1."""
     lines = ((number, line.strip()) for number, line in enumerate(_lines(document), 1))
-    said = list(islice(((number, line) for number, line in lines if line and line[0] != "#"), SAMPLE_LINES))
+    content = list(
+        islice(((number, line) for number, line in lines if line and line[0] != "#"), SAMPLE_LINES)
+    )
     if way != "csv":
         read = _line_entry if way == "jsonl" else _listed
-        return [(number, read(next(_content_lines(iter([line]))))) for number, line in said]
-    texts = [line for _, line in said]
+        return [(number, read(next(_content_lines(iter([line]))))) for number, line in content]
+    texts = [line for _, line in content]
     if not texts:
         return []
     rows = csv.reader(texts, delimiter=_delimiter_of(texts[0]) or ",")
     try:
-        cells = [(said[rows.line_num - 1][0], row) for row in rows]
+        cells = [(content[rows.line_num - 1][0], row) for row in rows]
     except csv.Error:
         return []
     column, has_header = _likeliest_column([row for _, row in cells])
@@ -263,12 +265,12 @@ def _is_unattributed_text(document: Document) -> bool:
     if document.content_type == "text/html":
         return False
     sample = _sample(document)
-    said = list(islice(_content_lines(_lines(sample)), 2))
-    if not said:
+    content = list(islice(_content_lines(_lines(sample)), 2))
+    if not content:
         return next(_content_lines(_lines(document)), None) is None
-    if len(said) > 1 or len(document.body) > SAMPLE_BYTES or _syntax_of(document) != "csv":
+    if len(content) > 1 or len(document.body) > SAMPLE_BYTES or _syntax_of(document) != "csv":
         return False
-    header = next(csv.reader(said, delimiter=_delimiter_of(said[0]) or ","))
+    header = next(csv.reader(content, delimiter=_delimiter_of(content[0]) or ","))
     return any(cell.strip().lower() in _URL_COLUMNS for cell in header[:MAX_COLUMNS])
 
 
@@ -335,8 +337,8 @@ def _delimiter_of(line: str) -> str | None:
 
 
 def _csv_entries(lines: Iterator[str]) -> Iterator[Entry]:
-    said = (line for line in lines if line.strip() and line[0] != "#")
-    head = list(islice(said, SAMPLE_LINES))
+    content = (line for line in lines if line.strip() and line[0] != "#")
+    head = list(islice(content, SAMPLE_LINES))
     if not head:
         return
     delimiter = _delimiter_of(head[0]) or ","
@@ -345,7 +347,7 @@ def _csv_entries(lines: Iterator[str]) -> Iterator[Entry]:
 
     def feed() -> Iterator[str]:
         nonlocal fed
-        for line in chain(head, said):
+        for line in chain(head, content):
             fed += len(line)
             if fed > MAX_ROW_CHARS:
                 raise csv.Error(f"a row has more than {MAX_ROW_CHARS} characters")

@@ -38,8 +38,8 @@ class Version:
     """`Last-Modified`, as sent. It and the entity tag are only known for a directory of one document."""
 
     def __str__(self) -> str:
-        told = (("etag", self.etag), ("modified", self.modified))
-        validators = (f" {name} {value}" for name, value in told if value and _is_sendable(value))
+        known = (("etag", self.etag), ("modified", self.modified))
+        validators = (f" {name} {value}" for name, value in known if value and _is_sendable(value))
         return f"1 {self.settings} {self.digest}{next(validators, '')}"
 
 

@@ -258,9 +258,9 @@ def _read(result: pycares.AddrInfoResult | None, code: int | None) -> NameAnswer
     if result is None or code is not None:
         if code in _NO_ADDRESS:
             return NameAnswer()
-        told = pycares.errno.strerror(code or pycares.errno.ARES_EBADRESP)
+        text = pycares.errno.strerror(code or pycares.errno.ARES_EBADRESP)
         is_lost = code == pycares.errno.ARES_ETIMEOUT
-        return NameAnswer(unclear=f"could not be looked up: {told!s}", is_lost=is_lost)
+        return NameAnswer(unclear=f"could not be looked up: {text!s}", is_lost=is_lost)
     nodes = result.nodes[:MAX_ADDRESSES]
     addresses = tuple(ip_address(node.addr[0].decode()) for node in nodes)
     ttl_s = float(max(0, min((node.ttl for node in nodes), default=0)))

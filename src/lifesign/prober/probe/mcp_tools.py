@@ -121,10 +121,10 @@ async def _call(
     if answer is None:
         return not_measured("no time was left" if visit.is_late else "nothing was sent")
     visit.tool_result = answer.reply.result
-    judged = classify_tool_answer(answer.reply)
-    if judged is not None:
-        evidence = visit.keep(answer.fetched.body) if judged.reason else None
-        return visit.layer(answer.fetched, judged.result, judged.reason, evidence)
+    verdict = classify_tool_answer(answer.reply)
+    if verdict is not None:
+        evidence = visit.keep(answer.fetched.body) if verdict.reason else None
+        return visit.layer(answer.fetched, verdict.result, verdict.reason, evidence)
     fetched = answer.fetched
     if fetched.result is ResultClass.TOO_LARGE and 200 <= (fetched.status or 0) < 300:
         return visit.layer(fetched, ResultClass.OK, f"{fetched.reason}: not looked into")

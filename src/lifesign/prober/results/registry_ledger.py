@@ -110,17 +110,17 @@ class RegistryLedger:
         """Return which of these shards have changed after the version known of each. LedgerUnreachable."""
         if not versions:
             return []
-        told = await _query(self._client.shards.show(changed_after=self._looked_up_to))
-        if told.version < self._looked_up_to:
+        reply = await _query(self._client.shards.show(changed_after=self._looked_up_to))
+        if reply.version < self._looked_up_to:
             # It was restored from a backup, and counts on from there.
             self._newest.clear()
-            told = await _query(self._client.shards.show(changed_after=0))
-        self._newest |= {int(shard): version for shard, version in told.changed.items()}
-        self._looked_up_to = told.version
+            reply = await _query(self._client.shards.show(changed_after=0))
+        self._newest |= {int(shard): version for shard, version in reply.changed.items()}
+        self._looked_up_to = reply.version
         return [
             shard
             for shard, version in versions.items()
-            if self._newest.get(shard, 0) > version or version > told.version
+            if self._newest.get(shard, 0) > version or version > reply.version
         ]
 
     async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:

@@ -57,18 +57,18 @@ def missed(
     None if all gave one. `memory` is the memory before the probe.
     """
     ticks = missed_before(slot.subject_id, memory, cadence, began_at_s) if keeps_ticks else None
-    told, count, at_s = [], 0, 0.0
+    missed_reports, count, at_s = [], 0, 0.0
     if ticks is not None:
         count, at_s = ticks
-        told.append(f"{_several(count, 'probe')} due and not made: no prober had the capacity")
+        missed_reports.append(f"{_several(count, 'probe')} due and not made: no prober had the capacity")
     if slot.given_up:
-        told.append(f"{_several(slot.given_up, 'result')} lost: the ledger was unreachable")
+        missed_reports.append(f"{_several(slot.given_up, 'result')} lost: the ledger was unreachable")
         count += slot.given_up
         # Later results were reported meanwhile: an earlier time would make this one late.
         at_s = began_at_s - _JUST_BEFORE_SECONDS
-    if not told:
+    if not missed_reports:
         return None
-    observation = slot.not_measured(at_s, InconclusiveReason.NOT_PROBED, "; ".join(told))
+    observation = slot.not_measured(at_s, InconclusiveReason.NOT_PROBED, "; ".join(missed_reports))
     return count, ProbeReport(subject_id=slot.subject_id, observation=observation, memory=memory, requests=0)
 
 

@@ -74,8 +74,8 @@ def erase_agent(
         replay.forget(agent_id)
         event_log.set_archived(transaction, head.archived, replay.to_json())
     if head.archived.sequence:
-        told = ((1, head.archived.sequence),)
-        archive_erasures.add(transaction, ArchiveErasure(head.last.sequence + 1, agent_id, told))
+        ranges = ((1, head.archived.sequence),)
+        archive_erasures.add(transaction, ArchiveErasure(head.last.sequence + 1, agent_id, ranges))
     payload = AgentErased(agent_id=agent_id, events=events)
     draft = EventDraft(type=EventType.AGENT_ERASED, actor=actor, payload=payload, agent_id=agent_id)
     event_log.append(transaction, [draft])

@@ -77,8 +77,8 @@ class HeartbeatEndpoint:
         try:
             if not _AGENT_ID.fullmatch(agent_id):
                 raise AgentNotFound(agent_id)
-            said = await self._dispatcher.read(Heartbeat, receive, headers, MAX_BODY_BYTES)
-            return Arrival(agent_id, digest, incarnation_in(headers), said, sent_after_s)
+            heartbeat = await self._dispatcher.read(Heartbeat, receive, headers, MAX_BODY_BYTES)
+            return Arrival(agent_id, digest, incarnation_in(headers), heartbeat, sent_after_s)
         except LifesignError as fault:
             raise await self._dispatcher.refusal(
                 digest, fault, lambda caller: require(caller, Permission.HEARTBEAT, agent_id)

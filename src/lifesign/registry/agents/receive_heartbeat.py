@@ -70,8 +70,8 @@ Answer = bytes | LifesignError
 
 def receive_heartbeats(transaction: Transaction, arrivals: Sequence[Arrival]) -> list[Answer]:
     """Store heartbeats; return for each the reply's JSON, or why it is refused."""
-    asked = [HeartbeatCaller(arrival.agent_id, arrival.digest.hex()) for arrival in arrivals]
-    known = heartbeats.facts_of(transaction, asked)
+    callers = [HeartbeatCaller(arrival.agent_id, arrival.digest.hex()) for arrival in arrivals]
+    known = heartbeats.facts_of(transaction, callers)
     # Not before: the wait for the agents' locks must not count as their silence.
     now_s, monotonic_s = transaction.now_s, time.monotonic()
     ordinary_reply = reply_json(now_s, Status.ACTIVE, ())

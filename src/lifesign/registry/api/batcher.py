@@ -43,7 +43,7 @@ class Batcher(Generic[Asked, Answer]):
         """Number of waiting requests that complete a group."""
         self._is_gathered = asyncio.Event()
 
-    async def ask(self, asked: Asked) -> Answer:
+    async def ask(self, requests: Asked) -> Answer:
         """Return the function's answer to one request after the commit.
 
         Raise StoreUnavailable if the database is unreachable, or too many requests wait. A caller that
@@ -52,7 +52,7 @@ class Batcher(Generic[Asked, Answer]):
         if len(self._waiting) >= MAX_WAITING:
             raise StoreUnavailable("too many requests are waiting for the database")
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.append((asked, answer))
+        self._waiting.append((requests, answer))
         if len(self._waiting) == self._expected:
             self._is_gathered.set()
         # One group at a time: two halves cost more than a whole, and the event log accepts one at a time.
@@ -85,9 +85,9 @@ class Batcher(Generic[Asked, Answer]):
                     await self._is_gathered.wait()
 
     async def _carry_out(self, group: Sequence[tuple[Asked, asyncio.Future[Answer]]]) -> None:
-        asked = [one for one, _ in group]
+        requests = [one for one, _ in group]
         try:
-            answers = await self._database.write(lambda transaction: self._function(transaction, asked))
+            answers = await self._database.write(lambda transaction: self._function(transaction, requests))
         except Exception as error:  # noqa: BLE001 - it is handed to all who wait, and the next group goes on
             refused = group
             if isinstance(error, StoreUnavailable):

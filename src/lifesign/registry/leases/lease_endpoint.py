@@ -67,8 +67,8 @@ class LeaseEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Carry out one request."""
         try:
-            asked = await self._parse(scope, receive)
-            answer = await self.groups.ask(asked)
+            request = await self._parse(scope, receive)
+            answer = await self.groups.ask(request)
         except LifesignError as error:
             await error_response(error)(scope, receive, send)
         except ClientDisconnect:
@@ -83,7 +83,7 @@ class LeaseEndpoint:
                 if answer.holder_incarnation:
                     # It is an agent: any other holder has no incarnation.
                     self._dispatcher.heard.note()
-                await _show(asked, answer, send)
+                await _show(request, answer, send)
 
     async def _parse(self, scope: Scope, receive: Receive) -> LeaseOperation:
         headers = headers_in(scope)

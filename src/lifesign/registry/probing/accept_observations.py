@@ -314,7 +314,7 @@ def _card_claims(taken: Iterable[_Taken], known: _LockedSubjects) -> list[CardFo
 
     A card that was not read, or could not be, names none.
     """
-    said: dict[int, CardFound] = {}
+    claims: dict[int, CardFound] = {}
     for each in taken:
         target, discovery = known.subjects[each.subject_id].target, each.observation.discovery
         if target is None or discovery is None or not is_target_id(each.subject_id):
@@ -323,10 +323,10 @@ def _card_claims(taken: Iterable[_Taken], known: _LockedSubjects) -> list[CardFo
         if memory is not None and memory.link_registry is not None and memory.link_agent_id is not None:
             read = read_target(memory.link_registry)
             registry, agent_id = (read, memory.link_agent_id) if isinstance(read, str) else (None, None)
-            said[target] = CardFound(target, each.receipt.at_s, registry, agent_id, memory.card_url)
+            claims[target] = CardFound(target, each.receipt.at_s, registry, agent_id, memory.card_url)
         elif memory is not None or discovery.result is ResultClass.NOT_AN_AGENT:
-            said[target] = CardFound(target, each.receipt.at_s, None, None)
-    return list(said.values())
+            claims[target] = CardFound(target, each.receipt.at_s, None, None)
+    return list(claims.values())
 
 
 def _read_interfaces(taken: Iterable[_Taken], known: _LockedSubjects) -> list[ReadInterface]:

@@ -43,9 +43,9 @@ def take_part(transaction: Transaction, run: StoredPass, deadlines: Deadlines | 
 
 def add_not_read(transaction: Transaction, run: StoredPass, names: Iterable[str]) -> StoredPass:
     """Return a pass as it is with more directories that could not be read; too many are not all named."""
-    told = tuple(sorted({*run.not_read, *names})[:MAX_NOT_READ])
-    census_counts.note_not_read(transaction, run.run_id, told)
-    return replace(run, not_read=told)
+    not_read = tuple(sorted({*run.not_read, *names})[:MAX_NOT_READ])
+    census_counts.note_not_read(transaction, run.run_id, not_read)
+    return replace(run, not_read=not_read)
 
 
 def may_go_on(began_at_s: float, ended_at_s: float | None, now_s: float) -> bool:

@@ -225,8 +225,8 @@ def leave_shards(transaction: Transaction, call: Call) -> OperationReply:
 def show_shards(transaction: Transaction, call: Call) -> OperationReply:
     """Return the living probers, and the shards with changes that probers do not know yet."""
     require(call.caller, Permission.READ_TARGETS)
-    asked = call.query_as(ShardChanges)
-    after, since = asked.changed_after, asked.unprobed_since
+    query = call.query_as(ShardChanges)
+    after, since = query.changed_after, query.unprobed_since
     living = probers.living(transaction, MAX_SHOWN)
     workers = _living_workers(transaction, living)
     sharers = count_sharers(list(workers.values()), transaction.now_s)

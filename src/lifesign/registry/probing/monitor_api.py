@@ -71,11 +71,11 @@ def show_monitor(transaction: Transaction, call: Call) -> OperationReply:
 
 def release_suspension(transaction: Transaction, call: Call) -> OperationReply:
     """End the suspension of one track or of both; nothing happens without one."""
-    asked = call.query_as(MonitorRelease)
+    body = call.query_as(MonitorRelease)
     row = registry_row.lock(transaction)
     now_s = transaction.after_waiting().now_s
     for track in mass_exit.Track:
-        if asked.track in {None, track}:
+        if body.track in {None, track}:
             look = mass_exit.release(monitors_in(row, now_s).of(track), now_s, call.policies.mass_exit)
             row = with_assessment(row, track, look, now_s)
             event_log.append(transaction, monitor_turned(look, track, call.actor))

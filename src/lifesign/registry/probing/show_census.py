@@ -188,8 +188,8 @@ def _run_id(call: Call) -> str:
 
 
 def _shown(kind: TargetKind, layers: list[str], count: int) -> ShownCount:
-    asked = (layer.value for layer in Layer if layer is not Layer.OVERALL)
-    ended = {name: ResultClass(result) for name, result in zip(asked, layers, strict=True) if result}
+    names = (layer.value for layer in Layer if layer is not Layer.OVERALL)
+    ended = {name: ResultClass(result) for name, result in zip(names, layers, strict=True) if result}
     return ShownCount.model_validate({
         **ended, "kind": None if kind is TargetKind.A2A else kind, "count": count,
     })  # fmt: skip

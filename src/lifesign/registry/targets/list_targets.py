@@ -234,10 +234,12 @@ def observed_reason(seen: Mapping[str, Any], known: str | None) -> str | None:
     layers = [
         (
             layer,
-            LayerResult.model_construct(result=ResultClass(said["result"]), reason=said.get("reason", "")),
+            LayerResult.model_construct(
+                result=ResultClass(result["result"]), reason=result.get("reason", "")
+            ),
         )
         for layer in STORED_LAYERS
-        if (said := seen.get(layer.value)) is not None
+        if (result := seen.get(layer.value)) is not None
     ]
     card = None if known is None else dict(last_of(known)).get(Layer.DISCOVERY)
     kind = None if (named := seen.get("kind")) is None else TargetKind(named)

@@ -54,8 +54,8 @@ def confirm(
     """Begin to retire the missing targets of a suspended list."""
     confirmed = _in_state(transaction, held, ImportState.REMOVING, place=0, removed=0)
     directories.store_import(transaction, confirmed)
-    told = _event(EventType.DIRECTORY_CONFIRMED, directory, held, actor)
-    return advance(transaction, directory, confirmed, actor, told)
+    logged = _event(EventType.DIRECTORY_CONFIRMED, directory, held, actor)
+    return advance(transaction, directory, confirmed, actor, logged)
 
 
 def advance(

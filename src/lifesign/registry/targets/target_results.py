@@ -128,8 +128,8 @@ class Results:
         hour, sums = hour_of(at_s), self.sums
         for directory in (ALL_TARGETS, *subject.directories):
             sums[hour, directory, Layer.OVERALL, result, NO_LATENCY] += 1
-            for layer, said in layers:
-                sums[hour, directory, layer, said.result, bucket_of(said.latency_ms)] += 1
+            for layer, outcome in layers:
+                sums[hour, directory, layer, outcome.result, bucket_of(outcome.latency_ms)] += 1
 
     def _remember(
         self, subject: Subject, left: ProbeResultRow, result: ResultClass, layers: Layers, at_s: float
@@ -138,19 +138,21 @@ class Results:
         if subject.result != result:
             # No agent has changed since the last failed attempt.
             if subject.result is not None and is_informative(ResultClass(subject.result)):
-                evidence = next((said.evidence for _, said in layers if said.evidence is not None), None)
+                evidence = next(
+                    (outcome.evidence for _, outcome in layers if outcome.evidence is not None), None
+                )
                 overall = Layer.OVERALL.value, subject.result, result.value, evidence
                 self.changes.append(ResultChange(left.target, at_s, *overall))
             subject.result = left.result = result.value
             left.result_since_s = at_s
         known = (subject.layers or _NO_RESULTS).split(_SEPARATOR)
-        for layer, said in layers:
-            place, now = STORED_LAYERS.index(layer), said.result.value
-            if now == known[place] or not is_informative(said.result):
+        for layer, outcome in layers:
+            place, now = STORED_LAYERS.index(layer), outcome.result.value
+            if now == known[place] or not is_informative(outcome.result):
                 continue
             if known[place]:
                 self.changes.append(
-                    ResultChange(left.target, at_s, layer.value, known[place], now, said.evidence)
+                    ResultChange(left.target, at_s, layer.value, known[place], now, outcome.evidence)
                 )
             known[place] = now
         if has_lost_interface(layers):

@@ -61,8 +61,8 @@ class ClaimEndpoint:
     async def answer(self, request: Request) -> Response:
         """Grant a task immediately, or as soon as there is one."""
         try:
-            asked = await self._parse(request)
-            grant = await self._granted(asked, request.receive)
+            claim = await self._parse(request)
+            grant = await self._granted(claim, request.receive)
         except LifesignError as error:
             return error_response(error)
         except ClientDisconnect:

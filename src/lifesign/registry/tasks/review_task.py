@@ -62,16 +62,16 @@ def _parent_refusal(locked: RunGuard, call: Call) -> LifesignError | None:
     if may(call.caller, Permission.CREATE_TASKS):
         return None
     require(call.caller, Permission.WORK_TASKS, call.caller.agent_id)
-    said, transaction = call.body_as(TaskReview), locked.transaction
+    review, transaction = call.body_as(TaskReview), locked.transaction
     number = locked.task.parent
     claim = None if number is None else leases.lock(transaction, numbers=[number])[number]
     if number is None or claim is None or not has_worked(transaction, call, claim, number):
         # As for a task that does not exist.
         raise NotAllowed(call.caller.role, Permission.CREATE_TASKS, None)
-    if said.fencing_token is None or said.run_id is None:
+    if review.fencing_token is None or review.run_id is None:
         raise TokenRequired
     parent = task_rows.find(transaction, number)
-    token, run_id = said.fencing_token, said.run_id
+    token, run_id = review.fencing_token, review.run_id
     run = authorize_run(transaction, parent, claim, call, token=token, run_id=run_id)
     if isinstance(run, Refusal):
         return rejected(transaction, run, parent, call, token=token, run_id=run_id)
@@ -96,9 +96,9 @@ def _fixed(
         TaskOrigin(actor=call.actor, parent=parent, fix_of=task),
     )
     # The holder of the fix has to know the comments on the work that it repairs.
-    said = task_comments.of_task(transaction, task.number)[::-1]
-    told = [replace(comment, task=fix.number) for comment in said]
-    task_comments.add(transaction, told, MAX_COMMENTS)
+    comments = task_comments.of_task(transaction, task.number)[::-1]
+    copies = [replace(comment, task=fix.number) for comment in comments]
+    task_comments.add(transaction, copies, MAX_COMMENTS)
     return fix, [*drafts]
 
 

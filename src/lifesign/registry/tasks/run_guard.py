@@ -212,8 +212,8 @@ def _shown_run(
 def _digest(call: Call) -> str:
     """Return a digest that distinguishes writes, including their operation."""
     body = call.body_as(FencedWrite)
-    said = to_json([type(body).__name__, body.model_dump(mode="json", by_alias=True)])
-    return sha256(said).hexdigest()
+    content = to_json([type(body).__name__, body.model_dump(mode="json", by_alias=True)])
+    return sha256(content).hexdigest()
 
 
 def with_counted_write(task: StoredTask) -> StoredTask:

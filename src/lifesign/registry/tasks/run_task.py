@@ -86,13 +86,13 @@ def request_human_help(transaction: Transaction, call: Call) -> OperationReply |
     if not isinstance(entered, AuthorizedRun):
         return entered
     written = call.body_as(HelpWrite)
-    asked = Move(
+    to_people = Move(
         task=with_counted_write(entered.task),
         signal=TaskSignal.HELP_REQUESTED,
         exit_reason=ExitReason.COMPLETED,
         explanation=written.reason,
     )
-    return _ended(entered, call, asked, written.report)
+    return _ended(entered, call, to_people, written.report)
 
 
 def release_run(transaction: Transaction, call: Call) -> OperationReply | LifesignError:

@@ -66,19 +66,19 @@ class VerdictContext:
 
 
 def judge_agents(
-    transaction: Transaction, judged: Sequence[StoredAgent], verdict_context: VerdictContext
+    transaction: Transaction, agents: Sequence[StoredAgent], verdict_context: VerdictContext
 ) -> list[Change]:
     """Return for each agent the consequences at the transaction's time."""
-    held = leases_of_draining(transaction, judged)
+    held = leases_of_draining(transaction, agents)
     return [
         change_of(agent, assess_agent(agent, held.get(agent.agent_id, 0), transaction.now_s, verdict_context))
-        for agent in judged
+        for agent in agents
     ]
 
 
-def leases_of_draining(transaction: Transaction, judged: Iterable[StoredAgent]) -> Mapping[str, int]:
+def leases_of_draining(transaction: Transaction, agents: Iterable[StoredAgent]) -> Mapping[str, int]:
     """Return the number of leases of each draining agent, by its id."""
-    draining = [agent.agent_id for agent in judged if agent.status == Status.DRAINING]
+    draining = [agent.agent_id for agent in agents if agent.status == Status.DRAINING]
     return leases.count_held(transaction, draining) if draining else {}
 
 

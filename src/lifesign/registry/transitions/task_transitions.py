@@ -85,8 +85,8 @@ def move_all(
         freed = replace(stored.budget, reserved=NO_AMOUNT)
         task_budgets.store(transaction, replace(stored, budget=freed))
     task_budgets.forget_calls(transaction, over)
-    said = [_comment(one, now_s, actor) for one in moves if one.explanation is not None]
-    task_comments.add(transaction, said, MAX_COMMENTS)
+    comments = [_comment(one, now_s, actor) for one in moves if one.explanation is not None]
+    task_comments.add(transaction, comments, MAX_COMMENTS)
     task_rows.store(transaction, [task for task, _ in after])
     for task, _ in after:
         if task.status in FINISHED:

@@ -56,7 +56,7 @@ def record_for(transaction: Transaction, task: StoredTask, caller: Principal) ->
 
 def with_names(transaction: Transaction, shown: TaskRecord, caller: Principal) -> TaskRecord:
     """Add the names of the keys that created a task and decided about it, if the caller may know them."""
-    actors = [shown.created_by, *(said.written_by for said in shown.comments)]
+    actors = [shown.created_by, *(comment.written_by for comment in shown.comments)]
     return shown.model_copy(update={"names": visible_key_names(transaction, caller, actors)})
 
 
@@ -70,12 +70,12 @@ def comments(transaction: Transaction, number: int) -> list[CommentRecord]:
     """Return the comments on decisions about a task, the newest first."""
     return [
         CommentRecord(
-            signal=TaskSignal(said.signal),
-            comment=said.comment,
-            written_by=said.written_by,
-            written_at=moment(said.written_at_s),
+            signal=TaskSignal(comment.signal),
+            comment=comment.comment,
+            written_by=comment.written_by,
+            written_at=moment(comment.written_at_s),
         )
-        for said in task_comments.of_task(transaction, number)
+        for comment in task_comments.of_task(transaction, number)
     ]
 
 

@@ -137,7 +137,7 @@ def _filtered(
         (is_old, wanted.old_evidence is True),
         (result.is_(None), wanted.never_measured),
     )
-    asked = [condition for condition, is_asked in alternatives if is_asked]
-    if asked:
-        statement = statement.where(or_(*asked))
+    conditions = [condition for condition, is_asked in alternatives if is_asked]
+    if conditions:
+        statement = statement.where(or_(*conditions))
     return statement.select_from(tables)

@@ -82,11 +82,11 @@ def lock(transaction: Transaction, digests: Iterable[bytes], numbers: Iterable[i
     """
     wanted, rows = sorted({digest.hex() for digest in digests}), sorted(set(numbers))
     if transaction.is_postgresql:
-        told = transaction.connection.scalar(_POSTGRESQL, {"digests": wanted, "numbers": rows})
+        rows_json = transaction.connection.scalar(_POSTGRESQL, {"digests": wanted, "numbers": rows})
     else:
         parameters = {"digests": to_json(wanted).decode(), "numbers": to_json(rows).decode()}
-        told = transaction.connection.scalar(_SQLITE, parameters)
-    token_floor, keys, holders = from_json(told or "[]")
+        rows_json = transaction.connection.scalar(_SQLITE, parameters)
+    token_floor, keys, holders = from_json(rows_json or "[]")
     stored = [_key(*key) for key in keys or ()]
     return LeaseRequesters(
         token_floor=token_floor or 0,
