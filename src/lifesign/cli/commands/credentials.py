@@ -93,8 +93,8 @@ def try_one(
 
     read = read_definition_file(definition)
     chosen = chosen_credential(read, name, definition)
-    asked = URL(chosen.origin + chosen.path if url is None else url)
-    if not asked.absolute:
+    target = URL(chosen.origin + chosen.path if url is None else url)
+    if not target.absolute:
         raise InvalidValue("--url", url, "a URL such as https://agent.example/rpc")
     trial = asyncio.run(_try(read, chosen, target))
     with ignore_broken_pipe():
