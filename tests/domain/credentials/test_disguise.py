@@ -228,3 +228,21 @@ def test_a_long_repetitive_secret_takes_no_quadratic_time(secret: str, unit: byt
     Scrubber([secret]).clean(data)
     # A search that begins anew at each byte takes minutes.
     assert process_time() - began_s < 2
+
+
+def test_bytes_without_an_escape_are_searched_without_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    disguises = Disguises([PLAIN.encode()], [PLAIN.encode().hex().encode()])
+    decoded, sizes = disguise._decoded, []
+
+    def counted(data: bytes) -> tuple[bytes, int]:
+        sizes.append(len(data))
+        return decoded(data)
+
+    monkeypatch.setattr(disguise, "_decoded", counted)
+    for data in (b'{"a": 1}', b"\0a\0b", PLAIN.encode().hex(" ").upper().encode(), b"=="):
+        assert disguises.are_in(data) is (len(data) > 8)
+    assert sizes == []
+    for data in (b"100 %", b"\\n", b"a&b"):
+        sizes.clear()
+        assert disguises.are_in(data) is False
+        assert sizes

@@ -10,6 +10,7 @@ from lifesign.domain.credentials.secret import (
     MAX_SECRET_CHARS,
     MIN_SECRET_CHARS,
     REMOVED,
+    SEPARATOR,
     Scrubber,
     is_open_to_group,
     is_too_open,
@@ -115,3 +116,10 @@ def test_the_beginning_of_a_secret_does_not_remain_in_a_text_that_was_cut() -> N
 def test_a_secret_that_ends_within_a_character_is_removed() -> None:
     cleaned = Scrubber(["p4ssw0rd%e2"]).clean_text("text/p4ssw0rd\u20ac")
     assert "p4ssw0rd" not in cleaned
+
+
+def test_an_escape_does_not_span_two_texts_that_are_searched_together() -> None:
+    scrubber = Scrubber(["4d-secret-of-ours"])
+    for before in ("%", "\\", "\\x", "&#x", "\\u00"):
+        joined = SEPARATOR.join((before, "4d-s%65cret-of-ours"))
+        assert REMOVED in scrubber.clean_text(joined)

@@ -24,6 +24,8 @@ REACH_FACTOR: Final = 12
 """Maximum size of an escaped secret whose place is found, as a multiple of its longest form."""
 
 _DROPPED: Final = b" \t\r\n\0\\;"
+_MARKS: Final = (b"%", b"\\", b"&")
+"""Each escape begins with one of these."""
 # All escapes become those of quoted-printable: an equals sign and two hexadecimal digits.
 _TO_QUOTED: Final = bytes.maketrans(b"%=", b"=\x01")
 _FROM_QUOTED: Final = bytes.maketrans(b"\x01", b"=")
@@ -55,26 +57,32 @@ class Disguises:
 
     def are_in(self, data: bytes) -> bool | None:
         """Return whether the bytes contain any of the forms; None if they have too many entities to tell."""
+        if not any(map(data.__contains__, _MARKS)):
+            # Most answers have no escapes, and a level of decoding takes longer than the search.
+            return self._is_in(data.translate(None, _DROPPED))
         for _ in range(MAX_LEVELS):
             decoded, entities = _decoded(data)
             if entities > MAX_NUMERIC_ENTITIES:
                 return None
-            flat = decoded.translate(None, _DROPPED)
-            # A generator would take twice the time, and each probe calls this function several times.
-            if any(map(flat.__contains__, self._needles)) or any(
-                map(flat.lower().__contains__, self._digits)
-            ):
+            if self._is_in(decoded.translate(None, _DROPPED)):
                 return True
             if decoded == data:
                 return False
             data = decoded
         return False
 
+    def _is_in(self, flat: bytes) -> bool:
+        # A generator would take twice the time, and each probe calls this function several times.
+        return any(map(flat.__contains__, self._needles)) or any(map(flat.lower().__contains__, self._digits))
+
     def removed_from(self, data: bytes, replacement: Callable[[int], bytes]) -> bytes | None:
         """Return the bytes with each form replaced; None if that would take too long.
 
         The same object if there is none. `replacement` gets the number of bytes that it replaces.
         """
+        if self.are_in(data) is False:
+            # Nearly all answers.
+            return data
         work = _Work(self, max(MIN_WORK_BYTES, WORK_FACTOR * len(data)))
         begin = 0
         while (found := work.are_in(rest := data[begin:] if begin else data)) is not False:

@@ -15,6 +15,8 @@ MAX_BEGINNINGS: Final = 10_000
 """Maximum of beginnings of a secret that are removed from a text; one with more is replaced as a whole."""
 REMOVED: Final = "REMOVED-SECRET"
 """Stands in the place of a secret; allowed in a URL."""
+SEPARATOR: Final = "\x1f"
+"""Stands between texts that are searched together: no escape contains it, so that none spans two texts."""
 TRUSTED_DIRECTORIES: Final = ("/run/secrets", "/var/run/secrets")
 """Docker and Kubernetes mount secrets here, and set the modes of the files."""
 
@@ -56,6 +58,7 @@ class Scrubber:
         self._secrets = sorted({secret.encode() for secret in secrets}, key=len, reverse=True)
         forms = [form for secret in self._secrets for form in (secret, *_base64_forms(secret))]
         self._literals = list(dict.fromkeys(forms))
+        self._beginnings = tuple({form[:MIN_SECRET_CHARS] for form in self._literals})
         spaced = [secret.replace(b" ", b"+") for secret in self._secrets if b" " in secret]
         self._disguises = Disguises(
             [*self._literals, *spaced], [secret.hex().encode() for secret in self._secrets]
@@ -66,12 +69,16 @@ class Scrubber:
 
     def clean(self, data: bytes) -> bytes:
         """Return the bytes without the secrets; the same object if there is none in them."""
+        return self._cleaned(data, has_beginning=self._has_beginning(data)) if self._secrets else data
+
+    def _cleaned(self, data: bytes, *, has_beginning: bool) -> bytes:
         # Decoding never makes the data longer, and nothing shorter is searched for.
-        if len(data) < MIN_FOUND_BYTES or not self._secrets:
+        if len(data) < MIN_FOUND_BYTES:
             return data
-        for form in self._literals:
-            if form in data:
-                data = data.replace(form, _replacement(len(form)))
+        if has_beginning:
+            for form in self._literals:
+                if form in data:
+                    data = data.replace(form, _replacement(len(form)))
         cleaned = self._disguises.removed_from(data, _replacement)
         return REMOVED.encode() if cleaned is None else cleaned
 
@@ -80,7 +87,10 @@ class Scrubber:
         if not self._secrets:
             return text
         data = text.encode("utf-8", "surrogatepass")
-        cleaned = self._without_beginnings(self.clean(data))
+        has_beginning = self._has_beginning(data)
+        cleaned = self._cleaned(data, has_beginning=has_beginning)
+        if has_beginning or cleaned is not data:
+            cleaned = self._without_beginnings(cleaned)
         if cleaned is data:
             return text
         try:
@@ -88,6 +98,9 @@ class Scrubber:
         except UnicodeDecodeError:
             # A secret in an escaped form can end within a character.
             return cleaned.decode("utf-8", "replace")
+
+    def _has_beginning(self, data: bytes) -> bool:
+        return any(map(data.__contains__, self._beginnings))
 
     def _without_beginnings(self, data: bytes) -> bytes:
         """Remove the beginnings of secrets: texts that quote a peer are cut before they come here."""

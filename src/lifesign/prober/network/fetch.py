@@ -20,7 +20,7 @@ import aiohttp
 from yarl import URL
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
-from lifesign.domain.credentials.secret import Scrubber
+from lifesign.domain.credentials.secret import SEPARATOR, Scrubber
 from lifesign.domain.mcp.conversation import EVENT_STREAM
 from lifesign.domain.net.allowed_addresses import (
     Address,
@@ -424,7 +424,7 @@ def _scrubbed(fetched: Fetched, scrubber: Scrubber) -> Fetched:
     """Return an answer without the secrets that the peer may have sent back."""
     body = scrubber.clean(fetched.body)
     texts = (fetched.reason, fetched.content_type, fetched.etag or "", fetched.last_modified or "")
-    joined = "\n".join((*texts, *fetched.status_links, *fetched.challenges, fetched.allow))
+    joined = SEPARATOR.join((*texts, *fetched.status_links, *fetched.challenges, fetched.allow))
     if body is fetched.body and scrubber.clean_text(joined) is joined:
         # Nearly all answers: a copy takes longer than the search.
         return fetched

@@ -50,8 +50,9 @@ def note_tools(visit: ProbeSession, tools: Sequence[Mapping[str, Any]]) -> None:
 def note_interface(visit: ProbeSession, interface: Interface) -> None:
     """Note an interface that was read; it is reported if it is another one than before."""
     memory = visit.entry.memory
-    # Parsing may have put together a secret that was escaped in the body.
-    interface = interface_with(interface, visit.without_secrets)
+    if visit.without_secrets(interface.text) != interface.text:
+        # Parsing may have put together a secret that was escaped in the body.
+        interface = interface_with(interface, visit.without_secrets)
     if interface.digest == memory.interface_digest:
         note_same_interface(visit)
         return

@@ -13,6 +13,7 @@ from yarl import URL
 
 from lifesign.client.candidate_urls import CandidateUrl, place_under, root_health_url, server_health_url
 from lifesign.domain.credentials.scope import Purpose
+from lifesign.domain.credentials.secret import SEPARATOR
 from lifesign.domain.net.target import TargetKind, is_on_origin_of, is_target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import (
@@ -134,7 +135,7 @@ class Prober:
         if entry.thresholds_s is not None:
             cadence = cadence.with_thresholds(*entry.thresholds_s)
         learned = visit.learned
-        texts = "\n".join(fact for fact in learned.values() if isinstance(fact, str))
+        texts = SEPARATOR.join(fact for fact in learned.values() if isinstance(fact, str))
         if self._credentials and visit.without_secrets(texts) != texts:
             # Parsing may have put together a secret that was escaped in the body.
             learned = {
