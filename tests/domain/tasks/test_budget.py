@@ -18,6 +18,7 @@ from lifesign.domain.tasks.budget import (
     NO_AMOUNT,
     Amount,
     Budget,
+    ChildCharge,
     Spend,
     amount_record,
     budget_record,
@@ -25,6 +26,12 @@ from lifesign.domain.tasks.budget import (
 
 AMOUNTS = st.builds(Amount, st.integers(0, 20), st.integers(0, 20))
 PURSE = Budget(envelope=Amount(100, 1_500_000))
+
+
+def finish(parent: Budget, child: Budget, carved: Amount) -> Budget:
+    """Return the parent's budget after its child has finished."""
+    before = ChildCharge(settled=NO_AMOUNT, delegated=carved)
+    return parent.recharge(before, child.charge_when_finished(carved))
 
 
 def test_a_call_reserves_and_settles_and_what_it_did_not_cost_is_there_again() -> None:
@@ -51,7 +58,7 @@ def test_overspent_call_is_reported_and_the_envelope_stays() -> None:
 def test_child_returns_its_remaining_budget() -> None:
     carved = Amount(40, 500_000)
     child = Budget(envelope=carved).reserve(Amount(15, 0)).settle(Amount(15, 0), Amount(15, 0))
-    parent = PURSE.carve(carved).rejoin(child, carved)
+    parent = finish(PURSE.carve(carved), child, carved)
     assert (parent.settled, parent.delegated) == (Amount(15, 0), NO_AMOUNT)
 
 
@@ -59,7 +66,17 @@ def test_a_child_that_was_topped_up_costs_its_parent_no_more_than_was_carved_out
     carved = Amount(40, 0)
     child = Budget(envelope=carved).top_up(Amount(60, 0)).reserve(Amount(90, 0))
     child = child.settle(Amount(90, 0), Amount(90, 0))
-    assert PURSE.carve(carved).rejoin(child, carved).settled == carved
+    assert finish(PURSE.carve(carved), child, carved).settled == carved
+
+
+def test_finished_child_keeps_what_its_own_children_may_spend() -> None:
+    carved = Amount(40, 0)
+    child = Budget(envelope=carved).carve(Amount(30, 0))
+    parent = finish(PURSE.carve(carved), child, carved)
+    assert (parent.settled, parent.delegated) == (NO_AMOUNT, Amount(30, 0))
+    later = finish(child, Budget(envelope=Amount(30, 0), settled=Amount(5, 0)), Amount(30, 0))
+    parent = parent.recharge(child.charge_when_finished(carved), later.charge_when_finished(carved))
+    assert (parent.settled, parent.delegated) == (Amount(5, 0), NO_AMOUNT)
 
 
 def test_an_envelope_has_an_end_however_often_it_is_topped_up() -> None:
@@ -109,7 +126,7 @@ class Purse(RuleBasedStateMachine):
         if self.children:
             child, carved = self.children.pop()
             child = child.top_up(added).settle(NO_AMOUNT, cost)
-            self.budget = self.budget.rejoin(child, carved)
+            self.budget = finish(self.budget, child, carved)
             self.paid += child.settled.at_most(carved)
 
     @rule(amount=AMOUNTS)

@@ -338,6 +338,29 @@ async def test_case_11_a_delegated_task_is_paid_out_of_its_parents_envelope(api:
     assert (await log_report(api)).is_good
 
 
+@pytest.mark.both_databases
+async def test_unfinished_grandchild_stays_charged_to_the_task_that_pays_for_it(api: RegistryApi) -> None:
+    one = await worker(api, capacity={"max_concurrent_tasks": 3})
+    made = await create(api, budget={"tokens": 100}, agent_id="agent-1")
+    grant = await one.granted()
+    said = {"title": "part", "budget": {"tokens": 100}, "agent_id": "agent-1"}
+    child_id = (await one.write(grant, "delegate", task=said)).json()["child_id"]
+    child = await one.granted(task_id=child_id)
+    grandchild_id = (await one.write(child, "delegate", task=said)).json()["child_id"]
+    grandchild = await one.granted(task_id=grandchild_id)
+    await one.write(child, "complete")
+    assert (await steer(api, child_id, "review", verdict="accept")).status == 200
+    budget = (await task(api, made["task_id"]))["budget"]
+    assert (budget["delegated"]["tokens"], budget["available"]["tokens"]) == (100, 0)
+    await one.reserve(grandchild, "c", tokens=30)
+    await one.write(grandchild, "calls/c/settle", cost={"tokens": 30})
+    await one.write(grandchild, "complete")
+    assert (await steer(api, grandchild_id, "review", verdict="accept")).status == 200
+    for task_id in (made["task_id"], child_id):
+        budget = (await task(api, task_id))["budget"]
+        assert (budget["settled"]["tokens"], budget["available"]["tokens"]) == (30, 70)
+
+
 async def test_case_11_the_death_of_a_childs_holder_leaves_the_parent_alone(api: RegistryApi) -> None:
     parent = await create(api)
     one, other = await worker(api), await worker(api, "agent-2", role_id="croppers")

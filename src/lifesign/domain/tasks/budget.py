@@ -51,17 +51,25 @@ NO_AMOUNT = Amount()
 LARGEST = Amount(MAX_TOKENS, MAX_USD * MICRO_USD)
 
 
+@dataclass(frozen=True, slots=True)
+class ChildCharge:
+    """Part of a parent's budget that a child takes."""
+
+    settled: Amount
+    delegated: Amount
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """Limits of a task, and their use."""
 
     envelope: Amount = NO_AMOUNT
     settled: Amount = NO_AMOUNT
-    """Spent: by calls, and by children that have ended."""
+    """Spent: by calls, and by finished children."""
     reserved: Amount = NO_AMOUNT
     """Reserved for running calls."""
     delegated: Amount = NO_AMOUNT
-    """Carved out for children that have not ended."""
+    """Set aside for children: for a finished one, only what its own unfinished children may still spend."""
     overrun: Amount = NO_AMOUNT
     """Costs beyond the reservation and the remaining budget.
 
@@ -96,14 +104,22 @@ class Budget:
         self._check_room(envelope)
         return replace(self, delegated=self.delegated + envelope)
 
-    def rejoin(self, child: "Budget", carved: Amount) -> "Budget":
-        """Take back the unused part of a child's budget, now that the child has ended.
+    def charge_when_finished(self, carved: Amount) -> ChildCharge:
+        """Return what the budget of a finished child takes from its parent's, of the `carved` part.
 
-        A child that was topped up may have spent more than the budget that it got from this one; then nothing
-        returns.
+        A child that was topped up may have spent more than the part that it got from its parent. What its own
+        unfinished children may still spend stays charged.
         """
-        spent = child.settled.at_most(carved)
-        return replace(self, delegated=self.delegated - carved, settled=self.settled + spent)
+        settled = self.settled.at_most(carved)
+        return ChildCharge(settled, (self.reserved + self.delegated).at_most(carved - settled))
+
+    def recharge(self, before: ChildCharge, after: ChildCharge) -> "Budget":
+        """Replace the charge for a child by a later one; the difference is available again."""
+        return replace(
+            self,
+            settled=self.settled - before.settled + after.settled,
+            delegated=self.delegated - before.delegated + after.delegated,
+        )
 
     def top_up(self, amount: Amount) -> "Budget":
         """Add to the envelope; InvalidRequest if it would be larger than any may be."""

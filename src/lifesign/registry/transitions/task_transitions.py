@@ -4,11 +4,11 @@ All changes belong to the caller's transaction, which has locked the row of the 
 one ran. No other module changes a task's status.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lifesign.domain.events.event import EventDraft
-from lifesign.domain.tasks.budget import NO_AMOUNT
+from lifesign.domain.tasks.budget import NO_AMOUNT, ChildCharge
 from lifesign.domain.tasks.lease import Claim, EndReason
 from lifesign.domain.tasks.lease_id import number_in
 from lifesign.domain.tasks.task_states import (
@@ -88,9 +88,7 @@ def move_all(
     comments = [_comment(one, now_s, actor) for one in moves if one.explanation is not None]
     task_comments.add(transaction, comments, MAX_COMMENTS)
     task_rows.store(transaction, [task for task, _ in after])
-    for task, _ in after:
-        if task.status in FINISHED:
-            _settle_with_parent(transaction, task)
+    _charge_parents(transaction, [task for task, _ in after if task.status in FINISHED])
     return after
 
 
@@ -191,11 +189,31 @@ def _comment(moved: Move, now_s: float, actor: str) -> StoredComment:
     )
 
 
-def _settle_with_parent(transaction: Transaction, task: StoredTask) -> None:
-    """Return the remaining budget of a finished child to its parent; the child's budget is locked first."""
-    if task.parent is None:
-        return
+def _charge_parents(transaction: Transaction, finished: Sequence[StoredTask]) -> None:
+    """Return the remaining budgets of tasks that finish now to their parents.
+
+    Children are younger than their parents and come first, so that their budgets are locked first.
+    """
+    uncharged = {task.number for task in finished}
+    for task in sorted(finished, key=lambda task: task.number, reverse=True):
+        uncharged.remove(task.number)
+        if task.parent is not None:
+            _charge_ancestors(transaction, task, uncharged)
+
+
+def _charge_ancestors(transaction: Transaction, task: StoredTask, uncharged: Collection[int]) -> None:
+    """Charge a task's parent with its costs, and each further ancestor, up to the first unfinished one.
+
+    A finished parent was charged to its own parent before, unless it is `uncharged`.
+    """
     child = task_budgets.find(transaction, task.number, to_change=True)
-    parent = task_budgets.find(transaction, task.parent, to_change=True)
-    joined = parent.budget.rejoin(child.budget, child.carved)
-    task_budgets.store(transaction, replace(parent, budget=joined))
+    before = ChildCharge(settled=NO_AMOUNT, delegated=child.carved)
+    while task.parent is not None:
+        parent = task_budgets.find(transaction, task.parent, to_change=True)
+        budget = parent.budget.recharge(before, child.budget.charge_when_finished(child.carved))
+        before = parent.budget.charge_when_finished(parent.carved)
+        child = replace(parent, budget=budget)
+        task_budgets.store(transaction, child)
+        task = task_rows.find(transaction, task.parent)
+        if task.status not in FINISHED or task.number in uncharged:
+            return
