@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage from now on, of what the tests leave."""
+    """From now on, collect the garbage that tests leave."""
     gc.freeze()
     gc.enable()
 
@@ -65,7 +65,7 @@ def logging_as_ever() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_state_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep servers that several tests share out of what the user keeps below `$XDG_STATE_HOME`."""
+    """Keep shared servers away from the user's files below `$XDG_STATE_HOME`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
         yield

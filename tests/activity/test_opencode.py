@@ -20,7 +20,7 @@ BUSY, IDLE, ABSENT = WatchedSessionState.BUSY, WatchedSessionState.IDLE, Watched
 async def asked(
     directory: str | None = None, password: str | None = None, **sessions: str
 ) -> AsyncIterator[tuple[FakeOpencode, OpencodeServer]]:
-    """A server, and who asks it."""
+    """A server, and a client of it."""
     async with (
         opencode(**sessions) as (fake, url),
         OpencodeServer(url, directory=directory, password=password) as server,

@@ -98,7 +98,7 @@ def link_to(registry: ScriptedRegistry, app: Any, directory: str, **settings: An
 
 
 def in_directory(test: Callable[..., Any]) -> Callable[..., None]:
-    """Give a test of virtual time a directory of its own."""
+    """Give a test with virtual time a separate directory."""
 
     def run(tmp_path: Path) -> None:
         in_virtual_time(test)(str(tmp_path))

@@ -25,7 +25,7 @@ QUICK = HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=2, dead_afte
 
 
 class Desk:
-    """Work that ends when the test says so."""
+    """Work that ends when the test decides."""
 
     def __init__(self) -> None:
         self.may_end = asyncio.Event()

@@ -69,7 +69,7 @@ async def becomes(admin: RegistryClient, task_id: str, status: str) -> TaskRecor
 
 
 class Bench:
-    """Work that ends when the test says so."""
+    """Work that ends when the test decides."""
 
     def __init__(self) -> None:
         self.may_end = asyncio.Event()

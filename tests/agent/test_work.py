@@ -13,7 +13,7 @@ from lifesign.agent.work import WorkLoop
 
 
 class Hands:
-    """A handler whose work ends when the test says so."""
+    """A handler whose work ends when the test decides."""
 
     def __init__(self) -> None:
         self.begun: list[Any] = []

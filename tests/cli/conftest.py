@@ -12,7 +12,7 @@ from lifesign.prober.definition import event_loop_lag
 
 @pytest.fixture(autouse=True)
 def believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a prober believe what it sees also where the machine of the tests stands still for seconds."""
+    """Accept a prober's results also if the machine of the tests stands still for seconds."""
     monkeypatch.setattr(event_loop_lag.SelfCheck, "slowness_since", lambda *_: None)
 
 

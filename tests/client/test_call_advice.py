@@ -43,7 +43,7 @@ async def ask(replies: dict[str, Reply], timeout_seconds: float = PATIENT_SECOND
 
 
 class HeldDocument:
-    """An unhealthy document that is sent once `opened` is set; `asked` is set by the request for it."""
+    """An unhealthy document that is sent once `opened` is set; a request for it sets `asked`."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()

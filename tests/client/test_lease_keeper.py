@@ -27,7 +27,7 @@ HANGS = -1
 
 @dataclass
 class Renewing:
-    """A registry that knows how to renew; `answers` says what comes instead, request by request."""
+    """A registry that renews leases; `answers` replaces its answers, request by request."""
 
     url: str = ""
     asked_s: list[float] = field(default_factory=list)

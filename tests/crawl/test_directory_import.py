@@ -26,7 +26,7 @@ from lifesign.storage.engine.database import Database
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    """SQLite alone: what the functions do on PostgreSQL is shown elsewhere."""
+    """Only SQLite: other tests run these functions on PostgreSQL."""
     async with opened("sqlite", tmp_path, WoundClock().now_s) as database:
         yield database
 

@@ -28,7 +28,7 @@ class Sample:
     """Cookies, by the role that is logged in: logins are few."""
 
     def visitor(self, role: Role | None = None) -> Visitor:
-        """Return a new visitor, or one who is logged in with a role's key."""
+        """Return a new visitor, or one that is logged in with a role's key."""
         visitor = Visitor(self.server.url)
         if role is not None and role not in self.sessions:
             answer = visitor.log_in(KEYS[role])
@@ -85,6 +85,6 @@ def open_sample(filled: Filled, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def acted(filled: Filled, tmp_path: Path) -> Iterator[Sample]:
-    """A server of one's own, to change what is there."""
+    """A separate server, whose data a test may change."""
     with filled.served(tmp_path) as served:
         yield served

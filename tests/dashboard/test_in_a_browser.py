@@ -70,7 +70,7 @@ def served(filled: Filled, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def context(browser: Browser, served: Sample) -> Iterator[BrowserContext]:
-    """A person who is logged in."""
+    """A visitor that is logged in."""
     with browser.new_context(viewport=DESK, base_url=served.server.url) as context:
         context.set_default_timeout(PATIENCE_MS)
         log_in(context, served)
@@ -202,7 +202,7 @@ def test_login_and_search_work_by_keyboard_alone(browser: Browser, served: Sampl
 
 
 def keep_busy(served: Sample, agent_id: str) -> None:
-    """Let an agent have something to do: else it has drained as soon as it is asked to."""
+    """Give an agent work: otherwise a drain ends at once."""
 
     file = served.server.directory / "registry.db"
     with closing(sqlite3.connect(file, timeout=PATIENCE_SECONDS)) as database, database:

@@ -1,4 +1,4 @@
-"""Servers of the fleet: each agent on an address of its own, a name server, and canaries."""
+"""Servers of the fleet: agents, each with a separate address, a name server, and canaries."""
 
 import asyncio
 import contextlib

@@ -52,7 +52,7 @@ Reply = Callable[[AgentState, str], Awaitable[Answer | bytes | None]]
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One kind of agent, and what the registry must say of it in the end."""
+    """One kind of agent, and the final verdict that the registry must reach."""
 
     alive: Reply
     dead: Reply | None = None
@@ -80,7 +80,7 @@ NOT_FOUND: Final = Answer(404, b"not found", {"content-type": "text/plain"})
 
 
 def card(state: AgentState, version: str = "1.0") -> Answer:
-    """Return the agent's card, of the generation asked for."""
+    """Return the agent's card, in the requested generation."""
     about: dict[str, Any] = {
         "name": state.url,
         "description": "An agent of the fleet",

@@ -37,7 +37,7 @@ def set_up() -> None:
 
 
 async def cut(action: Action, agents: Iterable[int], *, are_all: bool) -> None:
-    """Cut hosts off as an action says."""
+    """Cut off the hosts of an action."""
     if action.how is How.NAMES:
         addresses = [NAME_SERVER]
     else:

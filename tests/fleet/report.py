@@ -1,4 +1,4 @@
-"""Report of the labelled fleet: confusion matrix, detection times, and what was wrong."""
+"""Report of the labelled fleet: confusion matrix, detection times, and errors."""
 
 import statistics
 from collections import Counter, defaultdict

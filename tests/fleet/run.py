@@ -30,7 +30,7 @@ GRACE_S: Final = 240.0
 
 
 async def run_one(script: Script, factor: float, directory: Path) -> Finished:
-    """Run one scenario in a namespace of its own."""
+    """Run one scenario in a separate namespace."""
     home = directory / script.name
     home.mkdir()
     (home / "script.json").write_text(script.to_json())
@@ -76,7 +76,7 @@ async def run_all(
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run the scenarios of the command line."""
     parser = argparse.ArgumentParser(description="Run the labelled fleet.")
     parser.add_argument("--seed", type=int, default=1, help="draws agents, faults and combinations")
     parser.add_argument("--factor", type=float, default=FACTOR, help="divides all durations")

@@ -48,7 +48,7 @@ class What(StrEnum):
 
 
 class How(StrEnum):
-    """How a host is cut off."""
+    """Way in which a host is cut off."""
 
     DROP = "drop"
     REJECT = "reject"

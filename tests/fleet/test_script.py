@@ -1,4 +1,4 @@
-"""Labels of fault scripts, and what is counted as a false verdict."""
+"""Labels of fault scripts, and the definition of a false verdict."""
 
 import itertools
 import random

@@ -181,7 +181,7 @@ async def measure(
     *,
     largest_body: int = MAX_BODY_BYTES,
 ) -> None:
-    """Let a client ask a flooding server; check what it took."""
+    """Let a client request a flooding server; check the memory and the bytes."""
     async with flooding(beginning, piece) as server:
         tracemalloc.start()
         try:

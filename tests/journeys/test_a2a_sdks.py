@@ -168,7 +168,7 @@ class Pair:
 
 
 class Pairs:
-    """The pairs of both SDKs, each started when it is first asked for."""
+    """The pairs of both SDKs, each started on first use."""
 
     def __init__(self, log: Path) -> None:
         self._log = log

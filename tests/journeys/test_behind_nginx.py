@@ -56,7 +56,7 @@ http {{
 
 @dataclass(frozen=True)
 class Proxied:
-    """A registry and who stands before it."""
+    """A registry, and the proxy before it."""
 
     registry: Server
     visitor: Visitor
@@ -68,7 +68,7 @@ class Proxied:
 
 
 def config(directory: Path, *, registry_port: int, port: int) -> str:
-    """Return what the page shows, at other places and with what has to be around it."""
+    """Return the configuration of the page, with other paths and the required context."""
     page = (REPOSITORY / "docs" / "operating.md").read_text()
     (told,) = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
     for said, meant in {
@@ -153,7 +153,7 @@ def test_events_pass_an_open_stream_at_once(proxied: Proxied, path: str) -> None
 
 
 def test_commands_reach_it_by_its_https_url(proxied: Proxied) -> None:
-    """With the authority where OpenSSL looks for it; without, they say what is wrong."""
+    """With the authority at OpenSSL's path the commands work; without it, they report the cause."""
 
     def command(*arguments: str, trusts: str) -> "subprocess.CompletedProcess[str]":
         file = str(proxied.authority) if trusts == "it" else "/dev/null"

@@ -71,7 +71,7 @@ async def slow_targets(
 async def crawling(
     directory: Path, *options: str, definition: str = "slow.yml"
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run the command in a session of its own; whatever is left of it at the end is killed."""
+    """Run the command in a separate session; remaining processes are killed at the end."""
     command = Path(sys.executable).with_name("lifesign")
     process = await asyncio.create_subprocess_exec(
         command,
@@ -93,14 +93,14 @@ async def crawling(
 
 
 async def ended(process: asyncio.subprocess.Process) -> tuple[int, str]:
-    """Wait for the end of a crawl; return its exit code and what it said."""
+    """Wait for the end of a crawl; return its exit code and its output."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         _, told = await process.communicate()
     return process.returncode or 0, told.decode()
 
 
 async def until_asked(servers: list[HostileServer], count: int) -> None:
-    """Wait until so many targets were asked."""
+    """Wait until so many targets were requested."""
     await until(lambda: sum(bool(server.heads) for server in servers) >= count)
 
 

@@ -65,7 +65,7 @@ def echoing(secret: str, text: str, seen: asyncio.Event) -> Reply:
 
 
 def forms(secret: str) -> list[bytes]:
-    """The secret in each encoding, without the ends that belong to what stands around it."""
+    """Return the secret in each encoding, without the ends that depend on the surrounding bytes."""
     return [encode(secret).strip("=")[4:-4].encode() for encode in ENCODINGS.values()]
 
 

@@ -72,7 +72,7 @@ def test_the_demo_sees_three_agents_as_what_they_are_and_leaves_nothing(demo: De
 
 
 def read_until_kept(process: "subprocess.Popen[str]") -> list[str]:
-    """Read what is shown until the agents stay up; return their URLs."""
+    """Read the output until the agents keep running; return their URLs."""
     assert process.stdout is not None
     urls = []
     for line in process.stdout:

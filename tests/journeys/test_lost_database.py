@@ -44,7 +44,7 @@ def url(database_kind: str, tmp_path: Path) -> str:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Likewise, as an SQLite file in a directory of its own, with `copy.db` in the directory above."""
+    """The same, as an SQLite file in a separate directory, with `copy.db` in its parent."""
     (tmp_path / "data").mkdir()
     file = tmp_path / "data" / "registry.db"
     set_up(file)
@@ -96,7 +96,7 @@ def ran(url: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def refused(url: str) -> str:
-    """Start a server that must not serve; return what it says."""
+    """Start a server that must refuse; return its output."""
     ended = ran(url, "serve", "--port", "0")
     assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
     said, hint = ended.stderr.splitlines()

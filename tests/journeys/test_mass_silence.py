@@ -18,7 +18,7 @@ BEAT_S = 60
 
 
 class Fleet:
-    """Hundreds of agents, some of which beat."""
+    """Hundreds of agents, some of which send heartbeats."""
 
     def __init__(self, api: RegistryApi, names: list[str]) -> None:
         self.api = api

@@ -40,7 +40,7 @@ def answer_to(
 
 
 class Opencode:
-    """A real server, and what is asked of it."""
+    """A real server, and the requests to it."""
 
     def __init__(self, port: int, directory: Path) -> None:
         self.port = port

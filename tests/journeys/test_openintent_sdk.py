@@ -1,6 +1,6 @@
 """The SDK published with RFC-0016 works with our server if only its base URL is changed.
 
-The real package runs in an environment of its own and talks to a real server over a socket.
+The real package runs in a separate environment and calls a real server over a socket.
 """
 
 import json

@@ -67,7 +67,7 @@ WAYS = [
 
 
 class Agents:
-    """The agents of both SDKs, each started when it is first asked for."""
+    """The agents of both SDKs, each started on first use."""
 
     def __init__(self, log: Path) -> None:
         self._log = log

@@ -40,7 +40,7 @@ def definition(name: str, urls: list[str], credentials: str) -> str:
 
 @asynccontextmanager
 async def crawl(directory: Path, name: str, registry: str) -> AsyncIterator[None]:
-    """Run a prober in a process of its own."""
+    """Run a prober in a separate process."""
     process = await asyncio.create_subprocess_exec(
         Path(sys.executable).with_name("lifesign"),
         "crawl", f"{name}.yml", "--registry", registry, "--workers", "1",
@@ -59,7 +59,7 @@ async def crawl(directory: Path, name: str, registry: str) -> AsyncIterator[None
 
 
 def reported(file: Path) -> list[dict[str, Any]]:
-    """Return what a prober reported, without the line that it may be writing."""
+    """Return the results that a prober reported, without an incomplete line."""
     if not file.exists():
         return []
     return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]

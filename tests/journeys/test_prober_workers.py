@@ -121,7 +121,7 @@ async def _probers(client: RegistryClient) -> dict[str, datetime]:
 
 
 def asked(url: str, question: Callable[[RegistryClient], Awaitable[T]]) -> T:
-    """Return what a registry answers now."""
+    """Return the present answer of a registry."""
 
     async def ask() -> T:
         async with RegistryClient(url, key=ADMIN_KEY) as client:

@@ -95,7 +95,7 @@ def prober(directory: Path, registry: RegistryServer, agent: Server) -> Iterator
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A Prometheus that scrapes all three as docs/monitoring/prometheus.yml says, but every second."""
+    """A Prometheus that scrapes all three like docs/monitoring/prometheus.yml, but every second."""
     directory = tmp_path_factory.mktemp("prometheus")
     with (
         registry_server(directory) as registry,

@@ -86,9 +86,9 @@ def _world(directory: Path, servers: int) -> Iterator[tuple[str, list[int]]]:
 
 
 async def _register(agent_id: str, load: Load) -> str:
-    """Register an agent; return when that was, as the server says.
+    """Register an agent; return when that was, by the server's time.
 
-    A busy machine may answer 503 before anything is frozen, and write the registration all the same.
+    A busy machine may answer 503 before anything is frozen, and still write the registration.
     """
     key = agent_key(agent_id)
     body = {"agent_id": agent_id, "heartbeat_config": CONFIG}
@@ -106,7 +106,7 @@ async def _register(agent_id: str, load: Load) -> str:
 
 
 async def _beat(speaker: Speaker, load: Load, may_speak: asyncio.Event) -> None:
-    """Register, and beat until cancelled."""
+    """Register, and send heartbeats until cancelled."""
     agent_id, key = speaker.agent_id, agent_key(speaker.agent_id)
     registered_at = await _register(agent_id, load)
     speaker.accepted()
@@ -182,7 +182,7 @@ async def _drill(url: str, ports: list[int], freezes_s: list[float]) -> None:
 
 
 def _steps_of_strict(transaction: Transaction) -> dict[str, list[str]]:
-    """Into which statuses the agents came that beat all the time."""
+    """Return the statuses of the agents that sent all heartbeats."""
     last = event_log.last_sequence(transaction)
     events = [*event_log.between(transaction, 1, last)]
     return {

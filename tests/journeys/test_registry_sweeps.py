@@ -25,7 +25,7 @@ def _names(number: int) -> list[str]:
 
 
 async def _beat_at_the_last_moment(servers: list[Server], names: list[str]) -> dict[str, Said]:
-    """Register agents, and let each beat once when it is just dying or just dead."""
+    """Register agents, and let each send one heartbeat when it is about to die or has just died."""
 
     async def live(place: int, name: str) -> Said:
         # Registrations are a moment ahead of the rest, or the servers would be idle.
@@ -40,7 +40,9 @@ async def _beat_at_the_last_moment(servers: list[Server], names: list[str]) -> d
 
 
 def _check_one(steps: list[tuple[str, float]], said: Said) -> None:
-    """Told that it is dead, it is; told that it is alive, nothing takes it down but a silence of its own."""
+    """Check one agent: one that is reported dead is dead, and one that is reported alive dies only by its own
+    silence.
+    """
     statuses = [status for status, _ in steps]
     if said.status == 410:
         assert statuses == ["active", "unhealthy", "dead"], (steps, said)
@@ -85,7 +87,7 @@ def test_a_thousand_heartbeats_race_the_sweeps_of_two_servers(tmp_path: Path) ->
 
 
 async def _fall_silent(servers: list[Server], names: list[str], patience_s: float) -> None:
-    """Register agents that hold a lease each and say no more; wait until they are dead."""
+    """Register agents that hold one lease each and then fall silent; wait until they are dead."""
 
     at_once = asyncio.Semaphore(AGENTS_AT_ONCE)
 

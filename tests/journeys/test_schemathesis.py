@@ -31,7 +31,7 @@ MANY_BOUNDS = (
 
 
 def attack(directory: Path, examples: int, seconds: float, seed: int, *more: str) -> Any:
-    """Attack a new server with what the seed draws; return the report."""
+    """Send a new server the requests that the seed draws; return the report."""
     with registry_server(directory) as server:
         command = [
             str(SCRIPTS / "schemathesis"), "--config-file", str(SETTINGS),

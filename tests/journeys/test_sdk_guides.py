@@ -43,7 +43,7 @@ def bare_message(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Guide:
-    """One example, how it is asked, and how a failure in it is counted."""
+    """One example, the request to it, and the outcome of a failure in it."""
 
     app: str
     python: Path

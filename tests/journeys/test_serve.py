@@ -27,7 +27,7 @@ KEY = re.compile(r"ahk_[A-Za-z0-9_-]{43}")
 
 
 class Serving:
-    """A server process, or several with their supervisor, in a directory of its own."""
+    """A server process, or several with their supervisor, in a separate directory."""
 
     def __init__(
         self, directory: Path, *options: str, on_terminal: bool = False, database: str | None = None
@@ -77,7 +77,7 @@ class Serving:
         return {int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
     def ask(self, method: str, path: str, body: object = None, *, key: str | None = None) -> tuple[int, Any]:
-        """Send one request over a connection of its own."""
+        """Send one request over a new connection."""
         connection: http.client.HTTPConnection
         if self.url.startswith("https"):
             unchecked = ssl._create_unverified_context()  # noqa: S323 - the test's own certificate
@@ -238,7 +238,7 @@ def test_several_processes_are_replaced_when_their_terminal_is_closed_and_none_d
     "signal_number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT]
 )
 def test_a_signal_to_the_whole_group_ends_all_without_a_complaint(start: Start, signal_number: int) -> None:
-    """As Ctrl-C and systemd send it."""
+    """Ctrl-C and systemd send the signal like this."""
     server = start("--workers", "2")
     until("both serve", lambda: len(server.workers) == 2)
     until("both have begun", lambda: server.log.read_text().count("Application startup complete") == 2)

@@ -23,7 +23,7 @@ TASKS = 12
 
 
 class RealTime:
-    """The clock that everybody has; what a test's registry takes for one that is wound."""
+    """The system's clock, in place of the one that tests set."""
 
     at_s = 0.0
 

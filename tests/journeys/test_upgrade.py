@@ -63,7 +63,7 @@ def set_up_quiet(server: Server) -> dict[str, Any]:
 
 
 def upgrade(url: str, port: int, package: Path) -> None:
-    """Do what docs/operating.md says once the old servers are stopped."""
+    """Do the steps of docs/operating.md after the old servers were stopped."""
     refused = ran(url, "serve", "--port", str(port), python_path=package)
     assert (refused.returncode, "run lifesign migrate" in refused.stderr) == (2, True)
     migrated = ran(url, "migrate", python_path=package)
@@ -94,7 +94,7 @@ async def drill(url: str, directory: Path, package: Path) -> None:
 
 
 def silenced(transaction: Transaction, last: int) -> list[object]:
-    """Return what the log says of agents that were found silent."""
+    """Return the log lines about agents that were found silent."""
     return [
         event.payload
         for event in event_log.between(transaction, 1, last)

@@ -1,4 +1,4 @@
-"""The wheel contains what is needed to wrap an agent, and no more; the sdist contains the repository."""
+"""The wheel contains only what is needed to wrap an agent; the sdist contains the repository."""
 
 import json
 import re

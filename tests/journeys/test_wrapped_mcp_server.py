@@ -1,4 +1,4 @@
-"""Real MCP servers, bare and wrapped, asked by the official clients. Clients and servers are processes."""
+"""Real MCP servers, bare and wrapped, called by the official clients. Clients and servers are processes."""
 
 import re
 import sys

@@ -115,7 +115,7 @@ def origin(home: Any, *, added: bool) -> Any:
 async def test_two_agents_of_one_origin_have_their_own_documents_and_cards(
     *, added: bool, framework: Any, root: str
 ) -> None:
-    """As uvicorn spells paths; on other servers Starlette's own mounts do not work below a root path."""
+    """With paths in uvicorn's form; on other servers Starlette's own mounts do not work below a root path."""
     home = origin(framework(), added=added)
     for _ in range(3):
         await ask(home, f"{root}/agents/adder/ask", method="POST", root_path=root)

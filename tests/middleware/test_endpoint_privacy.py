@@ -159,7 +159,7 @@ async def test_a_wrong_token_gets_nothing_that_the_public_does_not(token: bytes,
     ],
 )
 async def test_another_scheme_is_the_public(value: bytes) -> None:
-    """As a caller may be authenticated to the agent in its own way."""
+    """A caller may be authenticated to the agent in another way."""
     answer = await get(coarse(), (b"authorization", value))
     assert answer.status == 200
     assert answer.body == (await get(coarse())).body

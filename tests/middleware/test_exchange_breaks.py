@@ -37,7 +37,7 @@ TYPES = [PLAIN, JSON, EVENTS, {}]
 
 
 class Surrounding(BaseHTTPMiddleware):
-    """As applications use it: it hands on the answer of the app."""
+    """A middleware as applications use it: it passes on the answer of the app."""
 
     async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
         return await call_next(request)
@@ -172,7 +172,7 @@ async def test_a_failing_background_task_behind_a_middleware_is_no_error_of_the_
 @pytest.mark.parametrize("headers", TYPES)
 @pytest.mark.parametrize("fails_at", [1, 2, 3])
 async def test_an_answer_that_the_server_refuses_is_an_error(headers: dict[str, str], fails_at: int) -> None:
-    """As uvicorn and h11 do where the body does not fit its Content-Length."""
+    """uvicorn and h11 do so if the body does not match its Content-Length."""
     error = RuntimeError("too short")
     steps: list[Step] = [start(headers=headers), chunk(b"x"), final(b"y")]
     played = await play(steps, server=Server(fails_at=fails_at, error=error))

@@ -360,7 +360,7 @@ async def test_carriage_return_in_an_event_of_a_known_shape_hides_no_error(spec_
 
 @pytest.mark.parametrize("last", [FAULT, FAILED, RESULT])
 async def test_failure_that_a_stream_stated_counts_though_the_caller_leaves(last: bytes) -> None:
-    """Clients leave once they have read what they asked for."""
+    """Clients leave once they have read the requested answer."""
     steps: list[Step] = [
         RECEIVE, start(headers=EVENTS), chunk(working()), chunk(event(last)), RECEIVE, final(),
     ]  # fmt: skip
@@ -532,7 +532,7 @@ async def test_a_mebibyte_is_inspected_by_default(size: int) -> None:
 
 
 async def test_large_request_is_not_held_until_the_answer_ends() -> None:
-    """The server's message goes to the app; what the app drops is gone."""
+    """The server's message is passed to the app; parts that the app drops are released."""
     held: list[int] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -118,7 +118,7 @@ async def test_a_404_without_a_route_reached_no_operation_of_a_mounted_app(
 async def test_a_mounted_agent_that_is_wrapped_itself_counts_the_same(
     agent: str, framework: str, path: str, outcome: str
 ) -> None:
-    """Each agent of an origin has its own document: the mount says nothing about its routes."""
+    """Each agent of an origin has its own document: the mount does not show its routes."""
     inner = AgentHealthMiddleware(AGENTS[agent](), agent_id="inner")
     home: Any = Starlette() if framework == "starlette" else FastAPI()
     home.mount("/one", inner)

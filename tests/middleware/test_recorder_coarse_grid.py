@@ -36,7 +36,7 @@ def use(agent: AgentHealthMiddleware, times: int, outcome: str = "answered") -> 
 
 
 async def seen(agent: AgentHealthMiddleware) -> list[Answer]:
-    """All that a stranger can get: both forms, and what a cache asks for."""
+    """Return everything that a stranger can get: both forms, and the headers for caches."""
     answers = [await ask(agent, HEALTH, headers=[(b"accept", form)]) for form in FORMS]
     tags = [(b"if-none-match", (answer.header("etag") or "").encode()) for answer in answers]
     again = [await ask(agent, HEALTH, headers=[tag]) for tag in tags]
@@ -165,7 +165,7 @@ async def test_status_changes_at_a_grid_point_only(clock: HandClock, tmp_path: P
 async def test_document_is_as_of_the_grid_point_whenever_it_is_made(
     clock: HandClock, tmp_path: Path, polled_after_s: float
 ) -> None:
-    """Whichever worker is asked first, and however late."""
+    """Whichever worker answers first, and however late."""
     team = [coarse(clock, state_dir=tmp_path) for _ in range(2)]
     for worker in team:
         worker.health.open()

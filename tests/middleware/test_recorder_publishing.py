@@ -15,7 +15,7 @@ TEAM = 4
 
 
 class Team:
-    """The workers of one agent; `computed` says which of them made a document, one after the other."""
+    """The workers of one agent; `computed` has those that made a document, in order."""
 
     def __init__(self, state_dir: Path) -> None:
         self.clock = HandClock()
@@ -98,7 +98,7 @@ def test_while_one_publishes_the_others_serve_what_they_hold_and_then_what_it_pu
 
 
 def test_who_is_asked_first_while_another_publishes_serves_what_that_one_published(team: Team) -> None:
-    """Else a worker that starts in a busy moment says something else than the others for a minute."""
+    """Otherwise a worker that starts in a busy moment would differ from the others for a minute."""
     publisher, newcomer, *_ = team.workers
     with team.someone_publishing():
         assert published(newcomer).health.status is HealthStatus.UNKNOWN

@@ -317,7 +317,7 @@ def test_nothing_sleeps_where_another_worker_holds_the_lock(
 
 
 def age(directory: Path, days: float, clock: HandClock) -> None:
-    """Make all files in it look as if they had last been written so long ago."""
+    """Set the modification times of all files in it so long ago."""
     at_ns = clock.wall_ns() - round(days * DAY_S * 1e9)
     for path in (*directory.iterdir(), directory):
         os.utime(path, ns=(at_ns, at_ns), follow_symlinks=False)

@@ -110,7 +110,7 @@ def _writable_by_all(path: Path) -> None:
 
 
 def _future(path: Path) -> None:
-    """As written by someone whose clock is a hundred windows ahead."""
+    """Write as a process whose clock is a hundred windows ahead."""
     ahead = Place(path.parents[1])
     ahead.clock.advance(100 * 86_400)
     worker = ahead.start()

@@ -30,7 +30,7 @@ def clock() -> HandClock:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """A disk of its own, mounted with options such as `size=1m`."""
+    """A separate disk, mounted with options such as `size=1m`."""
     with contextlib.ExitStack() as stack:
         yield lambda options: stack.enter_context(mounted(tmp_path / "disk", options))
 

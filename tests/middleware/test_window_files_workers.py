@@ -122,7 +122,7 @@ def test_suspended_publisher_that_holds_the_lock_blocks_no_worker(tmp_path: Path
 
 @pytest.mark.long
 def test_a_busy_worker_is_never_overlooked_by_one_that_starts(tmp_path: Path) -> None:
-    """Its outcomes and latencies are not read at the same moment, and it goes on in between."""
+    """Its outcomes and latencies are not read at the same moment, and it continues in between."""
     with worker_processes(tmp_path, 4) as workers:
         for worker in workers:
             worker.ask("rush")
@@ -172,7 +172,7 @@ def test_in_memory_the_child_starts_empty(function: str) -> None:
 def test_an_app_that_was_loaded_before_the_fork_counts_in_each_worker(
     tmp_path: Path, of_the_master: int
 ) -> None:
-    """As with gunicorn --preload: the recorder is made in the master, which may have used it or not."""
+    """As with gunicorn --preload: the master creates the recorder, and may have used it or not."""
     master = Worker(tmp_path)
     try:
         if of_the_master:

@@ -243,7 +243,7 @@ async def test_simultaneous_silence_of_all_takes_no_agent_down_during_the_suspen
 
 @pytest.mark.parametrize("beats", [0, 1])
 async def test_who_may_only_register_agents_has_nothing_held(slow_api: RegistryApi, beats: int) -> None:
-    """A loop registers agents that never beat, or once: a victim is missed all the same."""
+    """A loop registers agents that send no heartbeat, or one: the death of a victim is still noticed."""
     quick = {"interval_seconds": 1, "unhealthy_after_seconds": 3, "dead_after_seconds": 6}
     await add_agents(slow_api.database, 1, "victim")
     for number in range(40):
@@ -294,7 +294,7 @@ async def test_suspended_agents_that_answer_again_never_go_down(slow_api: Regist
 async def test_two_silent_agents_without_witness_are_suspended_up_to_the_limit(
     slow_api: RegistryApi,
 ) -> None:
-    """As if the way to the registry was cut: neither agent's request arrives, nor any other."""
+    """As if the network to the registry were cut: no request of any agent arrives."""
     names = await add_agents(slow_api.database, 2)
     keys = [await slow_api.add_agent_key(name) for name in names]
     await _live(slow_api, 600)

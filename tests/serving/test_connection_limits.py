@@ -100,7 +100,7 @@ class Caller:
 
 @pytest.fixture(autouse=True)
 def uvicorn_logs_reach_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undo what a server that ran in this process configured."""
+    """Undo the logging configuration of a server that ran in this process."""
     for name in ("uvicorn", "uvicorn.error"):
         monkeypatch.setattr(logging.getLogger(name), "propagate", True)
 

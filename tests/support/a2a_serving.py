@@ -20,7 +20,7 @@ OUTCOMES = "io.github.lifesign.outcomes"
 
 
 def serve(agent: Any) -> None:
-    """Serve the agent on loopback, as the command line says, until a signal ends it."""
+    """Serve the agent of the command line on loopback, until a signal ends it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=["bare", "wrapped"])
     parser.add_argument("port", type=int)
@@ -33,7 +33,7 @@ def serve(agent: Any) -> None:
 
 
 def _with_counts(wrapped: AgentHealthMiddleware) -> Any:
-    """Answer at a path of our own what was counted up to now; the well-known path may wait an hour."""
+    """Serve the present counts at a separate path; the well-known path may be an hour old."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or scope["path"] != COUNTS_PATH:

@@ -110,7 +110,7 @@ class Adapting:
                 await self._has_come.wait()
 
     async def outcome(self) -> RunOutcome:
-        """Wait for its end; return what came of its last run."""
+        """Wait for its end; return the result of its last run."""
         outcome = await asyncio.wait_for(asyncio.shield(self.living), 2 * PATIENCE_SECONDS)
         assert outcome is not None, self.said()
         return outcome

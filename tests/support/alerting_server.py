@@ -1,4 +1,4 @@
-"""A TLS server that tells clients why it refuses their certificates.
+"""A TLS server that sends clients the reason for which it refuses their certificates.
 
 Servers of asyncio close the connection without sending the alert; most others send it.
 """

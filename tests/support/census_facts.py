@@ -14,7 +14,7 @@ EVIL = '<script>alert("x")</script>|*`\x1b[2J\u202e'
 
 
 def facts(**changed: object) -> CensusFacts:
-    """Return the facts of 100 targets, with what a test changes in them."""
+    """Return the facts of 100 targets, with the changes of a test."""
     known: dict[str, object] = {
         "name": "mixed",
         "made_at_s": MADE_AT_S,

@@ -19,14 +19,14 @@ class Authority:
     def serving(
         self, *names: str, ends_at: datetime | None = None, begins_at: datetime | None = None
     ) -> ssl.SSLContext:
-        """Return what a server of these names or addresses serves with; times default to years."""
+        """Return the TLS context of a server with these names or addresses; times default to years."""
         issued = self._authority.issue_cert(*names, not_before=begins_at, not_after=ends_at)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         issued.configure_cert(context)
         return context
 
     def demanding(self, *names: str, version: ssl.TLSVersion | None = None) -> ssl.SSLContext:
-        """Return what a server serves with that admits clients of this authority only."""
+        """Return the TLS context of a server that accepts only clients of this authority."""
         context = self.serving(*names)
         self._authority.configure_trust(context)
         context.verify_mode = ssl.CERT_REQUIRED

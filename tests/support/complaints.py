@@ -1,4 +1,4 @@
-"""Reading what a command writes to standard error when it refuses."""
+"""Reading the error messages of commands."""
 
 
 def problems_in(errors: str) -> list[str]:

@@ -35,7 +35,7 @@ STANDING = Progress(
 
 
 def act(share: WorkerConfig, pipe: Connection) -> None:
-    """In a process of its own, be what the file of this name says."""
+    """Act in a separate process as the file of this name describes."""
     place = Path(f"{share.database}-{share.worker}")
     role = place.read_text()
     match role:

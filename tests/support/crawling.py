@@ -12,7 +12,7 @@ from lifesign.serving.log_output import LogFormat
 
 
 class Shown:
-    """A progress that keeps what it is to show."""
+    """A progress that stores its output."""
 
     log_format = LogFormat.CONSOLE
 

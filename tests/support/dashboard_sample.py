@@ -76,7 +76,7 @@ async def fill(directory: Path, name: str = "registry.db") -> dict[str, str]:
 
 
 async def _people(api: RegistryApi, clock: WoundClock) -> None:
-    """Register agents that beat."""
+    """Register agents that send heartbeats."""
     for number in range(24):
         team = TEAMS[number % len(TEAMS)]
         agent_id = f"{team}-{number // 3 + 1}"
@@ -303,7 +303,7 @@ async def _tasks(api: RegistryApi, clock: WoundClock) -> dict[str, str]:
 
 
 async def _let_time_pass(api: RegistryApi, clock: WoundClock) -> None:
-    """Let those go silent who do not beat, the others beat until now."""
+    """Let agents without heartbeats fall silent, and the others send heartbeats until now."""
     keys = {
         agent_id: await api.add_agent_key(agent_id)
         for agent_id in [f"{team}-{number}" for team in TEAMS for number in range(1, 9)]
@@ -330,5 +330,5 @@ async def _let_time_pass(api: RegistryApi, clock: WoundClock) -> None:
 
 
 def team_of(agent_id: str) -> str:
-    """Return what stands before the number."""
+    """Return the text before the number."""
     return agent_id.partition("-")[0]

@@ -76,7 +76,7 @@ class Visitor:
         return self.post(path, {"token": self.get(page).form_token(), **fields})
 
     def connection(self) -> http.client.HTTPConnection:
-        """Return a new connection to what it visits."""
+        """Return a new connection to the server."""
         place, source = urlsplit(self.url).netloc, (self.address, 0)
         if self.trusts is None:
             return http.client.HTTPConnection(place, timeout=PATIENCE_SECONDS, source_address=source)

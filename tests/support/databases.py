@@ -59,7 +59,7 @@ _compiled = _CompiledStatements()
 
 
 class WoundClock:
-    """A clock that stands still until it is wound; `now_s` is what a database takes."""
+    """A clock that stands still until the test moves it; `now_s` is the function for a database."""
 
     def __init__(self, at_s: float = 1_763_640_000.0) -> None:
         self.at_s = at_s
@@ -142,7 +142,7 @@ def _postgresql_after(set_up: Callable[[Transaction], object]) -> str:
 
 
 def _in_own_loop(work: Coroutine[Any, Any, None]) -> None:
-    """Run what needs an event loop of its own, also while one is running."""
+    """Run a function that needs its own event loop, also while one is running."""
     with ThreadPoolExecutor(1) as executor:
         executor.submit(asyncio.run, work).result()
 
@@ -220,7 +220,7 @@ async def _give_back(url: str) -> None:
 
 
 def _do_not_wait_for_the_disk(connection: sqlite3.Connection, _record: object) -> None:
-    """As DISPENSABLE: no power failure is waited for."""
+    """As DISPENSABLE: do not wait for the disk."""
     connection.execute("PRAGMA synchronous=OFF")
 
 

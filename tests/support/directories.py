@@ -31,10 +31,10 @@ def read(one: Format, content: Any, content_type: str = "") -> DirectoryPage:
 
 
 def listed(page: DirectoryPage) -> list[tuple[str, str | None, Kind]]:
-    """Return what a page lists: URL, name, kind."""
+    """Return the entries of a page: URL, name, kind."""
     return [(entry.url, entry.name, entry.kind) for entry in page.entries if isinstance(entry, Listed)]
 
 
 def skipped(page: DirectoryPage) -> list[tuple[str, str]]:
-    """Return what a page leaves out, and why."""
+    """Return the skipped entries of a page, with their reasons."""
     return [(entry.what, entry.reason) for entry in page.entries if isinstance(entry, Skipped)]

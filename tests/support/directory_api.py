@@ -1,4 +1,4 @@
-"""A directory that lists what a test wants."""
+"""A directory whose content a test sets."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -65,7 +65,7 @@ async def claim(
 
 
 async def feed(api: RegistryApi, shard: int, after: int | None = None, limit: int = 5_000) -> dict[str, Any]:
-    """Return what a shard holds, all pages together; or what changed in it."""
+    """Return the targets of a shard, all pages together; or the changes in it."""
     query = f"limit={limit}" + ("" if after is None else f"&after_version={after}")
     path = f"{SHARDS}/{shard}/targets?{query}"
     whole: dict[str, Any] = {"targets": [], "gone": []}

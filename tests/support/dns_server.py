@@ -29,7 +29,7 @@ class Failure(Enum):
 
 @dataclass(frozen=True)
 class Alias:
-    """A CNAME; what it leads to is looked up in the table too, and is part of the answer."""
+    """A CNAME; its destination is also looked up in the table, and is part of the answer."""
 
     name: str
 

@@ -50,7 +50,7 @@ def app_of(streams: EventStreams) -> Starlette:
 
 
 def app() -> Starlette:
-    """The app of a process of its own."""
+    """The app of a separate process."""
     return app_of(streams_of(open_database(os.environ["LIFESIGN_SERVER_DATABASE"])))
 
 
@@ -142,12 +142,12 @@ class Follower:
         return found
 
     async def end(self) -> list[Told]:
-        """Return what comes until the server ends the stream."""
+        """Return the rest of the stream until the server ends it."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             return [told async for told in self]
 
     async def begin(self) -> int:
-        """Wait until the stream says where it begins, and return that."""
+        """Wait until the stream reports its start position, and return that."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             line = await self.response.content.readuntil(b"\n\n")
         return int(line.decode().split("id: ")[1])

@@ -1,7 +1,7 @@
 """Intervenes at the moment in which a registry gets a request.
 
-All requests of an agent pass a gate with a thread of its own. It forwards them and intervenes once, at one
-kind of request: before the registry gets it, after it was carried out, or in place of the answer.
+All requests of an agent pass a gate with a separate thread. It forwards them and intervenes once, at one kind
+of request: before the registry gets it, after it was executed, or in place of the answer.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ class Gate:
                 end.close()
 
     def fires(self, piece: bytes) -> Moment | None:
-        """Return when to act on what a connection was asked, None for never."""
+        """Return when to intervene for a request of a connection, None for never."""
         if self._armed is not None and not self.has_fired.is_set() and _DEEDS[self._armed[0]].match(piece):
             return self._armed[1]
         return None

@@ -9,7 +9,7 @@ START_WALL_NS = 1_763_640_000_000_000_000
 
 
 class HandClock:
-    """Two clocks that stand still until they are wound; `clock` is what a recorder takes."""
+    """Two clocks that stand still until the test moves them; `clock` is the function for a recorder."""
 
     def __init__(self) -> None:
         self._monotonic_ns = START_NS

@@ -19,7 +19,7 @@ HEALTH_PATH = "/.well-known/agent-health"
 
 @dataclass
 class HostileServer:
-    """Serves each path by its reply, 404 elsewhere, and keeps what it was asked."""
+    """Serves each path by its reply, 404 elsewhere, and stores the requests."""
 
     replies: dict[str, Reply]
     port: int = 0
@@ -155,7 +155,7 @@ def redirect(location: str, status: int = 302) -> Reply:
 
 
 def bomb(size: int, coding: str = "gzip", compress: Callable[[bytes], bytes] = gzip.compress) -> Reply:
-    """A small answer that unpacks to `size` spaces. It is made when it is asked for."""
+    """A small answer that decompresses to `size` spaces. It is created on request."""
 
     async def reply(writer: asyncio.StreamWriter, head: str) -> None:
         body = compress(b" " * size)

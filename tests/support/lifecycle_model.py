@@ -163,7 +163,7 @@ class Model:
         return 200
 
     def deregister(self, agent: Agent, if_match: str | None) -> int:
-        """As DELETE does it, which needs no If-Match."""
+        """Deregister as DELETE does, which needs no If-Match."""
         if if_match is not None and if_match != agent.etag:
             return 412
         if agent.status not in ALIVE:

@@ -1,4 +1,4 @@
-"""Runs the command that serves tools as a process of its own."""
+"""Runs the command that serves tools in a separate process."""
 
 import subprocess
 import sys

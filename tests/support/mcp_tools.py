@@ -46,7 +46,7 @@ async def tools(
 
 @dataclass(frozen=True)
 class Model:
-    """Calls tools, each with a client of its own: it has to be closed by the task that opened it."""
+    """Calls tools, each with a new client, which the task that opened it must close."""
 
     registry_url: str
     key: str
@@ -57,7 +57,7 @@ class Model:
 
 
 def text_of(result: CallToolResult) -> str:
-    """Return what a model reads."""
+    """Return the text for a model."""
     (content,) = result.content
     assert isinstance(content, TextContent)
     return content.text

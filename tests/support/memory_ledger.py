@@ -126,11 +126,11 @@ class MemoryLedger:
         return (self.wall_s or self.clock.wall_s)()
 
     def observations(self, url: str) -> list[Observation]:
-        """Return what was reported of a target."""
+        """Return the reported observations of a target."""
         return self.seen.get(target_id(url), [])
 
     def memory(self, url: str) -> ProbeMemory:
-        """Return what is remembered of a target."""
+        """Return the memory of a target."""
         return self.entries[target_id(url)].memory
 
     def held_by(self, worker: str) -> set[int]:

@@ -38,7 +38,7 @@ class Says:
 
 @dataclass
 class Agent:
-    """Serves its card, and answers whatever is posted as `answers` says."""
+    """Serves its card, and answers every POST as `answers` sets."""
 
     answers: Callable[[Got], Says]
     port: int = 0

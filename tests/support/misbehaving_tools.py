@@ -74,7 +74,7 @@ def tool_answer(call: int, name: str, arguments: dict[str, Any]) -> bytes:
 
 
 def any_answer(asked: dict[str, Any]) -> bytes | None:
-    """Return what is said to any question; None if there is no answer."""
+    """Return the answer to any request; None if there is none."""
     params = asked.get("params") or {}
     match asked.get("method"):
         case "initialize":

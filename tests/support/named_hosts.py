@@ -1,4 +1,4 @@
-"""Names that resolve to what a test says, in place of the system's resolver."""
+"""Names that resolve to addresses that a test sets, in place of the system's resolver."""
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -38,11 +38,11 @@ class Names(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: nothing has to be released."""
 
 
 def named_hosts(monkeypatch: pytest.MonkeyPatch) -> Named:
-    """Return what sets the names; it returns the list of names that are asked for from then on."""
+    """Return a function that sets the names; it returns the list of names that are looked up from then on."""
 
     def answer_lookups(lookups: Lookups) -> list[str]:
         asked: list[str] = []

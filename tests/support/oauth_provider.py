@@ -211,7 +211,7 @@ class _RefreshToken(RefreshTokenGrant):
 
 
 class _Consent(TokenMixin):
-    """What a refresh token stands for."""
+    """The grant behind a refresh token."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

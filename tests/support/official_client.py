@@ -1,4 +1,4 @@
-"""Call the tools of an MCP server with the official Python SDK, and write down what it got.
+"""Call the tools of an MCP server with the official Python SDK, and write the results.
 
 `python official_client.py PLAN`: PLAN is a JSON file with the members of `official_clients.Plan`.
 """
@@ -33,7 +33,7 @@ async def transport(plan: dict[str, Any], opened: AsyncExitStack) -> Any:
 
 
 async def answer_to(client: Client, call: dict[str, Any]) -> dict[str, Any]:
-    """Return what the SDK hands to its caller."""
+    """Return the result that the SDK gives its caller."""
     try:
         result = await client.call_tool(call["name"], call["arguments"])
     except (MCPError, RuntimeError) as error:

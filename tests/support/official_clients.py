@@ -1,4 +1,4 @@
-"""The official MCP clients, each in a process of its own.
+"""The official MCP clients, each in a separate process.
 
 The Python SDK, and both lines of the TypeScript SDK: `@modelcontextprotocol/sdk` and `…/client`.
 """
@@ -76,7 +76,7 @@ class Answers:
 
     @classmethod
     def read(cls, file: Path) -> "Answers":
-        """Return what a client has written down."""
+        """Return the results that a client has written."""
         return cls(**json.loads(file.read_text()))
 
 

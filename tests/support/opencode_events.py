@@ -15,17 +15,17 @@ Envelope = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
 def plain(kind: str, members: dict[str, Any]) -> dict[str, Any]:
-    """As GET /event has it."""
+    """Return an event in the form of GET /event."""
     return {"id": "evt_1", "type": kind, "properties": members}
 
 
 def wrapped(kind: str, members: dict[str, Any]) -> dict[str, Any]:
-    """As GET /global/event has it."""
+    """Return an event in the form of GET /global/event."""
     return {"directory": "/home/user/project", "project": "global", "payload": plain(kind, members)}
 
 
 def second_version(kind: str, members: dict[str, Any]) -> dict[str, Any]:
-    """As GET /api/event has it."""
+    """Return an event in the form of GET /api/event."""
     return {"id": "evt_1", "type": kind, "location": {"directory": "/home/user/project"}, "data": members}
 
 

@@ -107,7 +107,7 @@ class _Any(dict[str, Reply]):
 
 @contextlib.asynccontextmanager
 async def opencode(envelope: Envelope = plain, /, **sessions: str) -> AsyncIterator[tuple[FakeOpencode, str]]:
-    """Serve on loopback; gives what it says, and its URL. Sessions work in DIRECTORY, with these states."""
+    """Serve on loopback; yields its output, and its URL. Sessions work in DIRECTORY, with these states."""
     fake = FakeOpencode(envelope)
     fake.sessions = dict.fromkeys(sessions, DIRECTORY)
     fake.statuses = {session_id: state for session_id, state in sessions.items() if state != "idle"}

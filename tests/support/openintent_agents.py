@@ -21,7 +21,7 @@ from openintent.exceptions import (  # type: ignore[import-not-found,unused-igno
 
 
 def refusal(call: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Return which exception the SDK raises for a call, and what it says."""
+    """Return the exception that the SDK raises for a call, and its text."""
     try:
         call(*args, **kwargs)
     except OpenIntentError as error:
@@ -90,7 +90,7 @@ def main(base_url: str) -> dict[str, Any]:
 
 
 async def beat_asynchronously(base_url: str) -> dict[str, Any]:
-    """The other client of the SDK has a code path of its own."""
+    """The other client of the SDK has a separate code path."""
     async with AsyncOpenIntentClient(base_url, os.environ["KEY_TWO"], "two") as client:
         record = await client.register_agent("two", ["billing"])
         await client.agent_heartbeat("two")

@@ -1,4 +1,4 @@
-"""Probes what a test's own server serves."""
+"""Probes of a test's own server."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -58,7 +58,7 @@ def entry(
 
 
 class Witness:
-    """Sends requests as the fetcher does, and keeps what was asked."""
+    """Sends requests like the fetcher, and stores them."""
 
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
@@ -72,7 +72,7 @@ class Witness:
 
 
 class Played:
-    """Answers each request as a test says, without a network; keeps what was asked."""
+    """Answers each request as a test sets, without a network; stores the requests."""
 
     def __init__(self, **answers: Callable[[Request], Fetched]) -> None:
         self._answers = answers
@@ -130,7 +130,7 @@ async def fetching(
 
 
 class Probes:
-    """Probes one target again and again, remembering what is to be remembered."""
+    """Probes one target again and again, with its memory."""
 
     def __init__(self, prober: Prober, witness: Witness, credentials: CredentialStore) -> None:
         self._prober = prober
@@ -172,7 +172,7 @@ async def see(url: str, **settings: Any) -> Observation:
 
 
 def results(observation: Observation) -> dict[str, str]:
-    """The class of each layer that was asked, by its name."""
+    """The class of each requested layer, by its name."""
     layers = {
         "discovery": observation.discovery,
         "transport": observation.transport,

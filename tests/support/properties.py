@@ -69,7 +69,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture
 def seed(pytestconfig: pytest.Config) -> int:
-    """The seed of this run, for what a test draws without Hypothesis."""
+    """The seed of this run, for tests that draw values without Hypothesis."""
     return int(pytestconfig.getoption("hypothesis_seed")) if _is_random(pytestconfig) else _FIXED_SEED
 
 

@@ -15,7 +15,7 @@ SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH|CREATE|ALTER|DROP|PRAGMA
 
 
 class Passage(NamedTuple):
-    """A piece of prose and where it stands."""
+    """A piece of prose with its place."""
 
     where: str
     text: str

@@ -45,7 +45,7 @@ def exchange(port: int, *parts: bytes, seconds: float = PATIENCE_SECONDS) -> Raw
 
 
 def answer_in(received: bytes) -> RawAnswer:
-    """Take apart what came back."""
+    """Parse the received bytes."""
     head, _, rest = received.partition(b"\r\n\r\n")
     lines = head.decode("latin-1").split("\r\n")
     status = int(lines[0].split(" ")[1]) if lines[0].startswith("HTTP/1.1 ") else 0
@@ -63,7 +63,7 @@ def request(
     headers: tuple[bytes, ...] = (),
     content_type: bytes | None = b"application/json",
 ) -> bytes:
-    """Return a request for a connection of its own; `headers` are whole lines."""
+    """Return a request for a new connection; `headers` are whole lines."""
     target = path.encode() if isinstance(path, str) else path
     lines = [b"%s %s HTTP/1.1" % (method.encode(), target), b"Host: registry.test", b"Connection: close"]
     if key is not None:

@@ -105,10 +105,10 @@ class RegistryApi:
     async def report(
         self, *observations: dict[str, Any], key: str | Role = Role.PROBER, **members: Any
     ) -> Answer:
-        """Report what probes saw, with the tokens of the targets' shards, which are leased for it.
+        """Report observations, with the tokens of the targets' shards, which are leased for this.
 
-        An observation is as old as its `observed_at` says. `members` are further ones of the batch, or
-        instead of those that are made here.
+        The `observed_at` of an observation sets its age. `members` are further ones of the batch, or replace
+        the default ones.
         """
         tokens: dict[str, int] = {}
         if not {"tokens", "shard"} & members.keys():
@@ -199,9 +199,9 @@ class RegistryApi:
         ]
 
     async def sweep(self) -> None:
-        """Let one sweep run, as if others had run until now: winding the clock is no downtime.
+        """Run one sweep, as if others had run until now: moving the clock is no downtime.
 
-        While the monitor is held, sweeps must really have run: call the sweeper itself.
+        While verdicts are suspended, sweeps must really run: call the sweeper itself.
         """
 
         def seem_alive(transaction: Transaction) -> None:

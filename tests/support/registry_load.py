@@ -81,7 +81,7 @@ def _fact(event: Event) -> Fact:
 
 
 class Agent:
-    """One agent, and what it believes of itself."""
+    """One agent, and its own view of its state."""
 
     def __init__(self, agent_id: str, load: "Load") -> None:
         self.agent_id = agent_id
@@ -181,7 +181,7 @@ class Agent:
 
 
 class Load:
-    """Many agents at several servers, until told to stop."""
+    """Many agents at several servers, until they are stopped."""
 
     def __init__(self, agent_ids: Sequence[str], ports: Sequence[int], ledger: Ledger) -> None:
         self.ledger = ledger

@@ -178,12 +178,12 @@ class Freezer:
         self._directory = Path(postgresql_server().pgdata)
 
     def freeze(self) -> None:
-        """Let it say nothing any more; its socket takes connections all the same."""
+        """Stop the process; its socket still accepts connections."""
         for pid in self._processes():
             os.kill(pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Continue the process."""
         for pid in reversed(self._processes()):
             os.kill(pid, signal.SIGCONT)
 

@@ -1,7 +1,7 @@
 """A registry on a real socket.
 
-The server has a thread of its own, over an SQLite file: tests of the client keep their event loop, and
-commands open one of their own.
+The server has a separate thread, over an SQLite file: tests of the client keep their event loop, and commands
+open their own.
 """
 
 import asyncio

@@ -23,7 +23,7 @@ TYPES = {model: event_type for event_type, model in PAYLOADS.items()}
 
 
 def event_of(replay: Replay, payload: Payload, event_type: EventType | None = None) -> Event:
-    """Return the next event after what a replay has seen; its hashes lead nowhere."""
+    """Return the next event for a replay; its hashes are not part of a chain."""
     draft = EventDraft(type=event_type or TYPES[type(payload)], actor="test", payload=payload)
     return chain(replace(GENESIS, sequence=replay.sequence), "event_1", draft, AT_S)
 

@@ -24,7 +24,7 @@ async def report(
     tokens: Mapping[int, int] | None = None,
     ages_s: Sequence[float] | None = None,
 ) -> ObservationAnswer:
-    """Report what was seen just now; without `tokens` a worker claims all shards for it, and leaves."""
+    """Report observations made just now; without `tokens` a worker claims all shards for this, and leaves."""
     claimed = None if tokens is not None else await client.shards.claim("reporter", held={})
     if claimed is not None:
         tokens = {shard.shard: shard.fencing_token for shard in claimed.grant.shards}

@@ -58,7 +58,7 @@ RECEIVE = "receive"
 
 @dataclass(frozen=True)
 class Tolerantly:
-    """A step: send a message, and go on if the server raises OSError."""
+    """A step: send a message, and continue if the server raises OSError."""
 
     message: Message
 

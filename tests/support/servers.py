@@ -53,7 +53,7 @@ class Server:
     def send(
         self, path: str, *, method: str = "GET", body: bytes | None = None, **headers: str
     ) -> tuple[int, bytes]:
-        """Send one request over a connection of its own; return status and body."""
+        """Send one request over a new connection; return status and body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
         with contextlib.closing(connection):
             connection.request(method, path, body, {"Connection": "close", **headers})
@@ -75,7 +75,7 @@ class Server:
             return b"".join(iter(lambda: connection.recv(65_536), b""))
 
     def leave_midway(self, path: str, *, after_seconds: float) -> bytes:
-        """Ask, read for a while, and leave before the end; return what was read."""
+        """Send a request, read for a while, and disconnect before the end; return the received bytes."""
         deadline = time.monotonic() + after_seconds
         read = b""
         with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS) as connection:
@@ -123,7 +123,7 @@ def serving(
 
 
 def stop(process: "subprocess.Popen[bytes]") -> None:
-    """Ask a process to stop and wait for it; whatever is left of its own session is killed."""
+    """Ask a process to stop and wait for it; remaining processes of its session are killed."""
     process.terminate()
     try:
         process.wait(PATIENCE_SECONDS)

@@ -27,7 +27,7 @@ NOBODY = HeldRun(task_id=f"task_{'0' * 26}", run_id=f"run_{'0' * 26}", fencing_t
 
 @pytest.fixture
 async def proxy() -> AsyncIterator[OpenProxy]:
-    """Tools of a run whose registry is not asked here."""
+    """Tools of a run; no request reaches its registry."""
     async with RegistryClient("http://127.0.0.1:9") as client:
         held = ToolProxyContext(
             registry=client, run=NOBODY, is_held=lambda: True, ended=lambda _: None, budget_gone=lambda: None

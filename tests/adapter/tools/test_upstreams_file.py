@@ -37,7 +37,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def reading(directory: Path, text: str) -> str:
-    """Return what a file is refused for."""
+    """Return the reason for which a file is refused."""
     file = directory / "tools.yml"
     file.write_text(text)
     with pytest.raises(InvalidTools) as refused:

@@ -391,7 +391,7 @@ def test_pending_commands_are_shown_with_the_agent(registry: RegistryServer, cap
 
 
 def left_out_of(listing: str) -> int:
-    """Return how many agents a listing says that it does not show."""
+    """Return the number of agents that a list reports as not shown."""
     (line,) = [line for line in listing.splitlines() if "(use --status all)" in line]
     return int(line.split()[0])
 

@@ -283,7 +283,7 @@ async def test_a_catalog_that_opted_out_is_not_read_though_another_leads_to_it(
 
 
 def set_back(file: str, by_s: float) -> None:
-    """Let all that a crawl has left look as if the clock had been ahead by so much."""
+    """Change the results of a crawl as if its clock had been ahead by this much."""
     with closing(sqlite3.connect(file)) as database, database:
         database.execute(
             "UPDATE census_runs SET began_at_s = began_at_s + ?1, ended_at_s = ended_at_s + ?1", [by_s]

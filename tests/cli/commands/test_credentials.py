@@ -20,7 +20,7 @@ FORM = "  - {{name: lab, origin: '{url}', bearer: {{env: LAB_TOKEN}}}}\n"
 
 
 def behind_login(token: str = TOKEN, status: int = 200) -> Reply:
-    """Answer 401 without the token, and send back what came."""
+    """Answer 401 without the token, and echo the request otherwise."""
 
     async def reply(writer: asyncio.StreamWriter, head: str) -> None:
         is_admitted = f"Bearer {token}" in head
@@ -55,7 +55,7 @@ def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """Return what was printed as JSON, without the secret."""
+    """Return the printed JSON; the secret must not be in it."""
     printed = capsys.readouterr()
     assert "canary" not in printed.out + printed.err
     document: dict[str, Any] = json.loads(printed.out)

@@ -96,7 +96,7 @@ def test_wrong_usage_ends_with_three(capsys: Captured) -> None:
 
 @contextmanager
 def tailing(*options: str, key: str | None = None) -> Iterator["subprocess.Popen[str]"]:
-    """Run the command in a process of its own, since it ends by a signal."""
+    """Run the command in a separate process, since a signal ends it."""
     environment = dict(os.environ) | ({} if key is None else {KEY_VARIABLE: key})
     # Or whatever is written would come through at once by itself.
     environment.pop("PYTHONUNBUFFERED", None)

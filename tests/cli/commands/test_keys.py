@@ -24,7 +24,7 @@ class Shell:
         """Standard error of the last command."""
 
     def run(self, *arguments: str, code: int = 0) -> str:
-        """Run a command and return its output; of one that fails, what it complained."""
+        """Run a command and return its output, or the error message of a command that fails."""
         ended = main(["keys", *arguments])
         captured = self._capsys.readouterr()
         self.told = captured.err

@@ -24,7 +24,7 @@ PROGRAM = "import sys; from lifesign.cli import main; sys.exit(main())"
 
 @asynccontextmanager
 async def watching(*options: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run the command in a process of its own, since it ends by a signal."""
+    """Run the command in a separate process, since a signal ends it."""
     environment = dict(os.environ)
     # Or whatever is written would come through at once by itself.
     environment.pop("PYTHONUNBUFFERED", None)

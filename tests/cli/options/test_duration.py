@@ -120,7 +120,7 @@ def test_error_in_seconds_is_given_as_durations() -> None:
 
 @pytest.mark.parametrize(("name", "parameter"), DURATIONS, ids=[name for name, _ in DURATIONS])
 def test_every_duration_is_refused_in_the_same_words(name: str, parameter: Any) -> None:
-    """And taken with a unit; what the bounds are differs."""
+    """A duration with a unit is accepted; the bounds differ."""
     command = typer.Context(typer.main.get_command(application._application))
     with pytest.raises(typer.BadParameter, match=f"{FORM}; got 'soon'"):
         parameter.process_value(command, "soon")

@@ -16,7 +16,7 @@ AGENT = "/agents/translator"
 
 
 def notices(page: Page) -> list[str]:
-    """Return what the page confirms once, after a form was sent."""
+    """Return the message that the page shows once, after a form was sent."""
     return re.findall(r'<p class="notice[^>]*>(.*?)</p>', page.html)
 
 

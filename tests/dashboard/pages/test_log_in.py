@@ -174,7 +174,7 @@ def test_a_session_ends_with_its_key(tmp_path_factory: pytest.TempPathFactory) -
 
 
 def newcomer(sample: Sample) -> Visitor:
-    """Return a visitor with an address of its own: logins per address are limited."""
+    """Return a visitor with another address: logins per address are limited."""
     return Visitor(sample.server.url, address="127.0.1.1")
 
 

@@ -19,7 +19,7 @@ def functions(page: Page) -> list[str]:
 
 
 def told_at_last(visitor: Visitor, words: str) -> Page:
-    """The page of the fleet as soon as it says so: what it counts may be a few seconds old."""
+    """Return the page of the fleet once it shows the change: its counts may be a few seconds old."""
 
     def look() -> Page | None:
         page = visitor.get("/")

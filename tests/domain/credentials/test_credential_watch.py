@@ -23,14 +23,14 @@ def report(state: CredentialState | None, *, key: str = "key_1", name: str = "ac
 
 
 class Watch:
-    """Counts one after the other, and what was reported."""
+    """A sequence of counts, and the reports about them."""
 
     def __init__(self) -> None:
         self.watched: tuple[WatchedCredential, ...] = ()
         self.at_s = 1_000.0
 
     def count(self, *reports: CredentialReport, after_s: float = 15.0) -> list[str]:
-        """Return what is reported: `failed`, or the end."""
+        """Return the report: `failed`, or the end."""
         self.at_s += after_s
         self.watched, changes = credentials_after(self.watched, reports, self.at_s)
         return [_word(change) for change in changes]

@@ -36,7 +36,7 @@ PLACES = st.tuples(st.integers(0, 5), st.integers(0, 50))
 def test_a_marker_that_is_overtaken_is_never_a_mismatch(
     written: tuple[int, int], later: tuple[int, int]
 ) -> None:
-    """Whichever process wrote the marker, and however late, the database only goes on from there."""
+    """Whichever process wrote the marker, and however late, the database only advances from there."""
     epoch, sequence = written
     marker = DatabaseMarker(installation_id="ins_1", epoch=epoch, head=Checkpoint(sequence, "a" * 64))
     state = DatabaseState(

@@ -103,7 +103,7 @@ TIMES = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)).map(  # noqa: D
 
 
 def from_schema(schema: dict[str, Any]) -> st.SearchStrategy[Any]:  # noqa: C901, PLR0911 - one case per keyword
-    """Return what a schema allows, for the keywords that the payloads use."""
+    """Return a strategy for the values of a schema, for the keywords that the payloads use."""
     if "$ref" in schema:
         return from_schema(SCHEMA["$defs"][schema["$ref"].removeprefix("#/$defs/")])
     match schema:

@@ -465,7 +465,7 @@ def _moment_of(at_s: float | None) -> datetime | None:
 
 
 class HistoryMachine(RuleBasedStateMachine):
-    """A registry that keeps its states by itself, and logs what it does."""
+    """A registry with its own states, which logs its changes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -65,7 +65,7 @@ def only(text: str) -> AgentDeclaration:
 
 
 def entry(**members: Any) -> str:
-    """A workflow with one agent, written so that everything stands on line 1."""
+    """Return a workflow with one agent, all on line 1."""
     return json.dumps({"agents": {"a": members}})
 
 

@@ -269,7 +269,7 @@ def test_many_events_that_may_have_failed_are_not_all_read() -> None:
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[bytes]]:
-    """What the two parsers were given."""
+    """Record the input of the two parsers."""
     given: dict[str, list[bytes]] = {"parse_short": [], "parse_bounded": [], "parse_again": []}
     for name, bodies in given.items():
         parse = getattr(a2a_stream, name)

@@ -95,7 +95,7 @@ def changed(place: str, value: Any = ...) -> dict[str, Any]:
 
 
 def from_schema(schema: dict[str, Any]) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - one per keyword
-    """Return what a schema allows, for the keywords that ours uses."""
+    """Return a strategy for the values of a schema, for the keywords that ours uses."""
     if "$ref" in schema:
         return from_schema(SCHEMA["$defs"][schema["$ref"].removeprefix("#/$defs/")])
     if "enum" in schema:

@@ -1,4 +1,4 @@
-"""Inspection of answers: the tally of a window, and what a peer's document says of its own."""
+"""Inspection of answers: the counts of a window, and those in a peer's document."""
 
 from typing import Any
 

@@ -375,7 +375,7 @@ class Recorded:
 
 
 def killed_at_each_step(before: memoryview, writes: list[tuple[int, int]]) -> list[memoryview]:
-    """Return the block as it stands after each write, of the long series of zeros only some."""
+    """Return the block after each write; of the long series of zeros only some."""
     lanes = memoryview(bytearray(before)).cast("Q")
     states = [memoryview(bytearray(lanes.cast("B")))]
     for step, (lane, content) in enumerate(writes):

@@ -46,7 +46,7 @@ SLOT_CHARACTERS = 41
 
 
 def seen(at_s: float = NOW_S, said: dict[str, Any] | None = None, **layers: Any) -> Observation:
-    """An observation; a layer is given by its class, or by that and how long it took."""
+    """Return an observation; a layer is given by its class, or by class and latency."""
     members: dict[str, Any] = {}
     for name, given_layer in layers.items():
         result, latency_ms = given_layer if isinstance(given_layer, tuple) else (given_layer, None)

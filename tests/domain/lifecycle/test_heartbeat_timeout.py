@@ -30,7 +30,7 @@ SPANS = st.lists(st.builds(ExcludedSpan, MOMENTS, MOMENTS), max_size=8)
 
 
 def excluded_seconds(spans: Sequence[ExcludedSpan], begin: float, end: float) -> int:
-    """Count, second by second, what the spans cover."""
+    """Count, second by second, the time that the spans cover."""
     return sum(
         any(span.begin_s <= second < span.end_s for span in spans) for second in range(int(begin), int(end))
     )

@@ -125,7 +125,7 @@ def restored(monitor: Monitor) -> Monitor:
 
 
 def fleet_of(size: int) -> Fleet:
-    """Agents whose beats are spread evenly over the interval."""
+    """Return agents whose heartbeats are spread evenly over the interval."""
     return Fleet([Agent(START_S - BEAT_S * number / size) for number in range(size)])
 
 
@@ -308,7 +308,7 @@ def test_tracks_are_changed_apart() -> None:
 
 
 def at(seconds: float, monitor: Monitor, exits: int, *, sign_s: float | None = None) -> Assessment:
-    """A look so many seconds after the start, at agents that were last heard 100 s before."""
+    """Return an assessment so many seconds after the start, of agents that were last heard 100 s before."""
     now_s = START_S + seconds
     return assess(monitor, [now_s - 100 if sign_s is None else sign_s] * exits, now_s)
 

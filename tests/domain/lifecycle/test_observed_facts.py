@@ -56,7 +56,7 @@ def seen(at_s: float, **members: Any) -> Observation:
 
 
 def read(at_s: float, status: str, computed_at_s: float | None = None, **members: Any) -> Observation:
-    """An observation that read this document; it was computed when it was read if nothing is said."""
+    """Return an observation with this document; by default it was computed when it was read."""
     computed_at_s = at_s if computed_at_s is None else computed_at_s
     held = document(status, NOW_S + computed_at_s, **members)
     return seen(at_s, readiness="stale_document" if held.is_stale else "ok", document=held)
@@ -65,7 +65,7 @@ def read(at_s: float, status: str, computed_at_s: float | None = None, **members
 def taken(
     known: Observed | None, observation: Observation, at_s: float, since_s: float = NOW_S - 10**6
 ) -> Observed:
-    """Fold an observation that was observed then, by the registry's clock, into what is known."""
+    """Fold an observation with this time, by the registry's clock, into the facts."""
     return fold(known, observation, receipt_of(at_s, INTERVAL_S, None), since_s)
 
 

@@ -44,7 +44,7 @@ class Watched:
         self.beats.note_states(sessions, self.now_s)
 
     def hears(self, *events: Event) -> list[DueHeartbeat]:
-        """Hear a line of the server, and events; return what is due now."""
+        """Process a line of the server, and events; return the heartbeats that are due now."""
         self.beats.note_line(self.now_s)
         for event in events:
             read = read_event(text_of(event))

@@ -26,7 +26,7 @@ RECOVERIES = {Signal.HEARTBEAT_RESUMED, Signal.PROBE_RECOVERED, Signal.HEALTH_RE
 
 
 def facts(monitoring: Monitoring = Monitoring.HEARTBEAT, **members: Any) -> Facts:
-    """An agent that is active since a day, and whose heart beats now."""
+    """Return an agent that has been active for a day and sends a heartbeat now."""
     is_probed = monitoring is Monitoring.PROBE
     known: dict[str, Any] = {
         "status": Status.ACTIVE,

@@ -374,7 +374,7 @@ HOLDERS = st.sampled_from(["agent_a", "agent_b"])
 
 
 class OneResource(RuleBasedStateMachine):
-    """Two agents that remember every lease they had, and use all of them."""
+    """Two agents that remember all their leases, and use all of them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class Endpoint:
-    """Answers requests for tokens, and keeps which token each of them said was rejected."""
+    """Answers requests for tokens, and stores the rejected token of each."""
 
     def __init__(self) -> None:
         self.asked: list[str | None] = []

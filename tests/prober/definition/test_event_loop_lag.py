@@ -15,7 +15,7 @@ from lifesign.prober.definition.event_loop_lag import (
 
 
 class Loop:
-    """An event loop that wakes a prober as late as a test says."""
+    """An event loop that wakes a prober as late as a test sets."""
 
     def __init__(self, policy: LagPolicy | None = None) -> None:
         self.now_s = 100.0

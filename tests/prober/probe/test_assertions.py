@@ -30,7 +30,7 @@ MESSAGE = {"message": {"text": "Reply with the word OK."}}
 
 
 def agent(server: HostileServer) -> dict[str, Reply]:
-    """An agent whose health document says healthy."""
+    """An agent whose health document has the status healthy."""
     return {CARD_PATH: as_json(card(url=f"{server.url}/a2a")), HEALTH_PATH: as_json(document())}
 
 

@@ -46,7 +46,7 @@ EXPECTED = Path(__file__).parents[2] / "card_expectations.json"
 
 
 class Elsewhere:
-    """Sends to one server what is meant for it; all other hosts are played and keep what they are asked."""
+    """Sends requests for one server to it; requests for other hosts get prepared answers and are stored."""
 
     def __init__(self, fetcher: Fetcher, server: HostileServer) -> None:
         self._fetcher = fetcher

@@ -36,7 +36,7 @@ def understanding(*names: str) -> Callable[[Got], Says]:
 async def sent(
     answers: Callable[[Got], Says], members: dict[str, Any] | None = None, path: str = "/rpc", **settings: Any
 ) -> tuple[Observation, Agent]:
-    """Return the result of a probe with a message, and the agent with what it received."""
+    """Return the result of a probe with a message, and the agent with the received requests."""
     async with agent(answers, members or card(), path) as serving:
         return await see(serving.url, **(MESSAGE | settings)), serving
 

@@ -138,7 +138,7 @@ async def test_a_visit_is_not_led_to_more_than_a_few_origins() -> None:
 
 
 class Reader:
-    """Answers for any origin as a test says, and counts how often it was asked."""
+    """Answers for any origin as a test sets, and counts the requests."""
 
     def __init__(self, body: bytes = b"User-agent: *\nDisallow: /\n", **members: Any) -> None:
         self.count = 0

@@ -163,7 +163,7 @@ async def test_the_first_interface_that_takes_json_is_asked_and_grpc_never() -> 
 
 
 async def known(probes: Probes, server: HostileServer) -> None:
-    """Let an agent be known by its card, which is not asked for again then."""
+    """Probe an agent once, so that its card is known and not requested again."""
     server.replies[CARD_PATH] = as_json(card(url=server.url + RPC), ETag='"1"')
     server.replies[RPC] = answer(405)
     await probes.see(server.url)

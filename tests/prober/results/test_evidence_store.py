@@ -36,7 +36,7 @@ DIGEST = hashlib.sha256(BODY).hexdigest()
 
 
 class Wound:
-    """A clock that stands still until it is wound."""
+    """A clock that stands still until the test moves it."""
 
     def __init__(self) -> None:
         # Files that are being written have the age that the system gives them.
@@ -63,7 +63,7 @@ def files_in(directory: Path) -> list[Path]:
 
 
 def rewrite(file: Path, raw: bytes) -> None:
-    """Change what a file holds, but not its age."""
+    """Change the content of a file, but not its age."""
     before = file.stat()
     file.write_bytes(raw)
     os.utime(file, (before.st_atime, before.st_mtime))

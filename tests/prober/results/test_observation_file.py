@@ -322,7 +322,7 @@ NEWS = WitnessNews(silent_classes=frozenset({"public_ipv4"}))
 
 
 class Taking:
-    """A ledger that takes results but for the shards that it calls lost, and notes what it is asked."""
+    """A ledger that accepts results except those of lost shards, and stores its calls."""
 
     def __init__(self, lost: Collection[int] = ()) -> None:
         self.lost = lost

@@ -19,7 +19,7 @@ TTL_S = 100.0
 
 
 class Listening(MemoryLedger):
-    """Notes when it was asked."""
+    """Stores the times of the calls."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__(loop.clock)

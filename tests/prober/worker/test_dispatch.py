@@ -30,7 +30,7 @@ NOT_MEASURED = ResultClass.NOT_MEASURED
 
 
 class Bench:
-    """A dispatch with all that it stands on, and nothing around it."""
+    """A dispatch with everything that it needs, and nothing else."""
 
     def __init__(
         self,

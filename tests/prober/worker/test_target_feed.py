@@ -14,7 +14,7 @@ from lifesign.prober.worker.target_feed import POLL_SECONDS, TargetFeed
 
 
 class Counting(MemoryLedger):
-    """Counts what it is asked."""
+    """Counts the calls."""
 
     asked = 0
     read = 0

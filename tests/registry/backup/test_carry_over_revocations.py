@@ -35,13 +35,13 @@ async def api(database_kind: str, tmp_path: Path, clock: WoundClock) -> AsyncIte
 
 
 async def back_up(api: RegistryApi, file: Path) -> None:
-    """Make a backup, after which time goes on."""
+    """Make a backup, and then advance the clock."""
     await api.database.read(lambda transaction: functions.back_up(transaction, file))
     api.clock.advance(1)
 
 
 async def restored(api: RegistryApi, file: Path, *, trusts_all_keys: bool = False) -> Restored:
-    """Put it back in place of what is there; the log is whole then."""
+    """Restore the backup in place of the present content; the log stays intact."""
     found = await api.database.write(
         lambda transaction: functions.restore(
             transaction, file, is_forced=True, actor="command-line", trusts_all_keys=trusts_all_keys

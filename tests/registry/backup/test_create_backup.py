@@ -40,7 +40,7 @@ Made = Callable[[str], Awaitable[RegistryApi]]
 
 @pytest.fixture
 async def made(tmp_path: Path, clock: WoundClock) -> AsyncIterator[Made]:
-    """Makes registries, each with a database of its own, set up as servers do."""
+    """Creates registries, each with a separate database, set up as servers do."""
     async with AsyncExitStack() as stack:
 
         async def make(kind: str) -> RegistryApi:
@@ -53,7 +53,7 @@ async def made(tmp_path: Path, clock: WoundClock) -> AsyncIterator[Made]:
 
 @pytest.fixture
 async def full(made: Made, database_kind: str) -> RegistryApi:
-    """A registry with an agent that beats and holds a lease."""
+    """A registry with an agent that sends heartbeats and holds a lease."""
     api = await made(database_kind)
     await api.add_keys()
     key = (await api.register("agent-1", capabilities=["billing"], metadata={"a": [1, "ü", None]}))[
@@ -372,7 +372,7 @@ async def test_a_database_that_holds_something_is_replaced_only_if_forced(
 
 
 async def test_a_backup_is_of_one_moment(full: RegistryApi, tmp_path: Path) -> None:
-    """While it is written, the registry goes on."""
+    """The registry continues while the backup is written."""
     file = tmp_path / "backup.gz"
     loop = asyncio.get_running_loop()
 

@@ -27,7 +27,7 @@ def _next_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 async def _set_up_older(database: Database, file: Path) -> None:
-    """Have a database as an older version had it, and a backup as that one wrote it."""
+    """Set up a database as in an older version, and a backup by that version."""
     upgrade = partial(schema.upgrade_connection, to=BEFORE)
     await database.write(lambda transaction: upgrade(transaction.connection))
     await add_agents(database, 2)

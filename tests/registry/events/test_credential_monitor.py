@@ -12,7 +12,7 @@ from lifesign.storage.errors import StoreUnavailable
 
 
 class Followers:
-    """Says who may go on, and what it was asked."""
+    """Returns the valid credentials, and stores the calls."""
 
     def __init__(self) -> None:
         self.good = {"a", "b"}

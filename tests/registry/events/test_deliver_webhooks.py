@@ -40,7 +40,7 @@ WEBHOOKS = "/api/v1/webhooks"
 
 @dataclass
 class Receiver:
-    """Takes deliveries on loopback; `behave` says how the next one is answered."""
+    """Receives deliveries on loopback; `behave` sets the next answer."""
 
     url: str = ""
     behave: Callable[[int], int] = lambda _number: 200
@@ -64,7 +64,7 @@ class Receiver:
         return web.Response(status=status, headers=self.headers)
 
     def sent(self, header: str) -> list[str]:
-        """Return what each request had in a header."""
+        """Return the value of a header in each request."""
         return [headers[header] for headers, _ in self.attempts]
 
     @property
@@ -133,7 +133,7 @@ def has_failed(times: int) -> Callable[[StoredWebhook], bool]:
 
 
 async def when(api: RegistryApi, look: Callable[[StoredWebhook], bool]) -> StoredWebhook:
-    """Wait until what is stored of the webhook looks like that."""
+    """Wait until the stored webhook looks like this."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not look(webhook := await stored(api)):  # noqa: ASYNC110 - only the database knows
             await asyncio.sleep(0.01)

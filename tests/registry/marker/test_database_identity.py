@@ -34,7 +34,7 @@ Made = Callable[..., Awaitable[RegistryApi]]
 
 @pytest.fixture
 async def made(database_kind: str, tmp_path: Path, clock: WoundClock) -> AsyncIterator[Made]:
-    """Makes registries of one kind, each with a database of its own and an agent."""
+    """Creates registries of one kind, each with a separate database and an agent."""
     async with AsyncExitStack() as stack:
 
         async def make() -> RegistryApi:
@@ -49,7 +49,7 @@ async def made(database_kind: str, tmp_path: Path, clock: WoundClock) -> AsyncIt
 
 
 async def known_of(api: RegistryApi) -> KnownIdentity:
-    """Write the marker, as a server does, and return what the host knows then."""
+    """Write the marker, as a server does, and return the facts that the host then knows."""
     return KnownIdentity(FILE, await api.database.write(current_marker))
 
 
@@ -110,7 +110,7 @@ async def test_an_older_copy_is_behind_and_one_that_went_on_by_itself_has_diverg
     copy = await made()
 
     def set_back(transaction: Transaction) -> None:
-        """As a copy of the file, which no tool has restored: without a raised epoch, and with the id."""
+        """Restore a plain copy of the file: without a raised epoch, and with the installation id."""
         restore(transaction, backup, is_forced=True, actor="test")
         assert known.marker is not None
         row = registry_row.lock(transaction)

@@ -30,7 +30,7 @@ METRIC = "lifesign_registry_database_marker_timestamp_seconds"
 
 @pytest.fixture
 async def api(database_kind: str, tmp_path: Path, clock: WoundClock) -> AsyncIterator[RegistryApi]:
-    """A registry whose database was set up as servers do, and whose state lies in `state`."""
+    """A registry whose database was set up as servers do, with its state in `state`."""
     database = open_database(migrated_url(database_kind, tmp_path), clock=clock.now_s)
     api = RegistryApi(database, clock, state_dir=str(tmp_path / "state"))
     await api.add_keys()

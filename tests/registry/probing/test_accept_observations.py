@@ -418,7 +418,7 @@ async def test_a_health_that_has_become_stale_is_unknown_and_no_event_says_so(
 
 
 async def test_a_probed_agent_that_died_has_no_health(api: RegistryApi, clock: WoundClock) -> None:
-    """Its last document is younger than 900 s: thresholds of its own are shorter."""
+    """Its last document is younger than 900 s, because its thresholds are shorter."""
     own = {"interval_seconds": 30, "unhealthy_after_seconds": 60, "dead_after_seconds": 120}
     await api.register("agent-1", monitoring="probe", card_url=CARD, heartbeat_config=own)
     await outcomes(api, document(clock, "healthy"))

@@ -200,7 +200,7 @@ async def test_who_leaves_gives_all_back_at_once(api: RegistryApi) -> None:
 
 
 async def test_a_worker_that_has_lost_track_gets_its_shards_with_new_tokens(api: RegistryApi) -> None:
-    """It was restarted, or an answer never came: what it held is fenced off."""
+    """It was restarted, or an answer was lost: its former tokens are refused."""
     before = await claim(api, "a")
     known = {shard: token for shard, token in before.items() if shard < 10}
     wrong = {10: before[10] + 1}

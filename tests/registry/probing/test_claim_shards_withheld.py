@@ -21,7 +21,7 @@ URLS = {V4: "https://four.example/", V6: "https://six.example/"}
 
 
 class Workers:
-    """Workers of one key that claim shards, each with what it holds."""
+    """Workers of one key that claim shards, each with those that it holds."""
 
     def __init__(self, api: RegistryApi, key: Role | str = Role.PROBER) -> None:
         self._api = api
@@ -304,7 +304,7 @@ async def test_a_key_gets_no_more_shards_by_more_workers(api: RegistryApi, worke
 async def test_a_key_that_lets_its_claims_run_out_is_barred_too(
     api: RegistryApi, clock: WoundClock, workers: Workers
 ) -> None:
-    """It holds shards for as long as a claim lasts, and is gone before it is asked for results."""
+    """It holds shards for the duration of a claim, and is gone before its results are due."""
     hostile = Workers(api, Role.ADMIN)
     for _ in range(3):
         mine, _ = await halves(workers, hostile)

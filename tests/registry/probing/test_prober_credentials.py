@@ -19,7 +19,7 @@ HOLDER = "key:key_prober_"
 
 
 async def missing(api: RegistryApi, worker: str, *credentials: dict[str, str]) -> list[dict[str, Any]]:
-    """Claim as a worker with these credentials, and return what it lacks."""
+    """Claim as a worker with these credentials, and return the missing ones."""
     body = {"worker": worker, "held": {}, "credentials": credentials}
     answer = await api.ask("POST", f"{PATH}/claim", body, key=Role.PROBER)
     assert answer.status == 200, answer.body

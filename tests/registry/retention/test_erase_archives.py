@@ -46,7 +46,7 @@ def owners(directory: Path) -> set[str | None]:
 
 
 async def done(api: RegistryApi) -> list[tuple[str, int]]:
-    """Return the agents that no archive contains any more, as the events say."""
+    """Return the agents that no archive contains any more, by the events."""
     payloads = [event["payload"] for event in await api.events(type="archive.erased")]
     return [(payload["agent_id"], payload["erased_sequence"]) for payload in payloads]
 

@@ -201,7 +201,7 @@ async def test_a_card_that_names_something_else_proves_nothing(
 
 
 async def test_a_target_that_redirects_to_an_agents_card_is_not_that_agent(api: RegistryApi) -> None:
-    """The card that it shows names the agent; but the prober asked for it elsewhere."""
+    """The card at its destination names the agent, but the prober requested another URL."""
     other = "https://mirror.example/"
     await put(api, "mirrors", "1", [other])
     await api.register("agent-1", card_url=CARD)
@@ -220,7 +220,7 @@ async def test_a_target_that_redirects_to_an_agents_card_is_not_that_agent(api: 
 async def test_a_prober_links_no_agent_of_another_host(
     api: RegistryApi, card_url: str | None, urls: dict[str, str]
 ) -> None:
-    """A hostile prober key says that a target of its share has the card of an agent outside of it."""
+    """A hostile prober key reports that a target of its share has the card of an agent outside of it."""
     other = "https://evil.example/"
     await put(api, "others", "1", [other])
     await api.register("agent-1", monitoring="probe", **urls)

@@ -21,7 +21,7 @@ def _rows(transaction: Transaction) -> list[int]:
 
 
 async def _costs_of_pages(url: str) -> list[str]:
-    """Return what a random page is taken for before and behind a transaction that is undone."""
+    """Return the cost of a random page before and after a transaction that is rolled back."""
     costs: list[str] = []
 
     def look(transaction: Transaction) -> None:

@@ -202,7 +202,7 @@ def connection(file: Path) -> Iterator[sqlite3.Connection]:
 
 
 def test_a_gap_behind_which_a_commit_was_written_is_found(connection: sqlite3.Connection, log: Path) -> None:
-    """As if it was truncated between the check and the commit."""
+    """As if the log were truncated between the check and the commit."""
     seen = WriteAheadLog(log)
     seen.note_commit(has_changed=True)
     os.truncate(log, 0)
