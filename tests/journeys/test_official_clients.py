@@ -11,7 +11,7 @@ from tests.support.adapting import adapter_process
 from tests.support.agent_check import card, document
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, as_json, serving
 from tests.support.mcp_process import COMMAND, http_server, settings
-from tests.support.official_clients import CLIENTS, Answers, OfficialClient, Plan, ask
+from tests.support.official_clients import Answers, OfficialClient, Plan, ask, each_client
 from tests.support.registry_server import ADMIN_KEY, RegistryServer, registry_server
 from tests.support.servers import REPOSITORY
 from tests.support.task_tools import Holder, holding
@@ -29,21 +29,6 @@ TOOLS: Final = [
     "request_human_help",
     "delegate_subtask",
 ]
-
-LEFT_TO_FAULTS: Final = {"python legacy", "typescript client 2 legacy"}
-"""In `make test`, SDK 1 alone speaks the older line of the protocol."""
-
-each_client = pytest.mark.parametrize(
-    "client",
-    [
-        pytest.param(
-            client,
-            id=client.name.replace(" ", "-"),
-            marks=[pytest.mark.long] if client.name in LEFT_TO_FAULTS else [],
-        )
-        for client in CLIENTS
-    ],
-)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import httpx
 import pytest
-from tests.support.official_clients import CLIENTS, Answers, OfficialClient, Plan, ask
+from tests.support.official_clients import CLIENTS, CLIENTS_OF_EACH_RUN, Answers, OfficialClient, Plan, ask
 from tests.support.servers import Server, serving, until
 
 CALLS: Final[Sequence[tuple[str, Mapping[str, Any]]]] = (
@@ -57,13 +57,19 @@ def asked(client: OfficialClient, running: Server, directory: Path) -> Answers:
 
 
 @each_form
-def test_clients_get_the_same_answers_and_only_tool_calls_count(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("clients", [
+    pytest.param(CLIENTS_OF_EACH_RUN, id="three clients"),
+    pytest.param(CLIENTS, id="all clients", marks=pytest.mark.long),
+])  # fmt: skip
+def test_clients_get_the_same_answers_and_only_tool_calls_count(
+    form: str, clients: Sequence[OfficialClient], tmp_path: Path
+) -> None:
     with server(f"bare:{form}", tmp_path) as bare, server(f"wrapped:{form}", tmp_path) as wrapped:
-        for client in CLIENTS:
+        for client in clients:
             answers = asked(client, wrapped, tmp_path)
             assert answers == asked(client, bare, tmp_path), client.name
             assert [answer["is_error"] for answer in answers.answers] == [False, True, True]
-        calls = len(CLIENTS)
+        calls = len(clients)
         expected = {"answered": calls, "tool_error": 2 * calls}
         until("all calls are counted", lambda: outcomes(wrapped).get("tool_error") == 2 * calls or None)
         counted = outcomes(wrapped)
