@@ -79,7 +79,9 @@ COMMANDS: Final[Mapping[str, _Row]] = MappingProxyType({
         "valid", "not valid", "the URL has no document", "wrong usage, or the file cannot be read"
     ),
     "probe": _row(
-        "all targets are alive", "at least one target is not alive", "no target is down, some are unknown"
+        "all targets are alive, and no assertion failed; some may be not_measured, such as behind a login",
+        "at least one target is not alive, or an assertion failed",
+        "no target is down, some are unknown",
     ),
     "credentials test": _row(
         "the credential works, or is not needed",

@@ -237,7 +237,7 @@ class CredentialStore:
             _log.warning("credential %s is rejected: %s%s refuses it", scope.name, scope.origin, scope.path)
         elif was_rejected and state is CredentialState.WORKS:
             self._rejected.remove(scope.name)
-            _log.info("credential %s works again", scope.name)
+            _log.warning("credential %s works again", scope.name)
 
     def note_missing(self, missing: Sequence[OtherCredential]) -> None:
         """Note the credentials that other probers have, and this one lacks; log each change once."""
@@ -276,7 +276,7 @@ class CredentialStore:
                 self._credentials[name].change(secret)
                 self._uses[name].forget()
                 self._renew_scrubber()
-            _log.info("the secret of the credential %s was read again", name)
+            _log.warning("the secret of the credential %s was read again", name)
 
     def scrubber_of(self, url: URL) -> Scrubber:
         """Return the scrubber of the secrets that the origin of a URL may have received.

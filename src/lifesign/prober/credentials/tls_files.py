@@ -64,7 +64,7 @@ class TlsFiles:
                 continue
             self._tls[each.name] = tls
             self._renew_origins()
-            _log.info("the certificate of the credential %s was read again", each.name)
+            _log.warning("the certificate of the credential %s was read again", each.name)
 
     def _key_of(self, credential: CredentialSettings) -> str | None:
         source = credential.client_key

@@ -128,7 +128,7 @@ class TokenSource:
 
     def _take(self, token: AccessToken) -> None:
         if self.fault is not None and self._is_owner:
-            _log.info("the credential %s has a token again", self._name)
+            _log.warning("the credential %s has a token again", self._name)
         self._tokens = [token.value, *(each for each in self._tokens if each != token.value)]
         del self._tokens[1 + MAX_PAST_TOKENS :]
         self._ends_at_s = self._clock() + token.lifetime_s
