@@ -83,6 +83,12 @@ COMMANDS: Final[Mapping[str, _Row]] = MappingProxyType({
         "at least one target is not alive, or an assertion failed",
         "no target is down, some are unknown",
     ),
+    "credentials login": _row(
+        "the refresh token is stored",
+        "not confirmed, or the provider gave no token",
+        "",
+        "wrong usage, or the definition is wrong",
+    ),
     "credentials test": _row(
         "the credential works, or is not needed",
         "the credential has a fault",
