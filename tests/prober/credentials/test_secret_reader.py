@@ -97,6 +97,15 @@ def test_odd_secrets_are_refused_and_not_quoted(tmp_path: Path, content: str | b
         assert part not in str(caught.value)
 
 
+@pytest.mark.parametrize("content", ["canary with a space", "canary;semicolon", "canary,comma"])
+def test_an_api_key_fits_into_a_cookie(tmp_path: Path, content: str) -> None:
+    source = written(tmp_path, content)
+    with pytest.raises(InvalidValue) as caught:
+        read_secret(source, "credentials.box.api_key", lambda _: None)
+    assert "canary" not in str(caught.value)
+    assert read_secret(source, "credentials.box.header", lambda _: None) == content
+
+
 def test_a_missing_file_and_a_pipe_are_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("none", "pipe", "."):

@@ -15,7 +15,7 @@ HEAD = "name: a\ntargets: [a.example]\ncredentials:\n"
 
 def credential(**members: Any) -> CredentialSettings:
     least = {"name": "lab", "origin": "https://lab.example"}
-    if not {"bearer", "basic", "header", "oauth2"} & set(members):
+    if not {"bearer", "basic", "header", "api_key", "oauth2"} & set(members):
         members["bearer"] = {"env": "LAB_TOKEN"}
     return CredentialSettings.model_validate(least | members)
 

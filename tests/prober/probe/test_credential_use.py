@@ -190,3 +190,36 @@ def test_other_gates_than_a_refusal_keep_their_class() -> None:
     for status in (402, 407):
         fetched = said(request, ResultClass.GATED, status=status, token_fault="no token")
         assert with_credential_fault(fetched, ResultClass.GATED, "x") == (ResultClass.GATED, "x, no token")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "header", "path"),
+    [
+        ({"in": "header", "name": "Api-Key"}, ("api-key", "key-canary"), RPC),
+        ({"in": "cookie", "name": "sid"}, ("cookie", "sid=key-canary"), RPC),
+        ({"in": "query", "name": "key"}, None, f"{RPC}?key=key-canary"),
+        ({"in": "header", "name": "Host"}, ("x-api-key", "key-canary"), RPC),
+        (None, ("x-api-key", "key-canary"), RPC),
+    ],
+)
+async def test_an_api_key_is_sent_where_the_card_says(
+    scheme: dict[str, str] | None,
+    header: tuple[str, str] | None,
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("API_KEY", "key-canary")
+    schemes = {} if scheme is None else {"securitySchemes": {"k": {"type": "apiKey", **scheme}}}
+    async with serving({}) as server:
+        server.replies[path] = answer(405)
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC, **schemes))
+        box = {"name": "box", "origin": server.url, "api_key": {"value": {"env": "API_KEY"}}}
+        async with probing(credentials=[box], ask={}) as probes:
+            observation = await probes.see(server.url)
+        fields = server.asked(path)
+        assert "canary" not in str(server.asked(CARD_PATH))
+    assert results(observation)["transport"] == "ok"
+    assert layer(observation.transport).reason.endswith("with credential box")
+    assert "canary" not in observation.model_dump_json() + probes.memory.to_json()
+    assert "canary" not in str({name: value for name, value in fields.items() if (name, value) != header})
+    assert header is None or fields[header[0]] == header[1]

@@ -11,6 +11,7 @@ from shlex import quote
 
 from yarl import URL
 
+from lifesign.domain.credentials.api_key import fits_everywhere
 from lifesign.domain.credentials.secret import (
     MAX_SECRET_CHARS,
     TRUSTED_DIRECTORIES,
@@ -133,6 +134,8 @@ def read_secret(source: SecretPlace, setting: str, complain: Callable[[str], Non
         fault = secret_fault(text)
         if fault is None and setting.endswith(".bearer") and " " in text:
             fault = "a token without spaces"
+        elif fault is None and setting.endswith(".api_key") and not fits_everywhere(text):
+            fault = "a key without spaces, quotes, commas, semicolons and backslashes"
     if fault is not None:
         raise InvalidValue(setting, None, f"{fault} ({source})")
     return text

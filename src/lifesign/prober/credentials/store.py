@@ -9,6 +9,7 @@ from typing import Final
 
 from yarl import URL
 
+from lifesign.domain.credentials.api_key import key_place
 from lifesign.domain.credentials.missing_credentials import OtherCredential, other_for
 from lifesign.domain.credentials.scope import CredentialScope, ScopeIndex
 from lifesign.domain.credentials.secret import Scrubber
@@ -76,15 +77,25 @@ class Credential:
         """Use another secret from now on."""
         self._secrets = [secret, *self._secrets][: 1 + MAX_PAST_SECRETS]
 
-    def header(self) -> tuple[str, str] | None:
+    def target(self, path_qs: str, card_schemes: Sequence[str] = ()) -> str:
+        """Return path and query of a request, with an API key that belongs into the query."""
+        api_key = self._settings.api_key
+        if api_key is None:
+            return path_qs
+        return key_place(card_schemes, api_key.configured).target(path_qs, self._secrets[0])
+
+    def header(self, card_schemes: Sequence[str] = ()) -> tuple[str, str] | None:
         """Return the header with the secret, as name and value.
 
-        None if there is only a client certificate.
+        None if there is only a client certificate, or if the query has the key. `card_schemes`: security
+        schemes of the agent card.
         """
         if self.tokens is not None:
             # Without a token the request is not sent with this credential.
             return "Authorization", f"Bearer {self.tokens.token or self.tokens.secrets()[0]}"
         settings, secret = self._settings, self._secrets[0]
+        if settings.api_key is not None:
+            return key_place(card_schemes, settings.api_key.configured).header(secret)
         if settings.header is not None:
             return settings.header.name, secret
         if settings.basic is not None:

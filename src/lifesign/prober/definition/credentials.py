@@ -12,6 +12,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 from yarl import URL
 
+from lifesign.domain.credentials.api_key import (
+    DEFAULT_NAME,
+    TRANSPORT_HEADERS,
+    ApiKeyPlace,
+    KeyPlace,
+    is_taken,
+)
 from lifesign.domain.credentials.scope import MAX_CREDENTIALS, CredentialScope
 from lifesign.domain.net.allowed_addresses import AddressRefused, vet_url
 from lifesign.domain.net.target import read_target
@@ -35,16 +42,10 @@ CREDENTIAL_FORMS: Final = {
     SCOPE_PATTERN: "scopes with one space between them, without quotes and backslashes",
 }
 """Description of each pattern, for error messages."""
-TRANSPORT_HEADERS: Final = frozenset({
-    "accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "expect",
-    "host", "if-modified-since", "if-none-match", "keep-alive", "te", "trailer", "transfer-encoding",
-    "upgrade", "user-agent",
-})  # fmt: skip
-"""Headers that the prober sets, or that change how a request is read."""
 CERTIFICATE_METHOD: Final = "client_certificate"
 """Method of a credential that is only a client certificate."""
 KEY_MEMBER: Final = "client_key"
-_METHODS: Final = ("bearer", "basic", "header", "oauth2")
+_METHODS: Final = ("bearer", "basic", "header", "api_key", "oauth2")
 
 
 def _refuse_inline(given: Any) -> Any:
@@ -107,6 +108,30 @@ class SecretHeader(DefinitionMapping):
                 "transport_header", "expected a header that the prober does not set itself, such as X-API-Key"
             )
         return self
+
+
+class ApiKey(DefinitionMapping):
+    """An API key, in the place that the agent card names; without a card, in that of the definition."""
+
+    value: Secret
+    """Place of the key."""
+    place: Annotated[KeyPlace, Field(strict=False)] = KeyPlace.HEADER
+    """Part of a request that has the key, without a card that names one: header, query or cookie."""
+    name: Annotated[str, Field(pattern=HEADER_PATTERN)] = DEFAULT_NAME
+    """Name of the header, query parameter or cookie."""
+
+    @model_validator(mode="after")
+    def _take_no_header_of_the_prober(self) -> Self:
+        if is_taken(self.place, self.name):
+            raise PydanticCustomError(
+                "transport_header", "expected a header that the prober does not set itself, such as X-API-Key"
+            )
+        return self
+
+    @property
+    def configured(self) -> ApiKeyPlace:
+        """The place without a card."""
+        return ApiKeyPlace(self.place, self.name)
 
 
 class OAuthGrant(StrEnum):
@@ -225,7 +250,7 @@ def _take_scope_path(value: str) -> str:
 
 
 class CredentialSettings(DefinitionMapping):
-    """A credential: one of bearer, basic, header and oauth2, or a client certificate, or both."""
+    """A credential: one of bearer, basic, header, api_key and oauth2, or a client certificate, or both."""
 
     name: Name
     """Name in results and logs."""
@@ -239,6 +264,8 @@ class CredentialSettings(DefinitionMapping):
     """A user name and a password (RFC 7617)."""
     header: SecretHeader | None = None
     """A header with a secret value."""
+    api_key: ApiKey | None = None
+    """An API key, in the header, query or cookie that the agent card names."""
     oauth2: OAuthClient | None = None
     """Access tokens of an OAuth 2 provider, sent as bearer tokens."""
     client_certificate: FileName | None = None
@@ -254,7 +281,8 @@ class CredentialSettings(DefinitionMapping):
         if methods > 1 or (not methods and self.client_certificate is None):
             raise PydanticCustomError(
                 "one_method",
-                "expected exactly one of bearer, basic, header and oauth2, or client_certificate, or both",
+                "expected exactly one of bearer, basic, header, api_key and oauth2, or client_certificate, "
+                "or both",
             )
         if (self.client_certificate is None) != (self.client_key is None):
             raise PydanticCustomError(
@@ -274,7 +302,7 @@ class CredentialSettings(DefinitionMapping):
 
     @property
     def method(self) -> str:
-        """Name of the method: bearer, basic, header or oauth2; client_certificate if there is no other."""
+        """Name of the method: bearer, basic, header, api_key or oauth2; else client_certificate."""
         given = (method for method in _METHODS if getattr(self, method) is not None)
         return next(given, CERTIFICATE_METHOD)
 
@@ -289,7 +317,9 @@ class CredentialSettings(DefinitionMapping):
             return self.oauth2.proof[1]
         if self.header is not None:
             return self.header.value
-        assert self.client_key is not None  # noqa: S101 - one of the five is given
+        if self.api_key is not None:
+            return self.api_key.value
+        assert self.client_key is not None  # noqa: S101 - one of the six is given
         return self.client_key
 
 

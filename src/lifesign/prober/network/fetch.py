@@ -100,6 +100,8 @@ class Request:
     accept: str = "application/json"
     credential: Credential | None = None
     """Sent as far as its scope allows, and never to another origin."""
+    card_schemes: Sequence[str] = ()
+    """Security schemes of the agent card, which name the place of an API key."""
     has_secret: bool = False
     """Whether headers or body have a secret: sent over TLS, or to an allowed private network only."""
     kept_out: Callable[[URL], Awaitable[str | None]] | None = None
@@ -386,7 +388,10 @@ class Fetcher:
         """Return a request in its wire form; InvalidValue for invalid headers."""
         url, request = hop.url, hop.request
         fields = _accept_header(request.accept) + _header(request.headers, "headers")
-        if credential is not None and (header := credential.header()) is not None:
+        target = url.raw_path_qs
+        if credential is not None:
+            target = credential.target(target, request.card_schemes)
+        if credential is not None and (header := credential.header(request.card_schemes)) is not None:
             fields += _header(dict([header]), f"credentials.{credential.name}")
         # A value that came from a peer, or from stored memory, may be an invalid header.
         if etag := _short(request.etag, MAX_ETAG_CHARS):
@@ -395,7 +400,7 @@ class Fetcher:
             fields += f"If-Modified-Since: {modified}\r\n"
         if request.body is not None:
             fields += f"Content-Length: {len(request.body)}\r\n"
-        place = f"{request.method} {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
+        place = f"{request.method} {target} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
         head = f"{place}{self._common_header}{fields}\r\n"
         return head.encode("ascii") + (request.body or b"")
 

@@ -283,6 +283,7 @@ class ProbeSession:
                     accept=accept,
                     is_enough=is_enough,
                     credential=credential,
+                    card_schemes=self.recall("card_schemes") or (),
                     kept_out=self._kept_out,
                 )
             )

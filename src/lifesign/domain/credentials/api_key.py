@@ -1,0 +1,75 @@
+"""API keys: where a request carries one, by the security scheme of the agent card or by the definition.
+
+The card decides only in which part of a request to its own agent the key is sent, never to whom.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final
+from urllib.parse import quote
+
+from lifesign.domain.base.fast_dataclass import fast_dataclass
+
+DEFAULT_NAME: Final = "X-API-Key"
+TRANSPORT_HEADERS: Final = frozenset({
+    "accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "expect",
+    "host", "if-modified-since", "if-none-match", "keep-alive", "te", "trailer", "transfer-encoding",
+    "upgrade", "user-agent",
+})  # fmt: skip
+"""Headers that the prober sets, or that change how a request is read."""
+_OTHER_HEADERS: Final = frozenset({"cookie", "a2a-version", "a2a-extensions"})
+"""Headers that hold more than a key, or that the prober sets in a message."""
+_KIND: Final = "apiKey"
+_NO_COOKIE: Final = frozenset(' ",;\\')
+
+
+class KeyPlace(StrEnum):
+    """Part of a request that has the key."""
+
+    HEADER = "header"
+    QUERY = "query"
+    COOKIE = "cookie"
+
+
+@fast_dataclass()
+class ApiKeyPlace:
+    """Where a request has the key."""
+
+    place: KeyPlace
+    name: str
+
+    def target(self, path_qs: str, key: str) -> str:
+        """Return path and query of a request, with the key if it belongs there."""
+        if self.place is not KeyPlace.QUERY:
+            return path_qs
+        mark = "&" if "?" in path_qs else "?"
+        return f"{path_qs}{mark}{quote(self.name, safe='')}={quote(key, safe='')}"
+
+    def header(self, key: str) -> tuple[str, str] | None:
+        """Return the header that has the key; None if the query has it."""
+        if self.place is KeyPlace.HEADER:
+            return self.name, key
+        return ("Cookie", f"{self.name}={key}") if self.place is KeyPlace.COOKIE else None
+
+
+def key_place(card_schemes: Iterable[str], configured: ApiKeyPlace) -> ApiKeyPlace:
+    """Return the place that the card names first; that of the definition if it names none that is usable.
+
+    `card_schemes`: texts such as `apiKey query key` (`a2a/security_schemes.py`).
+    """
+    for scheme in card_schemes:
+        kind, _, rest = scheme.partition(" ")
+        place, _, name = rest.partition(" ")
+        if kind == _KIND and place in set(KeyPlace) and name and not is_taken(KeyPlace(place), name):
+            return ApiKeyPlace(KeyPlace(place), name)
+    return configured
+
+
+def is_taken(place: KeyPlace, name: str) -> bool:
+    """Return whether the prober or the connection needs this header itself."""
+    return place is KeyPlace.HEADER and name.lower() in TRANSPORT_HEADERS | _OTHER_HEADERS
+
+
+def fits_everywhere(key: str) -> bool:
+    """Return whether a key has only characters that a cookie may have (RFC 6265 4.1.1)."""
+    return _NO_COOKIE.isdisjoint(key)
