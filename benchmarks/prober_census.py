@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
 from benchmarks.interleaved import print_table, verdict
 from benchmarks.process_tree import MIB, PeakMemory
-from benchmarks.target_fleet import RunningFleet, TargetFleet, running_fleet
+from benchmarks.target_fleet import MCP_PATH, RunningFleet, TargetFleet, running_fleet
 
 SIZES = (10_000, 50_000, 181_666)
 """The last one is the size of the census that started this project."""
@@ -57,12 +57,12 @@ class Census:
     """By the kind of the target and the result that was stored."""
 
 
-def definition(running: RunningFleet, more: str = "") -> str:
+def definition(running: RunningFleet, more: str = "", kind: str = "a2a") -> str:
     """Return a definition of a crawl over the fleet's list, in the directory where it stands."""
     return f"""\
 name: bench
 contact: mailto:ops@agent.example
-directories: [{{file: fleet.txt}}]
+directories: [{{file: fleet.txt, kinds: [{kind}]}}]
 ask: {{card: true, transport: false, health: true}}
 timeouts:
   dns_seconds: {SILENCE_SECONDS}
@@ -76,13 +76,14 @@ resolver: {{servers: ["{running.dns_server}"]}}
 {more}"""
 
 
-def count(size: int) -> Census:
+def count(size: int, kind: str = "a2a") -> Census:
     fleet = TargetFleet(size)
+    path = MCP_PATH.decode() if kind == "mcp" else "/"
     with tempfile.TemporaryDirectory(prefix="lifesign-bench-") as name:
         directory = Path(name)
         with running_fleet(fleet, directory) as running:
-            fleet.write_list(directory / "fleet.txt", running.port, running.closed_port)
-            (directory / "bench.yml").write_text(definition(running))
+            fleet.write_list(directory / "fleet.txt", running.port, running.closed_port, path)
+            (directory / "bench.yml").write_text(definition(running, kind=kind))
             fleet_before_s, before_s = running.cpu_seconds(), children_cpu_s()
             began_s = time.perf_counter()
             peak_bytes = crawl(directory)

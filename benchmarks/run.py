@@ -34,6 +34,7 @@ BENCHMARKS = (
     "prober_steady",
     "fetch_cost",
     "probe_cost",
+    "mcp_cost",
     "token_cost",
     "worker_cost",
     "report_results",

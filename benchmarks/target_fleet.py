@@ -32,6 +32,10 @@ SHARES = {"refused": 0.60, "unknown_name": 0.25, "not_found": 0.05, "page": 0.05
 CARD_PATH = b"/.well-known/agent-card.json"
 HEALTH_PATH = b"/.well-known/agent-health"
 INTERFACE_PATH = b"/a2a"
+MCP_PATH = b"/mcp"
+"""Endpoint of an MCP server of 2026-07-28."""
+OLDER_MCP_PATH = b"/older/mcp"
+"""Endpoint of one that needs a handshake."""
 KINDS = (*SHARES, "alive")
 
 
@@ -67,12 +71,12 @@ class TargetFleet:
             counts[self.kind(number)] += 1
         return counts
 
-    def write_list(self, file: Path, port: int, closed_port: int) -> None:
-        """Write the directory: one URL per line."""
+    def write_list(self, file: Path, port: int, closed_port: int, path: str = "/") -> None:
+        """Write the directory: one URL per line, all with the same path."""
         with file.open("w") as lines:
             for number in range(self.size):
                 at = closed_port if self.kind(number) == "refused" else port
-                lines.write(f"http://{self.host(number)}:{at}/\n")
+                lines.write(f"http://{self.host(number)}:{at}{path}\n")
 
     def write_zone(self, file: Path) -> None:
         """Write the names for the name server; those of unknown names are missing."""
@@ -97,18 +101,32 @@ class _Target(asyncio.Protocol):
         self._kind = self._fleet.kind(int(called) - int(FIRST_ADDRESS))
 
     def data_received(self, data: bytes) -> None:
-        """Answer each request of a GET; requests are small and come in one piece here."""
+        """Answer each GET, or one POST; requests are small and come in one piece here."""
         if self._kind == "silent":
+            return
+        if data.startswith(b"POST"):
+            head, _, body = data.partition(b"\r\n\r\n")
+            self._transport.write(self._posted(head.split(b" ", 2)[1], body))
             return
         for head in data.split(b"\r\n\r\n")[:-1]:
             self._transport.write(self._answer(head.split(b" ", 2)[1]))
+
+    def _posted(self, path: bytes, body: bytes) -> bytes:
+        if self._kind != "alive" or path not in (MCP_PATH, OLDER_MCP_PATH):
+            return self._answer(path)
+        call = json.loads(body)
+        answers = _MCP_RESULTS[path]
+        if call["method"] not in answers:
+            return _reply(call, error={"code": -32601, "message": "Method not found"})
+        result = answers[call["method"]]
+        return _ACCEPTED if result is None else _reply(call, result=result)
 
     def _answer(self, path: bytes) -> bytes:
         if self._kind == "page":
             return _PAGE
         if self._kind == "alive" and path == INTERFACE_PATH:
             return _NO_GET
-        if self._kind != "alive" or path not in (CARD_PATH, HEALTH_PATH):
+        if self._kind != "alive" or path not in (CARD_PATH, HEALTH_PATH, b"/older" + HEALTH_PATH):
             return _NOT_FOUND
         return _card(self._transport.get_extra_info("sockname")) if path == CARD_PATH else _document()
 
@@ -123,6 +141,23 @@ _NO_GET = _response("405 Method Not Allowed", "application/json", b"{}", "Allow:
 _PAGE = _response(
     "200 OK", "text/html; charset=utf-8", b"<!doctype html><title>Welcome</title>" + b" " * 4000
 )
+
+
+_ACCEPTED = _response("202 Accepted", "application/json", b"")
+_SERVER = {"capabilities": {"tools": {}}, "serverInfo": {"name": "billing", "version": "1.4.2"}}
+_MCP_RESULTS: dict[bytes, dict[str, dict[str, Any] | None]] = {
+    MCP_PATH: {"server/discover": {"supportedVersions": ["2026-07-28"], **_SERVER}},
+    OLDER_MCP_PATH: {
+        "initialize": {"protocolVersion": "2025-11-25", **_SERVER},
+        "notifications/initialized": None,
+        "ping": {},
+    },
+}
+
+
+def _reply(call: dict[str, Any], **members: Any) -> bytes:
+    body = {"jsonrpc": "2.0", "id": call.get("id"), **members}
+    return _response("200 OK", "application/json", json.dumps(body).encode())
 
 
 def _card(sockname: tuple[str, int]) -> bytes:
