@@ -2,8 +2,10 @@ import asyncio
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from tests.support.agent_check import document
 from tests.support.hostile_server import HEALTH_PATH, as_json, serving
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.cli import main
+from lifesign.cli import EXTRAS, main
 from lifesign.domain.base.project import install_command
 
 HELPS = (
@@ -348,3 +350,14 @@ def test_a_password_in_a_definition_is_not_repeated(
     told = capsys.readouterr().err
     assert "/targets/1" in told
     assert "s3cret" not in told
+
+
+def test_every_package_of_an_extra_has_a_hint_if_it_is_absent() -> None:
+    modules: dict[str, set[str]] = {}
+    for module, distributions in metadata.packages_distributions().items():
+        for distribution in distributions:
+            modules.setdefault(distribution.lower().replace("_", "-"), set()).add(module)
+    required = [line for line in metadata.requires("lifesign") or () if "extra ==" in line]
+    names = {re.split(r"[\[<>=; ]", line)[0].lower() for line in required} - {"lifesign"}
+    assert names
+    assert [name for name in sorted(names) if modules[name].isdisjoint(EXTRAS)] == []

@@ -14,11 +14,12 @@ from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.domain.base.project import install_hint
 from lifesign.serving.garbage_collection import rarely_collected, skip_last_collection
 
-_EXTRAS = {
-    "aiohttp": "client", "typer": "client", "yarl": "client",
-    "alembic": "registry", "sqlalchemy": "registry", "starlette": "registry", "sse_starlette": "registry",
-    "httptools": "registry", "rfc8785": "registry", "ulid": "registry", "uvicorn": "registry",
-    "publicsuffixlist": "prober", "pycares": "prober", "rich": "prober", "schedule": "prober",
+EXTRAS = {
+    "aiohttp": "client", "idna": "client", "typer": "client", "yarl": "client",
+    "alembic": "registry", "jinja2": "registry", "sqlalchemy": "registry", "starlette": "registry",
+    "sse_starlette": "registry", "httptools": "registry", "rfc8785": "registry", "ulid": "registry", "uvicorn": "registry",
+    "cryptography": "prober", "jwt": "prober", "publicsuffixlist": "prober", "pycares": "prober",
+    "re2": "prober", "rich": "prober", "schedule": "prober",
     "uvloop": "prober", "yaml": "prober,registry",
     "asyncpg": "postgres",
     "structlog": "registry",
@@ -57,9 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if missing in _OF_UNIX:
             complain(f"this command needs Unix: the module {missing} is absent", hint="run it on Linux")
             return ExitCode.USAGE
-        if missing not in _EXTRAS:
+        if missing not in EXTRAS:
             raise
-        extra = _EXTRAS[missing]
+        extra = EXTRAS[missing]
         complain(f"{missing} is not installed", hint=install_hint(*extra.split(",")))
         return ExitCode.USAGE
     except BrokenPipeError:
