@@ -31,7 +31,7 @@ AGENTS_FAULT: Sides = (E, E, E)
 STATUSES: dict[int, Sides] = (
     dict.fromkeys(range(100, 400), ANSWER)
     | dict.fromkeys(range(400, 500), CALLERS_FAULT)
-    | dict.fromkeys([401, 402, 403, 405, 407], NEVER_REACHED)
+    | dict.fromkeys([401, 402, 403, 405, 406, 407], NEVER_REACHED)
     | dict.fromkeys(range(500, 600), AGENTS_FAULT)
 )
 RPC_CODES: dict[int, Sides] = {
@@ -113,6 +113,7 @@ def test_a_404_of_the_router_never_reached_an_operation() -> None:
         (401, Outcome.NOT_ADMITTED),
         (404, Outcome.CALLER_FAULT),
         (405, Outcome.NO_OPERATION),
+        (406, Outcome.NO_OPERATION),
         (422, Outcome.CALLER_FAULT),
         (429, Outcome.RATE_LIMITED),
         (500, Outcome.SERVER_FAULT),

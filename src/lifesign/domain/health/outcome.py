@@ -26,9 +26,9 @@ class Outcome(IntEnum):
     RATE_LIMITED = 3
     """429: the agent has no capacity for this caller now."""
     NO_OPERATION = 4
-    """The request reached no operation: 404 without a route, 405, JSON-RPC -32700, -32600, -32601.
+    """The request reached no operation: 404 without a route, 405, 406, JSON-RPC -32700, -32600, -32601.
 
-    For MCP also -32020 to -32022, and 400, 404, 406 and 415 of the transport.
+    For MCP also -32020 to -32022, and 400, 404 and 415 of the transport.
     """
     NOT_ADMITTED = 5
     """The request was stopped at the door: 401, 402, 403, 407."""
@@ -156,6 +156,8 @@ _OUTCOME_OF_STATUS: Mapping[int, Outcome] = {
     402: Outcome.NOT_ADMITTED,
     403: Outcome.NOT_ADMITTED,
     405: Outcome.NO_OPERATION,
+    # A server refuses the form of the answer before an operation begins, as MCP servers do for a plain GET.
+    406: Outcome.NO_OPERATION,
     407: Outcome.NOT_ADMITTED,
     429: Outcome.RATE_LIMITED,
 }
