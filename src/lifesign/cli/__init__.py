@@ -17,7 +17,8 @@ from lifesign.serving.garbage_collection import rarely_collected, skip_last_coll
 EXTRAS = {
     "aiohttp": "client", "idna": "client", "typer": "client", "yarl": "client",
     "alembic": "registry", "jinja2": "registry", "sqlalchemy": "registry", "starlette": "registry",
-    "sse_starlette": "registry", "httptools": "registry", "rfc8785": "registry", "ulid": "registry", "uvicorn": "registry",
+    "sse_starlette": "registry", "httptools": "registry", "rfc8785": "registry", "ulid": "registry",
+    "uvicorn": "registry",
     "cryptography": "prober", "jwt": "prober", "publicsuffixlist": "prober", "pycares": "prober",
     "re2": "prober", "rich": "prober", "schedule": "prober",
     "uvloop": "prober", "yaml": "prober,registry",
