@@ -253,8 +253,21 @@ async def test_other_json_answers_what_is_no_json_rpc_call(body: bytes) -> None:
     for asked in (request(), request(b"{}"), notification, answer, request(b'{"id":1,"method":"m"}')):
         assert await answered(body, JSON, asked=asked) == "answered"
     # A caller may send anything to any path.
-    for scope in (http_scope("/v1/message:send"), http_scope("/v1/tasks/7:cancel"), http_scope(method="GET")):
+    for scope in (http_scope("/v1/tasks/7:cancel"), http_scope("/v1/message:send", "GET")):
         assert await answered(body, JSON, scope=scope) == "answered"
+
+
+@pytest.mark.parametrize("asked", [request(b'{"message":{}}'), request(), call()])
+async def test_answer_to_a_rest_send_has_a_task_or_a_message(asked: Any) -> None:
+    scope = http_scope("/v1/message:send")
+    for body in (b"{}", b"null", b"[]", b'{"error":{"code":500}}', b'{"message":"down"}', b'{"task":null}'):
+        assert await answered(body, JSON, asked=asked, scope=scope) == "malformed"
+        assert await answered([body[:1], body[1:]], JSON, asked=asked, scope=scope) == "malformed"
+    for body in (b'{"message":{"parts":[]}}', b'{"task":{"status":{"state":"TASK_STATE_WORKING"}}}'):
+        assert await answered(body, JSON, asked=asked, scope=scope) == "answered"
+        assert await answered([body[:1], body[1:]], JSON, asked=asked, scope=scope) == "answered"
+        if b"jsonrpc" in asked["body"]:
+            assert await answered(body, JSON, asked=asked) == "malformed"
 
 
 @pytest.mark.parametrize("headers", [PLAIN, {"content-type": "text/html"}, {}])

@@ -13,6 +13,7 @@ from lifesign.domain.health.a2a_response import (
     GOOD_TOOL_RESULT,
     MAX_CALL_BYTES,
     OTHER_JSON,
+    REST_ANSWER,
     SENDING_PATHS,
     STREAMING_PATH,
     UNNAMED_RESULT,
@@ -380,7 +381,8 @@ class RequestExchange:
                     if (
                         read is GOOD_ANSWER
                         or (read is UNNAMED_RESULT and not self._is_mcp())
-                        or (read is OTHER_JSON and not self._is_rpc_request())
+                        or (read is REST_ANSWER and not self._is_rpc_request())
+                        or (read is OTHER_JSON and not self._may_expect_json())
                     ):
                         self.is_counted = True
                         self._last = self._request = None
@@ -546,12 +548,19 @@ class RequestExchange:
             return Outcome.NOT_INSPECTED, read
         if read is NO_JSON and self._content is UNCLAIMED:
             return UNREAD
-        if read.is_other and self._expects_rpc_answer():
+        if read.is_other and self._is_no_answer(read):
             return MALFORMED
         if read.outcome is TASK_FAILED and self._is_poll():
             return GOOD
         is_by_request = read.is_unnamed or read.is_rpc_error or read.members
         return classified(self._as_mcp(read) if is_by_request and self._is_mcp() else read)
+
+    def _is_no_answer(self, read: JsonAnswer) -> bool:
+        """Return whether JSON that is no JSON-RPC answers nothing: a JSON-RPC call, or a REST send."""
+        scope = self._scope
+        if scope["method"] == "POST" and scope["path"].endswith(SENDING_PATHS):
+            return read is not REST_ANSWER
+        return self._expects_rpc_answer()
 
     def _classify_empty(self, status: int) -> Classified:
         """Judge an answer without a body; 202 and 204 have none by right."""

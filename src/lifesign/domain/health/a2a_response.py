@@ -94,6 +94,8 @@ class JsonAnswer:
 
 GOOD_ANSWER: Final = JsonAnswer(ANSWERED)
 OTHER_JSON: Final = JsonAnswer(ANSWERED, is_other=True)
+REST_ANSWER: Final = JsonAnswer(ANSWERED, is_other=True)
+"""JSON with a task or a message, which answers a send of the REST binding."""
 GOOD_TOOL_RESULT: Final = JsonAnswer(ANSWERED, is_tool=True)
 UNNAMED_RESULT: Final = JsonAnswer(ANSWERED, is_unnamed=True)
 FAILED_TASK: Final = JsonAnswer(TASK_FAILED)
@@ -119,7 +121,10 @@ def judge_message(message: Mapping[str, Any]) -> JsonAnswer:  # noqa: PLR0911 - 
     JSON-RPC without an error, a result and a method is malformed.
     """
     if "jsonrpc" not in message:
-        return FAILED_TASK if _state_of(message, is_rpc=False) in _FAILED_STATES else OTHER_JSON
+        if _state_of(message, is_rpc=False) in _FAILED_STATES:
+            return FAILED_TASK
+        is_rest = isinstance(message.get("task"), dict) or isinstance(message.get("message"), dict)
+        return REST_ANSWER if is_rest else OTHER_JSON
     error = message.get("error")
     if error is not None:
         code = error.get("code") if isinstance(error, dict) else None
