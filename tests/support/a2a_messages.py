@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from lifesign.domain.health.a2a_response import judge_json
-from lifesign.domain.health.a2a_stream import read_event_stream
+from lifesign.domain.health.a2a_stream import EventStreamReader, StreamEnd, read_event_stream
 from lifesign.domain.health.outcome import Outcome
 
 
@@ -48,3 +48,16 @@ def event(message: object, name: str = "", line_end: str = "\r\n") -> bytes:
 
 def streamed(*events: bytes) -> Outcome:
     return read_event_stream(b"".join(events)).outcome
+
+
+def read_pieces(*pieces: bytes, max_event_bytes: int = 1_048_576) -> StreamEnd:
+    reader = EventStreamReader(max_event_bytes)
+    for piece in pieces:
+        reader.append(piece)
+        assert reader.held_bytes <= max_event_bytes
+    return reader.end()
+
+
+def artifact(text: str = "...", **more: Any) -> bytes:
+    update = {"taskId": "t", "contextId": "c", "artifact": {"parts": [{"text": text}]}, **more}
+    return event(rpc(result={"artifactUpdate": update}))

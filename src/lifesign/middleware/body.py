@@ -15,7 +15,8 @@ from lifesign.domain.health.a2a_response import (
     judge_json,
     parse_or_none,
 )
-from lifesign.domain.health.a2a_stream import EventStreamReader, Shape, StreamEnd
+from lifesign.domain.health.a2a_stream import EventStreamReader, StreamEnd
+from lifesign.domain.health.event_shape import Shape
 from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.mcp_answer import JUDGED_BY_CODE, is_mcp
 from lifesign.domain.health.outcome import ANSWERED, Outcome

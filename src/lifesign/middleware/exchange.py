@@ -26,7 +26,8 @@ from lifesign.domain.health.a2a_response import (
     judge_json,
     parse_or_none,
 )
-from lifesign.domain.health.a2a_stream import Shape, StreamEnd, has_shape
+from lifesign.domain.health.a2a_stream import StreamEnd
+from lifesign.domain.health.event_shape import Shape, has_shape
 from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.mcp_answer import (
     JUDGED_BY_CODE,

@@ -31,36 +31,17 @@ from lifesign.domain.health.event_framing import (
     events_of,
 )
 from lifesign.domain.health.event_search import end_as_objects, first_other_event, suspicious_events
+from lifesign.domain.health.event_shape import MAX_SHAPED_BYTES, Shape, shape_of
 from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.outcome import ANSWERED, TASK_FAILED, Outcome
 
 _PIECE_BYTES = 65_536
 """A whole stream is read in pieces of this size, since the limits apply to one piece."""
 
-_LF = 10
-_CR = 13
 _NAME_WITHIN_BYTES = 1024
 """Number of first bytes of an unparsed event in which the name is searched."""
 _ERROR_NAME = re.compile(rb"(?:\A|[\r\n])event: ?error[\r\n]")
 _MAX_LESSONS = 8
-MAX_SHAPED_BYTES: Final = 4096
-"""Longer events of a known shape are still read."""
-_MAX_PREFIX_BYTES = 512
-
-# The beginning of an event that surely is an artifact's update, or a task's in the state at its end.
-_MEMBERS = (
-    rb'(?:(?!"(?:result|error|task|statusUpdate|status|state|artifactUpdate|artifact)")'
-    rb'"[^"\\]*+": ?+(?:"[^"\\]*+"|[-+.0-9a-zA-Z]++), ?+)*+'
-)
-_STATE = rb'"status": ?+\{' + _MEMBERS + rb'"state": ?+"[^"\\]*+"'
-_REST_UPDATE = rb'(?:"artifactUpdate": ?+\{|"statusUpdate": ?+\{' + _MEMBERS + _STATE + rb")"
-# Without a member name of A2A around it, an artifact or a status beside an error may belong to another
-# protocol.
-_UPDATE = re.compile(
-    rb"data: ?+\{" + _MEMBERS + rb"(?:" + _REST_UPDATE + rb'|"result": ?+\{' + _MEMBERS + rb"(?:"
-    + _REST_UPDATE + rb'|"artifact": ?+\{|' + _STATE + rb"))"
-)  # fmt: skip
-_MAY_DECIDE = (b'"error"', b'"isError"')
 _MAX_SLICES: Final = 16
 """Maximum of slices of a piece that is longer than an event may be."""
 _MIN_PIECE_BYTES: Final = 1_048_576
@@ -74,16 +55,6 @@ _MAX_SECOND_READS: Final = 100
 _NO_JSON = re.compile(rb"[ \t\n\r]*+[!#-,./:-Z\\^-eg-mo-su-z|}~]")
 """Text that begins as no JSON does, in any encoding of JSON."""
 _MARKS = (b"{", b"[", b",", b"\n", b"\r")
-_CLOSING = re.compile(rb"(?<![}\]])[}\]]++(\r\n\r\n|\n\n)\Z")
-
-
-Shape = tuple[slice, bytes, slice, bytes, slice]
-"""Common form of the events of one stream that do not change its outcome.
-
-An event has a shape (head, prefix, tail, suffix, inside) if it has `prefix` at `head`, `suffix` at `tail` and
-no LF or CR at `inside`: it is one line of data, and its deciding members are in the prefix. An event of more
-than MAX_SHAPED_BYTES has nothing at `tail`. This is a plain tuple: unpacking another type takes 80 ns longer.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +246,7 @@ class EventStreamReader:
         count = self._read_events(ended)
         if count == 1 and self._lessons_left and self._last is ANSWERED and self._error is None:
             self._lessons_left -= 1
-            self._shape = _shape_of(ended)
+            self._shape = shape_of(ended)
 
     def _takes_marks_of(self, ended: bytes) -> bool:
         """Return whether the rest of this piece's marks suffices to parse these events, and subtract them."""
@@ -423,15 +394,6 @@ def read_event_stream(body: bytes) -> StreamEnd:
     return reader.end()
 
 
-def has_shape(shape: Shape, piece: bytes) -> bool:
-    """Return whether a piece is one event of this shape, which needs no parsing."""
-    head, prefix, tail, suffix, inside = shape
-    if piece[head] != prefix or piece[tail] != suffix:
-        return False
-    line = piece[inside]
-    return _LF not in line and _CR not in line
-
-
 def _is_answer(message: dict[str, Any]) -> bool:
     return "result" in message or "error" in message
 
@@ -448,19 +410,6 @@ def _is_no_json(data: bytes) -> bool:
     except TooComplex:
         return False
     return False
-
-
-def _shape_of(event: bytes) -> Shape | None:
-    """Return the shape of a whole event that was read and decides nothing, None if it has none."""
-    if any(name in event for name in _MAY_DECIDE):
-        # Their values may be others in the next one.
-        return None
-    begins, ends = _UPDATE.match(event, 0, _MAX_PREFIX_BYTES), _CLOSING.search(event, max(0, len(event) - 64))
-    if begins is None or ends is None or begins.end() > ends.start():
-        return None
-    prefix, suffix, line_ends = begins[0], ends[0], ends[1]
-    head, tail = slice(len(prefix)), slice(-len(suffix), MAX_SHAPED_BYTES)
-    return head, prefix, tail, suffix, slice(len(prefix), -len(line_ends))
 
 
 def _outcome_of_error_event(data: bytes) -> Outcome:
