@@ -372,7 +372,11 @@ class RequestExchange:
                     and latency_ns < observer.quick_ns
                     and not self._left_ns
                 ):
-                    if self._content is OTHER and (self._request is None or not self._may_expect_json()):
+                    if self._content is OTHER and (
+                        self._request is None
+                        or not observer.max_inspected_bytes
+                        or not self._may_expect_json()
+                    ):
                         self.is_counted = True
                         self._last = self._request = None
                         count_quick_answer = observer.count_quick_answer
