@@ -17,7 +17,7 @@ def test_an_error_of_the_provider_is_not_one_of_the_client(status: int, kind: st
     fault = read_token(status, None)
     assert isinstance(fault, TokenFault)
     assert fault.kind == kind
-    assert ("provider is at fault" in fault_advice(NO_TOKEN, str(fault))) is (kind == "server_error")
+    assert ("at fault" in fault_advice(NO_TOKEN, str(fault))) is (kind == "server_error")
 
 
 @pytest.mark.parametrize("detail", [None, "", "a defect", "HTTP 500"])

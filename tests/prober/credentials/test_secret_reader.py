@@ -97,7 +97,7 @@ def test_odd_secrets_are_refused_and_not_quoted(tmp_path: Path, content: str | b
         assert part not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", ["canary with a space", "canary;semicolon", "canary,comma"])
+@pytest.mark.parametrize("content", ["canary with spaces", "canary;semicolon", "canary,comma"])
 def test_an_api_key_fits_into_a_cookie(tmp_path: Path, content: str) -> None:
     source = written(tmp_path, content)
     with pytest.raises(InvalidValue) as caught:
