@@ -15,8 +15,7 @@ from lifesign.client.registry_connection import (
     read_answer,
 )
 from lifesign.client.registry_errors import InvalidAnswer
-from lifesign.domain.credentials.scope import CredentialScope
-from lifesign.domain.credentials.use import CredentialState
+from lifesign.domain.credentials.use import CredentialStatus
 from lifesign.domain.models.credentials import places_of
 from lifesign.domain.models.observation_batch import ObservationAnswer, ObservationBatch
 from lifesign.domain.models.shards import (
@@ -77,7 +76,7 @@ class RegistryShards:
         reached_classes: Sequence[str] | None = None,
         wanted_witnesses: Mapping[str, int] | None = None,
         interval_s: float | None = None,
-        credentials: Sequence[tuple[CredentialScope, CredentialState | None]] = (),
+        credentials: Sequence[CredentialStatus] = (),
     ) -> HeldShards:
         """Report that a worker is alive, renew its shards (shard: token), and claim its share of the others.
 

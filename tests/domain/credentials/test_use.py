@@ -1,4 +1,12 @@
-from lifesign.domain.credentials.use import MAX_PLACES, MIN_KEPT_SECONDS, CredentialState, CredentialUse
+from lifesign.domain.credentials.scope import CredentialScope
+from lifesign.domain.credentials.use import (
+    MAX_DETAIL_CHARS,
+    MAX_PLACES,
+    MIN_KEPT_SECONDS,
+    CredentialState,
+    CredentialStatus,
+    CredentialUse,
+)
 
 WORKS, REJECTED = CredentialState.WORKS, CredentialState.CREDENTIALS_REJECTED
 URL = "https://agents.acme.example/a"
@@ -52,6 +60,22 @@ def test_a_new_secret_starts_anew() -> None:
     use.note(URL, REJECTED)
     use.forget()
     assert use.state is None
+
+
+def test_a_fault_begins_with_its_first_answer_and_has_the_last_detail() -> None:
+    now = Now()
+    use, scope = CredentialUse(now, 300), CredentialScope(name="a", origin="https://a.example", path="/")
+    use.note(URL, WORKS)
+    for detail in ("HTTP 401", f"HTTP 403\n{'x' * MAX_DETAIL_CHARS}"):
+        now.at_s += 10
+        use.note(URL, REJECTED, detail)
+    status = use.status(scope)
+    assert (status.state, status.fault_s) == (REJECTED, 10)
+    assert status.detail is not None
+    assert status.detail.startswith("HTTP 403?x")
+    assert len(status.detail) == MAX_DETAIL_CHARS
+    use.note(URL, WORKS)
+    assert use.status(scope) == CredentialStatus(scope=scope, state=WORKS)
 
 
 def test_the_number_of_places_is_bounded() -> None:

@@ -3,16 +3,19 @@ from pydantic import ValidationError
 
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.scope import CredentialScope
-from lifesign.domain.credentials.use import CredentialState
-from lifesign.domain.models.credentials import CredentialPlace, missing_of, places_of
+from lifesign.domain.credentials.use import CredentialState, CredentialStatus
+from lifesign.domain.models.credentials import MAX_FAULT_SECONDS, CredentialPlace, missing_of, places_of
 
 SCOPE = CredentialScope(name="acme", origin="https://agents.acme.example", path="/billing")
 
 
 def test_places_and_missing_credentials_keep_what_rules_see() -> None:
-    (place,) = places_of([(SCOPE, CredentialState.WORKS)])
+    state = CredentialState.TOKEN_ERROR
+    given = CredentialStatus(scope=SCOPE, state=state, fault_s=1e9, detail="refused: HTTP 401")
+    (place,) = places_of([given])
     read = CredentialPlace.model_validate_json(place.model_dump_json())
-    assert (read.scope, read.state) == (SCOPE, CredentialState.WORKS)
+    assert (read.scope, read.state, read.detail) == (SCOPE, state, given.detail)
+    assert read.fault_seconds == MAX_FAULT_SECONDS
     (missing,) = missing_of("key:a/w", [OtherCredential(holder="key:b/w", scope=SCOPE)])
     assert (missing.holder, missing.held_by) == ("key:a/w", "key:b/w")
     assert missing.other == OtherCredential(holder="key:b/w", scope=SCOPE)
@@ -34,6 +37,9 @@ def test_places_and_missing_credentials_keep_what_rules_see() -> None:
         {"path": "/" + "a" * 512},
         {"path": "/a b"},
         {"bearer": "a secret"},
+        {"detail": "two\nlines"},
+        {"detail": "a" * 201},
+        {"detail": ""},
     ],
 )
 def test_odd_places_are_refused(members: dict[str, str]) -> None:

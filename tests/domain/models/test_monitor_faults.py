@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+from lifesign.domain.credentials.advice import LOOK_AT_SECRET, fault_advice
+from lifesign.domain.credentials.use import CredentialState
 from lifesign.domain.models.monitor import MonitorRecord
 from lifesign.domain.models.monitor_faults import (
     credential_faults,
@@ -70,3 +72,8 @@ def test_a_credential_that_does_not_work_is_named_with_its_key_origin_and_fault(
     (fault,) = credential_faults(monitor(credential_faults=[shown]))
     for name in ("key_1", "acme", "https://acme.example", "credentials_rejected"):
         assert name in fault.text
+    assert LOOK_AT_SECRET in fault.hint
+    refused = {"fault": "token_error", "detail": "server_error: HTTP 500"}
+    (fault,) = credential_faults(monitor(credential_faults=[shown | refused]))
+    assert refused["detail"] in fault.text
+    assert fault_advice(CredentialState.TOKEN_ERROR, refused["detail"]) in fault.hint

@@ -347,7 +347,7 @@ def test_a_secret_is_read_as_soon_as_the_mode_of_its_file_is_right(
         now[0] += RELOAD_SECONDS
         assert bearer_of(store) == "Bearer second-secret"
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 4
-    assert [state for _, state in store.states] == [CredentialState.WORKS]
+    assert [each.state for each in store.states] == [CredentialState.WORKS]
 
 
 def test_a_rejected_credential_is_logged_once_not_for_each_target(
@@ -383,16 +383,17 @@ def test_a_credential_does_not_show_its_secret() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "expected"),
+    ("status_code", "expected"),
     [(405, "works"), (401, REJECTED), (403, REJECTED), (500, None), (407, None), (302, None)],
 )
-async def test_answers_say_how_a_credential_stands(status: int, expected: str | None) -> None:
-    async with serving({RPC: answer(status)}) as server:
+async def test_answers_say_how_a_credential_stands(status_code: int, expected: str | None) -> None:
+    async with serving({RPC: answer(status_code)}) as server:
         server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
         async with probing(**settings(server.url), ask={"health": False}) as probes:
             await probes.see(server.url)
-            [(scope, state)] = probes.credentials.states
-    assert (scope.name, state) == ("lab", expected)
+            [status] = probes.credentials.states
+    assert (status.scope.name, status.state) == ("lab", expected)
+    assert status.detail == (f"HTTP {status_code}" if expected == REJECTED else None)
 
 
 def test_secrets_are_removed_only_from_what_their_own_origin_sends(tmp_path: Path) -> None:

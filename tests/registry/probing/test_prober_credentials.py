@@ -1,5 +1,6 @@
 """Credentials that one prober has and another one lacks."""
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ LAB = {"name": "lab", "origin": "https://lab.example", "path": "/"}
 HOLDER = "key:key_prober_"
 
 
-async def missing(api: RegistryApi, worker: str, *credentials: dict[str, str]) -> list[dict[str, Any]]:
+async def missing(api: RegistryApi, worker: str, *credentials: dict[str, Any]) -> list[dict[str, Any]]:
     """Claim as a worker with these credentials, and return the missing ones."""
     body = {"worker": worker, "held": {}, "credentials": credentials}
     answer = await api.ask("POST", f"{PATH}/claim", body, key=Role.PROBER)
@@ -86,7 +87,8 @@ async def test_a_secret_in_a_claim_is_refused(api: RegistryApi) -> None:
 async def test_one_fault_of_a_credential_makes_one_event_metric_and_warning(
     api: RegistryApi, clock: WoundClock
 ) -> None:
-    rejected = ACME | {"state": "credentials_rejected"}
+    fault = {"state": "credentials_rejected", "fault_seconds": 12, "detail": "HTTP 401"}
+    rejected: dict[str, Any] = ACME | fault
     await missing(api, "a", ACME | {"state": "works"}, LAB)
     await api.sweep()
     assert await api.events(type="prober.credential_failed") == []
@@ -98,9 +100,12 @@ async def test_one_fault_of_a_credential_makes_one_event_metric_and_warning(
     [event] = await api.events(type="prober.credential_failed")
     payload = {
         "key_id": "key_prober_", "credential": "acme", "origin": "https://agents.acme.example",
-        "fault": "credentials_rejected",
+        "fault": "credentials_rejected", "detail": "HTTP 401",
     }  # fmt: skip
     assert event["payload"].items() >= payload.items()
+    # The begin is that of the fault, not that of the event.
+    begin, logged = (datetime.fromisoformat(at) for at in (event["payload"]["since"], event["created_at"]))
+    assert (logged - begin).total_seconds() == 12
     faults = (await api.ask("GET", "/api/v1/monitor", key=Role.READER)).json()["credential_faults"]
     assert [(each["name"], each["fault"]) for each in faults] == [("acme", "credentials_rejected")]
     clock.advance(15)
@@ -115,9 +120,9 @@ async def test_one_fault_of_a_credential_makes_one_event_metric_and_warning(
     await missing(api, "a", rejected)
     await api.sweep()
     assert len(await api.events(type="prober.credential_failed")) == 1
-    [fault] = (await api.ask("GET", "/api/v1/monitor", key=Role.READER)).json()["credential_faults"]
-    assert fault["name"] == "acme"
-    assert await scraped_fault(api) == clock.at_s
+    [again] = (await api.ask("GET", "/api/v1/monitor", key=Role.READER)).json()["credential_faults"]
+    assert (again["name"], again["detail"]) == ("acme", "HTTP 401")
+    assert await scraped_fault(api) == clock.at_s - 12
 
 
 async def scraped_fault(api: RegistryApi) -> float | None:

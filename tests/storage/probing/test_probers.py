@@ -5,13 +5,14 @@ from lifesign.domain.credentials.use import CredentialState
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import probers
-from lifesign.storage.probing.probers import StoredProber
+from lifesign.storage.probing.probers import StoredCredential, StoredProber
 
 
 @pytest.mark.parametrize("state", [None, *CredentialState])
 async def test_credentials_are_kept(database: Database, state: CredentialState | None) -> None:
     scope = CredentialScope(name="acme", origin="https://agents.acme.example", path="/billing")
-    given = {"key:k/a": ((scope, state),), "key:k/b": ()}
+    held = StoredCredential(scope=scope, state=state, since_s=1_000.5, detail="HTTP 401")
+    given = {"key:k/a": (held,), "key:k/b": ()}
 
     def store(transaction: Transaction) -> None:
         now_s = transaction.now_s

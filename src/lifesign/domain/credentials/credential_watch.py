@@ -43,6 +43,10 @@ class CredentialReport:
     path: str
     state: CredentialState | None
     """None: the worker does not know the state."""
+    since_s: float | None = None
+    """Begin of the fault, if the worker knows it."""
+    detail: str | None = None
+    """What the worker knows of the fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,8 @@ class WatchedCredential:
     path: str
     state: CredentialState
     """The fault."""
+    detail: str | None = None
+    """What the last worker that reported the fault knows of it."""
     since_s: float
     seen_at_s: float
     """Last time at which a worker knew the state."""
@@ -96,7 +102,8 @@ def credentials_after(
             origin=report.origin,
             path=report.path,
             state=report.state,
-            since_s=now_s,
+            detail=report.detail,
+            since_s=_begin_s(report, now_s),
             seen_at_s=now_s,
         )
         after.append(new)
@@ -108,8 +115,8 @@ def _next(
     watched: WatchedCredential, report: CredentialReport | None, now_s: float
 ) -> tuple[WatchedCredential | None, CredentialChange | None]:
     state = None if report is None else report.state
-    if state is not None and state in FAULTS:
-        return _with_fault(watched, state, now_s)
+    if report is not None and state is not None and state in FAULTS:
+        return _with_fault(watched, report, state, now_s)
     is_quiet = watched.quiet_from_s is not None and _is_recent(watched.quiet_from_s, now_s)
     if not watched.is_lasting:
         return watched if is_quiet else None, None
@@ -124,14 +131,21 @@ def _next(
 
 
 def _with_fault(
-    watched: WatchedCredential, state: CredentialState, now_s: float
+    watched: WatchedCredential, report: CredentialReport, state: CredentialState, now_s: float
 ) -> tuple[WatchedCredential, CredentialChange | None]:
-    since_s = watched.since_s if watched.is_lasting else now_s
-    lasting = replace(watched, state=state, since_s=since_s, seen_at_s=now_s, is_lasting=True)
+    since_s = watched.since_s if watched.is_lasting else _begin_s(report, now_s)
+    lasting = replace(
+        watched, state=state, detail=report.detail, since_s=since_s, seen_at_s=now_s, is_lasting=True
+    )
     if watched.quiet_from_s is None or _is_recent(watched.quiet_from_s, now_s):
         return lasting, None
     reported = replace(lasting, quiet_from_s=None)
     return reported, CredentialChange(credential=reported)
+
+
+def _begin_s(report: CredentialReport, now_s: float) -> float:
+    """Return the begin of a fault; a time in the future is from before the clock was set back."""
+    return now_s if report.since_s is None else min(now_s, report.since_s)
 
 
 def _is_recent(at_s: float, now_s: float) -> bool:

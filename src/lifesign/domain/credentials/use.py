@@ -1,16 +1,23 @@
 """Use of credentials: whether a credential works, by the answers to the requests that carried it."""
 
+import re
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.credentials.scope import CredentialScope
 
 MAX_PLACES: Final = 1_000
 """Number of places for which a fault of one credential is remembered."""
 MIN_KEPT_SECONDS: Final = 900.0
 KEPT_INTERVALS: Final = 3
 """An answer counts for this many intervals of the crawl."""
+
+
+MAX_DETAIL_CHARS: Final = 200
+
+_NOT_SHOWN: Final = re.compile("[^ -~]")
 
 
 class CredentialState(StrEnum):
@@ -24,10 +31,23 @@ class CredentialState(StrEnum):
 FAULTS: Final = frozenset({CredentialState.CREDENTIALS_REJECTED, CredentialState.TOKEN_ERROR})
 
 
+@fast_dataclass(kw_only=True)
+class CredentialStatus:
+    """A credential of a prober, its state, and what is known of its fault."""
+
+    scope: CredentialScope
+    state: CredentialState | None = None
+    fault_s: float | None = None
+    """For how many seconds it has had a fault."""
+    detail: str | None = None
+    """Answer that rejected it, or why there is no token: printable ASCII, at most MAX_DETAIL_CHARS."""
+
+
 @fast_dataclass()
 class _Fault:
     state: CredentialState
     at_s: float
+    detail: str | None
 
 
 class CredentialUse:
@@ -44,15 +64,20 @@ class CredentialUse:
         self._faults: dict[str, _Fault] = {}
         """By URL, the newest last."""
         self._worked_at_s: float | None = None
+        self._fault_began_s = 0.0
+        """Begin of the present fault; without a meaning if there is none."""
 
-    def note(self, url: str, state: CredentialState) -> None:
-        """Note the answer of a place."""
+    def note(self, url: str, state: CredentialState, detail: str | None = None) -> None:
+        """Note the answer of a place. `detail` says why it is a fault."""
         now_s = self._clock()
+        if self.state not in FAULTS:
+            self._fault_began_s = now_s
         self._faults.pop(url, None)
         if state is CredentialState.WORKS:
             self._worked_at_s = now_s
             return
-        self._faults[url] = _Fault(state, now_s)
+        shown = None if not detail else _NOT_SHOWN.sub("?", detail)[:MAX_DETAIL_CHARS]
+        self._faults[url] = _Fault(state, now_s, shown)
         if len(self._faults) > MAX_PLACES:
             del self._faults[next(iter(self._faults))]
 
@@ -73,3 +98,12 @@ class CredentialUse:
             return next(reversed(self._faults.values())).state
         has_worked = self._worked_at_s is not None and self._worked_at_s >= oldest_s
         return CredentialState.WORKS if has_worked else None
+
+    def status(self, scope: CredentialScope) -> CredentialStatus:
+        """Return the state of this credential with what is known of its fault."""
+        state = self.state
+        if state not in FAULTS:
+            return CredentialStatus(scope=scope, state=state)
+        last = next(reversed(self._faults.values()))
+        fault_s = self._clock() - self._fault_began_s
+        return CredentialStatus(scope=scope, state=state, fault_s=fault_s, detail=last.detail)

@@ -6,7 +6,7 @@ from pydantic import StringConstraints
 
 from lifesign.domain.credentials.credential_watch import FaultEnd
 from lifesign.domain.credentials.scope import ORIGIN_PATTERN
-from lifesign.domain.credentials.use import CredentialState
+from lifesign.domain.credentials.use import MAX_DETAIL_CHARS, CredentialState
 from lifesign.domain.events.payload_fields import AgentId, Label, Moment, Number, OwnId, Payload, Seconds
 from lifesign.domain.lifecycle.mass_exit import MonitorChange, MonitorState, Track
 
@@ -68,6 +68,8 @@ class CredentialFaultChanged(Payload):
     origin: Annotated[str, StringConstraints(pattern=ORIGIN_PATTERN)]
     """Origin to which the prober sends the credential."""
     fault: CredentialState
+    detail: Annotated[str, StringConstraints(pattern=f"^[ -~]{{1,{MAX_DETAIL_CHARS}}}$")] | None = None
+    """Answer that rejected the credential, or why there is no token."""
     since: Moment
     """Begin of the fault."""
     end: FaultEnd | None = None

@@ -7,10 +7,12 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.scope import ORIGIN_PATTERN, CredentialScope
-from lifesign.domain.credentials.use import CredentialState
+from lifesign.domain.credentials.use import MAX_DETAIL_CHARS, CredentialState, CredentialStatus
 from lifesign.domain.health.document import Time
 from lifesign.domain.models.base import Body
 
+MAX_FAULT_SECONDS = 2_592_000.0
+FaultDetail = Annotated[str, StringConstraints(pattern=f"^[ -~]{{1,{MAX_DETAIL_CHARS}}}$")]
 CredentialName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
@@ -25,6 +27,10 @@ class CredentialPlace(Body):
     """The credential is sent to this path and all paths below."""
     state: Annotated[CredentialState, Field(strict=False)] | None = None
     """State of the credential by the answers to the worker's requests; absent if unknown."""
+    fault_seconds: Annotated[float, Field(ge=0, le=MAX_FAULT_SECONDS, allow_inf_nan=False)] | None = None
+    """For how many seconds it has had a fault, at most 30 days."""
+    detail: FaultDetail | None = None
+    """Answer that rejected the credential, or why there is no token."""
 
     @property
     def scope(self) -> CredentialScope:
@@ -51,11 +57,18 @@ class MissingCredential(BaseModel):
         return OtherCredential(holder=self.held_by, scope=scope)
 
 
-def places_of(credentials: Iterable[tuple[CredentialScope, CredentialState | None]]) -> list[CredentialPlace]:
+def places_of(credentials: Iterable[CredentialStatus]) -> list[CredentialPlace]:
     """Return credentials as a claim names them."""
     return [
-        CredentialPlace(name=scope.name, origin=scope.origin, path=scope.path, state=state)
-        for scope, state in credentials
+        CredentialPlace(
+            name=each.scope.name,
+            origin=each.scope.origin,
+            path=each.scope.path,
+            state=each.state,
+            fault_seconds=None if each.fault_s is None else min(MAX_FAULT_SECONDS, each.fault_s),
+            detail=each.detail,
+        )
+        for each in credentials
     ]
 
 
@@ -83,4 +96,6 @@ class CredentialFaultShown(BaseModel):
     origin: str
     path: str
     fault: CredentialState
+    detail: FaultDetail | None = None
+    """Answer that rejected the credential, or why there is no token."""
     since: Time

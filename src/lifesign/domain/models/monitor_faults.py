@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from lifesign.domain.credentials.advice import fault_advice
 from lifesign.domain.credentials.use import CredentialState
 from lifesign.domain.models.monitor import LostEvidence, MonitorRecord, TrackRecord
 from lifesign.domain.observation.evidence_age import REASON_WORDS
@@ -87,9 +88,10 @@ def credential_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
     for each in monitor.credential_faults:
         yield MonitorFault(
             f"the credential {each.name} of the prober key {each.key_id} for {each.origin} "
-            f"{_FAULT_TEXTS[each.fault]} since {utc_text(each.since, 'seconds')} ({each.fault}): what "
-            "is behind the login there is unknown",
-            "look at the expiry and the rights of the secret, and run: "
+            f"{_FAULT_TEXTS[each.fault]} since {utc_text(each.since, 'seconds')} "
+            f"({each.fault}{'' if each.detail is None else f', {each.detail}'}): what is behind the login "
+            "there is unknown",
+            f"{fault_advice(each.fault, each.detail)}, and run: "
             f"lifesign credentials test {each.name} --definition PROBE.yml",
         )
     yield from _missing_credential_faults(monitor)

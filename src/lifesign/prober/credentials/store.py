@@ -14,7 +14,7 @@ from lifesign.domain.credentials.missing_credentials import OtherCredential, oth
 from lifesign.domain.credentials.scope import CredentialScope, ScopeIndex
 from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.credentials.token import AccessToken, TokenFault, client_pair
-from lifesign.domain.credentials.use import CredentialState, CredentialUse
+from lifesign.domain.credentials.use import CredentialState, CredentialStatus, CredentialUse
 from lifesign.errors import InvalidValue
 from lifesign.prober.credentials.client_tls import ClientTls
 from lifesign.prober.credentials.secret_reader import FileStamp, Secrets, file_of, file_stamp, read_secret
@@ -224,17 +224,26 @@ class CredentialStore:
         return bool(self._tls_files) and self._tls_files.has_certificate_for(str(url.origin()))
 
     @property
-    def states(self) -> Sequence[tuple[CredentialScope, CredentialState | None]]:
+    def states(self) -> Sequence[CredentialStatus]:
         """Names, places and states of all credentials."""
-        return [(scope, self._uses[scope.name].state) for scope in self._scopes]
+        return [self._uses[scope.name].status(scope) for scope in self._scopes]
 
-    def note_use(self, url: str, state: CredentialState, name: str | None = None) -> None:
-        """Note how a place took a credential; `name`: None for the one that belongs to the URL."""
+    def note_use(
+        self, url: str, state: CredentialState, name: str | None = None, detail: str | None = None
+    ) -> None:
+        """Note how a place took a credential; `name`: None for the one that belongs to the URL.
+
+        `detail`: the answer that rejected it.
+        """
         scope = self._index.find(url) if name is None else None
         use = self._uses.get(name if scope is None else scope.name)
         if use is not None:
-            use.note(url, state)
-            self._log_change(scope or self._credentials[name or ""].scope, use.state)
+            scope = scope or self._credentials[name or ""].scope
+            if state is CredentialState.TOKEN_ERROR:
+                fault = self._credentials[scope.name].fault
+                detail = None if fault is None else str(fault)
+            use.note(url, state, detail)
+            self._log_change(scope, use.state)
 
     def _log_change(self, scope: CredentialScope, state: CredentialState | None) -> None:
         """Log once that a credential is rejected, and once that it works again.

@@ -30,6 +30,7 @@ from lifesign.prober.network.fetch import Fetched, Method, Request
 from lifesign.prober.network.host_limiter import AddressBusy
 from lifesign.prober.probe.credential_use import (
     credential_state,
+    rejection,
     send_after_refusal,
     send_with_credential,
     with_credential_fault,
@@ -327,7 +328,7 @@ class ProbeSession:
         )
         self._layers.append((layer, fetched))
         if (state := credential_state(fetched, result)) is not None:
-            self._credentials.note_use(str(fetched.url), state, fetched.credential)
+            self._credentials.note_use(str(fetched.url), state, fetched.credential, rejection(fetched))
         return layer
 
     def changed(self, layer: LayerResult, result: ResultClass, reason: str) -> LayerResult:

@@ -10,8 +10,7 @@ from typing import Final, Protocol
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.missing_credentials import OtherCredential
-from lifesign.domain.credentials.scope import CredentialScope
-from lifesign.domain.credentials.use import CredentialState
+from lifesign.domain.credentials.use import CredentialStatus
 from lifesign.domain.interface.published import Interface
 from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.probe_memory import ProbeMemory
@@ -143,7 +142,7 @@ class WitnessReport:
     """Network classes in which a witness answered within the last interval; None before that is known."""
     wanted: Mapping[str, int] = field(default_factory=dict)
     """Network classes without canaries in which too few targets answer, and how many more are wanted."""
-    credentials: Sequence[tuple[CredentialScope, CredentialState | None]] = ()
+    credentials: Sequence[CredentialStatus] = ()
     """Places of the worker's credentials, and the state of each one."""
 
 

@@ -65,7 +65,7 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
 from lifesign.storage.probing import liveness, probe_results, prober_reports, probers
-from lifesign.storage.probing.probers import StoredProber
+from lifesign.storage.probing.probers import StoredCredential, StoredProber
 from lifesign.storage.targets import target_rows
 from lifesign.storage.tasks import lease_requesters, leases
 
@@ -278,7 +278,15 @@ def _join(
         interval_s=request.interval_s,
         reached=None if request.reached_classes is None else tuple(request.reached_classes),
         offset_s=offset_s,
-        credentials=tuple((place.scope, place.state) for place in request.credentials),
+        credentials=tuple(
+            StoredCredential(
+                scope=place.scope,
+                state=place.state,
+                since_s=None if place.fault_seconds is None else now_s - place.fault_seconds,
+                detail=place.detail,
+            )
+            for place in request.credentials
+        ),
     )
     probers.store(transaction, prober)
     prober_reports.fold_left(transaction, {each.holder for each in others} | {holder})

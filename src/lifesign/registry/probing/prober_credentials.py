@@ -36,18 +36,18 @@ def missing_for(
     """
     others: dict[str, list[OtherCredential]] = {}
     own = [
-        scope
+        each.scope
         for prober in living
         if prober.holder == holder
-        for scope, state in prober.credentials
-        if state not in FAULTS
+        for each in prober.credentials
+        if each.state not in FAULTS
     ]
     for prober in living:
         if prober.holder != holder and prober.credentials:
             others.setdefault(key_of(prober.holder), []).extend(
-                OtherCredential(holder=prober.holder, scope=scope)
-                for scope, state in prober.credentials
-                if state not in FAULTS
+                OtherCredential(holder=prober.holder, scope=each.scope)
+                for each in prober.credentials
+                if each.state not in FAULTS
             )
     return missing_of(holder, missing_credentials(own, others, limit))
 
@@ -66,13 +66,15 @@ def credential_reports(living: Sequence[StoredProber]) -> list[CredentialReport]
     return [
         CredentialReport(
             key=key_of(prober.holder).removeprefix(KEY_ACTOR_PREFIX),
-            name=scope.name,
-            origin=scope.origin,
-            path=scope.path,
-            state=state,
+            name=each.scope.name,
+            origin=each.scope.origin,
+            path=each.scope.path,
+            state=each.state,
+            since_s=each.since_s,
+            detail=each.detail,
         )
         for prober in living
-        for scope, state in prober.credentials
+        for each in prober.credentials
     ]
 
 
@@ -84,6 +86,7 @@ def credential_changed(change: CredentialChange) -> EventDraft:
         credential=each.name,
         origin=each.origin,
         fault=each.state,
+        detail=each.detail,
         since=moment(each.since_s),
         end=change.end,
     )
@@ -101,6 +104,7 @@ def shown_faults(watched: Sequence[WatchedCredential]) -> list[CredentialFaultSh
             origin=each.origin,
             path=each.path,
             fault=each.state,
+            detail=each.detail,
             since=moment(each.since_s),
         )
         for each in watched

@@ -17,6 +17,18 @@ from lifesign.storage.engine.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCredential:
+    """A credential of a worker, as it said with its last claim."""
+
+    scope: CredentialScope
+    state: CredentialState | None = None
+    since_s: float | None = None
+    """Begin of its fault, by the registry's clock."""
+    detail: str | None = None
+    """What is known of its fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredProber:
     """A living worker by its last claim."""
 
@@ -29,7 +41,7 @@ class StoredProber:
     """Network classes in which a witness answered it; None before it knows."""
     offset_s: float | None = None
     """Wall clock of the worker minus the database's; None if it does not report its time."""
-    credentials: tuple[tuple[CredentialScope, CredentialState | None], ...] = ()
+    credentials: tuple[StoredCredential, ...] = ()
     """Names, places and states of its credentials."""
 
 
@@ -80,7 +92,10 @@ def store(transaction: Transaction, prober: StoredProber) -> None:
     transaction.connection.execute(delete(probers).where(not_(is_living(transaction.now_s))))
     row: dict[str, Any] = {column.name: getattr(prober, column.name) for column in _COLUMNS}
     row["reached"] = None if prober.reached is None else json.dumps(prober.reached)
-    places = [(scope.name, scope.origin, scope.path, state) for scope, state in prober.credentials]
+    places = [
+        (each.scope.name, each.scope.origin, each.scope.path, each.state, each.since_s, each.detail)
+        for each in prober.credentials
+    ]
     row["credentials"] = json.dumps(places) if places else None
     transaction.connection.execute(insert_or_replace(transaction, probers, "holder"), row)
 
@@ -100,11 +115,13 @@ def _stored(row: Row[Any]) -> StoredProber:
 
 # Every claim reads the places of all living workers, and most workers have the same ones.
 @lru_cache(maxsize=MAX_PARSED)
-def _credentials(text: str) -> tuple[tuple[CredentialScope, CredentialState | None], ...]:
+def _credentials(text: str) -> tuple[StoredCredential, ...]:
     return tuple(
-        (
-            CredentialScope(name=name, origin=origin, path=path),
-            None if state is None else CredentialState(state),
+        StoredCredential(
+            scope=CredentialScope(name=name, origin=origin, path=path),
+            state=None if state is None else CredentialState(state),
+            since_s=since_s,
+            detail=detail,
         )
-        for name, origin, path, state in json.loads(text)
+        for name, origin, path, state, since_s, detail in json.loads(text)
     )
