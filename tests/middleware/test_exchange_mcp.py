@@ -168,8 +168,28 @@ async def test_error_counts_unless_its_operation_is_known_to_be_none() -> None:
     failed = sent(error(-32603), JSON)["one"]
     assert await asked(*failed, method="tools/list") == "excluded"
     assert await asked(*failed, server=Server(request(b"x" * 2000))) == "server_fault"
-    assert await asked(*failed, headers=((b"mcp-method", b"ping"),)) == "excluded"
-    assert await asked(*failed, headers=((b"mcp-method", b"tools/call"),), method="ping") == "server_fault"
+    ping = ((b"mcp-method", b"ping"),)
+    assert await asked(*failed, headers=ping) == "server_fault"
+    assert await asked(*failed, headers=ping, server=Server(request(b"x" * 2000))) == "excluded"
+    assert await asked(*failed, headers=((b"mcp-method", b"tools/call"),), method="ping") == "excluded"
+
+
+@pytest.mark.parametrize("headers", [(ACCEPT,), ((b"mcp-x", b"1"),), ((b"mcp-method", b"tools/call"),)])
+@pytest.mark.parametrize("code", [-32001, -32003, -32004, -32005, -32007, -32009])
+async def test_header_of_mcp_makes_no_code_of_a2a_the_agents_fault(
+    code: int, headers: tuple[tuple[bytes, bytes], ...]
+) -> None:
+    hidden = request(message(params={"text": "x" * 2000}, method="?").replace(b'"?"', b'"\\u0047etTask"'))
+    for form in ("one", "many"):
+        steps, events = sent(error(code), JSON)[form], sent(event(error(code)), EVENTS)[form]
+        for asking in (call("GetTask"), call("message/send"), hidden):
+            assert await asked(*steps, server=Server(asking), headers=headers) == "caller_fault"
+            assert await asked(*events, server=Server(asking), headers=headers) == "caller_fault"
+
+
+async def test_header_of_mcp_makes_no_result_of_a_ping_a_tools() -> None:
+    headers = ((b"mcp-method", b"tools/call"),)
+    assert await asked(*sent(message(result={}), JSON)["one"], headers=headers, method="ping") == "excluded"
 
 
 async def test_request_that_hangs_counts_only_if_it_is_an_interaction() -> None:
@@ -195,10 +215,9 @@ async def test_stream_that_ends_before_the_result_is_no_interaction() -> None:
 async def test_caller_that_leaves_after_the_result_changes_nothing(
     result: dict[str, Any], outcome: str
 ) -> None:
-    server = Server(call("tools/call"), DISCONNECT)
+    server = Server(call("x"), DISCONNECT)
     steps = (start(200, EVENTS), chunk(PROGRESS), chunk(event(message(result=result))), RECEIVE)
-    headers = (ACCEPT, (b"mcp-method", b"x"))
-    assert await asked(*steps, server=server, headers=headers) == outcome
+    assert await asked(*steps, server=server) == outcome
 
 
 async def test_batch_counts_once_as_its_worst_interaction() -> None:

@@ -24,6 +24,7 @@ from lifesign.domain.health.a2a_response import (
     is_poll,
     is_rest_path,
     judge_json,
+    method_of,
     parse_or_none,
 )
 from lifesign.domain.health.a2a_stream import StreamEnd
@@ -622,7 +623,9 @@ class RequestExchange:
         return self._is_mcp() and not is_interaction(self._scope["method"], self._operation())
 
     def _as_mcp(self, read: JsonAnswer, status: int = 200) -> JsonAnswer:
-        return judge_as_mcp(read, self._operation(), status)
+        call = self._call()
+        operation = operation_of(self._scope.get("headers") or (), call)
+        return judge_as_mcp(read, operation, status, is_called=bool(method_of(call)))
 
     def _classify_mcp_refusal(self, status: int) -> Outcome:
         """Return the outcome of an MCP answer with 4xx or 5xx, by its JSON-RPC code if needed."""

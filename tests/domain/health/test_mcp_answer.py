@@ -32,7 +32,7 @@ CODES = {
 }
 
 
-def as_mcp(message: dict[str, Any], operation: str = "", status: int = 200) -> Outcome:
+def as_mcp(message: dict[str, Any], operation: str = "tools/call", status: int = 200) -> Outcome:
     return judge_as_mcp(judge_message(message), operation, status).outcome
 
 
@@ -59,9 +59,10 @@ def test_request_of_mcp_is_known_by_its_headers(
     assert is_mcp(headers) is is_known
 
 
-def test_header_names_the_operation_before_the_body() -> None:
+def test_body_names_the_operation_before_the_header() -> None:
     call = {"method": "tools/list"}
-    assert operation_of([(b"mcp-method", b"tools/call")], call) == "tools/call"
+    assert operation_of([(b"mcp-method", b"tools/call")], call) == "tools/list"
+    assert operation_of([(b"mcp-method", b"tools/call")], None) == "tools/call"
     assert operation_of([(b"accept", b"*/*")], call) == "tools/list"
     assert operation_of([], {"method": 3}) == operation_of([], [call]) == operation_of([], None) == ""
 
@@ -127,6 +128,23 @@ def test_status_counts_where_no_code_decides(status: int, outcome: Outcome) -> N
 def test_code_that_is_no_number_is_the_servers_fault(code: object) -> None:
     assert as_mcp(rpc_error(code)) is Outcome.SERVER_FAULT
     assert as_mcp(rpc_error(code), status=400) is Outcome.SERVER_FAULT
+
+
+@pytest.mark.parametrize("operation", ["GetTask", "SendMessage", "message/send", "unheard/of", ""])
+@pytest.mark.parametrize("code", [-32001, -32003, -32004, -32005, -32007, -32008, -32009])
+def test_code_of_a2a_is_the_callers_fault_unless_a_method_of_mcp_was_called(
+    code: int, operation: str
+) -> None:
+    assert as_mcp(rpc_error(code), operation) is Outcome.CALLER_FAULT
+    by_header = judge_as_mcp(judge_message(rpc_error(code)), "tools/call", is_called=False)
+    assert by_header.outcome is Outcome.CALLER_FAULT
+    assert as_mcp(rpc_error(code), "tools/call") is Outcome.SERVER_FAULT
+
+
+def test_result_of_a_method_of_a2a_is_an_answer() -> None:
+    listed = judge_message(rpc(result={"tasks": []}))
+    assert judge_as_mcp(listed, "ListTasks") is listed
+    assert judge_as_mcp(listed, "ListTasks", is_called=False) is NO_INTERACTION
 
 
 def test_result_without_known_members_counts_by_its_operation() -> None:

@@ -173,7 +173,7 @@ def is_poll(http_method: str, path: str, request: object) -> bool:
     one with `/tasks/`, it may be a send.
     """
     calls = request if isinstance(request, list) else [request]
-    methods = [_method_of(call) for call in calls]
+    methods = [method_of(call) for call in calls]
     if any(methods):
         return all(method in _ASKING_METHODS for method in methods)
     if any(isinstance(call, dict) and "jsonrpc" in call for call in calls):
@@ -183,7 +183,8 @@ def is_poll(http_method: str, path: str, request: object) -> bool:
     return http_method == "GET" or "/tasks/" in path
 
 
-def _method_of(call: object) -> str:
+def method_of(call: object) -> str:
+    """Return the method of a parsed call, "" if it has none."""
     method = call.get("method") if isinstance(call, dict) else None
     return method if isinstance(method, str) else ""
 

@@ -8,8 +8,13 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from lifesign.domain.health.a2a_response import GOOD_TOOL_RESULT, JsonAnswer, worst_of
-from lifesign.domain.health.outcome import ANSWERED, Outcome, outcome_of_status
+from lifesign.domain.health.a2a_response import GOOD_TOOL_RESULT, JsonAnswer, method_of, worst_of
+from lifesign.domain.health.outcome import (
+    ANSWERED,
+    Outcome,
+    outcome_of_rpc_code,
+    outcome_of_status,
+)
 
 NO_INTERACTION: Final = JsonAnswer(Outcome.EXCLUDED)
 _TOOL_CALL: Final = "tools/call"
@@ -18,6 +23,17 @@ _NO_INTERACTIONS: Final = frozenset({
     "initialize", "server/discover", "ping", "logging/setLevel", "tools/list", "resources/list",
     "resources/templates/list", "resources/subscribe", "resources/unsubscribe", "prompts/list",
     "subscriptions/listen", "tasks/get", "tasks/list", "tasks/cancel", "tasks/update",
+})  # fmt: skip
+_METHODS: Final = _INTERACTIONS | _NO_INTERACTIONS
+# Without `tasks/get`, `tasks/list` and `tasks/cancel`, which both protocols have.
+_A2A_METHODS: Final = frozenset({
+    "SendMessage", "SendStreamingMessage", "GetTask", "ListTasks", "SubscribeToTask", "CancelTask",
+    "CreateTaskPushNotificationConfig", "GetTaskPushNotificationConfig", "ListTaskPushNotificationConfigs",
+    "DeleteTaskPushNotificationConfig", "GetExtendedAgentCard",  # 1.0
+    "message/send", "message/stream", "tasks/send", "tasks/sendSubscribe", "tasks/resubscribe",
+    "tasks/pushNotificationConfig/set", "tasks/pushNotificationConfig/get",
+    "tasks/pushNotificationConfig/list", "tasks/pushNotificationConfig/delete",
+    "agent/getAuthenticatedExtendedCard",  # 0.x
 })  # fmt: skip
 _NOTIFICATION: Final = "notifications/"
 _LISTENING_METHODS: Final = frozenset({"GET", "DELETE"})
@@ -58,12 +74,14 @@ def is_mcp(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def operation_of(headers: Iterable[tuple[bytes, bytes]], call: object) -> str:
-    """Return the method that an MCP request calls, "" if it is unknown. `call` is its parsed body."""
-    for name, value in headers:
-        if name == b"mcp-method":
-            return value.decode("latin-1")
-    method = call.get("method") if isinstance(call, dict) else None
-    return method if isinstance(method, str) else ""
+    """Return the method that an MCP request calls, "" if it is unknown. `call` is its parsed body.
+
+    The body decides, as it does in servers; the header `Mcp-Method` counts where the body was not understood.
+    """
+    method = method_of(call)
+    if method:
+        return method
+    return next((value.decode("latin-1") for name, value in headers if name == b"mcp-method"), "")
 
 
 def is_interaction(http_method: str, operation: str) -> bool:
@@ -73,13 +91,19 @@ def is_interaction(http_method: str, operation: str) -> bool:
     return not operation.startswith(_NOTIFICATION)
 
 
-def judge_as_mcp(answer: JsonAnswer, operation: str, status: int = 200) -> JsonAnswer:
-    """Return the outcome of an answer with this HTTP status to an MCP request."""
+def judge_as_mcp(
+    answer: JsonAnswer, operation: str, status: int = 200, *, is_called: bool = True
+) -> JsonAnswer:
+    """Return the outcome of an answer with this HTTP status to an MCP request.
+
+    `is_called`: whether the body of the request calls the operation; a header alone proves nothing, as any
+    caller may send it to an A2A agent.
+    """
     if answer.members:
         return worst_of(tuple(judge_as_mcp(one, "", status) for one in answer.members))
     if answer.is_rpc_error:
-        return JsonAnswer(_outcome_of_error(answer.code, status))
-    if not answer.is_unnamed:
+        return JsonAnswer(_outcome_of_error(answer.code, status, is_mcp=is_called and operation in _METHODS))
+    if not answer.is_unnamed or (is_called and operation in _A2A_METHODS):
         return answer
     if operation == _TOOL_CALL:
         return GOOD_TOOL_RESULT
@@ -93,10 +117,11 @@ def outcome_of_mcp_status(status: int) -> Outcome:
     return outcome_of_status(status, has_route=False)
 
 
-def _outcome_of_error(code: object, status: int) -> Outcome:
-    known = (
-        _OUTCOME_OF_CODE.get(code, Outcome.SERVER_FAULT) if isinstance(code, int) else Outcome.SERVER_FAULT
-    )
+def _outcome_of_error(code: object, status: int, *, is_mcp: bool) -> Outcome:
+    """`is_mcp`: whether the request surely called a method of MCP: A2A has codes of its own."""
+    known = _OUTCOME_OF_CODE.get(code) if isinstance(code, int) else Outcome.SERVER_FAULT
+    if known is None:
+        known = Outcome.SERVER_FAULT if is_mcp else outcome_of_rpc_code(code)
     if 200 <= status < 300:
         return known
     is_of_transport = status not in JUDGED_BY_CODE or (isinstance(code, int) and code in _TRANSPORT_CODES)
