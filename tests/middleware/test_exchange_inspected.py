@@ -435,7 +435,7 @@ async def test_error_event_that_repeats_the_method_counts() -> None:
     assert await answered([event(echoed)], EVENTS) == "server_fault"
     assert await answered(event(RESULT) + event(echoed), EVENTS) == "server_fault"
     mcp = http_scope(headers=[(b"mcp-protocol-version", b"2025-06-18")])
-    assert await answered([event(echoed)], EVENTS, scope=mcp) == "excluded"
+    assert await answered([event(echoed)], EVENTS, scope=mcp) == "tool_error"
 
 
 PING = b": ping\r\n\r\n"

@@ -202,11 +202,17 @@ async def test_message_with_a_method_never_decides() -> None:
     odd = event(message(method="sampling/createMessage", error={"code": -32603}, result=FAILED_TOOL))
     body = PROGRESS + odd + event(message(result=TOOL))
     assert await asked(*sent(body, EVENTS)["one"]) == "answered"
-    assert await asked(*sent(odd, EVENTS)["one"]) == "excluded"
+    assert await asked(*sent(PRIMING + odd, EVENTS)["one"]) == "excluded"
 
 
-async def test_stream_that_ends_before_the_result_is_no_interaction() -> None:
-    assert await asked(*sent(PRIMING, EVENTS)["many"]) == "excluded"
+@pytest.mark.parametrize("form", ["one", "many"])
+async def test_stream_that_ends_before_the_result_counts_unless_it_can_be_resumed(form: str) -> None:
+    for resumable in (PRIMING, PRIMING + PROGRESS, PROGRESS + b"id:7\n" + PROGRESS):
+        assert await asked(*sent(resumable, EVENTS)[form]) == "excluded"
+    for lost in (PROGRESS, PROGRESS * 3, b"id: \ndata: \n\n" + PROGRESS, PROGRESS + b"id: 7\n"):
+        assert await asked(*sent(lost, EVENTS)[form]) == "tool_error"
+        assert await asked(*sent(lost, EVENTS)[form], method="tools/list") == "excluded"
+        assert await asked(*sent(lost, EVENTS)[form], server=Server(request(b"{}"))) == "excluded"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from lifesign.domain.health.a2a_response import (
+    FAILED_TOOL,
     GOOD_ANSWER,
     GOOD_TOOL_RESULT,
     MAX_CALL_BYTES,
@@ -643,8 +644,12 @@ class RequestExchange:
             return classified(self._as_mcp(end.answer))
         if end.missed is not None:
             return Outcome.NOT_INSPECTED, end.missed
-        # A server may close a stream before the answer, which its client then gets by a GET.
-        return NO_INTERACTION if end.outcome is ANSWERED else (end.outcome, INSPECTED)
+        if end.outcome is not ANSWERED:
+            return end.outcome, INSPECTED
+        # A server may close a stream before the answer. Its client then gets it by a GET, from an event's id
+        # on. A caller can end it, too, by ending the session.
+        is_lost = not end.is_resumable and self._expects_rpc_answer()
+        return classified(FAILED_TOOL) if is_lost else NO_INTERACTION
 
     def _is_poll(self) -> bool:
         return is_poll(self._scope["method"], self._scope["path"], self._call())

@@ -40,6 +40,7 @@ _PIECE_BYTES = 65_536
 
 _NAME_WITHIN_BYTES = 1024
 """Number of first bytes of an unparsed event in which the name is searched."""
+_EVENT_ID = re.compile(rb"(?:\A|[\r\n])id: ?[^ \r\n]")
 _ERROR_NAME = re.compile(rb"(?:\A|[\r\n])event: ?error[\r\n]")
 _MAX_LESSONS = 8
 _MAX_SLICES: Final = 16
@@ -77,6 +78,8 @@ class StreamEnd:
     """Deciding message of an MCP stream: the first JSON-RPC error, else the worst result."""
     has_task: bool = field(default=False, compare=False)
     """Whether any event reported the state of an A2A task."""
+    is_resumable: bool = field(default=False, compare=False)
+    """Whether an event of an MCP stream had an `id`, by which a client can ask for the rest."""
 
 
 class _SearchLeft:
@@ -107,8 +110,8 @@ class EventStreamReader:
 
     __slots__ = (
         "_answer", "_error", "_has_begun", "_has_events", "_has_json", "_has_other_data", "_has_task",
-        "_is_mcp", "_is_rpc", "_is_skipping", "_last", "_lessons_left", "_marks_left", "_max_event_bytes",
-        "_missed", "_rest", "_search_left", "_second_reads_left", "_shape",
+        "_is_mcp", "_is_resumable", "_is_rpc", "_is_skipping", "_last", "_lessons_left", "_marks_left",
+        "_max_event_bytes", "_missed", "_rest", "_search_left", "_second_reads_left", "_shape",
     )  # fmt: skip
 
     def __init__(self, max_event_bytes: int, *, is_mcp: bool = False) -> None:
@@ -121,7 +124,7 @@ class EventStreamReader:
         self._has_begun = False
         self._error: Outcome | None = None
         self._answer: JsonAnswer | None = None
-        self._has_task = False
+        self._has_task = self._is_resumable = False
         self._last = ANSWERED
         self._missed: Inspection | None = None
         self._is_rpc = self._has_json = self._has_other_data = self._has_events = False
@@ -207,6 +210,7 @@ class EventStreamReader:
             has_events=self._has_events or self._missed is not None,
             answer=answer,
             has_task=self._has_task,
+            is_resumable=self._is_resumable,
         )
 
     def _outcome_of_rest(self) -> tuple[Outcome, JsonAnswer | None]:
@@ -240,6 +244,8 @@ class EventStreamReader:
         if not self._has_begun:
             self._has_begun = True
             ended = ended.removeprefix(BYTE_ORDER_MARK)
+        if self._is_mcp and not self._is_resumable:
+            self._is_resumable = _EVENT_ID.search(ended) is not None
         if not self._takes_marks_of(ended):
             self._search(ended)
             return
