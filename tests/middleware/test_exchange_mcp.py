@@ -117,6 +117,7 @@ async def test_failed_tool_is_a_tool_error(form: str) -> None:
         (-32001, "server_fault"),
         (-32050, "server_fault"),
         (-32042, "answered"),
+        (-32800, "abandoned"),
     ],
 )
 @pytest.mark.parametrize("form", ["one", "many"])

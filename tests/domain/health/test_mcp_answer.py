@@ -24,6 +24,7 @@ CODES = {
     -32602: Outcome.CALLER_FAULT,
     -32002: Outcome.CALLER_FAULT,
     -32042: Outcome.ANSWERED,
+    -32800: Outcome.ABANDONED,
     -32603: Outcome.SERVER_FAULT,
     -32000: Outcome.SERVER_FAULT,
     -32001: Outcome.SERVER_FAULT,
@@ -169,4 +170,5 @@ def test_batch_counts_as_its_worst_interaction() -> None:
     assert batch(good, failed, listed).outcome is Outcome.TOOL_ERROR
     assert batch(rpc_error(-32602), failed).outcome is Outcome.TOOL_ERROR
     assert batch(rpc_error(-32603), failed).outcome is Outcome.SERVER_FAULT
+    assert batch(rpc_error(-32800), good) is GOOD_TOOL_RESULT
     assert batch(rpc_error(-32601), listed).outcome is Outcome.NO_OPERATION

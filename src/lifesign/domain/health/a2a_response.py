@@ -46,6 +46,7 @@ SENDING_PATHS: Final = ("message:send", STREAMING_PATH)
 # Weight of the outcome of one answer in a batch: the outcome with the highest weight is that of the batch.
 _WEIGHT_IN_BATCH: Mapping[Outcome, int] = MappingProxyType({
     Outcome.EXCLUDED:     0,
+    Outcome.ABANDONED:    0,
     Outcome.NO_OPERATION: 1,
     Outcome.ANSWERED:     2,
     Outcome.CALLER_FAULT: 3,

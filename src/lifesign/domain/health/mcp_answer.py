@@ -47,6 +47,7 @@ _OUTCOME_OF_CODE: Final[Mapping[int, Outcome]] = MappingProxyType({
     -32022: Outcome.NO_OPERATION,  # unsupported protocol version
     -32602: Outcome.CALLER_FAULT,  # invalid params
     -32002: Outcome.CALLER_FAULT,  # resource not found
+    -32800: Outcome.ABANDONED,     # cancelled by the caller (SDKs)
     -32042: ANSWERED,              # URL elicitation required
 })  # fmt: skip
 JUDGED_BY_CODE: Final = frozenset({400, 404})
