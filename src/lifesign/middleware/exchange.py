@@ -135,6 +135,7 @@ class RequestExchange:
         "_headers",
         "_is_complete",
         "_is_sent_by_server",
+        "_is_timed",
         "_keep",
         "_last",
         "_left_ns",
@@ -144,6 +145,7 @@ class RequestExchange:
         "_request",
         "_scope",
         "_send",
+        "_sending_ns",
         "_shape",
         "_start",
         "_upload_ns",
@@ -159,6 +161,11 @@ class RequestExchange:
     complete.
     """
 
+    _sending_ns: int
+    """Time since which the app waits until the server takes a message; 0 if it does not wait."""
+    _is_timed: bool
+    """Whether such waits matter for the other messages of the body."""
+
     def begin(self, observer: Observer, scope: Scope, receive: Receive, send: Send) -> None:
         """Follow a request that has just come in."""
         self._observer = observer
@@ -171,8 +178,8 @@ class RequestExchange:
         self._keep: Callable[[Any], None] | None = None
         self._request: bytes | RequestBody | None = None
         self._read: JsonAnswer | Inspection | None = None
-        self._first_byte_ns = self._ended_ns = self._left_ns = self._upload_ns = 0
-        self._is_complete = self._is_sent_by_server = self.is_counted = False
+        self._first_byte_ns = self._ended_ns = self._left_ns = self._upload_ns = self._sending_ns = 0
+        self._is_timed = self._is_complete = self._is_sent_by_server = self.is_counted = False
         now_ns = observer.now_ns
         self._began_ns = now_ns()
 
@@ -233,7 +240,7 @@ class RequestExchange:
                 shape = self._shape
                 if shape is None:
                     keep(piece)
-                    return send(message)
+                    return self._send_timed(message) if self._is_timed else send(message)
                 # `has_shape`, written out: a call takes half as long as the check itself.
                 head, prefix, tail, suffix, inside = shape
                 try:
@@ -246,7 +253,7 @@ class RequestExchange:
                         keep(piece)
                 except TypeError:
                     keep(piece)
-                return send(message)
+                return self._send_timed(message) if self._is_timed else send(message)
         kind = message.get("type")
         if kind == "http.response.start":
             if self._start is None:
@@ -267,6 +274,8 @@ class RequestExchange:
             self._note_chunk(message)
         elif kind == "http.response.trailers" and not message.get("more_trailers"):
             return self._send_trailers(message)
+        if self._is_timed or kind == "http.response.start":
+            return self._send_timed(message)
         return self._send_watched(message) if self._observer.sends_may_raise else send(message)
 
     def end(self, error: BaseException | None = None) -> None:
@@ -285,7 +294,7 @@ class RequestExchange:
 
     def end_if_overdue(self, now_ns: int) -> None:
         """Count the exchange as timed out if its first byte is overdue: it may never end. May raise."""
-        latency_ns = (self._upload_ns or now_ns) - self._began_ns
+        latency_ns = (self._upload_ns or self._sending_ns or now_ns) - self._began_ns
         is_waiting = not (self.is_counted or self._first_byte_ns or self._ended_ns or self._left_ns)
         if is_waiting and latency_ns > self._observer.timeout_ns and not self._is_get_stream():
             self.is_counted = True
@@ -311,6 +320,7 @@ class RequestExchange:
                 self._shape = None
                 sent = {**start, "headers": self._headers}
                 self._content = content = self._content_of(sent)
+                self._is_timed = content is not EVENTS or not observer.streams_by_first_byte
                 self._body = StreamedBody(sent, self._scope, content, observer.max_inspected_bytes)
             if self._shape is None or not has_shape(self._shape, piece):
                 self._body.append(piece)
@@ -336,6 +346,27 @@ class RequestExchange:
     def _note_shape(self) -> None:
         if self._content is EVENTS and self._body is not None and isinstance(self._body.kept, EventsBody):
             self._shape = self._body.kept.shape
+
+    async def _send_timed(self, message: Message) -> None:
+        """Send a message; what the app waits here is the time of a caller that reads slowly."""
+        observer = self._observer
+        now_ns = observer.now_ns
+        self._sending_ns = asked_ns = now_ns()
+        try:
+            await self._send(message)
+        except OSError:
+            if observer.sends_may_raise:
+                self._left_ns = self._left_ns or now_ns()
+            raise
+        finally:
+            # The caller may have left meanwhile, or before. In this order, as another thread may ask whether
+            # the answer is overdue.
+            waited_ns = (self._left_ns or now_ns()) - asked_ns
+            if waited_ns > 0:
+                self._began_ns += waited_ns
+                if self._first_byte_ns:
+                    self._first_byte_ns += waited_ns
+            self._sending_ns = 0
 
     async def _send_watched(self, message: Message) -> None:
         """Send a message; since HTTP spec 2.4, OSError means that the caller has left."""
