@@ -133,6 +133,14 @@ def test_values_are_shown_and_cut() -> None:
     assert AssertionResult.model_validate_json(result.model_dump_json()) == result
 
 
+def test_explanation_has_patterns_as_written_and_cut_values_on_one_line() -> None:
+    given = {"of": "message", "check": Check.TEXT_MATCHES, "result": FAILED, "expected": r"\b42\b"}
+    assert r"'\b42\b'" in AssertionResult(**given, actual="a\nb").explanation()
+    assert "\n" not in AssertionResult(**given, actual="a\nb").explanation()
+    assert AssertionResult(**given, actual="").explanation().endswith("got an empty text")
+    assert AssertionResult(**given, actual="x" * 100).explanation(max_chars=5).endswith("'xxxxx'")
+
+
 def test_a_pointer_that_leads_nowhere_is_told_from_an_answer_that_did_not_come() -> None:
     check = asserted(Check.EQUALS, "a", "/none")
     nowhere = evaluate(check, CheckedAnswer(status=200, value={"none of these": 1}))

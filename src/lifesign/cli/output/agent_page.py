@@ -123,10 +123,7 @@ def _observed_lines(seen: "ObservedState") -> Iterator[PageLine]:
         yield PageLine("login", seen.login.text)
     life = seen.last_liveness_signal_at
     for each in seen.assertions or ():
-        expected = f"{each.name} {each.expected!r}"
-        has_value = each.actual is not None or each.has_failed
-        actual = f", got {each.actual_text!r}" if has_value else ""
-        yield PageLine("assertion", f"{each.result}: {expected}{actual}")
+        yield PageLine("assertion", f"{each.result}: {each.explanation()}")
     yield PageLine(
         "observed", "no liveness signal" if life is None else f"last liveness signal {time_text(life)}"
     )

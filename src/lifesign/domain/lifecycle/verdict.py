@@ -507,8 +507,7 @@ def _assertions_text(seen: Observed) -> str:
         return f"assertions failed in {count} in a row"
     first = failed[0]
     more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-    actual = "none" if first.actual is None else f"{first.actual!a}"[:80]
-    return f"assertions failed in {count} in a row: {first.name} {first.expected!a:.80}, got {actual}{more}"
+    return f"assertions failed in {count} in a row: {first.explanation(max_chars=80)}{more}"
 
 
 def _interactions_text(seen: Observed) -> str:

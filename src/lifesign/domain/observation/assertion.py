@@ -133,8 +133,16 @@ class AssertionResult(BaseModel):
     def actual_text(self) -> str:
         """The actual value, or why there is none."""
         if self.actual is not None:
-            return self.actual
+            return self.actual or "an empty text"
         return "no value at the pointer" if self.has_failed else "-"
+
+    def explanation(self, max_chars: int = MAX_SHOWN_CHARS) -> str:
+        """Return the check with its expected and its actual value; each value is cut to `max_chars`."""
+        expected = f"{self.name} '{self.expected[:max_chars]}'"
+        if self.actual is None and not self.has_failed:
+            return expected
+        actual = f"'{self.actual[:max_chars]}'" if self.actual else self.actual_text
+        return f"{expected}, got {actual}"
 
     @property
     def is_measured(self) -> bool:
