@@ -312,6 +312,16 @@ def test_no_database_is_made_where_none_was(capsys: Captured, tmp_path: Path) ->
         ({"agent_id": 7, "places": [[1, 2], []]}, "7: places [[1,2],[]] by x"),
         ({"agent_id": "a", "settings": {"on": True, "name": "ö"}}, 'a: settings {"on":true,"name":"ö"} by x'),
         (
+            {
+                "agent_id": "a",
+                "previous_status": "active",
+                "new_status": "unhealthy",
+                "reason": "assertion_failed",
+                "explanation": "got 41",
+            },
+            "a: active -> unhealthy (assertion_failed: got 41) by x",
+        ),
+        (
             {"task_id": "t", "previous_status": "queued", "new_status": "assigned", "signal": "granted"},
             "t: queued -> assigned (granted) by x",
         ),

@@ -33,6 +33,7 @@ from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.cli.output.table import write_json, write_table
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
 from lifesign.domain.access.actor import spoken
+from lifesign.domain.lifecycle.status_table import Reason
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.tasks.task_states import end_text
 from lifesign.domain.text.counts import pluralize
@@ -286,7 +287,7 @@ def event_line(event: "LoggedEvent", names: Mapping[str, str] = MappingProxyType
     match event.payload:
         case {"previous_status": before, "new_status": now, "agent_id": agent_id, **rest}:
             who = names.get(agent_id, agent_id)
-            return f"{who}: {before} -> {now} ({rest.get('reason', 'no reason')}) by {actor}"
+            return f"{who}: {before} -> {now} ({_reason(rest)}) by {actor}"
         case {"task_id": task_id, "previous_status": before, "new_status": now, **rest}:
             why = end_text(str(rest.get("signal", "")), rest.get("exit_reason")) or "no reason"
             return f"{task_id}: {before} -> {now} ({why}) by {actor}"
@@ -298,6 +299,13 @@ def event_line(event: "LoggedEvent", names: Mapping[str, str] = MappingProxyType
             return "(erased)"
         case payload:
             return f"{_members(payload, names)} by {actor}"
+
+
+def _reason(payload: Mapping[str, Any]) -> str:
+    """Return the reason of a change, with the explanation if an assertion failed."""
+    reason = str(payload.get("reason", "no reason"))
+    explanation = payload.get("explanation") if reason == Reason.ASSERTION_FAILED else None
+    return f"{reason}: {explanation}" if explanation else reason
 
 
 def _members(payload: Mapping[str, Any], names: Mapping[str, str]) -> str:
