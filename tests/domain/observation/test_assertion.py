@@ -134,7 +134,12 @@ def test_values_are_shown_and_cut() -> None:
 
 
 def test_explanation_has_patterns_as_written_and_cut_values_on_one_line() -> None:
-    given = {"of": "message", "check": Check.TEXT_MATCHES, "result": FAILED, "expected": r"\b42\b"}
+    given: dict[str, Any] = {
+        "of": "message",
+        "check": Check.TEXT_MATCHES,
+        "result": FAILED,
+        "expected": r"\b42\b",
+    }
     assert r"'\b42\b'" in AssertionResult(**given, actual="a\nb").explanation()
     assert "\n" not in AssertionResult(**given, actual="a\nb").explanation()
     assert AssertionResult(**given, actual="").explanation().endswith("got an empty text")
