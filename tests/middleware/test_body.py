@@ -11,7 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.scripted import EVENTS, JSON, PLAIN, call, http_scope, start
 
-from lifesign.domain.health.a2a_response import MAX_CALL_BYTES, OTHER_JSON, JsonAnswer, NotJson
+from lifesign.domain.health.a2a_response import (
+    MAX_CALL_BYTES,
+    OTHER_JSON,
+    UNKNOWN_BODY,
+    JsonAnswer,
+    NotJson,
+)
 from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.outcome import Outcome
 from lifesign.middleware import body as body_module
@@ -163,11 +169,11 @@ def test_call_is_known_however_its_body_is_cut(size: int) -> None:
         assert known["jsonrpc"] == "2.0"
 
 
-def test_body_that_is_no_call_is_none() -> None:
+def test_body_that_is_no_call_is_unknown() -> None:
     assert request_body().call() is None
     assert request_body(b"text").call() is None
-    assert request_body(b"x" * 5000).call() is None
-    assert request_body(b"x" * 3000, b"y" * 3000).call() is None
+    assert request_body(b"x" * 5000).call() is UNKNOWN_BODY
+    assert request_body(b"x" * 3000, b"y" * 3000).call() is UNKNOWN_BODY
 
 
 # --- answers ----------------------------------------------------------------------------------------------

@@ -132,6 +132,16 @@ async def test_a_failed_task_in_the_answer_to_a_poll_is_a_good_answer(method: st
     assert await answered([event(FAILED)], EVENTS, asked=call(method)) == "answered"
 
 
+@pytest.mark.parametrize("end", ["}", ',"method":"GetTask","a":{}}'])
+async def test_a_failed_task_in_answer_to_a_call_that_hides_its_method_is_not_inspected(end: str) -> None:
+    text = '{"jsonrpc":"2.0","id":1,"method":"\\u0047etTask","params":{"tenant":"%s"}' % ("x" * 3000)
+    asked = request((text + end).encode())
+    for body, outcome in ((FAILED, "not_inspected"), (FAULT, "server_fault"), (RESULT, "answered")):
+        assert await answered(body, JSON, asked=asked) == outcome
+        assert await answered([body[:9], body[9:]], JSON, asked=asked) == outcome
+        assert await answered([event(body)], EVENTS, asked=asked) == outcome
+
+
 @pytest.mark.parametrize(
     ("method", "path", "outcome"),
     [
@@ -148,11 +158,12 @@ async def test_rest_binding_separates_sends_from_polls_by_path(method: str, path
     assert await answered(FAILED_REST, JSON, asked=asked, scope=scope) == outcome
 
 
-async def test_call_whose_method_is_not_found_is_a_send_below_any_path() -> None:
+async def test_call_whose_method_is_not_found_is_no_poll_below_any_path() -> None:
     long = b'{"params":{"text":"%s"},"method":"SendMessage","jsonrpc":"2.0","id":1,"more":{}}' % (b"y" * 2000)
     for scope in (http_scope("/tasks/rpc"), http_scope("/tasks/rpc", "GET"), http_scope("/")):
-        for asked in (request(long), request(b'{"jsonrpc":"2.0","id":1}')):
-            assert await answered(FAILED, JSON, asked=asked, scope=scope) == "task_failed"
+        assert await answered(FAILED, JSON, asked=request(long), scope=scope) == "not_inspected"
+        nameless = request(b'{"jsonrpc":"2.0","id":1}')
+        assert await answered(FAILED, JSON, asked=nameless, scope=scope) == "task_failed"
 
 
 async def test_a_call_in_many_messages_is_read_as_one() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lifesign.domain.health.a2a_response import (
     MAX_CALL_BYTES,
-    METHOD_NAME,
+    METHOD_NAMES,
     JsonAnswer,
     TooComplex,
     call_of_excerpt,
@@ -265,8 +265,9 @@ class RequestBody:
         if len(self._beginning) < MAX_CALL_BYTES:
             self._beginning += bytes(piece[: MAX_CALL_BYTES - len(self._beginning)])
         piece = piece if type(piece) is bytes else bytes(piece)
-        border = self._end[1 - len(METHOD_NAME) :] + piece[: len(METHOD_NAME) - 1]
-        self._names += piece.count(METHOD_NAME) + border.count(METHOD_NAME)
+        for name in METHOD_NAMES:
+            border = self._end[1 - len(name) :] + piece[: len(name) - 1]
+            self._names += piece.count(name) + border.count(name)
         self._end = (self._end + piece[-half:])[-half:]
 
     def call(self) -> object:

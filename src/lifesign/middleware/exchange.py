@@ -77,7 +77,7 @@ _BODY = "http.response.body"
 NO_JSON = JsonAnswer(Outcome.MALFORMED)
 """Content that claims JSON and is none."""
 UNREAD: Classified = (Outcome.NOT_INSPECTED, Inspection.UNSPECIFIED)
-"""Content of another type that answers a call and is no JSON."""
+"""Content of another type that answers a call and is no JSON; a FAILED task if the call is unknown."""
 # An MCP server accepts a notification, or an answer of the client's, without a body.
 _ACCEPTED = frozenset({202, 204})
 _SENT_BY_SERVER = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
@@ -572,7 +572,9 @@ class RequestExchange:
             return MALFORMED
         if not end.has_task and self._is_mcp():
             return self._classify_mcp_events(end)
-        if outcome is TASK_FAILED and self._is_poll():
+        if outcome is TASK_FAILED and (is_poll := self._is_poll()) is not False:
+            if is_poll is None:
+                return UNREAD
             outcome = ANSWERED if end.missed is None else Outcome.NOT_INSPECTED
         if outcome is not Outcome.NOT_INSPECTED or end.missed is None:
             return outcome, INSPECTED
@@ -588,8 +590,8 @@ class RequestExchange:
             return UNREAD
         if read.is_other and self._is_no_answer(read):
             return MALFORMED
-        if read.outcome is TASK_FAILED and self._is_poll():
-            return GOOD
+        if read.outcome is TASK_FAILED and (is_poll := self._is_poll()) is not False:
+            return GOOD if is_poll else UNREAD
         is_by_request = read.is_unnamed or read.is_rpc_error or read.members
         return classified(self._as_mcp(read) if is_by_request and self._is_mcp() else read)
 
@@ -682,7 +684,7 @@ class RequestExchange:
         is_lost = not end.is_resumable and self._expects_rpc_answer()
         return classified(FAILED_TOOL) if is_lost else NO_INTERACTION
 
-    def _is_poll(self) -> bool:
+    def _is_poll(self) -> bool | None:
         return is_poll(self._scope["method"], self._scope["path"], self._call())
 
     def _call(self) -> object:

@@ -23,7 +23,9 @@ from lifesign.domain.health.a2a_response import (
     MALFORMED_ANSWER,
     MAX_CALL_BYTES,
     MAX_MARKS,
+    METHOD_NAMES,
     OTHER_JSON,
+    UNKNOWN_BODY,
     UNNAMED_RESULT,
     NotJson,
     TooComplex,
@@ -357,7 +359,8 @@ def excerpt(call: dict[str, Any]) -> object:
 
 
 def excerpt_of(raw: bytes) -> object:
-    return call_of_excerpt(raw[: MAX_CALL_BYTES // 2], raw[-MAX_CALL_BYTES // 2 :], raw.count(b'"method"'))
+    names = sum(raw.count(name) for name in METHOD_NAMES)
+    return call_of_excerpt(raw[: MAX_CALL_BYTES // 2], raw[-MAX_CALL_BYTES // 2 :], names)
 
 
 LONG = {"message": {"parts": [{"text": "x" * 5000}], "metadata": {"way": "GetTask"}}}
@@ -390,34 +393,63 @@ def test_method_below_the_top_of_a_long_call_is_not_taken(call: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
-    ("call", "is_a_poll"),
+    ("call", "if_short", "if_long"),
     [
-        ('{"jsonrpc":"2.0","id":1,"method":"message/send","params":%s,"method":"tasks/get"}', True),
-        ('{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":%s,"method":"message/send"}', False),
-        ('{"jsonrpc":"2.0","id":1,"method":"tasks/get","method":"message/send","params":%s,"a":{}}', False),
-        ('{"jsonrpc":"2.0","id":1,"method":"tasks/get","a":%s,"method":"message/send","params":%s}', False),
-        ('{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"method":1,"a":%s}}', False),
-        ('{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"a":%s}}', True),
+        ('{"jsonrpc":"2.0","id":1,"method":"message/send","params":%s,"method":"tasks/get"}', True, True),
+        ('{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":%s,"method":"message/send"}', False, False),
+        (
+            '{"jsonrpc":"2.0","id":1,"method":"tasks/get","method":"message/send","params":%s,"a":{}}',
+            False,
+            None,
+        ),
+        (
+            '{"jsonrpc":"2.0","id":1,"method":"tasks/get","a":%s,"method":"message/send","params":%s}',
+            False,
+            None,
+        ),
+        ('{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"method":1,"a":%s}}', True, None),
+        ('{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"a":%s}}', True, True),
     ],
 )
-def test_last_of_two_methods_of_a_call_counts(call: str, *, is_a_poll: bool) -> None:
+def test_last_of_two_methods_of_a_call_counts(call: str, if_short: bool | None, if_long: bool | None) -> None:
     for text in ("", "x" * 5000):
         raw = call.replace("%s", json.dumps({"text": text})).encode()
         known = excerpt_of(raw) if text else parse_or_none(raw)
-        # A method below the top is not told from one at the top in a long call: it counts as a send.
-        assert is_poll("POST", "/", known) == (is_a_poll or (not text and '"method":1' in call))
+        # A method below the top is not told from one at the top in a long call.
+        assert is_poll("POST", "/", known) is (if_long if text else if_short)
 
 
-@pytest.mark.parametrize("method", ["message/send", "SendMessage", "tools/call"])
-def test_method_of_a_long_interaction_is_known_beside_another(method: str) -> None:
-    raw = json.dumps(rpc(method=method, params={"method": "GET", "text": "x" * 5000, "end": {}})).encode()
-    known = excerpt_of(raw)
-    assert isinstance(known, dict)
-    assert known["method"] == method
+HIDDEN = [
+    '{"jsonrpc":"2.0","id":1,"method":"\\u0047etTask","params":{"id":"t","tenant":"%s"}}',
+    '{"jsonrpc":"2.0","id":1,"method":"tasks\\/get","params":{"id":"t","tenant":"%s"}}',
+    '{"jsonrpc":"2.0","id":"a\\"b","method":"GetTask","params":{"id":"t","tenant":"%s"}}',
+    '{"jsonrpc":"2.0","a":{"b":"%s"},"method":"GetTask","params":{"id":"t"}}',
+    '{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"tenant":"%s"},"method":"GetTask","a":{}}',
+    '{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"tenant":"%s"},"\\u006Dethod":"GetTask"}',
+    '{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"tenant":"%s"},"me\\u0074hod":"GetTask"}',
+    '{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"method":1,"tenant":"%s"}}',
+    '{"a":"%s","jsonrpc":"2.0","method":"GetTask","b":"%s"}',
+]
+
+
+@pytest.mark.parametrize("call", HIDDEN)
+def test_method_that_a_long_call_hides_is_unknown(call: str) -> None:
+    known = excerpt_of(call.replace("%s", "x" * 5000).encode())
+    assert is_poll("POST", "/", known) is None
+    assert is_poll("POST", "/v1/message:send", {}) is False
+
+
+def test_last_of_two_methods_at_the_end_of_a_long_call_counts() -> None:
+    call = '{"jsonrpc":"2.0","params":{"a":"%s"},"method":"SendMessage","method":"GetTask","id":1}'
+    assert is_poll("POST", "/", excerpt_of(call.replace("%s", "x" * 5000).encode()))
 
 
 def test_long_body_that_is_no_json_rpc_expects_no_answer() -> None:
-    assert excerpt({"method": "GetTask", "params": LONG}) is None
+    known = excerpt({"method": "GetTask", "params": LONG})
+    assert known is UNKNOWN_BODY
+    assert not expects_rpc_answer(known)
+    assert is_poll("POST", "/v1/message:send", known) is False
+    assert is_poll("POST", "/v1/tasks/7:cancel", known) is True
 
 
 @given(st.binary(max_size=600), st.binary(max_size=600))

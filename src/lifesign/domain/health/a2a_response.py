@@ -33,11 +33,8 @@ _ASKING_METHODS = frozenset({
     "GetTask", "ListTasks", "SubscribeToTask", "CancelTask",  # A2A 1.0
     "tasks/get", "tasks/list", "tasks/resubscribe", "tasks/cancel",  # A2A 0.x
 })  # fmt: skip
-_INTERACTIONS = frozenset({
-    b"SendMessage", b"SendStreamingMessage", b"message/send", b"message/stream", b"tasks/send",
-    b"tools/call", b"resources/read", b"prompts/get", b"completion/complete",
-})  # fmt: skip
-METHOD_NAME: Final = b'"method"'
+METHOD_NAMES: Final = (b'"method"', b"\\u006", b"\\u007")
+"""The name of the method in a call, and escapes that can spell it in another way."""
 STREAMING_PATH: Final = "message:stream"
 """End of the path of a streaming send in A2A's REST binding."""
 SENDING_PATHS: Final = ("message:send", STREAMING_PATH)
@@ -63,7 +60,13 @@ _MCP_MEMBERS = ("contents", "messages", "completion")
 _PLAIN = rb'"[^"\\]*+"\s*+:\s*+(?:"[^"\\]*+"|[-+.0-9a-zA-Z]++)\s*+'
 _METHOD = rb'"method"\s*+:\s*+"([^"\\]*+)"\s*+'
 _FIRST_METHOD = re.compile(rb"\s*+\{\s*+(?:(?!\"method\")" + _PLAIN + rb",\s*+)*+" + _METHOD)
-_LAST_METHOD = re.compile(rb",\s*+" + _METHOD + rb"(?:,\s*+" + _PLAIN + rb")*+\}\s*+\Z")
+_LAST_METHOD = re.compile(rb",\s*+" + _METHOD + rb"(?:,\s*+(?!\"method\")" + _PLAIN + rb")*+\}\s*+\Z")
+
+
+UNKNOWN_CALL: Final[Mapping[str, Any]] = {"jsonrpc": "2.0", "id": True}
+"""A long JSON-RPC call whose method is not known."""
+UNKNOWN_BODY: Final[Mapping[str, Any]] = {}
+"""A long body that shows no JSON-RPC."""
 
 
 class NotJson(ValueError):
@@ -166,22 +169,23 @@ def _judge_batch(messages: list[Any]) -> JsonAnswer:
     return JsonAnswer(worst.outcome, worst.is_tool, is_unnamed=worst.is_unnamed, members=answers)
 
 
-def is_poll(http_method: str, path: str, request: object) -> bool:
+def is_poll(http_method: str, path: str, request: object) -> bool | None:
     """Return whether a request only reads a task, so that a FAILED task is a good answer to it.
 
-    `request` is the parsed request body, or None if it is unknown. Without evidence, it counts as a send. A
-    batch is a poll if all of its calls are. For a JSON-RPC call only the method counts: below any path, also
-    one with `/tasks/`, it may be a send.
+    `request` is the parsed request body, None if it is no JSON, or a call of `call_of_excerpt`. The answer is
+    None if its method is not known. A batch is a poll if all of its calls are. For a JSON-RPC call only the
+    method counts: below any path, also one with `/tasks/`, it may be a send.
     """
     calls = request if isinstance(request, list) else [request]
     methods = [method_of(call) for call in calls]
     if any(methods):
         return all(method in _ASKING_METHODS for method in methods)
-    if any(isinstance(call, dict) and "jsonrpc" in call for call in calls):
-        return False
+    is_unknown = request is UNKNOWN_CALL or request is UNKNOWN_BODY
+    if request is not UNKNOWN_BODY and any(isinstance(call, dict) and "jsonrpc" in call for call in calls):
+        return None if is_unknown else False
     if path.endswith(SENDING_PATHS):
         return False
-    return http_method == "GET" or "/tasks/" in path
+    return http_method == "GET" or "/tasks/" in path or (None if is_unknown else False)
 
 
 def method_of(call: object) -> str:
@@ -210,23 +214,18 @@ def is_rest_path(path: str) -> bool:
 
 
 def call_of_excerpt(beginning: bytes, end: bytes, names: int) -> object:
-    """Return the call by the beginning and the end of a long request body; None if they show nothing.
+    """Return the call by the beginning and the end of a long request body.
 
-    `names` is how often METHOD_NAME occurs in the whole body. Whether the call expects an answer is a guess
+    `names` is how often METHOD_NAMES occur in the whole body. Whether the call expects an answer is a guess
     from the name `jsonrpc`; a method is exact if there is one. Parsers take the last of two methods, which
-    may be below the top or in the part that was not kept: the first counts if no other can make it a send.
+    may be below the top or in the part that was not kept: then it is unknown.
     """
     if b'"jsonrpc"' not in beginning and b'"jsonrpc"' not in end:
-        return None
-    call: dict[str, Any] = {"jsonrpc": "2.0", "id": True}
-    found = _LAST_METHOD.search(end)
+        return UNKNOWN_BODY
+    found = _LAST_METHOD.search(end) or (_FIRST_METHOD.match(beginning) if names == 1 else None)
     if found is None:
-        found = _FIRST_METHOD.match(beginning)
-        if found is not None and names > 1 and found[1] not in _INTERACTIONS:
-            found = None
-    if found is not None:
-        call["method"] = found[1].decode("utf-8", "replace")
-    return call
+        return UNKNOWN_CALL
+    return {"jsonrpc": "2.0", "id": True, "method": found[1].decode("utf-8", "replace")}
 
 
 def parse_or_none(body: bytes) -> object:
