@@ -16,6 +16,7 @@ from lifesign.domain.health.a2a_response import (
     OTHER_JSON,
     REST_ANSWER,
     SENDING_PATHS,
+    STREAMING_METHODS,
     STREAMING_PATH,
     UNNAMED_RESULT,
     JsonAnswer,
@@ -557,7 +558,14 @@ class RequestExchange:
         end = body.end(last)
         if not end.has_events and sent["status"] == 200 and self._expects_events():
             return MALFORMED
-        return self._classify_events(end)
+        classified_end = self._classify_events(end)
+        if end.is_open and classified_end[0] is ANSWERED and self._is_streaming_send():
+            # Nobody learns what becomes of the task, and the agent may have dropped it.
+            return Outcome.UNFINISHED, INSPECTED
+        return classified_end
+
+    def _is_streaming_send(self) -> bool:
+        return self._scope["path"].endswith(STREAMING_PATH) or method_of(self._call()) in STREAMING_METHODS
 
     def _expects_events(self) -> bool:
         """Return whether an event stream without an event is an invalid answer to this request."""

@@ -411,7 +411,9 @@ def test_method_below_the_top_of_a_long_call_is_not_taken(call: dict[str, Any]) 
         ('{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"a":%s}}', True, True),
     ],
 )
-def test_last_of_two_methods_of_a_call_counts(call: str, if_short: bool | None, if_long: bool | None) -> None:
+def test_last_of_two_methods_of_a_call_counts(
+    call: str, *, if_short: bool | None, if_long: bool | None
+) -> None:
     for text in ("", "x" * 5000):
         raw = call.replace("%s", json.dumps({"text": text})).encode()
         known = excerpt_of(raw) if text else parse_or_none(raw)

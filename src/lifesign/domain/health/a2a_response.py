@@ -29,12 +29,14 @@ MAX_CALL_BYTES: Final = 1024
 _MAX_INTEGER_DIGITS = 20
 """A longer integer is read as null: converting it takes time that grows with the square of its length."""
 _FAILED_STATES = frozenset({"TASK_STATE_FAILED", "failed"})
+_OPEN_STATES = frozenset({"TASK_STATE_SUBMITTED", "TASK_STATE_WORKING", "submitted", "working"})
 _ASKING_METHODS = frozenset({
     "GetTask", "ListTasks", "SubscribeToTask", "CancelTask",  # A2A 1.0
     "tasks/get", "tasks/list", "tasks/resubscribe", "tasks/cancel",  # A2A 0.x
 })  # fmt: skip
 METHOD_NAMES: Final = (b'"method"', b"\\u006", b"\\u007")
 """The name of the method in a call, and escapes that can spell it in another way."""
+STREAMING_METHODS: Final = frozenset({"SendStreamingMessage", "message/stream", "tasks/sendSubscribe"})
 STREAMING_PATH: Final = "message:stream"
 """End of the path of a streaming send in A2A's REST binding."""
 SENDING_PATHS: Final = ("message:send", STREAMING_PATH)
@@ -298,6 +300,17 @@ def outcome_of_error(error: object, *, is_rpc: bool) -> Outcome:
 def is_failed(state: str | None) -> bool:
     """Return whether a task in this state has failed."""
     return state in _FAILED_STATES
+
+
+def is_open(state: str | None) -> bool:
+    """Return whether the agent still has to work on a task in this state."""
+    return state in _OPEN_STATES
+
+
+def is_final(message: Mapping[str, Any]) -> bool:
+    """Return whether a message with a task's state says that it is the last one, as in A2A 0.x."""
+    result = message.get("result") if "jsonrpc" in message else message
+    return isinstance(result, dict) and result.get("final") is True
 
 
 def task_state(message: object) -> str | None:

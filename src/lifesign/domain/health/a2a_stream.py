@@ -16,6 +16,8 @@ from lifesign.domain.health.a2a_response import (
     NotJson,
     TooComplex,
     is_failed,
+    is_final,
+    is_open,
     judge_message,
     outcome_of_error,
     parse_again,
@@ -78,6 +80,8 @@ class StreamEnd:
     """Deciding message of an MCP stream: the first JSON-RPC error, else the worst result."""
     has_task: bool = field(default=False, compare=False)
     """Whether any event reported the state of an A2A task."""
+    is_open: bool = field(default=False, compare=False)
+    """Whether the agent still had to work on the task in its last state, which it did not call final."""
     is_resumable: bool = field(default=False, compare=False)
     """Whether an event of an MCP stream had an `id`, by which a client can ask for the rest."""
 
@@ -110,8 +114,9 @@ class EventStreamReader:
 
     __slots__ = (
         "_answer", "_error", "_has_begun", "_has_events", "_has_json", "_has_other_data", "_has_task",
-        "_is_mcp", "_is_resumable", "_is_rpc", "_is_skipping", "_last", "_lessons_left", "_marks_left",
-        "_max_event_bytes", "_missed", "_rest", "_search_left", "_second_reads_left", "_shape",
+        "_is_mcp", "_is_open", "_is_resumable", "_is_rpc", "_is_skipping", "_last", "_lessons_left",
+        "_marks_left", "_max_event_bytes", "_missed", "_rest", "_search_left", "_second_reads_left",
+        "_shape",
     )  # fmt: skip
 
     def __init__(self, max_event_bytes: int, *, is_mcp: bool = False) -> None:
@@ -124,7 +129,7 @@ class EventStreamReader:
         self._has_begun = False
         self._error: Outcome | None = None
         self._answer: JsonAnswer | None = None
-        self._has_task = self._is_resumable = False
+        self._has_task = self._is_open = self._is_resumable = False
         self._last = ANSWERED
         self._missed: Inspection | None = None
         self._is_rpc = self._has_json = self._has_other_data = self._has_events = False
@@ -196,9 +201,9 @@ class EventStreamReader:
         there.
         """
         outcome = self._last if self._error is None else self._error
-        answer = self._answer
+        answer, is_open = self._answer, self._is_open
         if outcome is ANSWERED and self._rest and not self._is_skipping:
-            outcome, answer = self._outcome_of_rest()
+            outcome, answer, is_open = self._read_rest()
         if self._missed is not None and outcome is ANSWERED:
             outcome = Outcome.NOT_INSPECTED
         return StreamEnd(
@@ -210,13 +215,17 @@ class EventStreamReader:
             has_events=self._has_events or self._missed is not None,
             answer=answer,
             has_task=self._has_task,
+            is_open=is_open,
             is_resumable=self._is_resumable,
         )
 
-    def _outcome_of_rest(self) -> tuple[Outcome, JsonAnswer | None]:
+    def _read_rest(self) -> tuple[Outcome, JsonAnswer | None, bool]:
+        """Return outcome, answer and whether the task is open, by a last event without its blank line."""
         reader = EventStreamReader(self._max_event_bytes, is_mcp=self._is_mcp)
         reader._read(bytes(self._rest) + b"\n\n")
-        return reader._last if reader._error is None else reader._error, reader._answer or self._answer
+        outcome = reader._last if reader._error is None else reader._error
+        is_open = reader._is_open if reader._has_task else self._is_open
+        return outcome, reader._answer or self._answer, is_open
 
     def _hold(self, piece: bytes) -> None:
         if self._is_skipping:
@@ -274,6 +283,8 @@ class EventStreamReader:
         if end_of_first_event(ended) == len(ended):
             self._miss(Inspection.COMPLEX, ended)
             return
+        # The last state may be in an event that is not parsed.
+        self._is_open = False
         self._is_rpc = self._is_rpc or b'"jsonrpc"' in ended
         self._has_events = self._has_json = self._has_events or b"data:" in ended
         left = self._search_left = self._search_left or _SearchLeft()
@@ -378,6 +389,7 @@ class EventStreamReader:
         if state is not None:
             self._has_task = True
             self._last = TASK_FAILED if is_failed(state) else ANSWERED
+            self._is_open = is_open(state) and not is_final(message)
         elif is_rpc:
             answer = judge_message(message)
             if answer is not self._answer:
