@@ -68,6 +68,16 @@ async def answered(
     return played.outcome
 
 
+async def test_headers_of_an_iterator_are_read_and_passed_on() -> None:
+    pairs = [(b"content-type", b"application/json"), (b"x-a", b"1")]
+    for body in ([final(FAULT)], [chunk(FAULT[:5]), final(FAULT[5:])]):
+        for headers in (iter(pairs), (pair for pair in pairs), dict(pairs).items()):
+            begin = {"type": "http.response.start", "status": 200, "headers": headers}
+            played = await play([RECEIVE, begin, *body], server=Server(call()))
+            assert played.outcome == "server_fault"
+            assert list(played.server.sent[0]["headers"]) == pairs
+
+
 @pytest.mark.parametrize(
     ("code", "outcome"),
     [

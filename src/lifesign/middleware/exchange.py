@@ -153,6 +153,8 @@ class RequestExchange:
         "is_counted",
     )  # fmt: skip
 
+    _headers: Any
+    """Headers of the answer as the app sent them."""
     _shape: Shape | None
     """Shape of the events of a stream that need not be parsed."""
     _last: bytes | None
@@ -266,7 +268,14 @@ class RequestExchange:
                     self._began_ns = min(until_ns, self._began_ns + until_ns - self._upload_ns)
                 # As they are now: a compression outside adds to the list that it is given.
                 headers = message.get("headers")
-                self._headers = headers.copy() if type(headers) is list else headers
+                if type(headers) is list:
+                    self._headers = headers.copy()
+                elif headers is None or type(headers) is tuple:
+                    self._headers = headers
+                else:
+                    # An iterator can be read once only.
+                    self._headers = tuple(headers)
+                    self._start = message = {**message, "headers": list(self._headers)}
         elif kind == _BODY or kind in _SENT_BY_SERVER:
             if kind != _BODY:
                 self._is_sent_by_server = True
