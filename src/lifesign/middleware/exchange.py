@@ -567,14 +567,18 @@ class RequestExchange:
         end = body.end(last)
         if not end.has_events and sent["status"] == 200 and self._expects_events():
             return MALFORMED
-        classified_end = self._classify_events(end)
-        if end.is_open and classified_end[0] is ANSWERED and self._is_streaming_send():
+        stated = self._classify_events(end)
+        return (self._classify_send(end) or stated) if stated[0] is ANSWERED else stated
+
+    def _classify_send(self, end: StreamEnd) -> Classified | None:
+        """Judge the whole stream of a send that states no failure; None if it is good, or of no send."""
+        is_rest = self._scope["method"] == "POST" and self._scope["path"].endswith(STREAMING_PATH)
+        if is_rest and not (end.is_rest or end.is_rpc):
+            return MALFORMED
+        if end.is_open and (is_rest or method_of(self._call()) in STREAMING_METHODS):
             # Nobody learns what becomes of the task, and the agent may have dropped it.
             return Outcome.UNFINISHED, INSPECTED
-        return classified_end
-
-    def _is_streaming_send(self) -> bool:
-        return self._scope["path"].endswith(STREAMING_PATH) or method_of(self._call()) in STREAMING_METHODS
+        return None
 
     def _expects_events(self) -> bool:
         """Return whether an event stream without an event is an invalid answer to this request."""

@@ -30,6 +30,8 @@ _MAX_INTEGER_DIGITS = 20
 """A longer integer is read as null: converting it takes time that grows with the square of its length."""
 _FAILED_STATES = frozenset({"TASK_STATE_FAILED", "failed"})
 _OPEN_STATES = frozenset({"TASK_STATE_SUBMITTED", "TASK_STATE_WORKING", "submitted", "working"})
+_REST_MEMBERS = ("artifactUpdate", "statusUpdate", "task", "message")
+_KINDS = ("artifact-update", "status-update", "task", "message")
 _ASKING_METHODS = frozenset({
     "GetTask", "ListTasks", "SubscribeToTask", "CancelTask",  # A2A 1.0
     "tasks/get", "tasks/list", "tasks/resubscribe", "tasks/cancel",  # A2A 0.x
@@ -317,13 +319,20 @@ def task_state(message: object) -> str | None:
     """Return the state of the task that a message reports, None if it reports none.
 
     `result.task` and `result.statusUpdate` in 1.0 (REST: without `result`), `result` in 0.x.
-    A bare `status` without JSON-RPC around it is a REST poll, or no A2A at all.
+    A bare `status` without JSON-RPC or one of A2A's kinds is a REST poll, or no A2A at all.
     """
     if not isinstance(message, dict):
         return None
     is_rpc = "jsonrpc" in message
     result = message.get("result") if is_rpc else message
-    return _state_of(result, is_rpc=is_rpc) if isinstance(result, dict) else None
+    if not isinstance(result, dict):
+        return None
+    return _state_of(result, is_rpc=is_rpc or result.get("kind") in _KINDS)
+
+
+def is_rest_event(message: Mapping[str, Any]) -> bool:
+    """Return whether the data of an event is A2A's, without JSON-RPC around it."""
+    return message.get("kind") in _KINDS or any(isinstance(message.get(name), dict) for name in _REST_MEMBERS)
 
 
 def _state_of(result: Mapping[str, Any], *, is_rpc: bool) -> str | None:

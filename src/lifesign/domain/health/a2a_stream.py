@@ -18,6 +18,7 @@ from lifesign.domain.health.a2a_response import (
     is_failed,
     is_final,
     is_open,
+    is_rest_event,
     judge_message,
     outcome_of_error,
     parse_again,
@@ -82,6 +83,8 @@ class StreamEnd:
     """Whether any event reported the state of an A2A task."""
     is_open: bool = field(default=False, compare=False)
     """Whether the agent still had to work on the task in its last state, which it did not call final."""
+    is_rest: bool = field(default=False, compare=False)
+    """Whether any event was one of A2A's REST binding, or none was parsed."""
     is_resumable: bool = field(default=False, compare=False)
     """Whether an event of an MCP stream had an `id`, by which a client can ask for the rest."""
 
@@ -113,9 +116,27 @@ class EventStreamReader:
     """
 
     __slots__ = (
-        "_answer", "_error", "_has_begun", "_has_events", "_has_json", "_has_other_data", "_has_task",
-        "_is_mcp", "_is_open", "_is_resumable", "_is_rpc", "_is_skipping", "_last", "_lessons_left",
-        "_marks_left", "_max_event_bytes", "_missed", "_rest", "_search_left", "_second_reads_left",
+        "_answer",
+        "_error",
+        "_has_begun",
+        "_has_events",
+        "_has_json",
+        "_has_other_data",
+        "_has_task",
+        "_is_mcp",
+        "_is_open",
+        "_is_rest",
+        "_is_resumable",
+        "_is_rpc",
+        "_is_skipping",
+        "_last",
+        "_lessons_left",
+        "_marks_left",
+        "_max_event_bytes",
+        "_missed",
+        "_rest",
+        "_search_left",
+        "_second_reads_left",
         "_shape",
     )  # fmt: skip
 
@@ -129,7 +150,7 @@ class EventStreamReader:
         self._has_begun = False
         self._error: Outcome | None = None
         self._answer: JsonAnswer | None = None
-        self._has_task = self._is_open = self._is_resumable = False
+        self._has_task = self._is_open = self._is_resumable = self._is_rest = False
         self._last = ANSWERED
         self._missed: Inspection | None = None
         self._is_rpc = self._has_json = self._has_other_data = self._has_events = False
@@ -216,6 +237,7 @@ class EventStreamReader:
             answer=answer,
             has_task=self._has_task,
             is_open=is_open,
+            is_rest=self._is_rest,
             is_resumable=self._is_resumable,
         )
 
@@ -285,6 +307,7 @@ class EventStreamReader:
             return
         # The last state may be in an event that is not parsed.
         self._is_open = False
+        self._is_rest = True
         self._is_rpc = self._is_rpc or b'"jsonrpc"' in ended
         self._has_events = self._has_json = self._has_events or b"data:" in ended
         left = self._search_left = self._search_left or _SearchLeft()
@@ -373,6 +396,7 @@ class EventStreamReader:
     def _note_message(self, message: dict[str, Any]) -> None:
         is_rpc = "jsonrpc" in message
         self._is_rpc = self._is_rpc or is_rpc
+        self._is_rest = self._is_rest or (not is_rpc and is_rest_event(message))
         if (
             is_rpc
             and "method" in message
