@@ -481,7 +481,7 @@ def test_only_a_json_rpc_call_with_an_id_expects_an_answer() -> None:
 def test_path_of_the_rest_binding_ends_in_an_operation() -> None:
     for path in ("/message:send", "/v1/message:stream", "/v1/tasks/7:cancel", "/tasks/7:subscribe"):
         assert is_rest_path(path)
-    for path in ("", "/", "/rpc", "/v1:2/rpc", "/tasks/rpc"):
+    for path in ("", "/", "/rpc", "/v1:2/rpc", "/tasks/rpc", "/agents/did:web:x", "/:cancel", "/message:x"):
         assert not is_rest_path(path)
 
 

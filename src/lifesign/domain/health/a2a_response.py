@@ -32,6 +32,8 @@ _FAILED_STATES = frozenset({"TASK_STATE_FAILED", "failed"})
 _OPEN_STATES = frozenset({"TASK_STATE_SUBMITTED", "TASK_STATE_WORKING", "submitted", "working"})
 _REST_MEMBERS = ("artifactUpdate", "statusUpdate", "task", "message")
 _KINDS = ("artifact-update", "status-update", "task", "message")
+_OPERATIONS_OF_MESSAGE = ("send", "stream")
+_OPERATIONS_OF_TASK = ("cancel", "subscribe", "resubscribe")
 _ASKING_METHODS = frozenset({
     "GetTask", "ListTasks", "SubscribeToTask", "CancelTask",  # A2A 1.0
     "tasks/get", "tasks/list", "tasks/resubscribe", "tasks/cancel",  # A2A 0.x
@@ -214,7 +216,8 @@ def expects_rpc_answer(request: object) -> bool:
 
 def is_rest_path(path: str) -> bool:
     """Return whether the last part of a path names an operation of A2A's REST binding: `message:send`."""
-    return ":" in path[path.rfind("/") + 1 :]
+    name, _, operation = path[path.rfind("/") + 1 :].rpartition(":")
+    return operation in (_OPERATIONS_OF_MESSAGE if name == "message" else _OPERATIONS_OF_TASK) and bool(name)
 
 
 def call_of_excerpt(beginning: bytes, end: bytes, names: int) -> object:
