@@ -165,7 +165,9 @@ async def test_a_failed_task_in_answer_to_a_call_that_hides_its_method_is_not_in
 async def test_rest_binding_separates_sends_from_polls_by_path(method: str, path: str, outcome: str) -> None:
     scope = http_scope(path, method)
     asked = request(b'{"message":{}}')
-    assert await answered(FAILED_REST, JSON, asked=asked, scope=scope) == outcome
+    bare = b'{"kind":"task","id":"7","contextId":"1","status":{"state":"failed"}}'
+    for body in (FAILED_REST, bare):
+        assert await answered(body, JSON, asked=asked, scope=scope) == outcome
 
 
 async def test_call_whose_method_is_not_found_is_no_poll_below_any_path() -> None:
@@ -284,7 +286,8 @@ async def test_answer_to_a_rest_send_has_a_task_or_a_message(asked: Any) -> None
     for body in (b"{}", b"null", b"[]", b'{"error":{"code":500}}', b'{"message":"down"}', b'{"task":null}'):
         assert await answered(body, JSON, asked=asked, scope=scope) == "malformed"
         assert await answered([body[:1], body[1:]], JSON, asked=asked, scope=scope) == "malformed"
-    for body in (b'{"message":{"parts":[]}}', b'{"task":{"status":{"state":"TASK_STATE_WORKING"}}}'):
+    bare = (b'{"kind":"message","parts":[]}', b'{"kind":"task","status":{"state":"completed"}}')
+    for body in (b'{"message":{"parts":[]}}', b'{"task":{"status":{"state":"TASK_STATE_WORKING"}}}', *bare):
         assert await answered(body, JSON, asked=asked, scope=scope) == "answered"
         assert await answered([body[:1], body[1:]], JSON, asked=asked, scope=scope) == "answered"
         if b"jsonrpc" in asked["body"]:

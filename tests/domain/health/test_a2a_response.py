@@ -193,8 +193,9 @@ def test_a_state_that_no_generation_spells_so_is_no_failure(state: object) -> No
     assert streamed(event(rpc(result={"statusUpdate": status}))) is ANSWERED
 
 
-def test_a_bare_status_without_json_rpc_around_it_is_a_poll_of_rest_or_no_a2a_at_all() -> None:
-    assert said(task_0x("failed")) is ANSWERED
+def test_bare_status_counts_only_with_the_kind_of_a_task() -> None:
+    assert said(task_0x("failed")) is FAILED
+    assert said(task_0x("completed")) is ANSWERED
     assert said({"status": {"state": "TASK_STATE_FAILED"}}) is ANSWERED
 
 

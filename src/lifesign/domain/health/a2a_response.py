@@ -31,7 +31,9 @@ _MAX_INTEGER_DIGITS = 20
 _FAILED_STATES = frozenset({"TASK_STATE_FAILED", "failed"})
 _OPEN_STATES = frozenset({"TASK_STATE_SUBMITTED", "TASK_STATE_WORKING", "submitted", "working"})
 _REST_MEMBERS = ("artifactUpdate", "statusUpdate", "task", "message")
-_KINDS = ("artifact-update", "status-update", "task", "message")
+_BARE_KINDS = ("task", "message")
+"""What servers of A2A 0.x also send without the member `task` or `message` around it."""
+_KINDS = ("artifact-update", "status-update", *_BARE_KINDS)
 _OPERATIONS_OF_MESSAGE = ("send", "stream")
 _OPERATIONS_OF_TASK = ("cancel", "subscribe", "resubscribe")
 _ASKING_METHODS = frozenset({
@@ -105,7 +107,7 @@ class JsonAnswer:
 GOOD_ANSWER: Final = JsonAnswer(ANSWERED)
 OTHER_JSON: Final = JsonAnswer(ANSWERED, is_other=True)
 REST_ANSWER: Final = JsonAnswer(ANSWERED, is_other=True)
-"""JSON with a task or a message, which answers a send of the REST binding."""
+"""JSON with or of a task or a message, which answers a send of the REST binding."""
 GOOD_TOOL_RESULT: Final = JsonAnswer(ANSWERED, is_tool=True)
 UNNAMED_RESULT: Final = JsonAnswer(ANSWERED, is_unnamed=True)
 FAILED_TASK: Final = JsonAnswer(TASK_FAILED)
@@ -131,9 +133,10 @@ def judge_message(message: Mapping[str, Any]) -> JsonAnswer:  # noqa: PLR0911 - 
     JSON-RPC without an error, a result and a method is malformed.
     """
     if "jsonrpc" not in message:
-        if _state_of(message, is_rpc=False) in _FAILED_STATES:
+        is_bare = message.get("kind") in _BARE_KINDS
+        if _state_of(message, is_rpc=is_bare) in _FAILED_STATES:
             return FAILED_TASK
-        is_rest = isinstance(message.get("task"), dict) or isinstance(message.get("message"), dict)
+        is_rest = is_bare or isinstance(message.get("task"), dict) or isinstance(message.get("message"), dict)
         return REST_ANSWER if is_rest else OTHER_JSON
     error = message.get("error")
     if error is not None:
