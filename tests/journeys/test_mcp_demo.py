@@ -18,6 +18,6 @@ def test_the_demo_finds_both_servers_whose_tool_fails() -> None:
     assert any("20 x HTTP 200" in line for line in shown)
     assert any(re.match(r"wrapped: .* AVOID", line) for line in shown)
     rows = [line.split()[:3] for line in shown]
-    assert ["message", "http_error", "200"] in rows
-    assert rows.count(["card", "ok", "200"]) == 2
+    assert ["tool", "call", "http_error"] in rows
+    assert rows.count(["server", "ok", "200"]) == 2
     assert any(row[-1:] == ["assertion_failed"] for row in rows)

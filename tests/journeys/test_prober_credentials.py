@@ -105,11 +105,18 @@ async def test_results_never_alternate_between_ok_and_gated(tmp_path: Path) -> N
             async with RegistryClient(registry.url, key=KEYS[Role.READER]) as client:
                 monitor = await client.monitor.get()
                 targets = await client.targets.list()
-    able, unable = reported(tmp_path / "with.jsonl"), reported(tmp_path / "without.jsonl")
+    # A busy machine misses probes.
+    able, unable = (
+        [
+            each
+            for each in reported(tmp_path / f"{name}.jsonl")
+            if each.get("inconclusive_reason") != "not_probed"
+        ]
+        for name in ("with", "without")
+    )
     assert classes(able) == {"ok"}
     assert classes(unable) == {"not_measured"}
-    # A busy machine misses probes.
-    assert {each["inconclusive_reason"] for each in unable} - {"not_probed"} == {"no_credential"}
+    assert {each["inconclusive_reason"] for each in unable} == {"no_credential"}
     assert {target.result for target in targets.targets} == {"ok"}
     missing = monitor.missing_credentials
     assert {each.name for each in missing} == {f"host-{number}" for number in range(HOSTS)}

@@ -91,7 +91,7 @@ async def test_case_5_credentials_of_one_task_or_agent_are_good_for_no_other(
             await call(server, tool, {**one.shown(), **arguments}),
         ]
         statuses = [await one.status(), await other.status()]
-    assert [failed(answer)[0] for answer in answers] == ["stale_token", "stale_token"]
+    assert [failed(answer)[0] for answer in answers] == ["stale_token", "task_not_found"]
     assert statuses == ["assigned", "assigned"]
 
 

@@ -99,11 +99,17 @@ async def test_each_odd_body_has_its_fault(body: bytes, kind: str) -> None:
     assert (await fault(answer(200, body, Content_Type="text/html"))).kind == kind
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500, 503])
-async def test_a_refusal_has_its_status_and_its_code(status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        *((status, "refused") for status in (400, 401, 403, 404)),
+        *((status, "server_error") for status in (429, 500, 503)),
+    ],
+)
+async def test_a_refusal_has_its_status_and_its_code(status: int, kind: str) -> None:
     body = json.dumps({"error": "invalid_client", "error_description": SECRET}).encode()
     found = await fault(answer(status, body, Content_Type="application/json", Retry_After="7"))
-    assert (found.kind, found.reason, found.retry_after_s) == ("refused", f"HTTP {status}, invalid_client", 7)
+    assert (found.kind, found.reason, found.retry_after_s) == (kind, f"HTTP {status}, invalid_client", 7)
 
 
 async def test_the_secret_goes_to_no_address_that_is_not_allowed() -> None:
