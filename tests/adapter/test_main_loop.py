@@ -11,7 +11,7 @@ from tests.support.servers import until
 
 from lifesign.adapter.main_loop import TaskSelection
 from lifesign.adapter.process import process_watcher
-from lifesign.client.registry_errors import Conflict, Unprocessable
+from lifesign.client.registry_errors import Conflict, NotFound
 from lifesign.domain.tasks import lease_renewal
 
 OF_POOL = TaskSelection(role_id="coder")
@@ -204,9 +204,9 @@ async def _refused(claim: object) -> Conflict:
 async def test_a_task_that_is_for_others_ends_it_with_a_reason(world: World) -> None:
     made = await new_task(world.client, role_id="writers")
     async with world.adapting("true", wanted=TaskSelection(task_id=made.task_id, is_once=True)) as adapter:
-        with pytest.raises(Unprocessable) as refused:
+        with pytest.raises(NotFound) as refused:
             await adapter.living
-    assert (refused.value.code, "task_id" in str(refused.value)) == ("invalid_request", True)
+    assert (refused.value.code, made.task_id in str(refused.value)) == ("task_not_found", True)
 
 
 async def test_a_registry_that_restarts_ends_nothing(tmp_path: Path) -> None:

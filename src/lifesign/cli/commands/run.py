@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lifesign.adapter.tools.upstreams import Upstreams
     from lifesign.client.registry_errors import RegistryError
 
-UNPROCESSABLE: Final = 422
+NOT_FOUND: Final = 404
 """Status of the answer to an agent that requests work from other agents."""
 
 
@@ -350,8 +350,8 @@ def _found(command: list[str], user: "AgentUser | None") -> list[str]:
 
 
 def _pool_hint(error: "RegistryError", wanted: "TaskSelection") -> str:
-    """Return what may be missing: only the registry knows the pool of a task."""
-    if error.status != UNPROCESSABLE or wanted.task_id is None or wanted.role_id is not None:
+    """Return what may be missing: the registry hides a task that belongs to a pool from other agents."""
+    if error.status != NOT_FOUND or wanted.task_id is None or wanted.role_id is not None:
         return ""
     return "a task that belongs to a pool needs --pool beside --task"
 

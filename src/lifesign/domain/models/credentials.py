@@ -27,7 +27,9 @@ class CredentialPlace(Body):
     """The credential is sent to this path and all paths below."""
     state: Annotated[CredentialState, Field(strict=False)] | None = None
     """State of the credential by the answers to the worker's requests; absent if unknown."""
-    fault_seconds: Annotated[float, Field(ge=0, le=MAX_FAULT_SECONDS, allow_inf_nan=False)] | None = None
+    fault_seconds: (
+        Annotated[float, Field(ge=0, le=MAX_FAULT_SECONDS, allow_inf_nan=False, strict=True)] | None
+    ) = None
     """For how many seconds it has had a fault, at most 30 days."""
     detail: FaultDetail | None = None
     """Answer that rejected the credential, or why there is no token."""
