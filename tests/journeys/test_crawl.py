@@ -107,7 +107,7 @@ async def until_asked(servers: list[HostileServer], count: int) -> None:
 async def until(is_so: Callable[[], bool]) -> None:
     """Poll, since another process acts."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not is_so():  # noqa: ASYNC110 - no event of ours would tell
+        while not is_so():  # noqa: ASYNC110 - another process acts
             await asyncio.sleep(0.02)
 
 

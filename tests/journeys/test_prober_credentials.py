@@ -76,7 +76,7 @@ def classes(reports: list[dict[str, Any]]) -> set[str]:
 async def until(is_so: Callable[[], bool]) -> None:
     """Poll, since another process acts."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not is_so():  # noqa: ASYNC110 - no event of ours would tell
+        while not is_so():  # noqa: ASYNC110 - another process acts
             await asyncio.sleep(0.1)
 
 

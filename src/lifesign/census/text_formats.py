@@ -16,8 +16,6 @@ CSV_HEADS: Final = ("part", "name", "what", "value")
 _MARKDOWN: Final = re.compile(r"([\\`*\[\]<>|~])")
 """Characters that Markdown may interpret. An underscore within a word is none (CommonMark 6.2), and result
 classes have many.
-
-An underscore within a word is none (CommonMark 6.2), and result classes have many.
 """
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 """Characters that a spreadsheet reads as the beginning of a formula."""

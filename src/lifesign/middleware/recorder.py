@@ -113,8 +113,6 @@ class AgentHealth:
         """Whether the published document depends only on the wall clock as long as the status stays the same.
         Then it is computed for the last multiple of `refresh_seconds` since 1970, and changes at the next
         one.
-
-        Then it is of the last multiple of `refresh_seconds` since 1970, and changes at the next.
         """
         self._has_noted_compressed = False
         self._begin()

@@ -184,7 +184,7 @@ async def test_one_that_dies_between_two_calls_is_started_again_unasked(
     async with started([*MISBEHAVING[:2], "-c", "import sys; sys.exit(3)"]) as server:
         await server.ready()
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while caplog.text.count("acme is not running") < 2:  # noqa: ASYNC110 - a log tells nobody
+            while caplog.text.count("acme is not running") < 2:  # noqa: ASYNC110 - a log has no event to wait for
                 await asyncio.sleep(0.02)
 
 

@@ -226,7 +226,7 @@ def test_a_long_repetitive_secret_takes_no_quadratic_time(secret: str, unit: byt
     data = unit * (MIB // len(unit))
     began_s = process_time()
     Scrubber([secret]).clean(data)
-    # A search that begins anew at each byte takes minutes.
+    # A search that starts again at each byte takes minutes.
     assert process_time() - began_s < 2
 
 

@@ -418,7 +418,7 @@ def test_last_of_two_methods_of_a_call_counts(
     for text in ("", "x" * 5000):
         raw = call.replace("%s", json.dumps({"text": text})).encode()
         known = excerpt_of(raw) if text else parse_or_none(raw)
-        # A method below the top is not told from one at the top in a long call.
+        # A method below the top cannot be distinguished from one at the top in a long call.
         assert is_poll("POST", "/", known) is (if_long if text else if_short)
 
 

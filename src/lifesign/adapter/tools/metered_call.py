@@ -43,8 +43,6 @@ CLOSE_SECONDS: Final = 3.0
 MAX_UNREPORTED: Final = 1_000
 """Maximum number of calls whose cost is reported later. For further calls, the reservation stays until the
 run ends.
-
-For further ones, the reservation stays until the run ends.
 """
 
 _SIX_DECIMALS: Final = Decimal("0.000001")

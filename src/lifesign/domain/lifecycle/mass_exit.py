@@ -35,17 +35,11 @@ class MonitorPolicy:
     """The time in which exits are counted together, 1 to 3600 s. A longer time detects slower waves, but
     notices later that they are over. It begins and ends at fixed moments: up to twice the limit may exit in a
     wave that crosses such a moment.
-
-    Longer catches slower waves, and learns more slowly that they are over. It begins and ends at fixed
-    moments: a wave across such a moment may let up to twice the limit go.
     """
     min_exits: int = 20
     """Verdicts are never suspended for so few exits per cadence; from 1. limit = max(min_exits, factor ·
     baseline). A lower number protects small fleets, which then wait `max_suspension_seconds` for each real
     crash of that many agents.
-
-    limit = max(min_exits, factor · baseline). Lower protects small fleets, which then wait
-    `max_suspension_seconds` for each real crash of that many agents.
     """
     factor: float = 5.0
     """A wave is more exits in a cadence than this multiple of the baseline, from `end_factor`.
@@ -55,8 +49,6 @@ class MonitorPolicy:
     end_factor: float = 2.0
     """A wave is over when fewer agents wait than max(min_exits, end_factor · baseline), from 1. The distance
     to `factor` prevents a suspension from beginning again just after it ended.
-
-    The distance to `factor` keeps a hold from beginning again just after it ended.
     """
     quiet_cadences: int = 2
     """Number of quiet cadences in a row that end a suspension, 1 to 100. Higher values suspend for longer."""

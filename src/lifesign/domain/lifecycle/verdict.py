@@ -126,8 +126,6 @@ class Verdict:
     is_unreachable: bool
     """Whether the declared interface failed when last probed, and no fresh document contradicts that. It is
     only shown; False if the evidence is too old.
-
-    It is shown, and decides nothing; False once what was seen is too old.
     """
     _last_step: "_Step | None"
     _facts: Facts

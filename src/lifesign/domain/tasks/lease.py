@@ -63,8 +63,6 @@ _KINDS = MappingProxyType({f"{kind}:": kind for kind in _FORMS})
 _DOT_SEGMENTS = frozenset({".", ".."})
 """As a part of a path: clients and proxies resolve a/../b to b before they send it (RFC 3986 5.2.4).
 Percent-encoded too (URL Standard 4.3): a name contains such text literally if it was encoded once too often.
-
-Percent-encoded too (URL Standard 4.3), which a name has literally if it was encoded once too often.
 """
 
 # Printable ASCII without space and without the three quotes.

@@ -75,8 +75,6 @@ class Unchanged:
     left_out: Mapping[SkipReason, SkippedEntries] = field(default_factory=dict)
     """Skipped entries by reason. This and the following members are empty if the server answered that nothing
     changed.
-
-    This and the following members are empty if the server said that nothing changed.
     """
     duplicates: int = 0
     findings: tuple[Finding, ...] = ()

@@ -86,7 +86,7 @@ class ConnectionPool:
 
     def _forget(self, line: HttpConnection) -> None:
         end = self._closing.pop(line)
-        # The failure of a connection that nobody uses is no news; asyncio would log it.
+        # The failure of an unused connection is not reported; asyncio would log it.
         if not end.cancelled():
             end.exception()
 

@@ -31,8 +31,6 @@ MAX_SEARCHED_CHARS: Final = 65_536
 """Maximum number of characters after the first wildcards of one group's patterns; further patterns are
 ignored. Such characters are searched for in the whole path, which a stranger may have chosen to make that
 slow.
-
-Such characters are searched for in the whole path, which a stranger may have chosen to make that slow.
 """
 MAX_PATH_CHARS: Final = 8192
 """A longer path, as percent-encoded, is matched only by its beginning."""

@@ -39,9 +39,6 @@ BEGUN_AT_ONCE: Final = 16
 """Probes that begin between two turns of the event loop. If a thousand did, they would delay each other's
 answers: the measurement would be of our own queue, not of the targets, and each step of each probe would find
 cold processor caches.
-
-If a thousand did, they would keep each other's answers waiting: our own queue would be measured, not the
-targets, and each step of each probe would find the processor's caches cold.
 """
 LOOK_AHEAD_RATIO: Final = 2
 """A census keeps up to so many times its concurrency ready to start."""

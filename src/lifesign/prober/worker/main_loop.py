@@ -53,8 +53,6 @@ MAX_REREADS: Final = 3
 MAX_STALL_SECONDS: Final = 90_000.0
 """A census ends if others hold shards and probed none of the remaining targets for this long. It is an hour
 more than the longest interval of a crawl.
-
-It is an hour more than the longest interval of a crawl.
 """
 
 _log = logging.getLogger("lifesign.prober")

@@ -23,10 +23,8 @@ READ_AT_ONCE: Final = 16
 """Number of shards that are read concurrently."""
 
 FREEZE_EVERY: Final = 50_000
-"""Number of added targets after which the garbage collector is told to ignore existing objects. It would scan
+"""Number of added targets after which the garbage collector ignores existing objects. It would scan
 all of them again and again, and stop the process for most of a second with a million.
-
-It would look at all of them again and again, and stand still for most of a second with a million.
 """
 
 _log = logging.getLogger("lifesign.prober")

@@ -61,7 +61,7 @@ def confirm(
 def advance(
     transaction: Transaction, directory: StoredDirectory, found: StoredImport, actor: str, *event: EventDraft
 ) -> StoredImport:
-    """Do the next part of an import; `told` is logged before its consequences."""
+    """Do the next part of an import; `event` is logged before its consequences."""
     drafts: list[EventDraft] = []
     if found.state == ImportState.ADDING:
         found, drafts = _add_page(transaction, directory, found, actor)

@@ -259,7 +259,7 @@ def shown(
 ) -> list[tuple[TargetKind, list[str], int]]:
     """Return the kinds of targets with those results, how their layers ended last, and how many there are.
 
-    Layers are in the order in which they are asked; a layer that never told anything is empty.
+    Layers are in the order in which they are measured; a layer without any result is empty.
     """
     kind: ColumnElement[str] = literal_column(_KIND_POSTGRESQL if transaction.is_postgresql else _KIND_SQLITE)
     statement = (
