@@ -163,10 +163,17 @@ class LeaseOver(LifesignError):
 
 
 class StaleToken(LifesignError):
-    """A newer fencing token was granted for this resource."""
+    """A newer fencing token was granted for this resource, or another holder has it.
 
-    def __init__(self, resource: str, token: int, current_token: int) -> None:
-        super().__init__(f"{resource} was granted again, with token {current_token}; {token} is stale")
+    Only the holder and callers that may read all leases are told the `current_token`.
+    """
+
+    def __init__(self, resource: str, token: int, current_token: int | None) -> None:
+        if current_token is None:
+            message = f"the caller holds no lease of {resource} with token {token}"
+        else:
+            message = f"{resource} was granted again, with token {current_token}; {token} is stale"
+        super().__init__(message)
         self.resource = resource
         self.token = token
         self.current_token = current_token

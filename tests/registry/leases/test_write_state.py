@@ -102,9 +102,29 @@ async def test_a_late_write_of_a_replaced_worker_is_refused(api: RegistryApi) ->
     written = (await _write(api, other, token)).json()
     assert _told(await _write(api, mine, late, {"step": "late"})) == (412, "stale_token")
     # With the right token it is still another one's lease.
-    assert _told(await _write(api, mine, token, {"step": "late"})) == (403, "not_holder")
+    assert _told(await _write(api, mine, token, {"step": "late"})) == (412, "stale_token")
     assert (await api.ask("GET", STATE)).json() == written
-    assert [payload["reason"] for payload in await _rejected(api)] == ["stale_token", "not_holder"]
+    assert [payload["reason"] for payload in await _rejected(api)] == ["stale_token", "stale_token"]
+
+
+async def test_a_stranger_cannot_find_the_token_of_a_lease_by_trial(api: RegistryApi) -> None:
+    mine, other = await _agents(api)
+    await api.ask("DELETE", f"{LEASES}/{(await _hold(api, mine))['lease_id']}", key=mine)
+    token = (await _hold(api, mine))["fencing_token"]
+    texts = set()
+    for tried in (token - 1, token, token + 1, 999):
+        answer = await _write(api, other, tried)
+        assert _told(answer) == (412, "stale_token")
+        assert set(answer.json()["error"]["details"]) == {"resource", "token"}
+        texts.add(answer.json()["error"]["message"].replace(f"token {tried}", "token"))
+    assert len(texts) == 1
+    read = await api.ask("GET", "/api/v1/events?type=fenced_write_rejected", key=other)
+    assert len(read.json()["events"]) == 4
+    assert not [event for event in read.json()["events"] if "current_token" in event["payload"]]
+    # A caller that may read all leases sees the cause.
+    assert _told(await _write(api, Role.ADMIN, token)) == (403, "not_holder")
+    answer = await _write(api, Role.ADMIN, token - 1)
+    assert answer.json()["error"]["details"]["current_token"] == token
 
 
 async def test_write_at_the_deadline_is_refused_even_without_a_new_holder(api: RegistryApi) -> None:

@@ -77,8 +77,8 @@ class FencedWriteRejected(Payload):
     """Caller that tried to write."""
     fencing_token: Number
     """Fencing token of the request."""
-    current_token: Number
-    """Latest granted fencing token; 0 without one."""
+    current_token: Number | None = None
+    """Latest granted fencing token; 0 without one. Absent if the writer may not know it."""
     reason: RefusalCode
 
 

@@ -123,7 +123,7 @@ class RefusalCode(StrEnum):
     LEASE_ENDED = "lease_ended"
     """The caller's lease has expired or was ended, and another holder may have the resource now."""
     STALE_TOKEN = "stale_token"  # noqa: S105 - the name of a code
-    """The resource was granted again since."""
+    """The resource was granted again since, or another holder has it."""
     TOKEN_NOT_ISSUED = "token_not_issued"  # noqa: S105 - the name of a code
     """Higher than any granted: made up, or granted by a store that has since been restored."""
     NOT_HOLDER = "not_holder"
@@ -359,6 +359,14 @@ def check_write(claim: Claim | None, holder: str, token: int, now_s: float) -> R
     if not is_unexpired(claim, now_s):
         return Refusal(RefusalCode.LEASE_ENDED, claim)
     return None
+
+
+def for_stranger(refusal: Refusal) -> Refusal:
+    """Return the refusal of a write for a caller that may not know the lease.
+
+    It is the same for every token: by trying tokens, the caller must not find the current one.
+    """
+    return refusal if refusal.claim is None else Refusal(RefusalCode.STALE_TOKEN)
 
 
 def ended(claim: Claim, end_reason: EndReason, now_s: float) -> Claim:

@@ -33,6 +33,7 @@ from lifesign.domain.tasks.lease import (
     decide_release,
     decide_renew,
     ended,
+    for_stranger,
     read_resource,
 )
 from lifesign.domain.tasks.lease_id import number_in, was_granted_to
@@ -143,6 +144,13 @@ def hold_leases(transaction: Transaction, operations: Sequence[LeaseOperation]) 
 def holder_of(caller: Principal) -> str:
     """Return the name under which a caller holds leases; no agent can have the same name."""
     return caller.agent_id or f"{KEY_ACTOR_PREFIX}{caller.key_id}"
+
+
+def refusal_for(refusal: Refusal, caller: Principal) -> Refusal:
+    """Return the refusal of a guarded write without what this caller may not know about the lease."""
+    claim = refusal.claim
+    is_known = claim is not None and claim.holder == holder_of(caller)
+    return refusal if is_known or may(caller, Permission.READ_LEASES) else for_stranger(refusal)
 
 
 def _caller(key: StoredKey | None, one: LeaseOperation) -> Principal | LifesignError:

@@ -18,7 +18,7 @@ from lifesign.domain.tasks.lease import check_write, intent_scope_resource, is_u
 from lifesign.errors import LifesignError
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import StateNotFound, TokenRequired
-from lifesign.registry.leases.hold_lease import holder_of
+from lifesign.registry.leases.hold_lease import holder_of, refusal_for
 from lifesign.registry.transitions.lease_events import MAX_INTENT_ID_CHARACTERS, intent_of, write_rejected
 from lifesign.registry.views.lease_records import refused
 from lifesign.storage.agents import fenced_state
@@ -57,9 +57,10 @@ def write_state(transaction: Transaction, call: Call) -> OperationReply | Lifesi
         claim = None
     refusal = check_write(claim, writer, token, now_s)
     if refusal is not None:
+        refusal = refusal_for(refusal, call.caller)
         event = write_rejected(refusal, resource, writer=writer, token=token, agent_id=call.caller.agent_id)
         event_log.append(transaction, [event])
-        lease_id = resource if claim is None else str(claim.lease_id)
+        lease_id = resource if refusal.claim is None else str(refusal.claim.lease_id)
         return refused(refusal, lease_id, now_s=now_s, token=token)
     before = fenced_state.find(transaction, resource)
     written = StoredState(

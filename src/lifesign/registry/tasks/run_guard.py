@@ -21,7 +21,7 @@ from lifesign.errors import LifesignError
 from lifesign.registry.api.call import incarnation_in
 from lifesign.registry.api.operations import Call, OperationReply
 from lifesign.registry.errors import AgentGone, KeyReused, TaskNotFound, TooMany, WrongRun
-from lifesign.registry.leases.hold_lease import holder_of
+from lifesign.registry.leases.hold_lease import holder_of, refusal_for
 from lifesign.registry.transitions import lease_events
 from lifesign.registry.views.lease_records import refused
 from lifesign.storage.agents import agent_rows
@@ -116,7 +116,7 @@ def authorize_run(
     held = None if claim.lease_id is None else claim
     refusal = check_write(held, holder_of(call.caller), token, transaction.now_s)
     if refusal is not None:
-        return refusal
+        return refusal_for(refusal, call.caller)
     run = task_runs.find(transaction, run_id)
     if run is None or (run.task, run.number) != (task.number, task.runs):
         return Refusal(RefusalCode.WRONG_RUN, claim)

@@ -19,7 +19,7 @@ from lifesign.domain.events.lease_payloads import (
 )
 from lifesign.domain.events.payload_fields import MAX_SHARDS
 from lifesign.domain.models.base import moment
-from lifesign.domain.tasks.lease import Claim, EndReason, Refusal, ResourceKind, kind_of
+from lifesign.domain.tasks.lease import Claim, EndReason, Refusal, RefusalCode, ResourceKind, kind_of
 
 MAX_INTENT_ID_CHARACTERS = 128
 """Maximum length of ids in events: their id members are not longer."""
@@ -86,11 +86,12 @@ def write_rejected(
     refusal: Refusal, resource: str, *, writer: str, token: int, agent_id: str | None
 ) -> EventDraft:
     """Return the event of a guarded write that was refused and changed nothing."""
+    without_claim = 0 if refusal.code is RefusalCode.TOKEN_NOT_ISSUED else None
     payload = FencedWriteRejected(
         resource=resource,
         writer=writer,
         fencing_token=token,
-        current_token=0 if refusal.claim is None else refusal.claim.token,
+        current_token=without_claim if refusal.claim is None else refusal.claim.token,
         reason=refusal.code,
     )
     return EventDraft(

@@ -115,7 +115,7 @@ def refused(
         case RefusalCode.LEASE_ENDED:
             error = LeaseOver(named, claim.resource, claim.end_reason or EndReason.EXPIRED)
         case RefusalCode.STALE_TOKEN:
-            error = StaleToken(claim.resource, token, claim.token)
+            error = StaleToken(claim.resource, token, None if refusal.claim is None else claim.token)
         case RefusalCode.TOKEN_NOT_ISSUED:
             error = TokenNotIssued(claim.resource, token, claim.token)
         case RefusalCode.NOT_HOLDER:
