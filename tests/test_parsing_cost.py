@@ -35,9 +35,9 @@ from lifesign.client.event_stream import EventStreamParser
 from lifesign.dashboard.login_sessions import cookie_in
 from lifesign.dashboard.safe_redirect import local_path
 from lifesign.domain.a2a.agent_card import read_agent_card
+from lifesign.domain.a2a.response_outcome import parse_or_none
+from lifesign.domain.a2a.stream_outcome import read_event_stream
 from lifesign.domain.files.workflow_file import read_workflow
-from lifesign.domain.health.a2a_response import parse_or_none
-from lifesign.domain.health.a2a_stream import read_event_stream
 from lifesign.domain.health.document_reader import read_document
 from lifesign.domain.lifecycle.opencode_event import read_event
 from lifesign.domain.net.allowed_addresses import vet_url, without_password, without_passwords

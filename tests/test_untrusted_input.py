@@ -34,10 +34,10 @@ from lifesign.client.registry_connection import RegistryReply, read_answer
 from lifesign.client.registry_errors import InvalidAnswer, error_of
 from lifesign.domain.a2a.agent_card import read_agent_card
 from lifesign.domain.a2a.announcement import announce_health
+from lifesign.domain.a2a.response_outcome import NotJson, TooComplex, judge_json
+from lifesign.domain.a2a.stream_outcome import read_event_stream
 from lifesign.domain.errors import InvalidDocument, InvalidFile
 from lifesign.domain.files.workflow_file import read_workflow
-from lifesign.domain.health.a2a_response import NotJson, TooComplex, judge_json
-from lifesign.domain.health.a2a_stream import read_event_stream
 from lifesign.domain.health.document_reader import read_document
 from lifesign.domain.lifecycle.opencode_event import read_event
 from lifesign.domain.models.agents import AgentRecord

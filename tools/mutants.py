@@ -44,7 +44,7 @@ TESTED: Final = {
         "domain/lifecycle/test_verdict.py",
     ],
     "domain/health/rolling_window": ["domain/health/test_rolling_window.py"],
-    "domain/health/outcome": ["domain/health/test_outcome.py", "domain/health/test_a2a_response.py"],
+    "domain/health/outcome": ["domain/health/test_outcome.py", "domain/a2a/test_response_outcome.py"],
 }
 """Modules of `src/lifesign` with the test files that must notice their mutants."""
 

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.scripted import EVENTS, JSON, PLAIN, call, http_scope, start
 
-from lifesign.domain.health.a2a_response import (
+from lifesign.domain.a2a.response_outcome import (
     MAX_CALL_BYTES,
     OTHER_JSON,
     UNKNOWN_BODY,

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from lifesign.domain.health.a2a_response import judge_json
-from lifesign.domain.health.a2a_stream import EventStreamReader, StreamEnd, read_event_stream
+from lifesign.domain.a2a.response_outcome import judge_json
+from lifesign.domain.a2a.stream_outcome import EventStreamReader, StreamEnd, read_event_stream
 from lifesign.domain.health.outcome import Outcome
 
 

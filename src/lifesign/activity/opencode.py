@@ -21,7 +21,7 @@ from lifesign.client.candidate_urls import parse_agent_url
 from lifesign.client.event_stream import EventStreamParser
 from lifesign.client.registry_connection import is_loopback
 from lifesign.client.registry_errors import InvalidAnswer
-from lifesign.domain.health.a2a_response import parse_or_none
+from lifesign.domain.a2a.response_outcome import parse_or_none
 from lifesign.domain.lifecycle.passive_heartbeat import SERVER_SILENT_S, WatchedSessionState
 from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue, NoAnswer

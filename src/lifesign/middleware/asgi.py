@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from lifesign.domain.a2a.announcement import CARD_PATHS, DEFAULT_HEALTH_PATH
-from lifesign.domain.health.mcp_answer import is_mcp
 from lifesign.domain.health.outcome import Outcome
+from lifesign.domain.mcp.answer_outcome import is_mcp
 from lifesign.errors import InvalidValue
 from lifesign.middleware.body import Message
 from lifesign.middleware.endpoint import HealthEndpoint

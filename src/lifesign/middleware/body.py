@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from lifesign.domain.health.a2a_response import (
+from lifesign.domain.a2a.event_shape import Shape
+from lifesign.domain.a2a.response_outcome import (
     MAX_CALL_BYTES,
     METHOD_NAMES,
     JsonAnswer,
@@ -15,11 +16,10 @@ from lifesign.domain.health.a2a_response import (
     judge_json,
     parse_or_none,
 )
-from lifesign.domain.health.a2a_stream import EventStreamReader, StreamEnd
-from lifesign.domain.health.event_shape import Shape
+from lifesign.domain.a2a.stream_outcome import EventStreamReader, StreamEnd
 from lifesign.domain.health.inspection import Inspection
-from lifesign.domain.health.mcp_answer import JUDGED_BY_CODE, is_mcp
 from lifesign.domain.health.outcome import ANSWERED, Outcome
+from lifesign.domain.mcp.answer_outcome import JUDGED_BY_CODE, is_mcp
 
 Message = MutableMapping[str, Any]
 

@@ -8,7 +8,8 @@ may have closed the answer with an empty body before it raises the answer's own 
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from lifesign.domain.health.a2a_response import (
+from lifesign.domain.a2a.event_shape import Shape, has_shape
+from lifesign.domain.a2a.response_outcome import (
     FAILED_TOOL,
     GOOD_ANSWER,
     GOOD_TOOL_RESULT,
@@ -29,23 +30,22 @@ from lifesign.domain.health.a2a_response import (
     method_of,
     parse_or_none,
 )
-from lifesign.domain.health.a2a_stream import StreamEnd
-from lifesign.domain.health.event_shape import Shape, has_shape
+from lifesign.domain.a2a.stream_outcome import StreamEnd
 from lifesign.domain.health.inspection import Inspection
-from lifesign.domain.health.mcp_answer import (
-    JUDGED_BY_CODE,
-    is_interaction,
-    is_mcp,
-    judge_as_mcp,
-    operation_of,
-    outcome_of_mcp_status,
-)
 from lifesign.domain.health.outcome import (
     ANSWERED,
     TASK_FAILED,
     Outcome,
     outcome_of_exception,
     outcome_of_status,
+)
+from lifesign.domain.mcp.answer_outcome import (
+    JUDGED_BY_CODE,
+    is_interaction,
+    is_mcp,
+    judge_as_mcp,
+    operation_of,
+    outcome_of_mcp_status,
 )
 from lifesign.middleware.body import (
     EVENTS,

@@ -7,8 +7,8 @@ import pytest
 from tests.support.a2a_messages import rpc, task_0x, task_10
 
 from lifesign.domain.a2a.message_variants import REST_0_3, REST_1_0, RPC_0_1, RPC_0_3, RPC_1_0, A2aVariant
+from lifesign.domain.a2a.response_outcome import parse_or_none, task_state
 from lifesign.domain.a2a.task_poll import UnfinishedTask, as_sent_answer, unfinished_task
-from lifesign.domain.health.a2a_response import parse_or_none, task_state
 
 URL = "https://a.example/a2a"
 

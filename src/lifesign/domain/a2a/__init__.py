@@ -1,1 +1,1 @@
-"""A2A agent cards, their interfaces and the variants of messages."""
+"""A2A agent cards, interfaces and variants of messages, and the outcome of responses and event streams."""

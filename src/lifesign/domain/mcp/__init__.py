@@ -1,1 +1,1 @@
-"""Model Context Protocol: a prober's requests to a server, and the meaning of the answers."""
+"""Model Context Protocol: requests of a prober to a server, and the meaning and outcome of answers."""

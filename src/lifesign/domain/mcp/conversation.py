@@ -12,8 +12,8 @@ from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, Final
 
-from lifesign.domain.health.a2a_response import parse_or_none
-from lifesign.domain.health.event_framing import event_data
+from lifesign.domain.a2a.response_outcome import parse_or_none
+from lifesign.domain.parsing.event_framing import event_data
 from lifesign.domain.text.safe_text import harmless
 
 CURRENT_VERSION: Final = "2026-07-28"

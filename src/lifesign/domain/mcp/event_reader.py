@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from lifesign.domain.health.event_framing import named_events
 from lifesign.domain.mcp.conversation import EVENT_STREAM, MAX_EVENTS, read_reply
+from lifesign.domain.parsing.event_framing import named_events
 
 _ENDS: Final = (b"\n\n", b"\r\r", b"\r\n\r\n")
 _LONGEST_END: Final = 4

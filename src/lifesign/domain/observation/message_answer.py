@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from lifesign.domain.health.a2a_response import parse_or_none, task_state
-from lifesign.domain.health.a2a_stream import read_event_stream
+from lifesign.domain.a2a.response_outcome import parse_or_none, task_state
+from lifesign.domain.a2a.stream_outcome import read_event_stream
 from lifesign.domain.health.outcome import Outcome, outcome_of_rpc_code
 from lifesign.domain.observation.interface_answer import classify_interface
 from lifesign.domain.observation.results import ResultClass

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from lifesign.domain.a2a.response_outcome import parse_or_none, task_state
 from lifesign.domain.a2a.task_poll import UNFINISHED
-from lifesign.domain.health.a2a_response import parse_or_none, task_state
 from lifesign.domain.mcp.tools import tool_text, tool_value
 from lifesign.domain.observation.assertion import (
     MAX_TEXT_CHARS,

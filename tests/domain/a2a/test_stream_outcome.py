@@ -23,9 +23,9 @@ from tests.support.a2a_messages import (
     read_pieces as read,
 )
 
-from lifesign.domain.health import a2a_stream
-from lifesign.domain.health.a2a_response import MAX_MARKS
-from lifesign.domain.health.a2a_stream import (
+from lifesign.domain.a2a import stream_outcome
+from lifesign.domain.a2a.response_outcome import MAX_MARKS
+from lifesign.domain.a2a.stream_outcome import (
     EventStreamReader,
     StreamEnd,
     read_event_stream,
@@ -269,13 +269,13 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[bytes]]:
     """Record the input of the two parsers."""
     given: dict[str, list[bytes]] = {"parse_short": [], "parse_bounded": [], "parse_again": []}
     for name, bodies in given.items():
-        parse = getattr(a2a_stream, name)
+        parse = getattr(stream_outcome, name)
 
         def noting(data: bytes, parse: Any = parse, bodies: list[bytes] = bodies) -> object:
             bodies.append(data)
             return parse(data)
 
-        monkeypatch.setattr(a2a_stream, name, noting)
+        monkeypatch.setattr(stream_outcome, name, noting)
     return given
 
 

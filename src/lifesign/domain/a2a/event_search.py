@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from lifesign.domain.health.event_framing import BLANK_LINES
+from lifesign.domain.parsing.event_framing import BLANK_LINES
 
 # Errors, states of failed tasks, and escapes that may hide one of them. Each pattern begins with a literal:
 # `re` searches for one five to twenty times as fast as for alternatives.

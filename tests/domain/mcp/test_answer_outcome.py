@@ -3,8 +3,9 @@ from typing import Any
 import pytest
 from tests.support.a2a_messages import rpc, rpc_error
 
-from lifesign.domain.health.a2a_response import GOOD_TOOL_RESULT, JsonAnswer, judge_message
-from lifesign.domain.health.mcp_answer import (
+from lifesign.domain.a2a.response_outcome import GOOD_TOOL_RESULT, JsonAnswer, judge_message
+from lifesign.domain.health.outcome import Outcome
+from lifesign.domain.mcp.answer_outcome import (
     NO_INTERACTION,
     is_interaction,
     is_mcp,
@@ -12,7 +13,6 @@ from lifesign.domain.health.mcp_answer import (
     operation_of,
     outcome_of_mcp_status,
 )
-from lifesign.domain.health.outcome import Outcome
 
 CODES = {
     -32700: Outcome.NO_OPERATION,

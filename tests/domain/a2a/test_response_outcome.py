@@ -16,7 +16,7 @@ from tests.support.a2a_messages import (
     update_10,
 )
 
-from lifesign.domain.health.a2a_response import (
+from lifesign.domain.a2a.response_outcome import (
     FAILED_TOOL,
     GOOD_ANSWER,
     GOOD_TOOL_RESULT,
@@ -36,7 +36,7 @@ from lifesign.domain.health.a2a_response import (
     judge_json,
     parse_or_none,
 )
-from lifesign.domain.health.a2a_stream import read_event_stream
+from lifesign.domain.a2a.stream_outcome import read_event_stream
 from lifesign.domain.health.outcome import Outcome
 
 FAILED = Outcome.TASK_FAILED

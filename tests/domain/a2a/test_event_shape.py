@@ -21,8 +21,8 @@ from tests.support.a2a_messages import (
     read_pieces as read,
 )
 
-from lifesign.domain.health.a2a_stream import EventStreamReader
-from lifesign.domain.health.event_shape import MAX_SHAPED_BYTES, has_shape
+from lifesign.domain.a2a.event_shape import MAX_SHAPED_BYTES, has_shape
+from lifesign.domain.a2a.stream_outcome import EventStreamReader
 from lifesign.domain.health.outcome import Outcome
 
 ANSWERED = Outcome.ANSWERED

@@ -8,7 +8,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lifesign.domain.health.a2a_response import (
+from lifesign.domain.a2a.event_search import end_as_objects, first_other_event, suspicious_events
+from lifesign.domain.a2a.event_shape import MAX_SHAPED_BYTES, Shape, shape_of
+from lifesign.domain.a2a.response_outcome import (
     FAILED_TOOL,
     MALFORMED_ANSWER,
     MAX_MARKS,
@@ -27,16 +29,14 @@ from lifesign.domain.health.a2a_response import (
     task_state,
     worst_of,
 )
-from lifesign.domain.health.event_framing import (
+from lifesign.domain.health.inspection import Inspection
+from lifesign.domain.health.outcome import ANSWERED, TASK_FAILED, Outcome
+from lifesign.domain.parsing.event_framing import (
     BYTE_ORDER_MARK,
     end_of_first_event,
     end_of_last_event,
     events_of,
 )
-from lifesign.domain.health.event_search import end_as_objects, first_other_event, suspicious_events
-from lifesign.domain.health.event_shape import MAX_SHAPED_BYTES, Shape, shape_of
-from lifesign.domain.health.inspection import Inspection
-from lifesign.domain.health.outcome import ANSWERED, TASK_FAILED, Outcome
 
 _PIECE_BYTES = 65_536
 """A whole stream is read in pieces of this size, since the limits apply to one piece."""
@@ -434,10 +434,6 @@ def read_event_stream(body: bytes) -> StreamEnd:
     for at in range(0, len(body), _PIECE_BYTES):
         reader.append(body[at : at + _PIECE_BYTES])
     return reader.end()
-
-
-def _is_answer(message: dict[str, Any]) -> bool:
-    return "result" in message or "error" in message
 
 
 def _marks_of(ended: bytes) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from lifesign.domain.health.a2a_response import GOOD_TOOL_RESULT, JsonAnswer, method_of, worst_of
+from lifesign.domain.a2a.response_outcome import GOOD_TOOL_RESULT, JsonAnswer, method_of, worst_of
 from lifesign.domain.health.outcome import (
     ANSWERED,
     Outcome,

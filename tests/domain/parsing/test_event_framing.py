@@ -1,6 +1,6 @@
 import pytest
 
-from lifesign.domain.health.event_framing import (
+from lifesign.domain.parsing.event_framing import (
     end_of_first_event,
     end_of_last_event,
     event_data,

@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 from tests.support.a2a_messages import event, rpc, rpc_error, update_10
 
-from lifesign.domain.health import event_search
-from lifesign.domain.health.event_framing import named_events
-from lifesign.domain.health.event_search import end_as_objects, first_other_event, suspicious_events
+from lifesign.domain.a2a import event_search
+from lifesign.domain.a2a.event_search import end_as_objects, first_other_event, suspicious_events
+from lifesign.domain.parsing.event_framing import named_events
 
 GOOD = [event(rpc(result={"kind": "message"})), b": ping\r\n\r\n", event(rpc(result=update_10("WORKING")))]
 FAILED = [

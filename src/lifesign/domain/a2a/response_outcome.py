@@ -1,7 +1,7 @@
 """A2A and MCP answers: the outcome by the body of a JSON answer (JSON-RPC codes, task states).
 
 A2A over JSON-RPC answers every failure with HTTP 200, so that the body decides. Only its top-level members
-count: an artifact may contain the word "error". `a2a_stream` reads event streams.
+count: an artifact may contain the word "error". `stream_outcome` reads event streams.
 """
 
 import json
@@ -90,7 +90,7 @@ class JsonAnswer:
     """The content of a JSON answer. Good answers share the objects below, so that none has to be created."""
 
     outcome: Outcome
-    """The outcome, unless the request shows that the operation is one of MCP: see `mcp_answer`."""
+    """The outcome, unless the request shows that the operation is one of MCP: see `domain/mcp/answer_outcome`."""
     is_tool: bool = False
     """Whether the answer is the result of an MCP tool."""
     is_unnamed: bool = False
