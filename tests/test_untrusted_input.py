@@ -34,7 +34,7 @@ from lifesign.client.registry_connection import RegistryReply, read_answer
 from lifesign.client.registry_errors import InvalidAnswer, error_of
 from lifesign.domain.a2a.agent_card import read_agent_card
 from lifesign.domain.a2a.announcement import announce_health
-from lifesign.domain.a2a.response_outcome import NotJson, TooComplex, judge_json
+from lifesign.domain.a2a.response_outcome import judge_json
 from lifesign.domain.a2a.stream_outcome import read_event_stream
 from lifesign.domain.errors import InvalidDocument, InvalidFile
 from lifesign.domain.files.workflow_file import read_workflow
@@ -46,6 +46,7 @@ from lifesign.domain.net.display_name import called
 from lifesign.domain.net.target import read_target
 from lifesign.domain.observation.message_answer import classify_answer
 from lifesign.domain.observation.served_body import classify_card, classify_document
+from lifesign.domain.parsing.bounded_json import NotJson, TooComplex
 from lifesign.domain.parsing.json_limits import is_finite, take_small
 from lifesign.domain.schedule.opt_out_proof import is_proven, origin_of
 from lifesign.domain.text.safe_text import harmless

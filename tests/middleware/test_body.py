@@ -11,15 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.scripted import EVENTS, JSON, PLAIN, call, http_scope, start
 
-from lifesign.domain.a2a.response_outcome import (
-    MAX_CALL_BYTES,
-    OTHER_JSON,
-    UNKNOWN_BODY,
-    JsonAnswer,
-    NotJson,
-)
+from lifesign.domain.a2a.response_outcome import MAX_CALL_BYTES, OTHER_JSON, UNKNOWN_BODY, JsonAnswer
 from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.outcome import Outcome
+from lifesign.domain.parsing.bounded_json import NotJson
 from lifesign.middleware import body as body_module
 from lifesign.middleware.body import (
     EventsBody,

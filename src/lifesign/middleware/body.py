@@ -11,15 +11,14 @@ from lifesign.domain.a2a.response_outcome import (
     MAX_CALL_BYTES,
     METHOD_NAMES,
     JsonAnswer,
-    TooComplex,
     call_of_excerpt,
     judge_json,
-    parse_or_none,
 )
 from lifesign.domain.a2a.stream_outcome import EventStreamReader, StreamEnd
 from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.outcome import ANSWERED, Outcome
 from lifesign.domain.mcp.answer_outcome import JUDGED_BY_CODE, is_mcp
+from lifesign.domain.parsing.bounded_json import TooComplex, parse_or_none
 
 Message = MutableMapping[str, Any]
 

@@ -21,14 +21,11 @@ from lifesign.domain.a2a.response_outcome import (
     STREAMING_PATH,
     UNNAMED_RESULT,
     JsonAnswer,
-    NotJson,
-    TooComplex,
     expects_rpc_answer,
     is_poll,
     is_rest_path,
     judge_json,
     method_of,
-    parse_or_none,
 )
 from lifesign.domain.a2a.stream_outcome import StreamEnd
 from lifesign.domain.health.inspection import Inspection
@@ -47,6 +44,7 @@ from lifesign.domain.mcp.answer_outcome import (
     operation_of,
     outcome_of_mcp_status,
 )
+from lifesign.domain.parsing.bounded_json import NotJson, TooComplex, parse_or_none
 from lifesign.middleware.body import (
     EVENTS,
     GOOD,

@@ -22,22 +22,19 @@ from lifesign.domain.a2a.response_outcome import (
     GOOD_TOOL_RESULT,
     MALFORMED_ANSWER,
     MAX_CALL_BYTES,
-    MAX_MARKS,
     METHOD_NAMES,
     OTHER_JSON,
     UNKNOWN_BODY,
     UNNAMED_RESULT,
-    NotJson,
-    TooComplex,
     call_of_excerpt,
     expects_rpc_answer,
     is_poll,
     is_rest_path,
     judge_json,
-    parse_or_none,
 )
 from lifesign.domain.a2a.stream_outcome import read_event_stream
 from lifesign.domain.health.outcome import Outcome
+from lifesign.domain.parsing.bounded_json import NotJson, TooComplex, parse_or_none
 
 FAILED = Outcome.TASK_FAILED
 ANSWERED = Outcome.ANSWERED
@@ -487,62 +484,6 @@ def test_path_of_the_rest_binding_ends_in_an_operation() -> None:
 
 
 # --- anything at all --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("raw", [b"[" * 200_000, b'{"a":' * 200_000, b"[" * 50_000 + b"]" * 50_000])
-def test_too_deep_nesting_differs_from_invalid_json(raw: bytes) -> None:
-    with pytest.raises(TooComplex):
-        judge_json(raw)
-    assert parse_or_none(raw) is None
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"",
-        b" ",
-        b"{",
-        b"{'a': 1}",
-        b"<html>",
-        b"\xff",
-        b'"\xff"',
-        b"[1] [2]",
-        b"tru",
-        # Python's text of numbers that JSON does not have.
-        b'{"jsonrpc": "2.0", "result": {"score": NaN}}',
-        b'{"jsonrpc": "2.0", "result": {"score": -Infinity}}',
-    ],
-)
-def test_invalid_json_is_reported(raw: bytes) -> None:
-    with pytest.raises(NotJson):
-        judge_json(raw)
-    assert parse_or_none(raw) is None
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        rb'{"jsonrpc": "2.0", "result": {"text": "\ud800"}}',
-        b'{"jsonrpc": "2.0", "result": {"text": "\xed\xa0\x80"}}',
-        b'{"jsonrpc": "2.0", "result": {"score": 1e999}}',
-        b'{"jsonrpc": "2.0", "result": ' + b"[" * 500 + b"]" * 500 + b"}",
-        b'\xef\xbb\xbf{"jsonrpc": "2.0", "result": 1}',
-    ],
-)
-def test_what_pythons_own_json_takes_is_taken(raw: bytes) -> None:
-    assert json.loads(raw)
-    assert judge_json(raw).outcome is ANSWERED
-
-
-@pytest.mark.parametrize("item", [b"{}", b"[]", b"1"])
-def test_body_with_too_many_brackets_and_commas_is_not_parsed(item: bytes) -> None:
-    def listed(items: int) -> bytes:
-        return b"[" + b",".join([item] * items) + b" " * MAX_MARKS + b"]"
-
-    of_each = 1 if item == b"1" else 2
-    assert judge_json(listed(MAX_MARKS // of_each)).outcome is ANSWERED
-    with pytest.raises(TooComplex):
-        judge_json(listed(MAX_MARKS // of_each + 1))
 
 
 @pytest.mark.parametrize("digits", [19, 20, 21, 4300, 4301, 100_000])

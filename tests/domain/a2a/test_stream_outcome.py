@@ -24,7 +24,6 @@ from tests.support.a2a_messages import (
 )
 
 from lifesign.domain.a2a import stream_outcome
-from lifesign.domain.a2a.response_outcome import MAX_MARKS
 from lifesign.domain.a2a.stream_outcome import (
     EventStreamReader,
     StreamEnd,
@@ -32,6 +31,7 @@ from lifesign.domain.a2a.stream_outcome import (
 )
 from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.outcome import Outcome
+from lifesign.domain.parsing.bounded_json import MAX_MARKS
 
 FAILED = Outcome.TASK_FAILED
 ANSWERED = Outcome.ANSWERED

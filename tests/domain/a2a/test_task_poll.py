@@ -7,8 +7,9 @@ import pytest
 from tests.support.a2a_messages import rpc, task_0x, task_10
 
 from lifesign.domain.a2a.message_variants import REST_0_3, REST_1_0, RPC_0_1, RPC_0_3, RPC_1_0, A2aVariant
-from lifesign.domain.a2a.response_outcome import parse_or_none, task_state
+from lifesign.domain.a2a.response_outcome import task_state
 from lifesign.domain.a2a.task_poll import UnfinishedTask, as_sent_answer, unfinished_task
+from lifesign.domain.parsing.bounded_json import parse_or_none
 
 URL = "https://a.example/a2a"
 

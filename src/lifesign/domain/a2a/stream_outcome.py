@@ -13,24 +13,26 @@ from lifesign.domain.a2a.event_shape import MAX_SHAPED_BYTES, Shape, shape_of
 from lifesign.domain.a2a.response_outcome import (
     FAILED_TOOL,
     MALFORMED_ANSWER,
-    MAX_MARKS,
     JsonAnswer,
-    NotJson,
-    TooComplex,
     is_failed,
     is_final,
     is_open,
     is_rest_event,
     judge_message,
     outcome_of_error,
-    parse_again,
-    parse_bounded,
-    parse_short,
     task_state,
     worst_of,
 )
 from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.outcome import ANSWERED, TASK_FAILED, Outcome
+from lifesign.domain.parsing.bounded_json import (
+    MAX_MARKS,
+    NotJson,
+    TooComplex,
+    parse_again,
+    parse_bounded,
+    parse_short,
+)
 from lifesign.domain.parsing.event_framing import (
     BYTE_ORDER_MARK,
     end_of_first_event,

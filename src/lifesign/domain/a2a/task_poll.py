@@ -10,8 +10,9 @@ from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from lifesign.domain.a2a.message_variants import A2aVariant, place_of
-from lifesign.domain.a2a.response_outcome import parse_or_none, task_state
+from lifesign.domain.a2a.response_outcome import task_state
 from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.parsing.bounded_json import parse_or_none
 
 MAX_TASK_ID_CHARS: Final = 256
 UNFINISHED: Final = frozenset({"submitted", "working", "TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from lifesign.domain.a2a.response_outcome import parse_or_none
+from lifesign.domain.parsing.bounded_json import parse_or_none
 from lifesign.domain.text.safe_text import harmless
 
 MAX_SESSION_ID_CHARS: Final = 256

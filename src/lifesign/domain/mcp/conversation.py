@@ -12,7 +12,7 @@ from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, Final
 
-from lifesign.domain.a2a.response_outcome import parse_or_none
+from lifesign.domain.parsing.bounded_json import parse_or_none
 from lifesign.domain.parsing.event_framing import event_data
 from lifesign.domain.text.safe_text import harmless
 

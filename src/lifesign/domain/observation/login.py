@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from lifesign.domain.a2a.response_outcome import parse_or_none
 from lifesign.domain.a2a.security_schemes import MAX_SCHEMES, SchemeText
 from lifesign.domain.credentials.challenge import MAX_CHALLENGES, MAX_SCHEME_CHARS, read_challenges
 from lifesign.domain.net.allowed_addresses import DEFAULT_PORTS
+from lifesign.domain.parsing.bounded_json import parse_or_none
 from lifesign.domain.text.safe_text import harmless
 
 MAX_METADATA_BYTES: Final = 64 * 1024

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from lifesign.domain.a2a.response_outcome import parse_or_none, task_state
+from lifesign.domain.a2a.response_outcome import task_state
 from lifesign.domain.a2a.stream_outcome import read_event_stream
 from lifesign.domain.health.outcome import Outcome, outcome_of_rpc_code
 from lifesign.domain.observation.interface_answer import classify_interface
 from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.parsing.bounded_json import parse_or_none
 
 EVENT_STREAM: Final = "text/event-stream"
 MAX_SHOWN_CHARS: Final = 120

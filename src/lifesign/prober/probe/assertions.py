@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from lifesign.domain.a2a.response_outcome import parse_or_none, task_state
+from lifesign.domain.a2a.response_outcome import task_state
 from lifesign.domain.a2a.task_poll import UNFINISHED
 from lifesign.domain.mcp.tools import tool_text, tool_value
 from lifesign.domain.observation.assertion import (
@@ -16,6 +16,7 @@ from lifesign.domain.observation.assertion import (
 )
 from lifesign.domain.observation.message_answer import EVENT_STREAM
 from lifesign.domain.observation.results import REFUSED_LOGIN, LayerResult, ResultClass
+from lifesign.domain.parsing.bounded_json import parse_or_none
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import ProbeSession
 
