@@ -22,7 +22,7 @@ from benchmarks.target_fleet import MCP_PATH, OLDER_MCP_PATH, RunningFleet, Targ
 from lifesign.domain.net.target import TargetKind, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import ResultClass
-from lifesign.prober.probe.layers import Prober
+from lifesign.prober.probe.steps import Prober
 from lifesign.prober.results.ledger import TargetEntry
 
 MAX_PROBE_RATIO = 1.3

@@ -26,7 +26,7 @@ from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
-from lifesign.prober.probe.layers import Prober
+from lifesign.prober.probe.steps import Prober
 from lifesign.prober.results.ledger import TargetEntry
 
 BARE, SAFE = "card and document, bare aiohttp", "card and document, safe"

@@ -34,7 +34,7 @@ from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
-from lifesign.prober.probe.layers import Prober
+from lifesign.prober.probe.steps import Prober
 from lifesign.prober.results.ledger import TargetEntry
 
 OPEN, LOGIN = "without a login", "with a cached token"

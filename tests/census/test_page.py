@@ -7,13 +7,13 @@ import pytest
 from tests.support.census_facts import EVIL, MADE_AT_S, facts
 
 from lifesign.census import report as census_module
-from lifesign.census import tables as tables_module
+from lifesign.census import report_tables as tables_module
 from lifesign.census.document import LatencySummary
 from lifesign.census.page import POLICY, STYLE, as_html
 from lifesign.census.plots import bar, latency_bar, trend
 from lifesign.census.report import CensusFacts, RunFacts, take_census
+from lifesign.census.report_tables import tables
 from lifesign.census.result_groups import Group
-from lifesign.census.tables import tables
 from lifesign.domain.observation.results import ResultClass as R
 
 VOID = {"meta"}

@@ -11,7 +11,7 @@ from tests.support.named_hosts import named_hosts
 from lifesign.cli import main
 from lifesign.domain.text.safe_text import visible
 from lifesign.mcp.check_agent import MAX_DOCUMENT_BYTES
-from lifesign.mcp.tool import NOTICE
+from lifesign.mcp.tool_definition import NOTICE
 
 
 async def test_answer_is_the_same_as_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:

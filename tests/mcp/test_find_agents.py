@@ -13,7 +13,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.domain.net.target import target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
-from lifesign.mcp.tool import MAX_ANSWER_BYTES, NOTICE
+from lifesign.mcp.tool_definition import MAX_ANSWER_BYTES, NOTICE
 
 AGENTS: Mapping[str, Mapping[str, Any]] = {
     "bill-1": {"capabilities": ["billing"], "max_concurrent_tasks": 2},

@@ -14,7 +14,7 @@ from lifesign.domain.lifecycle.status_table import Signal
 from lifesign.domain.models.agents import AgentRecord, HeartbeatConfig
 from lifesign.mcp.heartbeat import MAX_WRITES, METADATA_MEMBER, HeartbeatInput
 from lifesign.mcp.heartbeat import heartbeat as told_by
-from lifesign.mcp.tool import ToolContext
+from lifesign.mcp.tool_definition import ToolContext
 from lifesign.registry.transitions.agent_verdicts import Change
 from lifesign.registry.transitions.status_changes import change_status
 from lifesign.storage.agents import agent_rows

@@ -15,7 +15,7 @@ from tests.support.servers import PATIENCE_SECONDS
 from tests.support.task_tools import holding
 
 from lifesign.client import RegistryClient
-from lifesign.mcp.tools import TOOLS
+from lifesign.mcp.tool_list import TOOLS
 
 INITIALIZE = {
     "jsonrpc": "2.0",

@@ -25,7 +25,7 @@ from lifesign.client.registry_errors import (
 from lifesign.domain.observation.results import ResultClass
 from lifesign.errors import InvalidValue
 from lifesign.mcp.server import MAX_CALLS, new_server, server_of
-from lifesign.mcp.tool import Arguments, Tool, ToolAnswer, ToolContext, ToolFailed, registry_of
+from lifesign.mcp.tool_definition import Arguments, Tool, ToolAnswer, ToolContext, ToolFailed, registry_of
 
 
 class Word(Arguments):

@@ -12,8 +12,8 @@ from mcp_types import CallToolResult, TextContent
 from lifesign.client import RegistryClient
 from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.mcp.server import new_server
-from lifesign.mcp.tool import ToolContext
-from lifesign.mcp.tools import offered
+from lifesign.mcp.tool_definition import ToolContext
+from lifesign.mcp.tool_list import offered
 from lifesign.mcp.vetted_get import vetted_get
 
 LOOPBACK = ("127.0.0.0/8",)

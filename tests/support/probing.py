@@ -16,8 +16,8 @@ from lifesign.prober.credentials.store import CredentialStore
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetched, Fetcher, Request
 from lifesign.prober.network.resolver import Resolver
-from lifesign.prober.probe.layers import Prober
 from lifesign.prober.probe.session import EvidenceSink
+from lifesign.prober.probe.steps import Prober
 from lifesign.prober.results.ledger import ProbeReport, TargetEntry
 
 SHORT_SECONDS = 0.3

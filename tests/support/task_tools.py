@@ -15,8 +15,8 @@ from lifesign.client import RegistryClient
 from lifesign.client.registry_tasks import GrantedTask, HeldRun
 from lifesign.mcp.answer import code_of
 from lifesign.mcp.server import new_server
-from lifesign.mcp.tool import ToolContext
-from lifesign.mcp.tools import offered
+from lifesign.mcp.tool_definition import ToolContext
+from lifesign.mcp.tool_list import offered
 
 
 @dataclass(frozen=True)

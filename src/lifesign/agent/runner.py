@@ -22,7 +22,7 @@ from lifesign.agent.profile import AgentProfile, ProfileSettings, given_profile
 from lifesign.agent.registration import RegistrySession
 from lifesign.agent.settings_validation import check_key_file, check_kinds
 from lifesign.agent.task_source import TaskSource
-from lifesign.agent.work import WorkLoop
+from lifesign.agent.work_loop import WorkLoop
 from lifesign.errors import InvalidValue
 
 ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)

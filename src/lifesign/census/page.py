@@ -14,8 +14,8 @@ from markupsafe import Markup
 
 from lifesign.census.document import Census, LayerShares, NamedGroups, ResultCount
 from lifesign.census.plots import TEMPLATES, bar, groups_bar, latency_bar, legend, trend
+from lifesign.census.report_tables import Table, headline, of_groups, tables
 from lifesign.census.result_groups import Group
-from lifesign.census.tables import Table, headline, of_groups, tables
 from lifesign.census.text_formats import LIMITS, period
 from lifesign.domain.text.counts import percent_text
 

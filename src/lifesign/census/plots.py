@@ -12,8 +12,8 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from lifesign.census.document import CensusPass, GroupCounts, LatencySummary
+from lifesign.census.report_tables import GROUP_WORDS, of_groups
 from lifesign.census.result_groups import Group
-from lifesign.census.tables import GROUP_WORDS, of_groups
 from lifesign.domain.text.counts import percent_text
 from lifesign.domain.text.durations import latency_text
 from lifesign.serving.templates import template_environment

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from lifesign.census.document import Census, GroupCounts
-from lifesign.census.tables import Table, headline, of_groups, tables
+from lifesign.census.report_tables import Table, headline, of_groups, tables
 from lifesign.domain.models.census import Deadlines
 from lifesign.domain.text.safe_text import harmless
 from lifesign.domain.text.times import utc_text

@@ -12,7 +12,7 @@ from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
 from lifesign.prober.network.token_request import TokenEndpoints
-from lifesign.prober.probe.layers import Prober
+from lifesign.prober.probe.steps import Prober
 from lifesign.prober.results.evidence_store import EvidenceStore
 from lifesign.prober.witness.target_contact import NetworkClasses
 from lifesign.prober.witness.witness_requests import WitnessRequests

@@ -95,8 +95,8 @@ class Rate:
 
 def counts_text(results: Mapping["ResultClass | None", int]) -> str:
     """Return the counts of probes or targets: by group, with the largest classes."""
+    from lifesign.census.report_tables import GROUP_WORDS  # noqa: PLC0415
     from lifesign.census.result_groups import GROUPS, Group  # noqa: PLC0415 - pydantic takes 60 ms
-    from lifesign.census.tables import GROUP_WORDS  # noqa: PLC0415
 
     groups: Counter[Group] = Counter()
     for result, count in results.items():

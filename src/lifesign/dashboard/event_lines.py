@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from lifesign.dashboard.labels import as_words, brief, moment_text
-from lifesign.domain.access.actor import MEMBERS_OF_ACTORS, OwnActor, spoken
+from lifesign.domain.access.event_actor import MEMBERS_OF_ACTORS, OwnActor, spoken
 from lifesign.domain.events.chain import Event, agent_of
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.tasks.task_states import end_text

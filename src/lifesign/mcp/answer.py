@@ -28,7 +28,7 @@ from lifesign.domain.files.validation_messages import invalid_setting
 from lifesign.domain.text.safe_text import visible
 from lifesign.errors import InvalidValue
 from lifesign.mcp.refusal_code import ToolRefusalCode
-from lifesign.mcp.tool import Tool, ToolAnswer, ToolContext, ToolFailed
+from lifesign.mcp.tool_definition import Tool, ToolAnswer, ToolContext, ToolFailed
 
 MAX_NAME_CHARS: Final = 100
 """Maximum length of an unknown tool's name in an answer."""

@@ -11,7 +11,7 @@ from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.observation.decision import Action
 from lifesign.domain.observation.results import ResultClass
 from lifesign.mcp.refusal_code import ToolRefusalCode
-from lifesign.mcp.tool import (
+from lifesign.mcp.tool_definition import (
     MAX_ANSWER_BYTES,
     NOTICE,
     Arguments,

@@ -8,8 +8,8 @@ from lifesign.client.registry_errors import RegistryError
 from lifesign.domain.models.base import AgentId, RoleId
 from lifesign.domain.models.tasks import Attempts, JsonObject, Needs, Title
 from lifesign.domain.tasks.budget import Spend
-from lifesign.mcp.run_calls import TaskArguments, Written, key_of, refusal, run_of, tasks_of, write_answer
-from lifesign.mcp.tool import Tool, ToolAnswer, ToolContext
+from lifesign.mcp.run_binding import TaskArguments, Written, key_of, refusal, run_of, tasks_of, write_answer
+from lifesign.mcp.tool_definition import Tool, ToolAnswer, ToolContext
 
 NAME: Final = "delegate_subtask"
 

@@ -9,7 +9,7 @@ from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.domain.models.agents import AgentList, AgentSummary
 from lifesign.domain.models.base import MAX_CAPABILITIES, Capability, RoleId
 from lifesign.domain.text.counts import pluralize
-from lifesign.mcp.tool import (
+from lifesign.mcp.tool_definition import (
     MAX_ANSWER_BYTES,
     NOTICE,
     Arguments,

@@ -20,7 +20,7 @@ from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.models.base import AgentId
 from lifesign.errors import InvalidValue
-from lifesign.mcp.tool import Tool, ToolAnswer, ToolContext, registry_of
+from lifesign.mcp.tool_definition import Tool, ToolAnswer, ToolContext, registry_of
 
 METADATA_MEMBER: Final = "heartbeat"
 """Member of a record's metadata: the agent's last report by this tool."""

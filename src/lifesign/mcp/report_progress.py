@@ -6,8 +6,8 @@ from pydantic import Field
 
 from lifesign.client.registry_errors import RegistryError
 from lifesign.domain.models.progress_report import MAX_ENTRIES, Attempt, Text
-from lifesign.mcp.run_calls import TaskArguments, Written, key_of, refusal, run_of, tasks_of, write_answer
-from lifesign.mcp.tool import Tool, ToolAnswer, ToolContext
+from lifesign.mcp.run_binding import TaskArguments, Written, key_of, refusal, run_of, tasks_of, write_answer
+from lifesign.mcp.tool_definition import Tool, ToolAnswer, ToolContext
 
 NAME: Final = "report_progress"
 

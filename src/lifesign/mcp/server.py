@@ -24,7 +24,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from lifesign.mcp.answer import MAX_NAME_CHARS, answer, busy, listed
-from lifesign.mcp.tool import Tool, ToolContext
+from lifesign.mcp.tool_definition import Tool, ToolContext
 
 MAX_CALLS: Final = 16
 """Maximum of concurrent calls: further ones get a request to make fewer."""

@@ -90,7 +90,7 @@ def open_windows(settings: RecorderSettings, clock: RecorderClock, now_ns: int) 
     if settings.state_dir is None:
         return _PrivateWindows(now_ns)
     # Imported late: only sharing needs POSIX.
-    from lifesign.middleware.window_files import Shape, WindowFiles  # noqa: PLC0415
+    from lifesign.middleware.shared_windows import Shape, WindowFiles  # noqa: PLC0415
 
     shape = Shape(settings.agent_id, settings.window_ns, settings.counting)
     try:

@@ -22,7 +22,6 @@ from lifesign.middleware import AgentHealthMiddleware
 from lifesign.registry.agents.check_ready import READY_AGENT_PATH
 from lifesign.registry.agents.heartbeat_endpoint import HEARTBEAT_PATH, HeartbeatEndpoint
 from lifesign.registry.api.call import OperationDispatcher
-from lifesign.registry.api.database_deadline import DeadlineDatabase
 from lifesign.registry.api.error_pages import ErrorPages, Pages
 from lifesign.registry.api.error_responses import error_response
 from lifesign.registry.api.heard_agents import HeardAgents
@@ -55,6 +54,7 @@ from lifesign.serving.error_body import REFUSAL_MEMBER
 from lifesign.serving.garbage_collection import rarely_collected
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.database_deadline import DeadlineDatabase
 from lifesign.storage.engine.transaction import Clock
 from lifesign.storage.errors import StoreUnavailable
 

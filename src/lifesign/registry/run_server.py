@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 from sqlalchemy import make_url
 
-from lifesign.domain.access.actor import OwnActor
+from lifesign.domain.access.event_actor import OwnActor
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.events.database_marker import DatabaseMarker
 from lifesign.errors import InvalidValue

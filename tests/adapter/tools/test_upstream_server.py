@@ -18,7 +18,7 @@ from lifesign.adapter.tools.call_failed import CallNotExecuted
 from lifesign.adapter.tools.server_line import NOT_SENT, TOO_LONG, UNREADABLE
 from lifesign.adapter.tools.upstream_server import UpstreamServer
 from lifesign.adapter.tools.upstreams import CallLimits, Upstream
-from lifesign.mcp.tool import ToolFailed
+from lifesign.mcp.tool_definition import ToolFailed
 
 PROGRAM = str(REPOSITORY / "tests" / "support" / "upstream_tools.py")
 MISBEHAVING = [sys.executable, "-S", str(REPOSITORY / "tests" / "support" / "misbehaving_tools.py")]

@@ -13,7 +13,7 @@ from tests.support.registry_server import registry_server
 from lifesign.dashboard.login_sessions import FORM_COOKIE, SESSION_COOKIE, form_token
 from lifesign.dashboard.routes import Dashboard
 from lifesign.domain.access.permissions import Role, digest_of, key_of
-from lifesign.registry.api.database_deadline import DeadlineDatabase
+from lifesign.storage.engine.database_deadline import DeadlineDatabase
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys import sessions
 

@@ -6,7 +6,7 @@ from tests.support.both_loops import on_both_loops
 from tests.support.dns_server import Alias, Answer, Failure, Names, Turns, dns_serving
 from tests.support.open_files import no_more_than, open_files
 
-from lifesign.prober.network import dns_channel
+from lifesign.prober.network import dns_lookup
 from lifesign.prober.network import resolver as resolver_module
 from lifesign.prober.network.resolver import (
     FIRST_LOOKUPS_AT_ONCE,
@@ -25,7 +25,7 @@ SHORT_S = 0.4
 @pytest.fixture(autouse=True)
 def _both_families(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that reaches both families, whatever this one does; and short patience."""
-    monkeypatch.setattr(dns_channel, "_usable_family", lambda: socket.AF_UNSPEC)
+    monkeypatch.setattr(dns_lookup, "_usable_family", lambda: socket.AF_UNSPEC)
     monkeypatch.setattr(resolver_module, "ROOT_SECONDS", 0.2)
 
 
@@ -73,7 +73,7 @@ async def test_a_name_without_an_address_is_the_name_s_matter() -> None:
 async def test_where_one_family_is_reached_alone_the_other_is_asked_for_last(
     reached: socket.AddressFamily, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dns_channel, "_usable_family", lambda: reached)
+    monkeypatch.setattr(dns_lookup, "_usable_family", lambda: reached)
     names: Names = {
         "both.example": ("192.0.2.1", "2001:db8::1"),
         "four.example": ("192.0.2.4",),

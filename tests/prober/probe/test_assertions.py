@@ -21,7 +21,7 @@ from lifesign.domain.observation.assertion import AssertionOutcome
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.network.fetch import Fetched, Request
-from lifesign.prober.probe.layers import Prober
+from lifesign.prober.probe.steps import Prober
 from lifesign.prober.results.ledger import ProbeReport
 
 AT_S = 1_790_000_000.0

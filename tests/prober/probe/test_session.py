@@ -32,8 +32,8 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import MAX_REASON_CHARS, Observation, ResultClass
 from lifesign.prober.network.fetch import Fetched, Request
 from lifesign.prober.network.host_limiter import AddressBusy
-from lifesign.prober.probe.layers import Prober
 from lifesign.prober.probe.session import MAX_TIMEOUTS, ProbeSession
+from lifesign.prober.probe.steps import Prober
 
 IMPATIENT: dict[str, Any] = {
     "timeouts": {"first_byte_seconds": SHORT_SECONDS, "total_seconds": SHORT_SECONDS}

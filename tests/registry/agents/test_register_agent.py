@@ -1,7 +1,7 @@
 import pytest
 from tests.support.registry_api import AGENTS, RegistryApi
 
-from lifesign.domain.access.actor import OwnActor
+from lifesign.domain.access.event_actor import OwnActor
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.net.target import target_id
 from lifesign.storage.agents import agent_rows

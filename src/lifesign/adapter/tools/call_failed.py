@@ -5,7 +5,7 @@ Only the server knows. Therefore an unclear failure counts as possibly executed,
 
 from mcp_types import CallToolResult
 
-from lifesign.mcp.tool import ToolFailed
+from lifesign.mcp.tool_definition import ToolFailed
 
 
 class CallNotExecuted(ToolFailed):

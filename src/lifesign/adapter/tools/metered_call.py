@@ -25,8 +25,8 @@ from lifesign.domain.models.tasks import CallRecord
 from lifesign.domain.tasks.budget import MAX_TOKENS, MAX_USD, NO_AMOUNT, Spend
 from lifesign.mcp.answer import failure
 from lifesign.mcp.refusal_code import ToolRefusalCode
-from lifesign.mcp.run_calls import refusal
-from lifesign.mcp.tool import ToolFailed
+from lifesign.mcp.run_binding import refusal
+from lifesign.mcp.tool_definition import ToolFailed
 
 COST_KEY: Final = "lifesign/cost"
 """Member of a result's `_meta`: cost of the call."""

@@ -21,8 +21,8 @@ from lifesign.mcp.answer import answer, busy, code_of, failure, listed, read_arg
 from lifesign.mcp.refusal_code import ToolRefusalCode
 from lifesign.mcp.server import no_such_tool
 from lifesign.mcp.task_tools import ENDING, TASK_TOOLS
-from lifesign.mcp.tool import Tool as TaskTool
-from lifesign.mcp.tool import ToolContext, ToolFailed
+from lifesign.mcp.tool_definition import Tool as TaskTool
+from lifesign.mcp.tool_definition import ToolContext, ToolFailed
 
 if TYPE_CHECKING:
     from lifesign.adapter.tools.upstream_server import UpstreamServer

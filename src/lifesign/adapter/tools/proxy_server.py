@@ -30,7 +30,7 @@ from lifesign.mcp.http_server import app_of, config_of
 from lifesign.mcp.listen_address import LOOPBACK_NAMES
 from lifesign.mcp.refusal_code import ToolRefusalCode
 from lifesign.mcp.server import server_of
-from lifesign.mcp.tool import ToolFailed
+from lifesign.mcp.tool_definition import ToolFailed
 
 if TYPE_CHECKING:
     from lifesign.adapter.tools.upstream_server import UpstreamServer

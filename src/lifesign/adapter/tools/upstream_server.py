@@ -33,7 +33,7 @@ from lifesign.domain.parsing.json_limits import is_finite
 from lifesign.errors import InvalidValue
 from lifesign.mcp.answer import MAX_NAME_CHARS
 from lifesign.mcp.refusal_code import ToolRefusalCode
-from lifesign.mcp.tool import ToolFailed
+from lifesign.mcp.tool_definition import ToolFailed
 
 FIRST_WAIT_SECONDS: Final = 0.5
 """Before the first restart; doubled with each that follows soon, and spread by chance."""

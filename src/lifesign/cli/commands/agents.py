@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lifesign.cli.options.agent_reference import check_id, is_url, with_agent_id
-from lifesign.cli.options.completion import offering
 from lifesign.cli.options.duration import duration_option
 from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.registry_access import (
@@ -21,6 +20,7 @@ from lifesign.cli.options.registry_access import (
     ask,
 )
 from lifesign.cli.options.secret_file import WriteKey, new_key_file
+from lifesign.cli.options.shell_completion import offering
 from lifesign.cli.options.suspension_notice import are_decisions_suspended, say_suspended
 from lifesign.cli.output.agent_page import health_text, load_text, page, status_text, time_text
 from lifesign.cli.output.table import write_json, write_table

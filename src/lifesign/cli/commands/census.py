@@ -318,7 +318,7 @@ def _write(
 ) -> None:
     """Print the report, or write it and all targets into files and name them; JSON is always printed."""
     from lifesign.census.report_files import FORMS  # noqa: PLC0415 - loaded by now
-    from lifesign.census.tables import headline  # noqa: PLC0415
+    from lifesign.census.report_tables import headline  # noqa: PLC0415
 
     files = [] if output is None else _written(taken, place, output)
     if as_json:

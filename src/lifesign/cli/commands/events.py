@@ -32,7 +32,7 @@ from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.cli.output.table import write_json, write_table
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
-from lifesign.domain.access.actor import spoken
+from lifesign.domain.access.event_actor import spoken
 from lifesign.domain.lifecycle.status_table import Reason
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.tasks.task_states import end_text

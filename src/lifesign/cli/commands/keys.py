@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lifesign.cli.options.completion import offering
 from lifesign.cli.options.duration import duration_option, in_durations
 from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.secret_file import WriteKey, new_key_file
@@ -19,6 +18,7 @@ from lifesign.cli.options.server_database import (
     ServerConfig,
     run_in_transaction,
 )
+from lifesign.cli.options.shell_completion import offering
 from lifesign.cli.output.table import write_json, write_table
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.counts import pluralize

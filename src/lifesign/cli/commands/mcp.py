@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lifesign.client.registry_tasks import HeldRun
     from lifesign.domain.net.allowed_addresses import Network
     from lifesign.mcp.listen_address import ListenAddress
-    from lifesign.mcp.tool import ToolContext
+    from lifesign.mcp.tool_definition import ToolContext
 
 TOKEN_VARIABLE = "LIFESIGN_MCP_TOKEN"  # noqa: S105 - the name of it, not the token
 
@@ -115,9 +115,9 @@ def mcp(
     from lifesign.domain.net.allowed_addresses import read_networks  # noqa: PLC0415
 
     # First of all: without the SDK, the message names the extra that installs everything.
-    from lifesign.mcp.run_calls import run_in  # noqa: PLC0415
+    from lifesign.mcp.run_binding import run_in  # noqa: PLC0415
     from lifesign.mcp.server import new_server  # noqa: PLC0415
-    from lifesign.mcp.tools import offered  # noqa: PLC0415
+    from lifesign.mcp.tool_list import offered  # noqa: PLC0415
 
     networks = read_networks(allow_network or (), "--allow-network")
     if not registry and key_file is not None:
@@ -169,7 +169,7 @@ async def _serve(
 ) -> None:
     """Serve until the client disconnects, or a signal comes."""
     from lifesign.client import RegistryClient  # noqa: PLC0415 - see mcp
-    from lifesign.mcp.tool import ToolContext  # noqa: PLC0415
+    from lifesign.mcp.tool_definition import ToolContext  # noqa: PLC0415
     from lifesign.mcp.vetted_get import vetted_get  # noqa: PLC0415
 
     async with AsyncExitStack() as opened:

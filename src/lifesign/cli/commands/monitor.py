@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lifesign.cli.options.completion import offering
 from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.registry_access import DEFAULT_URL, KeyFile, PlainHttp, RegistryUrl, ask
+from lifesign.cli.options.shell_completion import offering
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, write_page

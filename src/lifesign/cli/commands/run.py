@@ -194,7 +194,7 @@ def run(  # noqa: PLR0913 - each option is one
     from lifesign.agent.credentials import AgentKeys  # noqa: PLC0415
     from lifesign.agent.profile import AgentProfile  # noqa: PLC0415
     from lifesign.agent.registration import RegistrySession  # noqa: PLC0415
-    from lifesign.cli.output.run_lines import LogForwarder, event_writer  # noqa: PLC0415
+    from lifesign.cli.output.adapter_lines import LogForwarder, event_writer  # noqa: PLC0415
     from lifesign.client import RegistryClient  # noqa: PLC0415
     from lifesign.client.registry_errors import RegistryError  # noqa: PLC0415
     from lifesign.serving.log_output import logging_to  # noqa: PLC0415

@@ -222,7 +222,7 @@ async def _write_table(pages: AsyncIterator["TargetList"], *, is_continuous: boo
 
 
 def _row(target: "TargetSummary", *, is_continuous: bool) -> tuple[str, ...]:
-    from lifesign.census.tables import GROUP_WORDS  # noqa: PLC0415
+    from lifesign.census.report_tables import GROUP_WORDS  # noqa: PLC0415
     from lifesign.census.targets_csv import alive_group  # noqa: PLC0415 - see _classes
 
     return (

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lifesign.cli.options.completion import offering
 from lifesign.cli.options.duration import duration_option
 from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.registry_access import (
@@ -22,6 +21,7 @@ from lifesign.cli.options.registry_access import (
     RegistryUrl,
     ask,
 )
+from lifesign.cli.options.shell_completion import offering
 from lifesign.cli.options.task_id import read_task_id
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.table import write_json, write_table

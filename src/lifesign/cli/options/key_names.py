@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lifesign.domain.access.actor import keys_acting
+from lifesign.domain.access.event_actor import keys_acting
 
 if TYPE_CHECKING:
     from lifesign.client import RegistryClient

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from lifesign.cli.options.config_file import take_server_config
-from lifesign.domain.access.actor import OwnActor
+from lifesign.domain.access.event_actor import OwnActor
 from lifesign.storage.engine.sqlite_path import check_exists, sqlite_file
 from lifesign.storage.errors import StoreUnavailable
 

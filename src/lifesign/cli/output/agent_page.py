@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from lifesign.cli.output.terminal import Colour, PageLine, listed
-from lifesign.domain.access.actor import spoken_in
+from lifesign.domain.access.event_actor import spoken_in
 from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.text.counts import pluralize
 from lifesign.domain.text.durations import precise_text

@@ -40,8 +40,8 @@ def write_observation(
 
     `why` is the evidence that the target is alive, as far as known: a probe does not repeat all requests.
     """
+    from lifesign.census.report_tables import GROUP_WORDS, RESULT_WORDS  # noqa: PLC0415
     from lifesign.census.result_groups import GROUPS  # noqa: PLC0415 - loaded by now
-    from lifesign.census.tables import GROUP_WORDS, RESULT_WORDS  # noqa: PLC0415
     from lifesign.domain.observation.probe_summary import layer_words, liveness_signals  # noqa: PLC0415
     from lifesign.domain.observation.result_sums import layers_of  # noqa: PLC0415
 

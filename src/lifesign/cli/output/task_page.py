@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.terminal import Colour, PageLine, listed
-from lifesign.domain.access.actor import spoken
+from lifesign.domain.access.event_actor import spoken
 from lifesign.domain.text.counts import pluralize
 from lifesign.domain.text.durations import duration_text
 

@@ -15,8 +15,8 @@ from starlette.responses import Response
 from lifesign.census.document import Census
 from lifesign.census.page import plots_of, trend_above
 from lifesign.census.plots import groups_bar, legend
+from lifesign.census.report_tables import Table, headline, share_heading, tables
 from lifesign.census.stored_counts import census_of
-from lifesign.census.tables import Table, headline, share_heading, tables
 from lifesign.census.text_formats import LIMITS, period
 from lifesign.dashboard.fleet_facts import CachedFact
 from lifesign.dashboard.page_handler import PageHandler, RequestContext

@@ -15,7 +15,7 @@ import rfc8785
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError, to_json
 
-from lifesign.domain.access.actor import MEMBERS_OF_ACTORS, is_reserved
+from lifesign.domain.access.event_actor import MEMBERS_OF_ACTORS, is_reserved
 from lifesign.domain.errors import BrokenChain, InvalidEvent
 from lifesign.domain.events.event import PAYLOADS, EventDraft
 from lifesign.domain.events.event_type import EventType

@@ -15,7 +15,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from lifesign.domain.access.actor import OwnActor, is_reserved
+from lifesign.domain.access.event_actor import OwnActor, is_reserved
 from lifesign.domain.health.document import INTEGRAL_FLOAT, write_short
 from lifesign.domain.net.target import TARGET_ID_PATTERN, is_target_id
 from lifesign.domain.parsing.json_limits import take_small

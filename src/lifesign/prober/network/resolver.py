@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from lifesign.domain.net.allowed_addresses import Address
-from lifesign.prober.network.dns_channel import DnsChannel, NameAnswer, answers_for_root, open_channel
+from lifesign.prober.network.dns_lookup import DnsChannel, NameAnswer, answers_for_root, open_channel
 
 MIN_TTL_SECONDS: Final = 5.0
 """A name that changes with every question is one name for the few requests of a probe."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic_core import from_json
 
-from lifesign.domain.access.actor import keys_in_words
+from lifesign.domain.access.event_actor import keys_in_words
 from lifesign.domain.access.permissions import Permission, Principal, may
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status

@@ -23,7 +23,7 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log, webhooks
 from lifesign.storage.events.webhooks import StoredWebhook
 from lifesign.storage.keys import key_rows
-from lifesign.storage.maintenance import pre_restore
+from lifesign.storage.maintenance import replaced_rows
 from lifesign.storage.targets import opt_outs
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class RevokedCredentials:
 
 
 def keep_withdrawn(transaction: Transaction, actor: str, *, trusts_all_keys: bool) -> RevokedCredentials:
-    """Revoke again what was revoked; call it within `pre_restore.set_aside`, once all rows are restored.
+    """Revoke again what was revoked; call it within `replaced_rows.set_aside`, once all rows are restored.
 
     Keys that the replaced database does not know are suspended unless all are trusted.
     """
@@ -65,7 +65,7 @@ def keep_withdrawn(transaction: Transaction, actor: str, *, trusts_all_keys: boo
     ended, successors = _end_keys(transaction, actor)
     ended += _end_keys_of_erased(transaction, actor)
     ended_webhooks = _end_webhooks(transaction, actor)
-    opted_out = pre_restore.opt_outs(transaction)
+    opted_out = replaced_rows.opt_outs(transaction)
     for origin, token in opted_out:
         opt_outs.put(transaction, origin, token)
         prove(transaction, origin, token, actor)
@@ -73,7 +73,7 @@ def keep_withdrawn(transaction: Transaction, actor: str, *, trusts_all_keys: boo
     if not trusts_all_keys:
         for key in (*unknown, *of_agents):
             suspend_key(transaction, key, actor)
-    known = pre_restore.replaced_webhooks(transaction)
+    known = replaced_rows.replaced_webhooks(transaction)
     back = [each for each in webhooks.listing(transaction, MAX_WEBHOOKS) if not each.is_disabled]
     return RevokedCredentials(
         keys=tuple(ended),
@@ -91,7 +91,7 @@ def _end_keys(transaction: Transaction, actor: str) -> tuple[list[StoredKey], li
     """End keys as they were ended before; return these, and the successors of rotated keys."""
     ended: list[StoredKey] = []
     rotated: list[StoredKey] = []
-    for key, before in pre_restore.ended_keys(transaction):
+    for key, before in replaced_rows.ended_keys(transaction):
         over = with_earlier_end(key, before)
         if over == key:
             continue
@@ -119,7 +119,7 @@ def _successors(transaction: Transaction, rotated: Iterable[StoredKey]) -> list[
     found = {
         newer.key_id: newer
         for key in rotated
-        for newer in pre_restore.newer_keys(transaction, key.role, key.name, key.agent_id)
+        for newer in replaced_rows.newer_keys(transaction, key.role, key.name, key.agent_id)
     }
     return [key for key in found.values() if is_current(key, transaction.now_s)]
 
@@ -129,7 +129,7 @@ def _end_keys_of_erased(transaction: Transaction, actor: str) -> list[StoredKey]
     now_s = transaction.now_s
     revoked = {
         key.key_id: replace(key, revoked_at_s=now_s)
-        for key, erased_at in pre_restore.keys_of_erased(transaction)
+        for key, erased_at in replaced_rows.keys_of_erased(transaction)
         if key.created_at_s <= _seconds(erased_at) and is_current(key, now_s)
     }
     for key in revoked.values():
@@ -141,7 +141,7 @@ def _end_keys_of_erased(transaction: Transaction, actor: str) -> list[StoredKey]
 
 def _erase_agents(transaction: Transaction, actor: str) -> tuple[str, ...]:
     """Erase the agents of the backup that were erased since; return their ids."""
-    found = pre_restore.erased_agents(transaction)
+    found = replaced_rows.erased_agents(transaction)
     erased = {agent_id for agent_id, since_s, erased_at in found if since_s <= _seconds(erased_at)}
     for agent_id in sorted(erased):
         erase_agent(transaction, agent_id, actor)
@@ -153,8 +153,10 @@ def _end_webhooks(transaction: Transaction, actor: str) -> list[str]:
 
     The others keep their newer secrets: a rotation may have ended a secret that others know.
     """
-    deleted = {json.loads(payload).get("webhook_id") for payload in pre_restore.deleted_webhooks(transaction)}
-    known = pre_restore.replaced_webhooks(transaction)
+    deleted = {
+        json.loads(payload).get("webhook_id") for payload in replaced_rows.deleted_webhooks(transaction)
+    }
+    known = replaced_rows.replaced_webhooks(transaction)
     ended: list[str] = []
     drafts: list[EventDraft] = []
     for webhook in webhooks.listing(transaction, MAX_WEBHOOKS):
@@ -176,7 +178,7 @@ def _end_webhooks(transaction: Transaction, actor: str) -> list[str]:
 
 def _unknown_keys(transaction: Transaction) -> tuple[list[StoredKey], list[StoredKey]]:
     """Return the valid keys that were unknown, those of agents separately."""
-    found = [key for key in pre_restore.unknown_keys(transaction) if is_current(key, transaction.now_s)]
+    found = [key for key in replaced_rows.unknown_keys(transaction) if is_current(key, transaction.now_s)]
     return (
         [key for key in found if key.role is not Role.AGENT],
         [key for key in found if key.role is Role.AGENT],

@@ -16,7 +16,7 @@ from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import DatabaseNotEmpty, InvalidBackup, RowRefused
 from lifesign.storage.keys import key_rows
-from lifesign.storage.maintenance import all_rows, backup_file, pre_restore
+from lifesign.storage.maintenance import all_rows, backup_file, replaced_rows
 from lifesign.storage.maintenance.backup_file import BackupHeader
 
 
@@ -74,7 +74,7 @@ def restore(
     names = all_rows.filled(transaction)
     if names and not is_forced:
         raise DatabaseNotEmpty(names)
-    with pre_restore.set_aside(transaction):
+    with replaced_rows.set_aside(transaction):
         all_rows.remove_all(transaction)
         counts = _put_back(transaction, file)
         _note_sleep(transaction, header)

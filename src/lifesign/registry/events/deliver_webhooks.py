@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pydantic_core import to_json
 from ulid import ULID
 
-from lifesign.domain.access.actor import OwnActor
+from lifesign.domain.access.event_actor import OwnActor
 from lifesign.domain.events.chain import Event
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.webhook_delivery import after_failure, delivery_headers

@@ -8,7 +8,7 @@ import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
+from lifesign.domain.access.event_actor import KEY_ACTOR_PREFIX
 from lifesign.domain.access.permissions import (
     Permission,
     Principal,

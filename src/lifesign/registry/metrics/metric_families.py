@@ -17,7 +17,7 @@ from prometheus_client.core import (
     SummaryMetricFamily,
 )
 
-from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
+from lifesign.domain.access.event_actor import KEY_ACTOR_PREFIX
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.mass_exit import MonitorPolicy, MonitorState, Track, exit_limit
 from lifesign.domain.lifecycle.status_table import Status

@@ -18,7 +18,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
+from lifesign.domain.access.event_actor import KEY_ACTOR_PREFIX
 from lifesign.domain.access.permissions import Permission, Principal, require
 from lifesign.domain.health.document import Time
 from lifesign.domain.models.base import Body, moment

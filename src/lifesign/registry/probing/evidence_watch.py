@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter
 
-from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
+from lifesign.domain.access.event_actor import KEY_ACTOR_PREFIX
 from lifesign.domain.credentials.credential_watch import CredentialReport, credentials_after
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
+from lifesign.domain.access.event_actor import KEY_ACTOR_PREFIX
 from lifesign.domain.credentials.credential_watch import (
     CredentialChange,
     CredentialReport,

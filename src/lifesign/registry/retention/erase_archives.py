@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from lifesign.domain.access.actor import OwnActor
+from lifesign.domain.access.event_actor import OwnActor
 from lifesign.domain.errors import InvalidEvent
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType

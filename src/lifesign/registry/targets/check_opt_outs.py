@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from yarl import URL
 
-from lifesign.domain.access.actor import OwnActor
+from lifesign.domain.access.event_actor import OwnActor
 from lifesign.domain.net.allowed_addresses import Network, read_networks
 from lifesign.domain.schedule.opt_out_proof import MAX_PROOF_BYTES, PROOF_PATH, TOKEN_TTL_SECONDS, is_proven
 from lifesign.http.address_guard import PrivateAddressRefused

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 from pydantic_core import from_json
 
-from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
+from lifesign.domain.access.event_actor import KEY_ACTOR_PREFIX
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.errors import InvalidRequest

@@ -8,7 +8,7 @@ of a link restores both. The target's record begins again with its next liveness
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lifesign.domain.access.actor import OwnActor
+from lifesign.domain.access.event_actor import OwnActor
 from lifesign.domain.events.agent_payloads import AgentLinkConflict, AgentLinked, AgentUnlinked
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType

@@ -6,7 +6,7 @@ an older mark are removed, some at a time. Each part is one short transaction.
 
 from dataclasses import replace
 
-from lifesign.domain.access.actor import OwnActor
+from lifesign.domain.access.event_actor import OwnActor
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.events.event import EventDraft

@@ -6,7 +6,7 @@ hands by the hundred: one event covers many of them.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from lifesign.domain.access.actor import is_reserved
+from lifesign.domain.access.event_actor import is_reserved
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.lease_payloads import (

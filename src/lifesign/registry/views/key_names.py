@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from lifesign.domain.access.actor import KEY_ACTOR_PREFIX, key_behind, keys_acting
+from lifesign.domain.access.event_actor import KEY_ACTOR_PREFIX, key_behind, keys_acting
 from lifesign.domain.access.permissions import Permission, Principal, may
 from lifesign.domain.events.chain import Event
 from lifesign.storage.engine.transaction import Transaction

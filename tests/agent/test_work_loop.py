@@ -9,7 +9,7 @@ from tests.support.servers import PATIENCE_SECONDS
 from lifesign.agent.assignments import MAX_WAITING, Assignment, HandedIn
 from lifesign.agent.errors import WorkDropped, WorkRefused
 from lifesign.agent.registration import Load
-from lifesign.agent.work import WorkLoop
+from lifesign.agent.work_loop import WorkLoop
 
 
 class Hands:
@@ -166,7 +166,7 @@ async def test_cancelled_work_is_not_started() -> None:
 async def test_a_source_that_fails_is_asked_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lifesign.agent.work.SOURCE_RETRY_SECONDS", 0)
+    monkeypatch.setattr("lifesign.agent.work_loop.SOURCE_RETRY_SECONDS", 0)
     source, hands = HandedIn("a"), Hands()
     hands.may_end.set()
     take, failures = source.take, [OSError("away")] * 2

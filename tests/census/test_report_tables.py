@@ -4,10 +4,9 @@ import pytest
 from tests.support.census_facts import MADE_AT_S, facts
 
 from lifesign.census import report as census_module
-from lifesign.census import tables as tables_module
+from lifesign.census import report_tables as tables_module
 from lifesign.census.report import CensusFacts, HostCount, RunFacts, take_census
-from lifesign.census.result_groups import Group
-from lifesign.census.tables import (
+from lifesign.census.report_tables import (
     GROUP_WORDS,
     PROBER_NETWORK_WARNING,
     RESULT_WORDS,
@@ -15,6 +14,7 @@ from lifesign.census.tables import (
     share_heading,
     tables,
 )
+from lifesign.census.result_groups import Group
 from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.results import ResultClass
 

@@ -15,7 +15,7 @@ from lifesign.client.registry_errors import (
 from lifesign.client.registry_tasks import HeldRun
 from lifesign.errors import InvalidValue
 from lifesign.mcp.delegate_subtask import Subtask
-from lifesign.mcp.run_calls import key_of, refusal, run_in
+from lifesign.mcp.run_binding import key_of, refusal, run_in
 
 RUN = HeldRun(task_id="task_1", run_id="run_1", fencing_token=7)
 ENVIRONMENT = {

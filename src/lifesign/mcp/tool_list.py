@@ -6,9 +6,9 @@ from typing import Final
 from lifesign.mcp.check_agent import CHECK_AGENT
 from lifesign.mcp.find_agents import FIND_AGENTS
 from lifesign.mcp.heartbeat import HEARTBEAT
-from lifesign.mcp.run_calls import of_any_run
+from lifesign.mcp.run_binding import of_any_run
 from lifesign.mcp.task_tools import TASK_TOOLS
-from lifesign.mcp.tool import Tool
+from lifesign.mcp.tool_definition import Tool
 
 TOOLS: Final[Sequence[Tool]] = (HEARTBEAT, CHECK_AGENT, FIND_AGENTS, *TASK_TOOLS)
 """Tools in the order in which a model reads them."""

@@ -29,7 +29,7 @@ from lifesign.domain.models.tasks import TASK_ID_PATTERN, IdempotencyKey, RunId,
 from lifesign.domain.tasks.task_states import TaskStatus
 from lifesign.errors import InvalidValue
 from lifesign.mcp.refusal_code import ToolRefusalCode
-from lifesign.mcp.tool import Arguments, Tool, ToolAnswer, ToolContext, ToolFailed, registry_of
+from lifesign.mcp.tool_definition import Arguments, Tool, ToolAnswer, ToolContext, ToolFailed, registry_of
 
 TASK_VARIABLE: Final = "LIFESIGN_TASK_ID"
 RUN_VARIABLE: Final = "LIFESIGN_RUN_ID"

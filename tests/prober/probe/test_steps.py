@@ -38,7 +38,7 @@ from yarl import URL
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.network.fetch import Fetched, Fetcher, Request
-from lifesign.prober.probe.layers import Prober
+from lifesign.prober.probe.steps import Prober
 from lifesign.prober.results.ledger import TargetEntry
 
 AT_S = 1_790_000_000.0

@@ -10,7 +10,7 @@ from tests.support.servers import until
 from tests.support.worker_process import IN_MEMORY, Worker, worker_processes
 
 from lifesign import AgentHealth
-from lifesign.middleware.window_files import _WindowFile
+from lifesign.middleware.shared_windows import _WindowFile
 
 pytestmark = pytest.mark.fault
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS
 
 from lifesign.cli import main
-from lifesign.cli.options.completion import VARIABLE
+from lifesign.cli.options.shell_completion import VARIABLE
 from lifesign.domain.access.permissions import Role
 
 PROGRAM = str(SCRIPTS / "lifesign")

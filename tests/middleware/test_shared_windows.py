@@ -11,7 +11,7 @@ from tests.support.recording import agent, calibration, outcomes, p99_ms, publis
 
 from lifesign import AgentHealth
 from lifesign.domain.health.document import Trend
-from lifesign.middleware import shared_state, window_files
+from lifesign.middleware import document_file, shared_windows
 from lifesign.middleware.windows import RecorderClock
 
 WINDOW_S = 2400
@@ -109,7 +109,7 @@ def test_another_agent_window_or_counting_never_mixes_in(workers: Workers, other
 def test_more_workers_than_there_may_be_report_for_themselves(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(window_files, "MOST_WORKERS", 3)
+    monkeypatch.setattr(shared_windows, "MOST_WORKERS", 3)
     team = [workers.start() for _ in range(3)]
     assert caplog.records == []
     one_too_many = workers.start()
@@ -239,9 +239,9 @@ class AfterReboot(Workers):
 def test_after_a_reboot_windows_go_on_from_the_wall_clock(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, down_s: float
 ) -> None:
-    monkeypatch.setattr(shared_state, "_boot_id", lambda *_: b"before")
+    monkeypatch.setattr(document_file, "_boot_id", lambda *_: b"before")
     workers.leave_behind(10)
-    monkeypatch.setattr(shared_state, "_boot_id", lambda *_: b"after")
+    monkeypatch.setattr(document_file, "_boot_id", lambda *_: b"after")
     rebooted = AfterReboot(workers, down_s)
     worker = rebooted.start()
     assert samples(worker) == 10
@@ -259,7 +259,7 @@ def test_after_a_reboot_windows_go_on_from_the_wall_clock(
 def test_a_reboot_into_an_earlier_wall_clock_loses_nothing(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, back_s: float
 ) -> None:
-    monkeypatch.setattr(shared_state, "_boot_id", lambda *_: b"before")
+    monkeypatch.setattr(document_file, "_boot_id", lambda *_: b"before")
     worker = workers.start()
     record(worker, 10)
     workers.clock.advance(60)
@@ -267,7 +267,7 @@ def test_a_reboot_into_an_earlier_wall_clock_loses_nothing(
     record(worker, 10)
     del worker
     workers.end()
-    monkeypatch.setattr(shared_state, "_boot_id", lambda *_: b"after")
+    monkeypatch.setattr(document_file, "_boot_id", lambda *_: b"after")
     rebooted = AfterReboot(workers, -back_s)
     again = rebooted.start()
     assert samples(again) == 20
@@ -296,7 +296,7 @@ def test_nothing_sleeps_where_another_worker_holds_the_lock(
     workers.start()
     workers.end()
     # As of an earlier boot, so that a new time base is needed.
-    monkeypatch.setattr(shared_state, "_boot_id", lambda *_: b"another boot")
+    monkeypatch.setattr(document_file, "_boot_id", lambda *_: b"another boot")
     (path,) = workers.state_dir.glob("*/board")
     held = os.open(path, os.O_RDWR)
     fcntl.flock(held, fcntl.LOCK_EX)
@@ -380,7 +380,7 @@ def test_document_reveals_no_paths_processes_or_versions(tmp_path: Path) -> None
     record(team[0], 20)
     document = published(team[0])
     written = document.to_json().decode()
-    inside = ["canary", str(tmp_path), "worker", "window_files", "python", "pid"]
+    inside = ["canary", str(tmp_path), "worker", "shared_windows", "python", "pid"]
     assert [word for word in inside if word in written] == []
     assert document.model_dump(exclude_unset=True).keys() == {
         "schema_version", "agent_id", "timestamp", "health", "calibration", "decay", "extensions",

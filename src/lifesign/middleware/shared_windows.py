@@ -36,8 +36,8 @@ from lifesign.filesystem.private_file import (
     opened_again,
     set_aside,
 )
+from lifesign.middleware.document_file import SharedState
 from lifesign.middleware.published_document import PublishedDocument
-from lifesign.middleware.shared_state import SharedState
 
 MOST_WORKERS = 256
 """Maximum number of worker processes of one agent that share a state directory."""

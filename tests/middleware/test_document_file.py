@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lifesign.middleware import shared_state as board_module
+from lifesign.middleware import document_file as board_module
+from lifesign.middleware.document_file import MOST_DOCUMENT_BYTES, SharedState
 from lifesign.middleware.published_document import PublishedDocument
-from lifesign.middleware.shared_state import MOST_DOCUMENT_BYTES, SharedState
 
 SECOND_NS = 1_000_000_000
 WALL_NS = 1_763_640_000 * SECOND_NS

@@ -9,8 +9,8 @@ from tests.support.both_loops import on_both_loops
 from tests.support.dns_server import DnsServer, Failure, Names, dns_serving
 
 from lifesign.errors import InvalidValue
-from lifesign.prober.network import dns_channel
-from lifesign.prober.network.dns_channel import NameAnswer, answers_for_root, open_channel
+from lifesign.prober.network import dns_lookup
+from lifesign.prober.network.dns_lookup import NameAnswer, answers_for_root, open_channel
 
 
 async def told(dns: DnsServer | None, host: str, timeout_s: float = 5) -> NameAnswer:
@@ -34,7 +34,7 @@ async def test_so_many_addresses_are_looked_at_and_no_more() -> None:
         answer = await told(dns, "many.example")
         assert answer.records == len(many)
         found = [str(address) for address in answer.addresses]
-        assert len(found) == dns_channel.MAX_ADDRESSES
+        assert len(found) == dns_lookup.MAX_ADDRESSES
         assert set(found) <= set(many)
 
 
@@ -79,17 +79,17 @@ async def test_servers_of_the_root_are_queried_each_time() -> None:
 
 def test_what_this_machine_reaches_is_seen_without_sending(monkeypatch: pytest.MonkeyPatch) -> None:
     sources: dict[int, Any] = {}
-    monkeypatch.setattr(dns_channel, "_source_towards", lambda address: sources.get(address.version))
-    assert dns_channel._usable_family() is socket.AF_UNSPEC
+    monkeypatch.setattr(dns_lookup, "_source_towards", lambda address: sources.get(address.version))
+    assert dns_lookup._usable_family() is socket.AF_UNSPEC
     sources[4] = ip_address("192.168.1.5")
-    assert dns_channel._usable_family() is socket.AF_INET
+    assert dns_lookup._usable_family() is socket.AF_INET
     # An address of one's own site does not lead to the internet.
     sources[6] = ip_address("fd00::2")
-    assert dns_channel._usable_family() is socket.AF_INET
+    assert dns_lookup._usable_family() is socket.AF_INET
     sources[6] = ip_address("2001:db8::2")
-    assert dns_channel._usable_family() is socket.AF_UNSPEC
+    assert dns_lookup._usable_family() is socket.AF_UNSPEC
     del sources[4]
-    assert dns_channel._usable_family() is socket.AF_INET6
+    assert dns_lookup._usable_family() is socket.AF_INET6
 
 
 # ── where c-ares cannot start ──
@@ -118,7 +118,7 @@ async def test_without_c_ares_threads_ask_the_system(
 
     monkeypatch.setattr(socket, "getaddrinfo", ask)
     answer = await told(None, "a.example")
-    assert answer == NameAnswer((ip_address("192.0.2.1"),), dns_channel.DEFAULT_TTL_SECONDS)
+    assert answer == NameAnswer((ip_address("192.0.2.1"),), dns_lookup.DEFAULT_TTL_SECONDS)
     assert "threads" in caplog.text
     assert await told(None, "unknown.example") == NameAnswer()
     for name in ("lame.example", "odd.example"):

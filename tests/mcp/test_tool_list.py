@@ -2,8 +2,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from lifesign.mcp.task_tools import TASK_TOOLS
-from lifesign.mcp.tool import Tool
-from lifesign.mcp.tools import TOOLS, offered
+from lifesign.mcp.tool_definition import Tool
+from lifesign.mcp.tool_list import TOOLS, offered
 
 
 def test_without_a_registry_there_is_what_needs_none() -> None:

@@ -1,6 +1,13 @@
 import pytest
 
-from lifesign.domain.access.actor import OwnActor, is_reserved, keys_acting, keys_in_words, spoken, spoken_in
+from lifesign.domain.access.event_actor import (
+    OwnActor,
+    is_reserved,
+    keys_acting,
+    keys_in_words,
+    spoken,
+    spoken_in,
+)
 from lifesign.registry.events.deliver_webhooks import COURIER
 from lifesign.registry.retention.erase_archives import ARCHIVIST
 from lifesign.registry.transitions.status_changes import MONITOR
