@@ -62,7 +62,7 @@ test-lowest: .venv/.test ## the tests with the oldest package versions that pypr
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-lowest
 	@$(BIN)/uv pip compile --quiet --python .venv-lowest/bin/python --resolution lowest-direct --all-extras pyproject.toml --output-file .venv-lowest/lowest.txt
 	@$(BIN)/uv pip install --quiet --python .venv-lowest/bin/python --constraints .venv-lowest/lowest.txt --editable '.[all]' --group demo --group test
-	.venv-lowest/bin/$(TESTS:.venv/bin/%=%) tests/http tests/client tests/serving tests/storage tests/mcp tests/prober tests/registry/agents tests/middleware
+	.venv-lowest/bin/$(TESTS:.venv/bin/%=%) tests/http_client tests/client tests/serving tests/storage tests/mcp tests/prober tests/registry/agents tests/middleware
 
 mutants: .venv/.test ## mutation tests of the central rules
 	$(BIN)/python -m tools.mutants

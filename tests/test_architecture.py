@@ -55,7 +55,7 @@ def test_a_source_file_begins_with_a_docstring() -> None:
 def test_only_the_http_package_makes_connections_of_aiohttp() -> None:
     made = re.compile(r"\b(?:ClientSession|TCPConnector|UnixConnector)\(|\baiohttp\.request\b")
     found = [name(path) for path in SOURCES if made.search(path.read_text())]
-    assert [path for path in found if not path.startswith("src/lifesign/http/")] == []
+    assert [path for path in found if not path.startswith("src/lifesign/http_client/")] == []
 
 
 def test_every_dependency_has_its_reason() -> None:

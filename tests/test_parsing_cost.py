@@ -47,9 +47,9 @@ from lifesign.domain.parsing.bounded_json import parse_or_none
 from lifesign.domain.parsing.json_limits import is_finite
 from lifesign.domain.schedule.opt_out_proof import is_proven
 from lifesign.domain.text.safe_text import harmless
-from lifesign.http.failures import classify_failure
-from lifesign.http.headers import max_age_seconds, media_type, retry_after_seconds, status_links
-from lifesign.http.redirects import joined
+from lifesign.http_client.failures import classify_failure
+from lifesign.http_client.headers import max_age_seconds, media_type, retry_after_seconds, status_links
+from lifesign.http_client.redirects import joined
 from lifesign.prober.directories.formats import BUILT_IN, describe, format_of
 from lifesign.prober.directories.gathered import Gathered
 from lifesign.prober.directories.page import DirectoryPage, Document, Listed

@@ -51,8 +51,8 @@ from lifesign.domain.parsing.json_limits import is_finite, take_small
 from lifesign.domain.schedule.opt_out_proof import is_proven, origin_of
 from lifesign.domain.text.safe_text import harmless
 from lifesign.errors import InvalidValue
-from lifesign.http.headers import max_age_seconds, status_links
-from lifesign.http.redirects import joined, refusal
+from lifesign.http_client.headers import max_age_seconds, status_links
+from lifesign.http_client.redirects import joined, refusal
 from lifesign.prober.directories.formats import BUILT_IN, describe
 from lifesign.prober.directories.gathered import Gathered, TooManyEntries
 from lifesign.prober.directories.page import Document, NotReadable

@@ -27,8 +27,8 @@ from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.observation.decision import Action
 from lifesign.domain.observation.results import ResultClass
 from lifesign.errors import InvalidValue
-from lifesign.http.answer import Answer
-from lifesign.http.bounded_get import Ask, user_agent
+from lifesign.http_client.answer import Answer
+from lifesign.http_client.bounded_get import Ask, user_agent
 
 # ── where things are ──
 

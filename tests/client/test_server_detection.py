@@ -8,8 +8,8 @@ from tests.support.message_server import Agent, Got, Says, agent
 from yarl import URL
 
 from lifesign.client.server_detection import MAX_ANSWER_BYTES, is_mcp_server
-from lifesign.http.bounded_get import bounded_get
-from lifesign.http.guarded_sessions import GuardedSessions
+from lifesign.http_client.bounded_get import bounded_get
+from lifesign.http_client.guarded_sessions import GuardedSessions
 
 DISCOVER, INITIALIZE = "server/discover", "initialize"
 

@@ -9,7 +9,7 @@ from yarl import URL
 
 from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.domain.observation.results import ResultClass
-from lifesign.http.bounded_get import Ask
+from lifesign.http_client.bounded_get import Ask
 from lifesign.mcp.vetted_get import vetted_get
 
 

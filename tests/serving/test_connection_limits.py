@@ -20,7 +20,7 @@ from tests.support.raw_http import RawAnswer, answer_in
 from tests.support.servers import PATIENCE_SECONDS
 from uvicorn.server import ServerState
 
-from lifesign.http.byte_counter import MAX_SPARE_BYTES
+from lifesign.http_client.byte_counter import MAX_SPARE_BYTES
 from lifesign.registry.run_server import Listening, _uvicorn_config
 from lifesign.registry.settings import RegistrySettings
 from lifesign.serving import connection_limits

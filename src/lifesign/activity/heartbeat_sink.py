@@ -13,7 +13,7 @@ from lifesign.client.registry_connection import MAX_CONNECTIONS
 from lifesign.client.registry_errors import RateLimited, RegistryError, RegistryRefusal
 from lifesign.domain.lifecycle.passive_heartbeat import DueHeartbeat
 from lifesign.domain.models.agents import AgentRecord
-from lifesign.http.counted_sessions import CountingConnector, counting_session
+from lifesign.http_client.counted_sessions import CountingConnector, counting_session
 
 if TYPE_CHECKING:
     import aiohttp

@@ -25,11 +25,11 @@ from lifesign.domain.lifecycle.passive_heartbeat import SERVER_SILENT_S, Watched
 from lifesign.domain.parsing.bounded_json import parse_or_none
 from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue, NoAnswer
-from lifesign.http.bounded_body import read_bounded, read_piece
-from lifesign.http.bounded_get import user_agent
-from lifesign.http.counted_sessions import CountingConnector, counter_of, counting_session
-from lifesign.http.failures import FAILURES, classify_failure
-from lifesign.http.headers import media_type
+from lifesign.http_client.bounded_body import read_bounded, read_piece
+from lifesign.http_client.bounded_get import user_agent
+from lifesign.http_client.counted_sessions import CountingConnector, counter_of, counting_session
+from lifesign.http_client.failures import FAILURES, classify_failure
+from lifesign.http_client.headers import media_type
 
 ANSWER_SECONDS: Final = 10.0
 """Time limit for one answer, and for the start of the stream."""

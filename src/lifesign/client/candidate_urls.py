@@ -18,7 +18,7 @@ from lifesign.domain.a2a.interfaces import MAX_URL_CHARS
 from lifesign.domain.net.allowed_addresses import AddressRefused, vet_url
 from lifesign.domain.net.public_url import is_address
 from lifesign.errors import InvalidValue
-from lifesign.http.redirects import is_same_origin, joined, parsed
+from lifesign.http_client.redirects import is_same_origin, joined, parsed
 
 _EXPECTED: Final = (
     f"an absolute http(s) URL of at most {MAX_URL_CHARS} characters, without credentials, "

@@ -39,10 +39,10 @@ from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.observation.served_body import classify_card, classify_document, is_absent
 from lifesign.domain.text.durations import duration_text
 from lifesign.errors import InvalidValue
-from lifesign.http.answer import Answer
-from lifesign.http.bounded_get import Ask, Get, bounded_get
-from lifesign.http.guarded_sessions import GuardedSessions
-from lifesign.http.redirects import is_same_origin, parsed
+from lifesign.http_client.answer import Answer
+from lifesign.http_client.bounded_get import Ask, Get, bounded_get
+from lifesign.http_client.guarded_sessions import GuardedSessions
+from lifesign.http_client.redirects import is_same_origin, parsed
 
 if TYPE_CHECKING:
     from lifesign.domain.net.allowed_addresses import Network

@@ -33,18 +33,18 @@ from lifesign.client.registry_errors import (
 from lifesign.domain.base.finding import json_pointer
 from lifesign.domain.files.validation_messages import MAX_SHOWN_CHARACTERS, invalid_setting
 from lifesign.errors import InvalidValue
-from lifesign.http.bounded_body import read_bounded, read_piece
-from lifesign.http.bounded_get import user_agent
-from lifesign.http.byte_counter import READ_BYTES
-from lifesign.http.counted_sessions import CountingConnector, counter_of, counting_session
-from lifesign.http.failures import (
+from lifesign.http_client.bounded_body import read_bounded, read_piece
+from lifesign.http_client.bounded_get import user_agent
+from lifesign.http_client.byte_counter import READ_BYTES
+from lifesign.http_client.counted_sessions import CountingConnector, counter_of, counting_session
+from lifesign.http_client.failures import (
     FAILURES,
     MAX_HEADER_LINE_BYTES,
     MAX_HEADERS,
     TooManyBytes,
     classify_failure,
 )
-from lifesign.http.headers import media_type, retry_after_seconds
+from lifesign.http_client.headers import media_type, retry_after_seconds
 
 NOT_RUNNING_HINT = (
     "check that a registry runs there (lifesign serve), or give another URL with --registry or "

@@ -24,8 +24,8 @@ from lifesign.domain.mcp.conversation import (
     usable_session,
 )
 from lifesign.domain.observation.results import ResultClass
-from lifesign.http.answer import Answer
-from lifesign.http.bounded_get import Ask, Get
+from lifesign.http_client.answer import Answer
+from lifesign.http_client.bounded_get import Ask, Get
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024
 READ_RESULTS: Final = frozenset({

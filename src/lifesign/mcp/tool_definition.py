@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lifesign.client.registry import RegistryClient
 from lifesign.client.registry_tasks import HeldRun
 from lifesign.errors import LifesignError
-from lifesign.http.bounded_get import Get
+from lifesign.http_client.bounded_get import Get
 from lifesign.mcp.refusal_code import ToolRefusalCode
 
 MAX_ANSWER_BYTES: Final = 65_536

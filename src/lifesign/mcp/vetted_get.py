@@ -14,10 +14,10 @@ from yarl import URL
 
 from lifesign.domain.net.allowed_addresses import AddressRefused, Network
 from lifesign.domain.observation.results import ResultClass
-from lifesign.http.address_guard import AddressGuard
-from lifesign.http.answer import Answer
-from lifesign.http.bounded_get import Ask, Get, bounded_get
-from lifesign.http.guarded_sessions import GuardedSessions
+from lifesign.http_client.address_guard import AddressGuard
+from lifesign.http_client.answer import Answer
+from lifesign.http_client.bounded_get import Ask, Get, bounded_get
+from lifesign.http_client.guarded_sessions import GuardedSessions
 
 MAX_SECONDS: Final = 60.0
 """Time limit of one check."""

@@ -22,7 +22,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from lifesign.http.byte_counter import ByteCounter
+from lifesign.http_client.byte_counter import ByteCounter
 from lifesign.serving.error_body import RETRY_SECONDS, problem
 from lifesign.serving.write_coalescing import WriteCoalescingTransport
 

@@ -13,7 +13,7 @@ from tests.support import hostile_server as hostile
 from tests.support.both_loops import on_both_loops
 from tests.support.hostile_server import Reply, accepting, kept, raw, serving
 
-from lifesign.http.failures import TooManyBytes
+from lifesign.http_client.failures import TooManyBytes
 from lifesign.prober.network.connection import HttpConnection
 
 ASKED = b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n"

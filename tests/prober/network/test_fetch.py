@@ -18,7 +18,7 @@ from yarl import URL
 from lifesign.domain.net.allowed_addresses import AddressRefused, TargetUrl
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, ResultClass
 from lifesign.errors import InvalidValue
-from lifesign.http.address_guard import _read_alike
+from lifesign.http_client.address_guard import _read_alike
 from lifesign.prober.network import resolver as resolver_module
 from lifesign.prober.network.connection import HttpConnection
 from lifesign.prober.network.fetch import Fetcher, _failed

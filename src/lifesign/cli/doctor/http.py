@@ -23,9 +23,9 @@ def fetch(
     """
     import asyncio  # noqa: PLC0415 - with aiohttp it takes 200 ms
 
-    from lifesign.http.bounded_body import read_beginning  # noqa: PLC0415
-    from lifesign.http.counted_sessions import CountingConnector, counter_of, counting_session  # noqa: PLC0415
-    from lifesign.http.failures import FAILURES  # noqa: PLC0415
+    from lifesign.http_client.bounded_body import read_beginning  # noqa: PLC0415
+    from lifesign.http_client.counted_sessions import CountingConnector, counter_of, counting_session  # noqa: PLC0415
+    from lifesign.http_client.failures import FAILURES  # noqa: PLC0415
 
     async def ask() -> tuple[int, float | None, bytes]:
         asked_s = time.time()

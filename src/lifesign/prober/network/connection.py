@@ -16,8 +16,8 @@ from aiohttp.http_parser import RawResponseMessage
 from aiohttp.streams import StreamReader
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
-from lifesign.http.byte_counter import MAX_HEADER_BYTES, MAX_SPARE_BYTES, READ_BYTES, ByteCounter
-from lifesign.http.failures import MAX_HEADER_LINE_BYTES, MAX_HEADERS, TooManyBytes
+from lifesign.http_client.byte_counter import MAX_HEADER_BYTES, MAX_SPARE_BYTES, READ_BYTES, ByteCounter
+from lifesign.http_client.failures import MAX_HEADER_LINE_BYTES, MAX_HEADERS, TooManyBytes
 
 if TYPE_CHECKING:
     from multidict import CIMultiDictProxy

@@ -1,8 +1,8 @@
 """Connections to vetted addresses, and to no others.
 
-The name is looked up once, each of its addresses is vetted (`http/address_guard.py`), and the connection goes
-to a vetted address. Proxies and the environment are ignored. Each phase has its own deadline, and is timed; a
-failure is a value.
+The name is looked up once, each of its addresses is vetted (`http_client/address_guard.py`), and the
+connection goes to a vetted address. Proxies and the environment are ignored. Each phase has its own deadline,
+and is timed; a failure is a value.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from lifesign.domain.net.allowed_addresses import Address, TargetUrl
 from lifesign.domain.observation.results import Phases, ResultClass
-from lifesign.http.address_guard import AddressGuard
-from lifesign.http.answer import in_ms
-from lifesign.http.failures import certificate_alert, error_text
+from lifesign.http_client.address_guard import AddressGuard
+from lifesign.http_client.answer import in_ms
+from lifesign.http_client.failures import certificate_alert, error_text
 from lifesign.prober.credentials.client_tls import ClientTls
 from lifesign.prober.network.connection import HttpConnection
 from lifesign.prober.network.host_limiter import admit

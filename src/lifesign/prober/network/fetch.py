@@ -32,12 +32,12 @@ from lifesign.domain.net.allowed_addresses import (
 )
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, Phases, ResultClass
 from lifesign.errors import InvalidValue
-from lifesign.http.address_guard import AddressGuard
-from lifesign.http.answer import Answer, classify_status, in_ms, read_head, unread_coding
-from lifesign.http.bounded_body import read_beginning, read_bounded, read_until
-from lifesign.http.failures import FAILURES, certificate_alert, classify_failure, too_large
-from lifesign.http.headers import media_type
-from lifesign.http.redirects import REDIRECTS, next_hop
+from lifesign.http_client.address_guard import AddressGuard
+from lifesign.http_client.answer import Answer, classify_status, in_ms, read_head, unread_coding
+from lifesign.http_client.bounded_body import read_beginning, read_bounded, read_until
+from lifesign.http_client.failures import FAILURES, certificate_alert, classify_failure, too_large
+from lifesign.http_client.headers import media_type
+from lifesign.http_client.redirects import REDIRECTS, next_hop
 from lifesign.prober.credentials.store import Credential, CredentialStore
 from lifesign.prober.network.connection import HttpConnection
 from lifesign.prober.network.connection_pool import ConnectionPool

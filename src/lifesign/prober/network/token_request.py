@@ -25,7 +25,7 @@ from lifesign.domain.credentials.token import (
     token_form,
 )
 from lifesign.domain.observation.results import ResultClass
-from lifesign.http.redirects import REDIRECTS
+from lifesign.http_client.redirects import REDIRECTS
 from lifesign.prober.credentials.client_assertion import client_assertion
 from lifesign.prober.credentials.refresh_token_file import RefreshTokenFile
 from lifesign.prober.credentials.store import Credential

@@ -12,7 +12,7 @@ from lifesign.domain.credentials.challenge import bearer_error
 from lifesign.domain.credentials.scope import REJECTED
 from lifesign.domain.credentials.use import CredentialState
 from lifesign.domain.observation.results import CREDENTIAL_FAULTS, ResultClass
-from lifesign.http.redirects import is_same_origin
+from lifesign.http_client.redirects import is_same_origin
 from lifesign.prober.credentials.store import Credential
 from lifesign.prober.network.fetch import Fetched
 

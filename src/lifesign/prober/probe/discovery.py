@@ -26,7 +26,7 @@ from lifesign.domain.credentials.scope import Purpose
 from lifesign.domain.net.target import is_on_origin_of
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, LayerResult, ResultClass
 from lifesign.domain.observation.served_body import classify_card, is_absent
-from lifesign.http.redirects import joined, parsed
+from lifesign.http_client.redirects import joined, parsed
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.assertions import needs_body
 from lifesign.prober.probe.interface_reading import note_card, note_same_interface

@@ -22,7 +22,7 @@ from lifesign.domain.observation.login import (
 )
 from lifesign.domain.observation.results import REFUSED_LOGIN, Observation, ResultClass
 from lifesign.domain.observation.served_body import is_absent
-from lifesign.http.redirects import is_same_origin, joined
+from lifesign.http_client.redirects import is_same_origin, joined
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import ProbeSession
 

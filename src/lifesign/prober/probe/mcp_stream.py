@@ -14,7 +14,7 @@ from lifesign.domain.mcp.conversation import EVENT_STREAM, NO_REPLY, McpReply, M
 from lifesign.domain.mcp.event_reader import EventReader
 from lifesign.domain.mcp.tools import MAX_LIST_BYTES
 from lifesign.domain.observation.results import MAX_URL_CHARS, ResultClass
-from lifesign.http.redirects import is_same_origin, joined
+from lifesign.http_client.redirects import is_same_origin, joined
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.mcp_exchange import MAX_ANSWER_BYTES, McpAnswer, McpExchange
 from lifesign.prober.probe.session import ProbeSession

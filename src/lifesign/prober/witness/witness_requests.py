@@ -10,7 +10,7 @@ from yarl import URL
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.net.allowed_addresses import Address, AddressRefused, TargetUrl
-from lifesign.http.failures import FAILURES
+from lifesign.http_client.failures import FAILURES
 from lifesign.prober.network.connector import Unreached, VettedConnector
 from lifesign.prober.network.dns_lookup import DnsChannel, NameAnswer, open_channel
 from lifesign.prober.network.exclusion_list import OptOuts

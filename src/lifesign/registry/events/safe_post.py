@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from yarl import URL
 
 from lifesign.domain.net.allowed_addresses import Network
-from lifesign.http.address_guard import PrivateAddressRefused
-from lifesign.http.failures import FAILURES
-from lifesign.http.guarded_sessions import GuardedSessions
+from lifesign.http_client.address_guard import PrivateAddressRefused
+from lifesign.http_client.failures import FAILURES
+from lifesign.http_client.guarded_sessions import GuardedSessions
 
 SEND_SECONDS = 15.0
 """Time limit from the name's lookup to the status. Standard Webhooks recommends 15 to 30 s."""

@@ -13,12 +13,12 @@ from yarl import URL
 from lifesign.domain.access.event_actor import OwnActor
 from lifesign.domain.net.allowed_addresses import Network, read_networks
 from lifesign.domain.schedule.opt_out_proof import MAX_PROOF_BYTES, PROOF_PATH, TOKEN_TTL_SECONDS, is_proven
-from lifesign.http.address_guard import PrivateAddressRefused
-from lifesign.http.bounded_body import read_bounded
-from lifesign.http.bounded_get import user_agent
-from lifesign.http.counted_sessions import counter_of
-from lifesign.http.failures import FAILURES
-from lifesign.http.guarded_sessions import GuardedSessions
+from lifesign.http_client.address_guard import PrivateAddressRefused
+from lifesign.http_client.bounded_body import read_bounded
+from lifesign.http_client.bounded_get import user_agent
+from lifesign.http_client.counted_sessions import counter_of
+from lifesign.http_client.failures import FAILURES
+from lifesign.http_client.guarded_sessions import GuardedSessions
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.targets.opt_out_origins import prove
 from lifesign.storage.engine.database import Database

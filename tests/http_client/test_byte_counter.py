@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.http.byte_counter import MAX_BYTES_PER_BODY_BYTE, MAX_SPARE_BYTES, ByteCounter
+from lifesign.http_client.byte_counter import MAX_BYTES_PER_BODY_BYTE, MAX_SPARE_BYTES, ByteCounter
 
 
 def test_what_is_no_body_has_a_limit() -> None:

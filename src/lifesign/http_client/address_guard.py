@@ -19,7 +19,7 @@ from lifesign.domain.net.allowed_addresses import (
     vet_url,
 )
 from lifesign.domain.observation.results import ResultClass
-from lifesign.http.redirects import MAX_SHOWN_CHARS
+from lifesign.http_client.redirects import MAX_SHOWN_CHARS
 
 
 class PrivateAddressRefused(aiohttp.ClientError):

@@ -29,9 +29,9 @@ from lifesign.client import RegistryClient, event_stream, fetch_health, registry
 from lifesign.client.registry_errors import RegistryError
 from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.domain.observation.results import ResultClass
-from lifesign.http.bounded_get import Ask, bounded_get
-from lifesign.http.byte_counter import MAX_SPARE_BYTES
-from lifesign.http.guarded_sessions import GuardedSessions
+from lifesign.http_client.bounded_get import Ask, bounded_get
+from lifesign.http_client.byte_counter import MAX_SPARE_BYTES
+from lifesign.http_client.guarded_sessions import GuardedSessions
 from lifesign.mcp.vetted_get import vetted_get
 from lifesign.registry.events.safe_post import safe_post
 from lifesign.registry.targets.check_opt_outs import served_proof

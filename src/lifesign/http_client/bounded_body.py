@@ -6,10 +6,10 @@ from typing import Final, Protocol
 
 import aiohttp
 
-from lifesign.http.answer import WithHeader
-from lifesign.http.byte_counter import ByteCounter
-from lifesign.http.failures import FAILURES, X_GZIP, TooManyBytes
-from lifesign.http.headers import whole_number
+from lifesign.http_client.answer import WithHeader
+from lifesign.http_client.byte_counter import ByteCounter
+from lifesign.http_client.failures import FAILURES, X_GZIP, TooManyBytes
+from lifesign.http_client.headers import whole_number
 
 _GZIP_WINDOW_BITS: Final = 16 + zlib.MAX_WBITS
 """zlib's number for a gzip header and its largest window."""

@@ -6,7 +6,7 @@ import pytest
 from yarl import URL
 
 from lifesign.domain.net.allowed_addresses import AddressRefused, TargetUrl, read_networks
-from lifesign.http.address_guard import AddressGuard
+from lifesign.http_client.address_guard import AddressGuard
 
 PUBLIC, PUBLIC_6, PRIVATE = "93.184.215.14", "2606:4700::1", "10.1.2.3"
 

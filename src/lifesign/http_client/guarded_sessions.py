@@ -16,8 +16,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from lifesign.domain.net.allowed_addresses import AddressRefused, Network
-from lifesign.http.address_guard import AddressGuard, PrivateAddressRefused
-from lifesign.http.counted_sessions import CountingConnector, counting_session
+from lifesign.http_client.address_guard import AddressGuard, PrivateAddressRefused
+from lifesign.http_client.counted_sessions import CountingConnector, counting_session
 
 if TYPE_CHECKING:
     from aiohttp import ClientRequest, ClientTimeout

@@ -13,8 +13,8 @@ from lifesign.client import fetch_health
 from lifesign.domain.observation.decision import Action
 from lifesign.domain.observation.results import ResultClass
 from lifesign.errors import InvalidValue
-from lifesign.http.address_guard import AddressGuard, PrivateAddressRefused
-from lifesign.http.guarded_sessions import GuardedResolver
+from lifesign.http_client.address_guard import AddressGuard, PrivateAddressRefused
+from lifesign.http_client.guarded_sessions import GuardedResolver
 
 ELSEWHERE = "127.0.0.2"
 """A machine of our own network, as far as the host 127.0.0.1 is concerned."""

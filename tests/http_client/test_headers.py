@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.http.headers import max_age_seconds, media_type, retry_after_seconds, status_links, whole_number
+from lifesign.http_client.headers import (
+    max_age_seconds,
+    media_type,
+    retry_after_seconds,
+    status_links,
+    whole_number,
+)
 
 NOW = datetime(2026, 7, 1, 12, 0, tzinfo=UTC)
 

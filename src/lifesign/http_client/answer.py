@@ -11,9 +11,15 @@ from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.challenge import MAX_FIELD_CHARS, MAX_FIELDS
 from lifesign.domain.credentials.scope import REJECTED
 from lifesign.domain.observation.results import ResultClass
-from lifesign.http.failures import UNPACKED, undecodable
-from lifesign.http.headers import max_age_seconds, media_type, retry_after_seconds, status_links, whole_number
-from lifesign.http.redirects import MAX_SHOWN_CHARS
+from lifesign.http_client.failures import UNPACKED, undecodable
+from lifesign.http_client.headers import (
+    max_age_seconds,
+    media_type,
+    retry_after_seconds,
+    status_links,
+    whole_number,
+)
+from lifesign.http_client.redirects import MAX_SHOWN_CHARS
 
 if TYPE_CHECKING:
     from multidict import CIMultiDictProxy

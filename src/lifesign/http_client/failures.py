@@ -10,9 +10,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from lifesign.domain.observation.results import ResultClass
-from lifesign.http.address_guard import PrivateAddressRefused
-from lifesign.http.byte_counter import MAX_HEADER_BYTES, MAX_SPARE_BYTES
-from lifesign.http.redirects import MAX_SHOWN_CHARS
+from lifesign.http_client.address_guard import PrivateAddressRefused
+from lifesign.http_client.byte_counter import MAX_HEADER_BYTES, MAX_SPARE_BYTES
+from lifesign.http_client.redirects import MAX_SHOWN_CHARS
 
 MAX_HEADER_LINE_BYTES: Final = 8190
 """Maximum length of the status line, and of each header field."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import aiohttp
 
-from lifesign.http.byte_counter import READ_BYTES, ByteCounter
-from lifesign.http.failures import MAX_HEADER_LINE_BYTES, MAX_HEADERS, TooManyBytes
+from lifesign.http_client.byte_counter import READ_BYTES, ByteCounter
+from lifesign.http_client.failures import MAX_HEADER_LINE_BYTES, MAX_HEADERS, TooManyBytes
 
 if TYPE_CHECKING:
     from aiohttp import ClientRequest, ClientTimeout

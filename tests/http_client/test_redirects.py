@@ -1,7 +1,7 @@
 import pytest
 from yarl import URL
 
-from lifesign.http.redirects import joined, refusal
+from lifesign.http_client.redirects import joined, refusal
 
 HERE = URL("https://agent.example/a/health")
 

@@ -16,13 +16,19 @@ from yarl import URL
 
 from lifesign.domain.base.project import project_suffix
 from lifesign.domain.observation.results import ResultClass
-from lifesign.http.answer import Answer, classify_status, in_ms, read_head, unread_coding
-from lifesign.http.bounded_body import read_bounded
-from lifesign.http.byte_counter import READ_BYTES
-from lifesign.http.counted_sessions import counter_of
-from lifesign.http.failures import FAILURES, MAX_HEADER_LINE_BYTES, MAX_HEADERS, classify_failure, too_large
-from lifesign.http.guarded_sessions import GuardedSessions
-from lifesign.http.redirects import REDIRECTS, next_hop
+from lifesign.http_client.answer import Answer, classify_status, in_ms, read_head, unread_coding
+from lifesign.http_client.bounded_body import read_bounded
+from lifesign.http_client.byte_counter import READ_BYTES
+from lifesign.http_client.counted_sessions import counter_of
+from lifesign.http_client.failures import (
+    FAILURES,
+    MAX_HEADER_LINE_BYTES,
+    MAX_HEADERS,
+    classify_failure,
+    too_large,
+)
+from lifesign.http_client.guarded_sessions import GuardedSessions
+from lifesign.http_client.redirects import REDIRECTS, next_hop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
