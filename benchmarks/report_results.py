@@ -32,7 +32,7 @@ from lifesign.crawl.local_ledger import LocalLedger
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry
 from lifesign.domain.access.permissions import KEY_BYTES, Role, StoredKey, digest_of, key_of
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.models.directories import MAX_PAGE_URLS, ImportPage
+from lifesign.domain.models.directories import MAX_PAGE_URLS, ImportPageRequest
 from lifesign.domain.net.target import host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, Phases, ProbedDocument, ResultClass
@@ -219,7 +219,7 @@ async def imported(name: str, database: Database, urls: Sequence[str]) -> list[s
     with spent.on(len(urls)):
         pages = [urls[first : first + MAX_PAGE_URLS] for first in range(0, len(urls), MAX_PAGE_URLS)]
         for number, page in enumerate(pages, 1):
-            await lists.put_page("bench", "one", number, ImportPage(urls=list(page)))
+            await lists.put_page("bench", "one", number, ImportPageRequest(urls=list(page)))
         record = await lists.apply("bench", "one", pages=len(pages))
         while record.is_under_way:
             record = await lists.apply("bench", "one", pages=len(pages))

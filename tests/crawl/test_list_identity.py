@@ -11,7 +11,7 @@ from lifesign.crawl.directory_import import DirectoryImporter
 from lifesign.crawl.list_identity import refuse_other_lists
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.models.directories import ImportPage
+from lifesign.domain.models.directories import ImportPageRequest
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.directories import Got
@@ -56,7 +56,9 @@ async def test_a_list_is_known_by_its_place_too(
     database: Database, tmp_path: Path, stored: str | None, source: dict[str, str], *, is_same: bool
 ) -> None:
     lists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
-    await lists.put_page("agents.txt", "one", 1, ImportPage(urls=["https://x.example/"], source=stored))
+    await lists.put_page(
+        "agents.txt", "one", 1, ImportPageRequest(urls=["https://x.example/"], source=stored)
+    )
     while (await lists.apply("agents.txt", "one", pages=1)).is_under_way:
         pass
     definition = defined(tmp_path, source)

@@ -12,7 +12,7 @@ from tests.support.memory_ledger import batch_of
 from lifesign.crawl.local_ledger import LocalLedger
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.models.directories import ImportPage, ImportState
+from lifesign.domain.models.directories import ImportPageRequest, ImportState
 from lifesign.domain.net.target import SHARDS, TargetKind, host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
@@ -35,7 +35,7 @@ TTL_S = 60.0
 async def imported(database: Database, urls: list[str]) -> None:
     """Let a directory list these."""
     directories = LocalDirectories(LocalRegistry(database, Role.ADMIN))
-    body = ImportPage(urls=urls, allow_shrink=True)
+    body = ImportPageRequest(urls=urls, allow_shrink=True)
     import_id = f"import-{'-'.join(map(host_of, urls)) or 'none'}"
     await directories.put_page("a-list", import_id, 1, body)
     done = await directories.apply("a-list", import_id, pages=1)
@@ -57,8 +57,8 @@ def report_on(url: str, result: ResultClass, at_s: float) -> ProbeReport:
 @pytest.mark.both_databases
 async def test_kind_of_a_listed_target_is_known_to_its_prober(database: Database) -> None:
     directories = LocalDirectories(LocalRegistry(database, Role.ADMIN))
-    await directories.put_page("dir", "one", 1, ImportPage(urls=URLS[:1], kind=TargetKind.MCP))
-    await directories.put_page("dir", "one", 2, ImportPage(urls=URLS[1:2]))
+    await directories.put_page("dir", "one", 1, ImportPageRequest(urls=URLS[:1], kind=TargetKind.MCP))
+    await directories.put_page("dir", "one", 2, ImportPageRequest(urls=URLS[1:2]))
     done = await directories.apply("dir", "one", pages=2)
     while done.is_under_way:
         done = await directories.apply("dir", "one", pages=2)

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lifesign.middleware import document_file as board_module
-from lifesign.middleware.document_file import MOST_DOCUMENT_BYTES, SharedState
+from lifesign.middleware.document_file import MOST_DOCUMENT_BYTES, DocumentFile
 from lifesign.middleware.published_document import PublishedDocument
 
 SECOND_NS = 1_000_000_000
@@ -32,15 +32,15 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> SharedState:
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> DocumentFile:
     """Shared state whose bytes every example replaces."""
-    return SharedState(tmp_path_factory.mktemp("fuzz") / "board")
+    return DocumentFile(tmp_path_factory.mktemp("fuzz") / "board")
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The bytes of a board that holds two notices."""
-    board = SharedState(tmp_path_factory.mktemp("whole") / "board")
+    board = DocumentFile(tmp_path_factory.mktemp("whole") / "board")
     board.agree_on_offset(0, WALL_NS)
     board.write(OLDER)
     board.write(OLD)
@@ -51,38 +51,38 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def test_a_board_without_a_notice_says_none(path: Path) -> None:
-    assert SharedState(path).read() is None
+    assert DocumentFile(path).read() is None
 
 
 def test_the_newest_notice_is_read_by_all(path: Path) -> None:
-    one, other = SharedState(path), SharedState(path)
+    one, other = DocumentFile(path), DocumentFile(path)
     for number in range(1, 6):
         (one, other)[number % 2].write(notice(number, b"%d" % number))
         assert one.read() == other.read() == notice(number, b"%d" % number)
-    assert SharedState(path).read() == notice(5, b"5")
+    assert DocumentFile(path).read() == notice(5, b"5")
 
 
 def test_the_board_is_small_and_private(path: Path) -> None:
-    SharedState(path)
+    DocumentFile(path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.stat().st_size <= 128 * 1024
 
 
 def test_a_notice_may_be_as_long_as_it_says_and_no_longer(path: Path) -> None:
-    board = SharedState(path)
+    board = DocumentFile(path)
     longest = notice(1, b"x" * MOST_DOCUMENT_BYTES)
     board.write(longest)
     with pytest.raises(ValueError, match="32769"):
         board.write(notice(2, b"x" * (MOST_DOCUMENT_BYTES + 1)))
     board.write(notice(3, b"x" * MOST_DOCUMENT_BYTES))
-    assert SharedState(path).read() == notice(3, b"x" * MOST_DOCUMENT_BYTES)
+    assert DocumentFile(path).read() == notice(3, b"x" * MOST_DOCUMENT_BYTES)
     assert path.stat().st_size == BOARD_BYTES
 
 
 # --- torn and foreign bytes -------------------------------------------------------------------------------
 
 
-def written_over(whole: bytes, board: SharedState) -> tuple[bytes, int, int]:
+def written_over(whole: bytes, board: DocumentFile) -> tuple[bytes, int, int]:
     """Write NEW over `whole`; return all bytes and where they begin and end to differ."""
     os.pwrite(board.fd, whole, 0)
     assert board.read() == OLD
@@ -92,7 +92,7 @@ def written_over(whole: bytes, board: SharedState) -> tuple[bytes, int, int]:
     return after, changed[0], changed[-1] + 1
 
 
-def test_a_writer_killed_at_any_byte_leaves_the_older_notice(whole: bytes, fuzzed: SharedState) -> None:
+def test_a_writer_killed_at_any_byte_leaves_the_older_notice(whole: bytes, fuzzed: DocumentFile) -> None:
     after, start, end = written_over(whole, fuzzed)
     for cut in range(start, end):
         os.pwrite(fuzzed.fd, after[:cut] + whole[cut:], 0)
@@ -103,7 +103,7 @@ def test_a_writer_killed_at_any_byte_leaves_the_older_notice(whole: bytes, fuzze
 
 @given(st.data())
 def test_so_does_one_whose_bytes_arrived_in_any_order(
-    whole: bytes, fuzzed: SharedState, data: st.DataObject
+    whole: bytes, fuzzed: DocumentFile, data: st.DataObject
 ) -> None:
     after, start, end = written_over(whole, fuzzed)
     torn = bytearray(whole)
@@ -120,14 +120,14 @@ def test_so_does_one_whose_bytes_arrived_in_any_order(
 @example(4096, b"\xff" * 40_960)
 @example(4096 + 24, b"\xff\xff\xff\xff")
 def test_any_bytes_anywhere_leave_a_notice_that_was_written_or_none(
-    whole: bytes, fuzzed: SharedState, at: int, noise: bytes
+    whole: bytes, fuzzed: DocumentFile, at: int, noise: bytes
 ) -> None:
     os.pwrite(fuzzed.fd, whole, 0)
     os.pwrite(fuzzed.fd, noise[: BOARD_BYTES - at], at)
     assert fuzzed.read() in {None, OLD, OLDER}
 
 
-def test_each_flipped_bit_of_the_newest_notice_is_noticed(whole: bytes, fuzzed: SharedState) -> None:
+def test_each_flipped_bit_of_the_newest_notice_is_noticed(whole: bytes, fuzzed: DocumentFile) -> None:
     _, first, _ = written_over(whole, fuzzed)
     second = 4096 + 40_960 if first < 4096 + 40_960 else 4096
     for at in range(second, second + 28 + len(OLD.document) + 4):
@@ -140,7 +140,7 @@ def test_each_flipped_bit_of_the_newest_notice_is_noticed(whole: bytes, fuzzed: 
 @given(st.binary(max_size=20_000))
 @example(b"")
 @example(b"# notes of an operator\n" * 500)
-def test_over_a_foreign_file_workers_agree_and_publish(fuzzed: SharedState, content: bytes) -> None:
+def test_over_a_foreign_file_workers_agree_and_publish(fuzzed: DocumentFile, content: bytes) -> None:
     os.pwrite(fuzzed.fd, content + bytes(BOARD_BYTES - len(content)), 0)
     assert fuzzed.read() is None
     offset_ns = fuzzed.agree_on_offset(7, WALL_NS)
@@ -154,11 +154,11 @@ def test_over_a_foreign_file_workers_agree_and_publish(fuzzed: SharedState, cont
 def test_a_file_of_any_size_becomes_a_board(path: Path, content: bytes) -> None:
     path.touch(mode=0o600)
     path.write_bytes(content)
-    board = SharedState(path)
+    board = DocumentFile(path)
     assert board.read() is None
     board.agree_on_offset(0, WALL_NS)
     board.write(OLD)
-    assert SharedState(path).read() == OLD
+    assert DocumentFile(path).read() == OLD
 
 
 def _symlink(path: Path) -> None:
@@ -183,8 +183,8 @@ def test_what_is_no_private_file_is_set_aside_and_a_board_is_made(
     path: Path, caplog: pytest.LogCaptureFixture, make: Callable[[Path], None]
 ) -> None:
     make(path)
-    SharedState(path).write(OLD)
-    assert SharedState(path).read() == OLD
+    DocumentFile(path).write(OLD)
+    assert DocumentFile(path).read() == OLD
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
@@ -192,7 +192,7 @@ def test_what_cannot_be_set_aside_is_an_error_that_says_where(path: Path) -> Non
     path.mkdir()
     path.with_name("board.set-aside").write_text("in the way")
     with pytest.raises(OSError, match="board"):
-        SharedState(path)
+        DocumentFile(path)
 
 
 # --- the time base ----------------------------------------------------------------------------------------
@@ -203,28 +203,28 @@ def reboot(monkeypatch: pytest.MonkeyPatch, name: bytes) -> None:
 
 
 def test_all_workers_of_a_boot_share_one_offset_whatever_is_done_to_the_wall_clock(path: Path) -> None:
-    offset_ns = SharedState(path).agree_on_offset(100 * SECOND_NS, WALL_NS)
+    offset_ns = DocumentFile(path).agree_on_offset(100 * SECOND_NS, WALL_NS)
     assert offset_ns + 100 * SECOND_NS == WALL_NS
     for step_ns in (3600 * SECOND_NS, -3600 * SECOND_NS):
-        assert SharedState(path).agree_on_offset(200 * SECOND_NS, WALL_NS + step_ns) == offset_ns
+        assert DocumentFile(path).agree_on_offset(200 * SECOND_NS, WALL_NS + step_ns) == offset_ns
 
 
 def test_after_a_reboot_it_goes_on_from_the_wall_clock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    SharedState(path).agree_on_offset(10**6 * SECOND_NS, WALL_NS)
+    DocumentFile(path).agree_on_offset(10**6 * SECOND_NS, WALL_NS)
     reboot(monkeypatch, b"another boot")
     later_ns = WALL_NS + 600 * SECOND_NS
-    assert SharedState(path).agree_on_offset(5 * SECOND_NS, later_ns) + 5 * SECOND_NS == later_ns
+    assert DocumentFile(path).agree_on_offset(5 * SECOND_NS, later_ns) + 5 * SECOND_NS == later_ns
 
 
 @pytest.mark.parametrize("back_s", [1, 3600, 50 * 365 * 86_400])
 def test_after_a_reboot_it_never_goes_back_behind_what_was_published(
     path: Path, monkeypatch: pytest.MonkeyPatch, back_s: int
 ) -> None:
-    board = SharedState(path)
+    board = DocumentFile(path)
     board.agree_on_offset(10**6 * SECOND_NS, WALL_NS)
     board.write(notice(60))
     reboot(monkeypatch, b"another boot")
-    board = SharedState(path)
+    board = DocumentFile(path)
     wall_ns = notice(60).computed_ns - back_s * SECOND_NS
     assert board.agree_on_offset(5 * SECOND_NS, wall_ns) + 5 * SECOND_NS >= notice(60).computed_ns
     assert board.read() == notice(60)
@@ -238,14 +238,14 @@ def test_where_there_is_no_boot_id_a_reboot_shows_in_the_clocks(
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
     up_ns = 10**6 * SECOND_NS
-    first = SharedState(path).agree_on_offset(up_ns, WALL_NS)
+    first = DocumentFile(path).agree_on_offset(up_ns, WALL_NS)
     later_ns = 30 * SECOND_NS
-    assert SharedState(path).agree_on_offset(up_ns + later_ns, WALL_NS + later_ns) == first
-    rebooted = SharedState(path).agree_on_offset(0, WALL_NS + 600 * SECOND_NS)
+    assert DocumentFile(path).agree_on_offset(up_ns + later_ns, WALL_NS + later_ns) == first
+    rebooted = DocumentFile(path).agree_on_offset(0, WALL_NS + 600 * SECOND_NS)
     assert rebooted == WALL_NS + 600 * SECOND_NS
 
 
-def test_damaged_time_base_is_recreated(whole: bytes, fuzzed: SharedState) -> None:
+def test_damaged_time_base_is_recreated(whole: bytes, fuzzed: DocumentFile) -> None:
     header = 72
     os.pwrite(fuzzed.fd, whole, 0)
     agreed_ns = fuzzed.agree_on_offset(0, WALL_NS + 10**12)
@@ -264,22 +264,22 @@ def test_damaged_time_base_is_recreated(whole: bytes, fuzzed: SharedState) -> No
 def test_lock_of_another_worker_is_not_waited_for(path: Path) -> None:
     held = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(held, fcntl.LOCK_EX)
-    one, other = SharedState(path), SharedState(path)
+    one, other = DocumentFile(path), DocumentFile(path)
     offset_ns = one.agree_on_offset(5, WALL_NS)
     assert offset_ns == other.agree_on_offset(7, WALL_NS + 2) == WALL_NS - 5
     os.close(held)
     # The first to hold the lock writes it: a later step of the wall clock changes nothing.
     one.write_offset()
     other.write_offset()
-    assert SharedState(path).agree_on_offset(9, WALL_NS + 3600 * SECOND_NS) == offset_ns
+    assert DocumentFile(path).agree_on_offset(9, WALL_NS + 3600 * SECOND_NS) == offset_ns
 
 
 def test_offset_that_another_worker_wrote_meanwhile_stays(path: Path) -> None:
     held = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(held, fcntl.LOCK_EX)
-    late = SharedState(path)
+    late = DocumentFile(path)
     late.agree_on_offset(0, WALL_NS + 1)
     os.close(held)
-    assert SharedState(path).agree_on_offset(0, WALL_NS) == WALL_NS
+    assert DocumentFile(path).agree_on_offset(0, WALL_NS) == WALL_NS
     late.write_offset()
-    assert SharedState(path).agree_on_offset(0, WALL_NS + 10**12) == WALL_NS
+    assert DocumentFile(path).agree_on_offset(0, WALL_NS + 10**12) == WALL_NS

@@ -13,7 +13,7 @@ from lifesign.client.registry_connection import MAX_CONNECTIONS
 from lifesign.client.registry_errors import RateLimited, RegistryError, RegistryRefusal
 from lifesign.domain.lifecycle.passive_heartbeat import DueHeartbeat
 from lifesign.domain.models.agents import AgentRecord
-from lifesign.http_client.counted_sessions import CountingConnector, counting_session
+from lifesign.http_client.counted_sessions import ByteCountingConnector, counting_session
 
 if TYPE_CHECKING:
     import aiohttp
@@ -70,7 +70,7 @@ class RegistryHeartbeatSink:
 
     async def __aenter__(self) -> Self:
         # One for all: a thousand agents need no thousand pools of connections.
-        self._session = counting_session(CountingConnector(limit=MAX_CONNECTIONS))
+        self._session = counting_session(ByteCountingConnector(limit=MAX_CONNECTIONS))
         try:
             for agent_id, key in self._keys.items():
                 self._clients[agent_id] = RegistryClient(

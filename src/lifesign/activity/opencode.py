@@ -27,7 +27,7 @@ from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue, NoAnswer
 from lifesign.http_client.bounded_body import read_bounded, read_piece
 from lifesign.http_client.bounded_get import user_agent
-from lifesign.http_client.counted_sessions import CountingConnector, counter_of, counting_session
+from lifesign.http_client.counted_sessions import ByteCountingConnector, counter_of, counting_session
 from lifesign.http_client.failures import FAILURES, classify_failure
 from lifesign.http_client.headers import media_type
 
@@ -92,7 +92,7 @@ class OpencodeServer:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        self._session = counting_session(CountingConnector(limit=MAX_CONNECTIONS))
+        self._session = counting_session(ByteCountingConnector(limit=MAX_CONNECTIONS))
         return self
 
     async def __aexit__(

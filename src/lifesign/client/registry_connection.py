@@ -36,7 +36,7 @@ from lifesign.errors import InvalidValue
 from lifesign.http_client.bounded_body import read_bounded, read_piece
 from lifesign.http_client.bounded_get import user_agent
 from lifesign.http_client.byte_counter import READ_BYTES
-from lifesign.http_client.counted_sessions import CountingConnector, counter_of, counting_session
+from lifesign.http_client.counted_sessions import ByteCountingConnector, counter_of, counting_session
 from lifesign.http_client.failures import (
     FAILURES,
     MAX_HEADER_LINE_BYTES,
@@ -291,7 +291,7 @@ class RegistryConnection:
         if self._given_session is not None:
             return self._given_session
         if self._own_session is None:
-            self._own_session = counting_session(CountingConnector(limit=MAX_CONNECTIONS))
+            self._own_session = counting_session(ByteCountingConnector(limit=MAX_CONNECTIONS))
         return self._own_session
 
 

@@ -9,8 +9,8 @@ from lifesign.domain.models.directories import (
     MAX_PAGE_URLS,
     DirectoryList,
     DirectoryRecord,
-    ImportEnd,
-    ImportPage,
+    ImportEndRequest,
+    ImportPageRequest,
     ImportRecord,
 )
 from lifesign.domain.net.target import TargetKind
@@ -50,14 +50,18 @@ class RegistryDirectories:
         """
         import_id, number = uuid4().hex, 0
         for number, page in enumerate(_pages(urls), 1):
-            body = made(ImportPage, urls=page, kind=kind, source=source, etag=etag, allow_shrink=allow_shrink)
+            body = made(
+                ImportPageRequest, urls=page, kind=kind, source=source, etag=etag, allow_shrink=allow_shrink
+            )
             await self.put_page(directory, import_id, number, body)
         record = await self.apply(directory, import_id, pages=number)
         while record.is_under_way:
             record = await self.apply(directory, import_id, pages=number)
         return record
 
-    async def put_page(self, directory: str, import_id: str, page: int, body: ImportPage) -> ImportRecord:
+    async def put_page(
+        self, directory: str, import_id: str, page: int, body: ImportPageRequest
+    ) -> ImportRecord:
         """Send one page of a directory's entries, from 1 on. A repeated page counts once."""
         return await self._import(
             Question(
@@ -74,7 +78,7 @@ class RegistryDirectories:
             Question(
                 method="POST",
                 path=path_of("directories", directory, "imports", import_id, "apply"),
-                body=made(ImportEnd, pages=pages).model_dump_json().encode(),
+                body=made(ImportEndRequest, pages=pages).model_dump_json().encode(),
                 may_repeat=True,
             )
         )

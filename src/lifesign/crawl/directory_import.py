@@ -21,7 +21,7 @@ from lifesign.domain.base.finding import Finding
 from lifesign.domain.models.directories import (
     MAX_PAGE_URLS,
     DirectoryRecord,
-    ImportPage,
+    ImportPageRequest,
     ImportRecord,
     ImportState,
 )
@@ -63,7 +63,9 @@ _DIGEST_DIGITS: Final = 8
 class TakesLists(KnowsLists, Protocol):
     """Stores the lists of directories: a remote registry, or the database of this crawl."""
 
-    async def put_page(self, directory: str, import_id: str, page: int, body: ImportPage) -> ImportRecord:
+    async def put_page(
+        self, directory: str, import_id: str, page: int, body: ImportPageRequest
+    ) -> ImportRecord:
         """Hand over one page; the first one is 1."""
         ...
 
@@ -226,7 +228,9 @@ class DirectoryImporter:
         pages = _pages(wanted)
         handed_over = 0
         for place, (kind, page) in enumerate(pages, 1):
-            body = ImportPage(urls=page, kind=kind, source=source, etag=version, allow_shrink=allow_shrink)
+            body = ImportPageRequest(
+                urls=page, kind=kind, source=source, etag=version, allow_shrink=allow_shrink
+            )
             await self._lists.put_page(name, import_id, place, body)
             handed_over += len(page)
             self._at(name, "handed over", handed_over, len(wanted))

@@ -7,7 +7,12 @@ from typing import Any, Final, TypeVar, Unpack
 
 from lifesign.client.registry_targets import TargetQuery
 from lifesign.domain.access.permissions import Principal, Role
-from lifesign.domain.models.directories import DirectoryRecord, ImportEnd, ImportPage, ImportRecord
+from lifesign.domain.models.directories import (
+    DirectoryRecord,
+    ImportEndRequest,
+    ImportPageRequest,
+    ImportRecord,
+)
 from lifesign.domain.models.shards import ShardsShown
 from lifesign.domain.models.targets import RecheckRecord, TargetList, TargetRecord
 from lifesign.errors import LifesignError
@@ -92,7 +97,9 @@ class LocalDirectories:
         found = await self._registry.do(list_directories, is_write=False)
         return list(found.directories)
 
-    async def put_page(self, directory: str, import_id: str, page: int, body: ImportPage) -> ImportRecord:
+    async def put_page(
+        self, directory: str, import_id: str, page: int, body: ImportPageRequest
+    ) -> ImportRecord:
         """Store one page of a directory's entries, from 1 on. LifesignError."""
         path = {"directory": directory, "import_id": import_id, "page": str(page)}
         return _record(await self._registry.do(put_page, path=path, body=body))
@@ -100,7 +107,7 @@ class LocalDirectories:
     async def apply(self, directory: str, import_id: str, *, pages: int) -> ImportRecord:
         """Apply the next part of an import. LifesignError."""
         path = {"directory": directory, "import_id": import_id}
-        return _record(await self._registry.do(apply_import, path=path, body=ImportEnd(pages=pages)))
+        return _record(await self._registry.do(apply_import, path=path, body=ImportEndRequest(pages=pages)))
 
     async def confirm(self, directory: str) -> ImportRecord:
         """Retire some of the missing targets of a directory that has shrunk. LifesignError."""

@@ -11,7 +11,7 @@ from lifesign.prober.credentials.store import CredentialStore, RequestToken
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
-from lifesign.prober.network.token_request import TokenEndpoints
+from lifesign.prober.network.token_request import OAuthTokenClient
 from lifesign.prober.probe.steps import Prober
 from lifesign.prober.results.evidence_store import EvidenceStore
 from lifesign.prober.witness.target_contact import NetworkClasses
@@ -101,7 +101,7 @@ async def open_credentials(
 
     `request_token`: obtains tokens from another process; None: this one calls the token endpoints.
     """
-    endpoints = TokenEndpoints(fetcher, definition.timeouts.total_seconds)
+    endpoints = OAuthTokenClient(fetcher, definition.timeouts.total_seconds)
     credentials = CredentialStore(
         definition.credentials,
         secrets,
@@ -117,7 +117,7 @@ async def open_credentials(
 
 
 @asynccontextmanager
-async def open_token_endpoints(definition: ProbeDefinition) -> AsyncIterator[TokenEndpoints]:
+async def open_token_endpoints(definition: ProbeDefinition) -> AsyncIterator[OAuthTokenClient]:
     """Open what asks the token endpoints of a definition, for a login."""
     timeouts = definition.timeouts
     async with (
@@ -129,7 +129,7 @@ async def open_token_endpoints(definition: ProbeDefinition) -> AsyncIterator[Tok
             resolver=resolver,
         ) as fetcher,
     ):
-        endpoints = TokenEndpoints(fetcher, timeouts.total_seconds)
+        endpoints = OAuthTokenClient(fetcher, timeouts.total_seconds)
         try:
             yield endpoints
         finally:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aiohttp.tracing import Trace
 
 
-def counting_session(connector: "CountingConnector") -> aiohttp.ClientSession:
+def counting_session(connector: "ByteCountingConnector") -> aiohttp.ClientSession:
     """Return a session without cookies, automatic redirects, and proxies or credentials of the environment.
 
     Bodies stay compressed, unless a request says otherwise.
@@ -37,7 +37,7 @@ def counting_session(connector: "CountingConnector") -> aiohttp.ClientSession:
     )
 
 
-class CountingConnector(aiohttp.TCPConnector):
+class ByteCountingConnector(aiohttp.TCPConnector):
     """Opens connections that count received bytes, from 0 for each request."""
 
     async def connect(

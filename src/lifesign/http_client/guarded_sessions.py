@@ -17,7 +17,7 @@ from yarl import URL
 
 from lifesign.domain.net.allowed_addresses import AddressRefused, Network
 from lifesign.http_client.address_guard import AddressGuard, PrivateAddressRefused
-from lifesign.http_client.counted_sessions import CountingConnector, counting_session
+from lifesign.http_client.counted_sessions import ByteCountingConnector, counting_session
 
 if TYPE_CHECKING:
     from aiohttp import ClientRequest, ClientTimeout
@@ -111,7 +111,7 @@ class GuardedResolver(AbstractResolver):
         await self._names.close()
 
 
-class GuardedConnector(CountingConnector):
+class GuardedConnector(ByteCountingConnector):
     """Makes connections to the trusted host, and to vetted addresses."""
 
     def __init__(

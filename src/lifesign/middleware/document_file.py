@@ -29,7 +29,7 @@ _PLACES = (4096, 4096 + _PLACE_BYTES)
 _SIZE = 4096 + 2 * _PLACE_BYTES
 
 
-class SharedState:
+class DocumentFile:
     """The shared file. Raises OSError if there is no room or no right to make it."""
 
     def __init__(self, path: Path) -> None:

@@ -36,7 +36,7 @@ from lifesign.filesystem.private_file import (
     opened_again,
     set_aside,
 )
-from lifesign.middleware.document_file import SharedState
+from lifesign.middleware.document_file import DocumentFile
 from lifesign.middleware.published_document import PublishedDocument
 
 MOST_WORKERS = 256
@@ -79,7 +79,7 @@ class WindowFiles:
         self._directory = state_dir / f"{agent}-{shape.counting}-{shape.window_ns // 1_000_000}ms"
         _make_private_directory(self._directory)
         self._peers: dict[int, _WindowFile] = {}
-        self._board = SharedState(self._directory / "board")
+        self._board = DocumentFile(self._directory / "board")
         self.offset_ns = self._board.agree_on_offset(monotonic_ns, wall_ns)
         self._own = self._claim(monotonic_ns + self.offset_ns)
         self.block = self._own.block

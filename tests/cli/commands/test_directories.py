@@ -8,7 +8,7 @@ from tests.support.registry_server import ADMIN_KEY, RegistryServer
 from lifesign.cli import main
 from lifesign.client import RegistryClient
 from lifesign.crawl.backend import open_local_backend
-from lifesign.domain.models.directories import ImportPage
+from lifesign.domain.models.directories import ImportPageRequest
 
 MANY = [f"https://a{number}.example/" for number in range(40)]
 
@@ -21,7 +21,9 @@ def database(tmp_path: Path) -> str:
     async def filled() -> None:
         async with open_local_backend(url) as home:
             for import_id, urls in (("first", MANY), ("second", MANY[:3])):
-                await home.lists.put_page("a-list", import_id, 1, ImportPage(urls=urls, source="a list"))
+                await home.lists.put_page(
+                    "a-list", import_id, 1, ImportPageRequest(urls=urls, source="a list")
+                )
                 while (await home.lists.apply("a-list", import_id, pages=1)).is_under_way:
                     pass
 

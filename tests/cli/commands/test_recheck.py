@@ -20,7 +20,7 @@ from lifesign.crawl.backend import open_local_backend
 from lifesign.crawl.local_registry import LocalRegistry, LocalTargets
 from lifesign.crawl.run import Crawl
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.models.directories import ImportPage
+from lifesign.domain.models.directories import ImportPageRequest
 from lifesign.domain.models.shards import ShardClaimRequest
 from lifesign.domain.models.targets import TargetRecord
 from lifesign.domain.net.target import target_id
@@ -139,7 +139,7 @@ def unwatched(tmp_path: Path) -> str:
 
     async def filled() -> None:
         async with open_local_backend(url) as home:
-            await home.lists.put_page("a-list", "first", 1, ImportPage(urls=["https://agent.example"]))
+            await home.lists.put_page("a-list", "first", 1, ImportPageRequest(urls=["https://agent.example"]))
             await home.lists.apply("a-list", "first", pages=1)
 
     asyncio.run(filled())

@@ -15,7 +15,7 @@ from lifesign.cli.commands import targets
 from lifesign.client import RegistryClient
 from lifesign.crawl.backend import open_local_backend
 from lifesign.crawl.local_ledger import LocalLedger
-from lifesign.domain.models.directories import ImportPage
+from lifesign.domain.models.directories import ImportPageRequest
 from lifesign.domain.net.target import host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
@@ -37,7 +37,7 @@ def database(tmp_path: Path) -> str:
 
     async def filled() -> None:
         async with open_local_backend(url) as home:
-            await home.lists.put_page("a-list", "first", 1, ImportPage(urls=URLS[::-1]))
+            await home.lists.put_page("a-list", "first", 1, ImportPageRequest(urls=URLS[::-1]))
             while (await home.lists.apply("a-list", "first", pages=1)).is_under_way:
                 pass
             ledger = LocalLedger(home.database)

@@ -27,7 +27,7 @@ from tests.support.probing import PATIENT, SHORT_SECONDS, definition, fetching
 from lifesign.domain.credentials.token import AccessToken, TokenFault
 from lifesign.prober.credentials.store import Credential
 from lifesign.prober.definition.credentials import CredentialSettings
-from lifesign.prober.network.token_request import MAX_ANSWER_BYTES, TokenEndpoints
+from lifesign.prober.network.token_request import MAX_ANSWER_BYTES, OAuthTokenClient
 
 TOKEN_PATH = "/token"
 SECRET = "client-canary-secret"
@@ -42,7 +42,7 @@ def credential(url: str, secret: str = SECRET, **members: Any) -> Credential:
 
 async def requested(url: str, **settings: Any) -> AccessToken | TokenFault:
     async with fetching(definition(**settings)) as fetcher:
-        return await TokenEndpoints(fetcher, 60.0).request(credential(url), None)
+        return await OAuthTokenClient(fetcher, 60.0).request(credential(url), None)
 
 
 async def fault(reply: Reply, **settings: Any) -> TokenFault:
@@ -127,7 +127,7 @@ async def test_the_secret_goes_over_tls_or_to_a_private_network(
     authority.is_trusted(monkeypatch)
     async with fetching(definition()) as fetcher:
         monkeypatch.setattr(fetcher, "_networks", ())
-        endpoints = TokenEndpoints(fetcher, 60.0)
+        endpoints = OAuthTokenClient(fetcher, 60.0)
         found = {}
         for scheme, tls in (("http", None), ("https", authority.serving("127.0.0.1"))):
             async with serving({TOKEN_PATH: as_json(TOKEN)}, tls) as server:
@@ -156,7 +156,7 @@ async def test_what_was_sent_as_proof_is_removed_from_the_reason_of_a_fault(meth
             acme = credential(url, auth_method=method)
         else:
             acme = credential(url, key, auth_method=method, client_secret=None, private_key={"env": "X"})
-        found = await TokenEndpoints(fetcher, 60.0).request(acme, None)
+        found = await OAuthTokenClient(fetcher, 60.0).request(acme, None)
     assert isinstance(found, TokenFault)
     assert "REMOVED-SECRET" in found.reason
     assert proofs[0][:8] not in found.reason

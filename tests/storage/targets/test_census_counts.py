@@ -10,7 +10,7 @@ from lifesign.crawl.local_ledger import LocalLedger
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.census import Deadlines
-from lifesign.domain.models.directories import ImportPage
+from lifesign.domain.models.directories import ImportPageRequest
 from lifesign.domain.net.target import TargetKind, host_of, shard_of, target_id
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.probe_memory import ProbeMemory
@@ -39,7 +39,7 @@ async def counted(database: Database, clock: WoundClock) -> Database:
     """A database of five targets in two directories, four of which were probed."""
     lists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
     for name, urls in LISTS.items():
-        await lists.put_page(name, "import", 1, ImportPage(urls=urls))
+        await lists.put_page(name, "import", 1, ImportPageRequest(urls=urls))
         while (await lists.apply(name, "import", pages=1)).is_under_way:
             pass
     await probe(database, clock)
@@ -130,7 +130,7 @@ async def test_agents_are_counted_by_how_they_call_themselves(counted: Database)
 
 async def test_who_is_no_target_any_more_is_not_counted(counted: Database) -> None:
     lists = LocalDirectories(LocalRegistry(counted, Role.ADMIN))
-    await lists.put_page("first", "next", 1, ImportPage(urls=[], allow_shrink=True))
+    await lists.put_page("first", "next", 1, ImportPageRequest(urls=[], allow_shrink=True))
     while (await lists.apply("first", "next", pages=1)).is_under_way:
         pass
     assert await counted.read(census_counts.results) == {"gated": 1, None: 1}

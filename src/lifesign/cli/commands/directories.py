@@ -164,13 +164,13 @@ async def _confirm(lists: "LocalDirectories | RegistryDirectories", name: str) -
 async def _remove(lists: "LocalDirectories | RegistryDirectories", name: str) -> "ImportRecord":
     from uuid import uuid4  # noqa: PLC0415 - asked for by this command alone
 
-    from lifesign.domain.models.directories import ImportPage  # noqa: PLC0415 - pydantic takes 60 ms
+    from lifesign.domain.models.directories import ImportPageRequest  # noqa: PLC0415 - pydantic takes 60 ms
     from lifesign.errors import InvalidValue  # noqa: PLC0415
 
     if not any(record.name == name and record.size for record in await lists.all()):
         raise InvalidValue("NAME", name, "a directory with at least one entry")
     import_id = uuid4().hex
-    await lists.put_page(name, import_id, 1, ImportPage(urls=[], allow_shrink=True))
+    await lists.put_page(name, import_id, 1, ImportPageRequest(urls=[], allow_shrink=True))
     record = await lists.apply(name, import_id, pages=1)
     while record.is_under_way:
         record = await lists.apply(name, import_id, pages=1)

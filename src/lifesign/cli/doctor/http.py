@@ -24,7 +24,7 @@ def fetch(
     import asyncio  # noqa: PLC0415 - with aiohttp it takes 200 ms
 
     from lifesign.http_client.bounded_body import read_beginning  # noqa: PLC0415
-    from lifesign.http_client.counted_sessions import CountingConnector, counter_of, counting_session  # noqa: PLC0415
+    from lifesign.http_client.counted_sessions import ByteCountingConnector, counter_of, counting_session  # noqa: PLC0415
     from lifesign.http_client.failures import FAILURES  # noqa: PLC0415
 
     async def ask() -> tuple[int, float | None, bytes]:
@@ -32,7 +32,7 @@ def fetch(
         headers = {"X-API-Key": key} if key else {}
         async with (
             asyncio.timeout(TIMEOUT_SECONDS),
-            counting_session(CountingConnector()) as session,
+            counting_session(ByteCountingConnector()) as session,
             session.get(url, headers=headers, allow_redirects=False, auto_decompress=True) as answer,
         ):
             answered_s = time.time()

@@ -43,7 +43,7 @@ class ImportState(StrEnum):
     """Replaced by a later import, or never finished."""
 
 
-class ImportPage(Body):
+class ImportPageRequest(Body):
     """The body of `PUT /api/v1/directories/{directory}/imports/{import_id}/pages/{page}`."""
 
     urls: Annotated[list[Entry], Field(max_length=MAX_PAGE_URLS)]
@@ -63,7 +63,7 @@ class ImportPage(Body):
     """
 
 
-class ImportEnd(Body):
+class ImportEndRequest(Body):
     """The body of `POST /api/v1/directories/{directory}/imports/{import_id}/apply`."""
 
     pages: Annotated[int, Field(ge=1, le=MAX_PAGES, strict=True), INTEGRAL_FLOAT]

@@ -249,7 +249,7 @@ class Limits(DefinitionMapping):
     """Maximum of targets in all directories. A directory that lists more is refused, not truncated."""
 
 
-class OptOut(DefinitionMapping):
+class OptOutSettings(DefinitionMapping):
     """Targets that are never probed."""
 
     hosts: Annotated[
@@ -392,7 +392,7 @@ class ProbeDefinition(DefinitionMapping):
     cadence: CadenceSettings = CadenceSettings()
     timeouts: Timeouts = Timeouts()
     limits: Limits = Limits()
-    opt_out: OptOut = OptOut()
+    opt_out: OptOutSettings = OptOutSettings()
     networks: Networks = Networks()
     resolver: ResolverSettings = ResolverSettings()
     canaries: Annotated[

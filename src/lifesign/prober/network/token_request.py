@@ -42,7 +42,7 @@ _ANSWERED: Final = frozenset({
 })  # fmt: skip
 
 
-class TokenEndpoints:
+class OAuthTokenClient:
     """Requests tokens for the OAuth 2 clients of a definition."""
 
     def __init__(self, fetcher: Fetcher, seconds: float) -> None:

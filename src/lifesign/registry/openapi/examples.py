@@ -79,11 +79,11 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType({
     "OverrideRequest": {"status": "active", "seconds": 900, "reason": "its probes are refused by a firewall"},
     "Confirmation": {"network_class": "10.1.0.0/16"},
     "ShardClaimRequest": {"worker": "prober-1", "ttl_seconds": 60, "held": {"17": 4294967297}},
-    "ImportPage": {
+    "ImportPageRequest": {
         "urls": ["https://agent.example/.well-known/agent-card.json", "other.example"],
         "source": "https://a2aregistry.org/api/agents",
     },
-    "ImportEnd": {"pages": 1},
+    "ImportEndRequest": {"pages": 1},
     "OptOutRequest": {"url": "https://agent.example"},
     "LinkRequest": {"url": "https://agent.example/"},
     "RunRequest": {"name": "census", "is_over": True},

@@ -22,8 +22,8 @@ from lifesign.domain.models.directories import (
     MAX_PAGES,
     DirectoryList,
     DirectoryRecord,
-    ImportEnd,
-    ImportPage,
+    ImportEndRequest,
+    ImportPageRequest,
     ImportRecord,
     ImportState,
 )
@@ -51,7 +51,7 @@ def put_page(transaction: Transaction, call: Call) -> OperationReply:
 
     ImportOver if the import accepts no more pages. TooMany directories, or open imports of one.
     """
-    body, page = call.body_as(ImportPage), _page_in(call)
+    body, page = call.body_as(ImportPageRequest), _page_in(call)
     _check_names(call)
     directory = _directory(transaction, _name_in(call))
     found = _import(transaction, directory, call, body)
@@ -79,7 +79,7 @@ def apply_import(transaction: Transaction, call: Call) -> OperationReply:
 
     A later import of the same directory replaces all earlier ones.
     """
-    body = call.body_as(ImportEnd)
+    body = call.body_as(ImportEndRequest)
     directory = _known(transaction, call)
     found = directories.find_import(transaction, directory.id, call.path["import_id"], to_change=True)
     if found is None:
@@ -161,7 +161,7 @@ def _directory(transaction: Transaction, name: str) -> StoredDirectory:
 
 
 def _import(
-    transaction: Transaction, directory: StoredDirectory, call: Call, body: ImportPage
+    transaction: Transaction, directory: StoredDirectory, call: Call, body: ImportPageRequest
 ) -> StoredImport:
     import_id = call.path["import_id"]
     found = directories.find_import(transaction, directory.id, import_id, to_change=True)
@@ -242,7 +242,7 @@ OPERATIONS = (
         summary="Send one page of a directory's entries",
         action=Permission.IMPORT_TARGETS,
         function=put_page,
-        body=ImportPage,
+        body=ImportPageRequest,
         answer=ImportRecord,
         errors=(409,),
         max_body_bytes=MAX_PAGE_BYTES,
@@ -253,7 +253,7 @@ OPERATIONS = (
         summary="Apply an import whose pages have all arrived, a part at a time",
         action=Permission.IMPORT_TARGETS,
         function=apply_import,
-        body=ImportEnd,
+        body=ImportEndRequest,
         answer=ImportRecord,
         errors=(404, 409),
     ),
