@@ -9,6 +9,7 @@ from lifesign.crawl.token_pipe import TokenOwner
 from lifesign.prober.credentials.secret_reader import Secrets, read_secrets
 from lifesign.prober.credentials.store import CredentialStore, RequestToken
 from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
 from lifesign.prober.network.token_request import OAuthTokenClient
@@ -49,23 +50,11 @@ async def open_prober(
     opt_outs = opt_outs_of(definition)
     try:
         async with (
-            Resolver(definition.resolver.servers, timeout_s=definition.timeouts.dns_seconds) as resolver,
-            Fetcher(
-                timeouts=definition.timeouts,
-                networks=definition.networks_allowed,
-                is_public_allowed=is_public_allowed,
-                user_agent=definition.user_agent,
-                resolver=resolver,
-            ) as token_fetcher,
+            _resolver(definition) as resolver,
+            _fetcher(definition, resolver, is_public_allowed=is_public_allowed) as token_fetcher,
             open_credentials(definition, secrets, token_fetcher, request_token) as credentials,
-            Fetcher(
-                timeouts=definition.timeouts,
-                networks=definition.networks_allowed,
-                is_public_allowed=is_public_allowed,
-                user_agent=definition.user_agent,
-                resolver=resolver,
-                opt_outs=opt_outs,
-                credentials=credentials,
+            _fetcher(
+                definition, resolver, opt_outs, credentials, is_public_allowed=is_public_allowed
             ) as fetcher,
         ):
             witnesses = WitnessRequests(
@@ -119,17 +108,8 @@ async def open_credentials(
 @asynccontextmanager
 async def open_token_endpoints(definition: ProbeDefinition) -> AsyncIterator[OAuthTokenClient]:
     """Open what asks the token endpoints of a definition, for a login."""
-    timeouts = definition.timeouts
-    async with (
-        Resolver(definition.resolver.servers, timeout_s=timeouts.dns_seconds) as resolver,
-        Fetcher(
-            timeouts=timeouts,
-            networks=definition.networks_allowed,
-            user_agent=definition.user_agent,
-            resolver=resolver,
-        ) as fetcher,
-    ):
-        endpoints = OAuthTokenClient(fetcher, timeouts.total_seconds)
+    async with _resolver(definition) as resolver, _fetcher(definition, resolver) as fetcher:
+        endpoints = OAuthTokenClient(fetcher, definition.timeouts.total_seconds)
         try:
             yield endpoints
         finally:
@@ -142,16 +122,32 @@ async def open_token_owner(definition: ProbeDefinition, secrets: Secrets) -> Asy
     if all(credential.oauth2 is None for credential in definition.credentials):
         yield None
         return
-    timeouts = definition.timeouts
     async with (
-        Resolver(definition.resolver.servers, timeout_s=timeouts.dns_seconds) as resolver,
-        Fetcher(
-            timeouts=timeouts,
-            networks=definition.networks_allowed,
-            is_public_allowed=definition.has_contact,
-            user_agent=definition.user_agent,
-            resolver=resolver,
-        ) as fetcher,
+        _resolver(definition) as resolver,
+        _fetcher(definition, resolver, is_public_allowed=definition.has_contact) as fetcher,
         open_credentials(definition, secrets, fetcher) as credentials,
     ):
-        yield TokenOwner(credentials, timeouts.total_seconds)
+        yield TokenOwner(credentials, definition.timeouts.total_seconds)
+
+
+def _resolver(definition: ProbeDefinition) -> Resolver:
+    return Resolver(definition.resolver.servers, timeout_s=definition.timeouts.dns_seconds)
+
+
+def _fetcher(
+    definition: ProbeDefinition,
+    resolver: Resolver,
+    opt_outs: OptOuts | None = None,
+    credentials: CredentialStore | None = None,
+    *,
+    is_public_allowed: bool = True,
+) -> Fetcher:
+    return Fetcher(
+        timeouts=definition.timeouts,
+        networks=definition.networks_allowed,
+        is_public_allowed=is_public_allowed,
+        user_agent=definition.user_agent,
+        resolver=resolver,
+        opt_outs=opt_outs,
+        credentials=credentials,
+    )
