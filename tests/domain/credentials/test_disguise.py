@@ -230,6 +230,37 @@ def test_a_long_repetitive_secret_takes_no_quadratic_time(secret: str, unit: byt
     assert process_time() - began_s < 2
 
 
+@given(
+    secret=SECRETS,
+    ways=st.lists(st.sampled_from(ESCAPES), min_size=60, max_size=60),
+    encode=st.sampled_from([
+        lambda secret: secret.encode(),
+        lambda secret: b64encode(b"x" + secret.encode() + b"y"),
+        lambda secret: secret.encode().hex().upper().encode(),
+        lambda secret: "\0".join(secret).encode(),
+    ]),
+    around=st.binary(max_size=40),
+)  # fmt: skip
+def test_what_the_first_search_does_not_find_is_not_there(
+    secret: str, ways: list[Callable[[str], str]], encode: Callable[[str], bytes], around: bytes
+) -> None:
+    text = "".join(way(character) for character, way in zip(secret, ways, strict=False))
+    data = around + encode(text) + around
+    disguises = Disguises([secret.encode(), b64encode(b"x" + secret.encode() + b"y")[2:-2]], [
+        secret.encode().hex().encode()
+    ])  # fmt: skip
+    if not disguises.may_be_in(data):
+        assert disguises.are_in(data) is False
+
+
+def test_the_first_search_finds_beginnings_and_rarely_anything_else() -> None:
+    disguises = Disguises([b"canary-of-ours"], [b"63616e617279"], [b"canary-o"])
+    for data in (b"canary-o", b"<cana ry-\nof>", b"%63anary-of", b"63 61 6E 61 72 79", b"\\u0063anary-of"):
+        assert disguises.may_be_in(data)
+    for data in (b"", b"canary-", b"%63anary-", b"6361 6e62 6c", b"an answer as usual & more"):
+        assert not disguises.may_be_in(data)
+
+
 def test_bytes_without_an_escape_are_searched_without_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     disguises = Disguises([PLAIN.encode()], [PLAIN.encode().hex().encode()])
     decoded, sizes = disguise._decoded, []
@@ -241,6 +272,7 @@ def test_bytes_without_an_escape_are_searched_without_decoding(monkeypatch: pyte
     monkeypatch.setattr(disguise, "_decoded", counted)
     for data in (b'{"a": 1}', b"\0a\0b", PLAIN.encode().hex(" ").upper().encode(), b"=="):
         assert disguises.are_in(data) is (len(data) > 8)
+        assert disguises.may_be_in(data) is (len(data) > 8)
     assert sizes == []
     for data in (b"100 %", b"\\n", b"a&b"):
         sizes.clear()

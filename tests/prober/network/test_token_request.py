@@ -126,7 +126,7 @@ async def test_the_secret_goes_over_tls_or_to_a_private_network(
     authority = Authority(tmp_path)
     authority.is_trusted(monkeypatch)
     async with fetching(definition()) as fetcher:
-        monkeypatch.setattr(fetcher, "_networks", ())
+        monkeypatch.setattr(fetcher, "_is_private", lambda _address: False)
         endpoints = OAuthTokenClient(fetcher, 60.0)
         found = {}
         for scheme, tls in (("http", None), ("https", authority.serving("127.0.0.1"))):

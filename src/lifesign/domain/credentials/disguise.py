@@ -2,14 +2,15 @@
 
 The bytes are decoded as a whole, by functions that take linear time in C, and searched. Characters that
 escapes, wrapping and UTF-16 put between those of a secret are dropped, in the bytes and in the secret alike.
-Where a secret begins and ends is found by halving, since it is rarely there. The work for both is bounded:
-a target chooses the bytes, and a search in Python for each escape would block the prober for seconds.
+One pass searches for the first bytes of all forms: nearly all answers have none of them. Where a secret
+begins and ends is found by halving, since it is rarely there. The work for both is bounded: a target chooses
+the bytes, and a search in Python for each escape would block the prober for seconds.
 """
 
 import re
 from binascii import a2b_qp
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, Protocol
 
 MAX_LEVELS: Final = 3
 """Maximum number of nested escapes, such as JSON in a JSON string in a URL."""
@@ -22,6 +23,8 @@ WORK_FACTOR: Final = 4
 """Bytes that are decoded to remove secrets from a text: so many times its size, or MIN_WORK_BYTES."""
 REACH_FACTOR: Final = 12
 """Maximum size of an escaped secret whose place is found, as a multiple of its longest form."""
+STEM_BYTES: Final = 8
+"""First bytes of a form that are searched for in all answers; by chance they are in none."""
 
 _DROPPED: Final = b" \t\r\n\0\\;"
 _MARKS: Final = (b"%", b"\\", b"&")
@@ -29,6 +32,7 @@ _MARKS: Final = (b"%", b"\\", b"&")
 # All escapes become those of quoted-printable: an equals sign and two hexadecimal digits.
 _TO_QUOTED: Final = bytes.maketrans(b"%=", b"=\x01")
 _FROM_QUOTED: Final = bytes.maketrans(b"\x01", b"=")
+_TO_LOWER: Final = bytes(range(256)).lower()
 _BACKSLASHED: Final = ((b"\\u00", b"%"), (b"\\x", b"%"), (b"\\n", b""), (b"\\r", b""), (b"\\t", b""))
 _ENTITIES: Final = (
     (b"&#x", b"%"),
@@ -45,20 +49,52 @@ _CHARACTERS: Final = {b"%d" % code: bytes([code]) for code in range(30, 127)}
 Span = tuple[int, int]
 
 
+class _Search(Protocol):
+    """Finds any of several texts in one pass."""
+
+    def search(self, data: bytes, /) -> object | None:
+        """Return something if one of the texts is in the bytes, else None."""
+        ...
+
+
 class Disguises:
     """Forms of secrets, and where they are in bytes, however they are escaped."""
 
-    def __init__(self, forms: Iterable[bytes], digits: Iterable[bytes]) -> None:
-        """Take the forms to find, and those that are found in upper and lower case (`digits`)."""
+    def __init__(
+        self, forms: Iterable[bytes], digits: Iterable[bytes], beginnings: Iterable[bytes] = ()
+    ) -> None:
+        """Take the forms to find, and those that are found in upper and lower case (`digits`).
+
+        `beginnings`: plain texts that only `may_be_in` finds.
+        """
         self._needles = needles_of(forms)
         self._digits = tuple(digits)
         longest = max(map(len, (*self._needles, *self._digits)), default=0)
         self._reach = REACH_FACTOR * longest
+        searched = (*self._needles, *self._digits, *beginnings)
+        self._stems = _search_for({text.translate(_TO_LOWER, _DROPPED)[:STEM_BYTES] for text in searched})
+
+    def may_be_in(self, data: bytes) -> bool:
+        """Return whether bytes may contain a form or a beginning; False is certain."""
+        if self._stems.search(data.translate(_TO_LOWER, _DROPPED)) is not None:
+            return True
+        if not any(map(data.__contains__, _MARKS)):
+            # Most answers have no escapes, and a level of decoding takes longer than the search.
+            return False
+        for _ in range(MAX_LEVELS):
+            decoded, entities = _decoded(data)
+            if entities > MAX_NUMERIC_ENTITIES:
+                return True
+            if decoded == data:
+                return False
+            if self._stems.search(decoded.translate(_TO_LOWER, _DROPPED)) is not None:
+                return True
+            data = decoded
+        return False
 
     def are_in(self, data: bytes) -> bool | None:
         """Return whether the bytes contain any of the forms; None if they have too many entities to tell."""
         if not any(map(data.__contains__, _MARKS)):
-            # Most answers have no escapes, and a level of decoding takes longer than the search.
             return self._is_in(data.translate(None, _DROPPED))
         for _ in range(MAX_LEVELS):
             decoded, entities = _decoded(data)
@@ -72,7 +108,6 @@ class Disguises:
         return False
 
     def _is_in(self, flat: bytes) -> bool:
-        # A generator would take twice the time, and each probe calls this function several times.
         return any(map(flat.__contains__, self._needles)) or any(map(flat.lower().__contains__, self._digits))
 
     def removed_from(self, data: bytes, replacement: Callable[[int], bytes]) -> bytes | None:
@@ -80,9 +115,6 @@ class Disguises:
 
         The same object if there is none. `replacement` gets the number of bytes that it replaces.
         """
-        if self.are_in(data) is False:
-            # Nearly all answers.
-            return data
         work = _Work(self, max(MIN_WORK_BYTES, WORK_FACTOR * len(data)))
         begin = 0
         while (found := work.are_in(rest := data[begin:] if begin else data)) is not False:
@@ -147,6 +179,18 @@ def needles_of(forms: Iterable[bytes]) -> frozenset[bytes]:
             found.add(decoded.translate(None, _DROPPED))
             decoded, _ = _decoded(decoded)
     return frozenset(needle for needle in found if len(needle) >= MIN_FOUND_BYTES)
+
+
+def _search_for(stems: Collection[bytes]) -> _Search:
+    """Return the search for stems, in linear time: a target chooses the bytes."""
+    import re2  # noqa: PLC0415 - only a prober with credentials needs it
+
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.log_errors = False
+    options.never_capture = True
+    search: _Search = re2.compile(b"|".join(map(re2.escape, sorted(stems))), options)
+    return search
 
 
 def _decoded(data: bytes) -> tuple[bytes, int]:

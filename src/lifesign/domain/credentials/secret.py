@@ -4,6 +4,7 @@ import re
 import stat
 from base64 import b64encode
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from lifesign.domain.credentials.disguise import MIN_FOUND_BYTES, Disguises
@@ -13,6 +14,9 @@ MIN_SECRET_CHARS: Final = 8
 MAX_SECRET_CHARS: Final = 8192
 MAX_BEGINNINGS: Final = 10_000
 """Maximum of beginnings of a secret that are removed from a text; one with more is replaced as a whole."""
+MAX_USUAL: Final = 256
+"""Maximum number of cached results for short texts."""
+MAX_USUAL_CHARS: Final = 200
 REMOVED: Final = "REMOVED-SECRET"
 """Stands in the place of a secret; allowed in a URL."""
 SEPARATOR: Final = "\x1f"
@@ -58,49 +62,52 @@ class Scrubber:
         self._secrets = sorted({secret.encode() for secret in secrets}, key=len, reverse=True)
         forms = [form for secret in self._secrets for form in (secret, *_base64_forms(secret))]
         self._literals = list(dict.fromkeys(forms))
-        self._beginnings = tuple({form[:MIN_SECRET_CHARS] for form in self._literals})
         spaced = [secret.replace(b" ", b"+") for secret in self._secrets if b" " in secret]
         self._disguises = Disguises(
-            [*self._literals, *spaced], [secret.hex().encode() for secret in self._secrets]
+            [*self._literals, *spaced],
+            [secret.hex().encode() for secret in self._secrets],
+            [form[:MIN_SECRET_CHARS] for form in self._literals],
+        )
+        self._may_be_in_usual = lru_cache(maxsize=MAX_USUAL)(
+            lambda text: self.may_be_in(text.encode("utf-8", "surrogatepass"))
         )
 
     def __bool__(self) -> bool:
         return bool(self._secrets)
 
+    def may_be_in(self, data: bytes) -> bool:
+        """Return whether bytes may contain a secret or its beginning; False is certain."""
+        # Decoding never makes the data longer, and nothing shorter is searched for.
+        return bool(self._secrets) and len(data) >= MIN_FOUND_BYTES and self._disguises.may_be_in(data)
+
+    def may_be_in_usual(self, text: str) -> bool:
+        """Return the same for a text that comes with many answers: its result is cached if it is short."""
+        if len(text) > MAX_USUAL_CHARS:
+            return self.may_be_in(text.encode("utf-8", "surrogatepass"))
+        return self._may_be_in_usual(text)
+
     def clean(self, data: bytes) -> bytes:
         """Return the bytes without the secrets; the same object if there is none in them."""
-        return self._cleaned(data, has_beginning=self._has_beginning(data)) if self._secrets else data
-
-    def _cleaned(self, data: bytes, *, has_beginning: bool) -> bytes:
-        # Decoding never makes the data longer, and nothing shorter is searched for.
-        if len(data) < MIN_FOUND_BYTES:
-            return data
-        if has_beginning:
-            for form in self._literals:
-                if form in data:
-                    data = data.replace(form, _replacement(len(form)))
-        cleaned = self._disguises.removed_from(data, _replacement)
-        return REMOVED.encode() if cleaned is None else cleaned
+        return self._cleaned(data) if self.may_be_in(data) else data
 
     def clean_text(self, text: str) -> str:
-        """Return the text without the secrets."""
-        if not self._secrets:
+        """Return the text without the secrets; the same object if there is none in it."""
+        data = text.encode("utf-8", "surrogatepass") if self._secrets else b""
+        if not self.may_be_in(data):
             return text
-        data = text.encode("utf-8", "surrogatepass")
-        has_beginning = self._has_beginning(data)
-        cleaned = self._cleaned(data, has_beginning=has_beginning)
-        if has_beginning or cleaned is not data:
-            cleaned = self._without_beginnings(cleaned)
-        if cleaned is data:
-            return text
+        cleaned = self._without_beginnings(self._cleaned(data))
         try:
             return cleaned.decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
             # A secret in an escaped form can end within a character.
             return cleaned.decode("utf-8", "replace")
 
-    def _has_beginning(self, data: bytes) -> bool:
-        return any(map(data.__contains__, self._beginnings))
+    def _cleaned(self, data: bytes) -> bytes:
+        for form in self._literals:
+            if form in data:
+                data = data.replace(form, _replacement(len(form)))
+        cleaned = self._disguises.removed_from(data, _replacement)
+        return REMOVED.encode() if cleaned is None else cleaned
 
     def _without_beginnings(self, data: bytes) -> bytes:
         """Remove the beginnings of secrets: texts that quote a peer are cut before they come here."""

@@ -70,6 +70,9 @@ class CredentialUse:
     def note(self, url: str, state: CredentialState, detail: str | None = None) -> None:
         """Note the answer of a place. `detail` says why it is a fault."""
         now_s = self._clock()
+        if state is CredentialState.WORKS and not self._faults:
+            self._worked_at_s = now_s
+            return
         if self.state not in FAULTS:
             self._fault_began_s = now_s
         self._faults.pop(url, None)

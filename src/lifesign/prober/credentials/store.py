@@ -17,7 +17,13 @@ from lifesign.domain.credentials.token import AccessToken, TokenFault, client_pa
 from lifesign.domain.credentials.use import CredentialState, CredentialStatus, CredentialUse
 from lifesign.errors import InvalidValue
 from lifesign.prober.credentials.client_tls import ClientTls
-from lifesign.prober.credentials.secret_reader import FileStamp, Secrets, file_of, file_stamp, read_secret
+from lifesign.prober.credentials.secret_reader import (
+    FileStamp,
+    Secrets,
+    file_of,
+    file_stamp,
+    read_secret,
+)
 from lifesign.prober.credentials.tls_files import TlsFiles
 from lifesign.prober.credentials.token_source import TokenSource
 from lifesign.prober.definition.credentials import (
@@ -310,7 +316,9 @@ class CredentialStore:
         for credential in self._credentials.values():
             secrets = by_origin.setdefault(str(URL(credential.scope.origin).origin()), [])
             secrets += credential.secrets()
-        self._scrubbers = {origin: Scrubber(secrets) for origin, secrets in by_origin.items()}
+        # Origins with the same secrets share one: its tables stay in the processor's cache.
+        shared = {secrets: Scrubber(secrets) for secrets in map(frozenset, by_origin.values())}
+        self._scrubbers = {origin: shared[frozenset(secrets)] for origin, secrets in by_origin.items()}
 
 
 def _secret_of(

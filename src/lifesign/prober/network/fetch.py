@@ -11,7 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
@@ -61,6 +61,8 @@ KEEPS_METHOD: Final = frozenset({307, 308})
 """A POST that is redirected otherwise would become a GET."""
 ACCEPT_ENCODING: Final = "gzip, deflate"
 """Encodings that aiohttp unpacks in pieces of bounded size without further packages."""
+MAX_ADDRESSES: Final = 4_096
+"""Maximum number of addresses of which it is cached whether they are private."""
 MAX_ACCEPTED: Final = 16
 """Maximum number of cached `Accept` fields."""
 MAX_TIME_CHARS: Final = 64
@@ -160,6 +162,8 @@ class _Hop:
     """Deadline on the event loop's clock."""
     began_s: float
     """Start of the first hop, by the performance counter."""
+    credential: Credential | None = None
+    """The request's credential, if it covers `url`."""
 
     @property
     def is_redirect(self) -> bool:
@@ -190,7 +194,7 @@ class Fetcher:
         hosts, both as targets and as destinations of cards and redirects. `credentials`: their secrets are
         removed from all answers.
         """
-        self._networks = networks
+        self._is_private = lru_cache(maxsize=MAX_ADDRESSES)(partial(_is_private, networks=networks))
         self._credentials = credentials or CredentialStore()
         guard = AddressGuard(networks, is_public_allowed=is_public_allowed)
         self.connector = VettedConnector(resolver, timeouts, guard)
@@ -198,6 +202,8 @@ class Fetcher:
         self._opt_outs = opt_outs or None
         self._loop = asyncio.get_running_loop()
         self._lines = ConnectionPool()
+        self._credential_fields: dict[str, tuple[tuple[str, str], str]] = {}
+        """The newest header of each credential, and its wire form."""
         self._common_header = _header(
             {"User-Agent": user_agent, "Accept-Encoding": ACCEPT_ENCODING}, "user_agent"
         )
@@ -268,7 +274,7 @@ class Fetcher:
             return target, None
         # A POST is not sent twice: on a connection that breaks, its effect would be unknown. Connections are
         # not shared between credentials.
-        credential = _covering(hop)
+        credential = hop.credential = _covering(hop)
         owner = "" if credential is None else credential.name
         place = (target.scheme, target.host, target.port, owner)
         line = self._lines.waiting_at(place) if hop.request.method == "GET" else None
@@ -374,15 +380,14 @@ class Fetcher:
 
     def _credential_for(self, hop: _Hop, address: Address) -> Credential | None:
         """Return the credential that goes to this place, over TLS or to an allowed private network."""
-        credential = _covering(hop)
+        credential = hop.credential
         if credential is None:
             return None
         return credential if self._keeps_secrets(hop.url, address) else None
 
     def _keeps_secrets(self, url: URL, address: Address) -> bool:
         """Return whether a secret may be sent there: over TLS, or to an allowed private network."""
-        is_private = vet_address(address) is not None and is_in(address, self._networks)
-        return url.scheme == "https" or is_private
+        return url.scheme == "https" or self._is_private(address)
 
     def _written(self, hop: _Hop, credential: Credential | None) -> bytes:
         """Return a request in its wire form; InvalidValue for invalid headers."""
@@ -392,7 +397,7 @@ class Fetcher:
         if credential is not None:
             target = credential.target(target, request.card_schemes)
         if credential is not None and (header := credential.header(request.card_schemes)) is not None:
-            fields += _header(dict([header]), f"credentials.{credential.name}")
+            fields += self._credential_field(credential.name, header)
         # A value that came from a peer, or from stored memory, may be an invalid header.
         if etag := _short(request.etag, MAX_ETAG_CHARS):
             fields += f"If-None-Match: {etag}\r\n"
@@ -403,6 +408,19 @@ class Fetcher:
         place = f"{request.method} {target} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
         head = f"{place}{self._common_header}{fields}\r\n"
         return head.encode("ascii") + (request.body or b"")
+
+    def _credential_field(self, name: str, header: tuple[str, str]) -> str:
+        """Return the header of a credential in its wire form; it is checked once for each value."""
+        known = self._credential_fields.get(name)
+        if known is None or known[0] != header:
+            known = header, _header(dict([header]), f"credentials.{name}")
+            self._credential_fields[name] = known
+        return known[1]
+
+
+def _is_private(address: Address, *, networks: Sequence[Network]) -> bool:
+    """Return whether an address is private, and lies in an allowed network."""
+    return is_in(address, networks) and vet_address(address) is not None
 
 
 def _covering(hop: _Hop) -> Credential | None:
@@ -427,15 +445,17 @@ def _accept_header(types: str) -> str:
 
 def _scrubbed(fetched: Fetched, scrubber: Scrubber) -> Fetched:
     """Return an answer without the secrets that the peer may have sent back."""
-    body = scrubber.clean(fetched.body)
-    texts = (fetched.reason, fetched.content_type, fetched.etag or "", fetched.last_modified or "")
-    joined = SEPARATOR.join((*texts, *fetched.status_links, *fetched.challenges, fetched.allow))
-    if body is fetched.body and scrubber.clean_text(joined) is joined:
+    usual = SEPARATOR.join((fetched.reason, fetched.content_type, fetched.allow))
+    texts = (fetched.etag or "", fetched.last_modified or "", *fetched.status_links, *fetched.challenges)
+    body = fetched.body
+    if other := SEPARATOR.join(texts).strip(SEPARATOR):
+        body = SEPARATOR.encode().join((body, other.encode("utf-8", "surrogatepass")))
+    if not (scrubber.may_be_in_usual(usual) or scrubber.may_be_in(body)):
         # Nearly all answers: a copy takes longer than the search.
         return fetched
     return replace(
         fetched,
-        body=body,
+        body=scrubber.clean(fetched.body),
         reason=scrubber.clean_text(fetched.reason),
         content_type=scrubber.clean_text(fetched.content_type),
         etag=None if fetched.etag is None else scrubber.clean_text(fetched.etag),

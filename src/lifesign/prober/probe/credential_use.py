@@ -37,9 +37,7 @@ class Send(Protocol):
         ...
 
 
-async def send_with_credential(
-    send: Send, _url: URL, credential: Credential, seconds: float
-) -> Fetched | None:
+async def send_with_credential(send: Send, credential: Credential, seconds: float) -> Fetched | None:
     """Send a request with a credential; without it if no token is obtained within `seconds`.
 
     A cached token that is rejected is replaced, and the request sent again, at most once.
@@ -61,14 +59,15 @@ async def send_with_credential(
     return await send(credential=credential) or fetched
 
 
-async def send_after_refusal(send: Send, url: URL, credential: Credential, seconds: float) -> Fetched | None:
-    """Send a request without a credential, and again with it if it was refused."""
-    fetched = await send()
-    if fetched is None or not _is_refusal(fetched, credential) or not is_same_origin(fetched.url, url):
+async def send_after_refusal(
+    fetched: Fetched, send: Send, url: URL, credential: Credential, seconds: float
+) -> Fetched:
+    """Send a request again with its credential if `fetched`, the answer without it, is a refusal."""
+    if not _is_refusal(fetched, credential) or not is_same_origin(fetched.url, url):
         return fetched
     if credential.tokens is not None and not await credential.tokens.prepare(seconds):
-        return _without_token(fetched, credential)
-    return await send_with_credential(send, url, credential, seconds) or fetched
+        return _without_token(fetched, credential) or fetched
+    return await send_with_credential(send, credential, seconds) or fetched
 
 
 def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) -> tuple[ResultClass, str]:

@@ -50,9 +50,6 @@ def note_tools(visit: ProbeSession, tools: Sequence[Mapping[str, Any]]) -> None:
 def note_interface(visit: ProbeSession, interface: Interface) -> None:
     """Note an interface that was read; it is reported if it is another one than before."""
     memory = visit.entry.memory
-    if visit.without_secrets(interface.text) != interface.text:
-        # Parsing may have put together a secret that was escaped in the body.
-        interface = interface_with(interface, visit.without_secrets)
     if interface.digest == memory.interface_digest:
         note_same_interface(visit)
         return
@@ -60,3 +57,14 @@ def note_interface(visit: ProbeSession, interface: Interface) -> None:
     visit.learned["interface_digest"] = interface.digest
     if memory.interface_digest is not None:
         visit.learned["interface_changes"] = min(memory.interface_changes + 1, MAX_IN_ROW)
+
+
+def remove_secrets(visit: ProbeSession) -> None:
+    """Remove secrets from the interface that was read; it may then be the one that was read before."""
+    interface = visit.interface
+    if interface is None:
+        return
+    visit.interface = None
+    for name in ("interface_digest", "interface_changes"):
+        visit.learned.pop(name, None)
+    note_interface(visit, interface_with(interface, visit.without_secrets))

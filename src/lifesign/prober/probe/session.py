@@ -5,7 +5,7 @@ requested again, and the whole probe ends at one deadline.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -16,6 +16,8 @@ from yarl import URL
 from lifesign.client.candidate_urls import CandidateUrl, ParsedAgentUrl, parse_agent_url, place_under
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.scope import SENDING, Purpose, Sending
+from lifesign.domain.credentials.secret import Scrubber
+from lifesign.domain.credentials.use import CredentialState
 from lifesign.domain.net.target import TargetKind, is_on_origin_of
 from lifesign.domain.observation.results import (
     MAX_REASON_CHARS,
@@ -232,12 +234,18 @@ class ProbeSession:
             is_aside=is_aside,
             is_enough=is_enough,
         )
-        sending = SENDING[purpose]
-        credential = None if sending is Sending.NEVER else self._credentials.for_url(str(url))
-        if credential is None:
-            return await send()
-        send_with = send_with_credential if sending is Sending.ALWAYS else send_after_refusal
-        return await send_with(send, url, credential, self._deadline(self._total_s) - self._loop.time())
+        sending = SENDING[purpose] if self._credentials else Sending.NEVER
+        fetched = None
+        if sending is not Sending.ALWAYS:
+            fetched = await send()
+            if sending is Sending.NEVER or fetched is None or fetched.result is ResultClass.OK:
+                return fetched
+        if (credential := self._credentials.for_url(str(url))) is None:
+            return fetched or await send()
+        seconds = self._deadline(self._total_s) - self._loop.time()
+        if fetched is None:
+            return await send_with_credential(send, credential, seconds)
+        return await send_after_refusal(fetched, send, url, credential, seconds)
 
     async def _ask(
         self,
@@ -328,7 +336,8 @@ class ProbeSession:
         )
         self._layers.append((layer, fetched))
         if (state := credential_state(fetched, result)) is not None:
-            self._credentials.note_use(str(fetched.url), state, fetched.credential, rejection(fetched))
+            detail = rejection(fetched) if state is CredentialState.CREDENTIALS_REJECTED else None
+            self._credentials.note_use(str(fetched.url), state, fetched.credential, detail)
         return layer
 
     def changed(self, layer: LayerResult, result: ResultClass, reason: str) -> LayerResult:
@@ -353,11 +362,22 @@ class ProbeSession:
         """Return the credential that another prober would send to a URL, and this one lacks."""
         return self._credentials.missing_for(url)
 
+    def may_have_secrets(self, text: str) -> bool:
+        """Return whether a text may contain secrets that the target has sent back; False is certain."""
+        data = text.encode("utf-8", "surrogatepass")
+        return any(scrubber.may_be_in(data) for scrubber in self._scrubbers)
+
     def without_secrets(self, text: str) -> str:
         """Return a text without the secrets that the target may have sent back."""
-        for origin in {each.fetched.url.origin() for each in self.exchanges}:
-            text = self._credentials.scrubber_of(origin).clean_text(text)
+        for scrubber in self._scrubbers:
+            text = scrubber.clean_text(text)
         return text
+
+    @property
+    def _scrubbers(self) -> Iterator[Scrubber]:
+        """The scrubbers of all origins that have answered."""
+        origins = {each.fetched.url.origin() for each in self.exchanges}
+        return map(self._credentials.scrubber_of, origins)
 
     def without_own_secrets(self, data: bytes) -> bytes:
         """Return bytes of the target's own origin without the secrets that it may have sent back."""

@@ -15,6 +15,7 @@ from lifesign.client.candidate_urls import CandidateUrl, place_under, root_healt
 from lifesign.domain.credentials.scope import Purpose
 from lifesign.domain.credentials.secret import SEPARATOR
 from lifesign.domain.net.target import TargetKind, is_on_origin_of, is_target_id
+from lifesign.domain.observation.peer_texts import peer_texts
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import (
     MAX_REASON_CHARS,
@@ -35,6 +36,7 @@ from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.network.host_limiter import AddressBusy
 from lifesign.prober.probe.assertions import check_assertions, needs_body
 from lifesign.prober.probe.discovery import discover
+from lifesign.prober.probe.interface_reading import remove_secrets
 from lifesign.prober.probe.login import read_login
 from lifesign.prober.probe.mcp_server import ServerLayers, nothing_asked, probe_server
 from lifesign.prober.probe.message import send_message
@@ -120,6 +122,8 @@ class Prober:
             visit.interface = None
             visit.checks = ()
             observation = self._observation(visit, discovery=_internal(defect))
+        if self._credentials:
+            observation = _scrubbed(observation, visit)
         return ProbeReport(
             subject_id=entry.subject_id,
             observation=observation,
@@ -134,15 +138,9 @@ class Prober:
         cadence = self._cadence
         if entry.thresholds_s is not None:
             cadence = cadence.with_thresholds(*entry.thresholds_s)
-        learned = visit.learned
-        texts = SEPARATOR.join(fact for fact in learned.values() if isinstance(fact, str))
-        if self._credentials and visit.without_secrets(texts) != texts:
-            # Parsing may have put together a secret that was escaped in the body.
-            learned = {
-                name: visit.without_secrets(fact) if isinstance(fact, str) else fact
-                for name, fact in learned.items()
-            }
-        return after_probe(entry.memory, observation, cadence, visit.at_s, retry_after_s, learned=learned)
+        return after_probe(
+            entry.memory, observation, cadence, visit.at_s, retry_after_s, learned=visit.learned
+        )
 
     def _asked_of(self, visit: ProbeSession) -> LayerSettings:
         """Return the layers to probe of a target: its own settings, else those of the definition."""
@@ -338,11 +336,24 @@ class Prober:
         if missing is not None:
             # With the credential, the agent might have answered there: no other failure counts.
             observation = observation.discounted(InconclusiveReason.NO_CREDENTIAL, missing)
-        return _scrubbed(observation, visit) if self._credentials else observation
+        return observation
 
 
 def _scrubbed(observation: Observation, visit: ProbeSession) -> Observation:
-    """Return an observation without the secrets that the target may have sent back."""
+    """Return an observation without the secrets that the target may have sent back.
+
+    They leave the interface and the facts to remember too. Parsing may have put together a secret that was
+    escaped in the body.
+    """
+    facts = [fact for fact in visit.learned.values() if isinstance(fact, str)]
+    interface = "" if visit.interface is None else visit.interface.text
+    if not visit.may_have_secrets(SEPARATOR.join((*peer_texts(observation), *facts, interface))):
+        # Nearly all probes: all is searched in one pass.
+        return observation
+    remove_secrets(visit)
+    for name, fact in visit.learned.items():
+        if isinstance(fact, str):
+            visit.learned[name] = visit.without_secrets(fact)
     text = observation.model_dump_json()
     cleaned = visit.without_secrets(text)
     if cleaned == text:
