@@ -155,7 +155,7 @@ async def test_plain_http_takes_a_secret_to_allowed_private_networks_only() -> N
     assert sent == {"127.0.0.1": True, "8.8.8.8": False, "10.0.0.1": False}
 
 
-async def test_connections_are_not_shared_between_credentials() -> None:
+async def test_the_credential_of_a_path_has_connections_of_its_own() -> None:
     replies = {
         RPC: kept(status=405),
         CARD_PATH: kept(json.dumps(card()).encode(), Content_Type="application/json"),
@@ -164,10 +164,23 @@ async def test_connections_are_not_shared_between_credentials() -> None:
         server.replies[CARD_PATH] = kept(
             json.dumps(card(url=server.url + RPC)).encode(), Content_Type="application/json"
         )
-        await probed(server, ask={"health": False})
+        await probed(server, ask={"health": False}, **settings(server.url, path=RPC))
         assert server.connections == 2
-        await probed(server, ask={"health": False}, credentials=[])
+        await probed(server, ask={"health": False})
         assert server.connections == 3
+        await probed(server, ask={"health": False}, credentials=[])
+        assert server.connections == 4
+
+
+async def test_the_credential_of_an_origin_shares_connections_with_requests_without_it() -> None:
+    replies = {RPC: kept(status=405), HEALTH_PATH: kept(json.dumps(document()).encode())}
+    async with serving(replies, keeps_alive=True) as server:
+        server.replies[CARD_PATH] = kept(
+            json.dumps(card(url=server.url + RPC)).encode(), Content_Type="application/json"
+        )
+        await probed(server, ask={"message": None})
+        assert carried(server) == [f"GET {RPC}"]
+        assert server.connections == 1
 
 
 # ── what it comes to ──

@@ -22,6 +22,7 @@ from lifesign.prober.credentials.secret_reader import (
     Secrets,
     file_of,
     file_stamp,
+    has_tls,
     read_secret,
 )
 from lifesign.prober.credentials.tls_files import TlsFiles
@@ -51,6 +52,12 @@ class Credential:
         self.scope: CredentialScope = settings.scope
         self.has_certificate = settings.client_certificate is not None
         """Whether its connections use a client certificate."""
+        self.shares_connections = not has_tls(settings) and not self.scope.place[1]
+        """Whether requests to its origin without a credential may use its connections.
+
+        A server that chooses a backend by the first request of a connection would send the credential of a
+        path to the backend of another path.
+        """
         self.tokens: TokenSource | None = None
         """Its access tokens, if it is an OAuth 2 client."""
         self._settings = settings

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lifesign.domain.net.allowed_addresses import Address
 
 Place = tuple[str, str, int, str]
-"""Scheme, host and port, as vetted, and the name of the credential; empty without one."""
+"""Scheme, host and port, as vetted, and the name of a credential that shares no connections; else empty."""
 
 
 @fast_dataclass()

@@ -272,10 +272,9 @@ class Fetcher:
         target = self._admitted(hop.url, is_redirect=hop.is_redirect)
         if isinstance(target, Fetched):
             return target, None
-        # A POST is not sent twice: on a connection that breaks, its effect would be unknown. Connections are
-        # not shared between credentials.
+        # A POST is not sent twice: on a connection that breaks, its effect would be unknown.
         credential = hop.credential = _covering(hop)
-        owner = "" if credential is None else credential.name
+        owner = "" if credential is None or credential.shares_connections else credential.name
         place = (target.scheme, target.host, target.port, owner)
         line = self._lines.waiting_at(place) if hop.request.method == "GET" else None
         try:
