@@ -1,8 +1,9 @@
 """Cost of a probe with a cached access token, beside the same probe of the same agents without a login.
 
 Card, interface and document of each target are requested, in turns, in one process on uvloop. Another process
-serves the agents. The interface gets the token. Only processor time is compared: wall time depends on what
-else runs on the machine.
+serves the agents, and closes each connection after the document: the next probe comes minutes later.
+The interface gets the token. Only processor time is compared: wall time depends on what else runs on the
+machine.
 """
 
 import asyncio
@@ -40,6 +41,7 @@ from lifesign.prober.results.ledger import TargetEntry
 OPEN, LOGIN = "without a login", "with a cached token"
 TOKEN = "a1-B_" * 200
 """As long as a signed token with some claims."""
+LAST_PATH = "/.well-known/agent-health"
 MAX_RATIO = 1.1
 
 
@@ -52,9 +54,12 @@ async def serve(ready: Connection) -> None:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 path, host = head.split(" ", 2)[1], head.partition("Host: ")[2].partition("\r")[0]
                 writer.write(response(path, host))
+                if path.endswith(LAST_PATH):
+                    break
         writer.close()
 
-    server = await asyncio.start_server(answer, "0.0.0.0", 0)  # noqa: S104 - 127.0.0.1 to 127.0.0.100
+    # 127.0.0.1 to 127.0.0.100, and more connections at once than are accepted at once by default.
+    server = await asyncio.start_server(answer, "0.0.0.0", 0, backlog=4 * AT_ONCE)  # noqa: S104
     ready.send(server.sockets[0].getsockname()[1])
     await server.serve_forever()
 
@@ -71,14 +76,16 @@ def response(path: str, host: str) -> bytes:
             "skills": skills,
             "capabilities": {}, "defaultInputModes": [], "defaultOutputModes": [], "description": "An agent",
         }  # fmt: skip
-    elif path.endswith("/.well-known/agent-health"):
+    elif path.endswith(LAST_PATH):
         status, body = 200, {
             "agent_id": host, "schema_version": "0.1.0", "timestamp": datetime.now(UTC).isoformat(),
             "health": {"status": "healthy"},
         }  # fmt: skip
     data = json.dumps(body).encode()
-    head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-    return head.encode() + data
+    head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n"
+    if path.endswith(LAST_PATH):
+        head += "Connection: close\r\n"
+    return f"{head}\r\n".encode() + data
 
 
 def run_server(ready: Connection) -> None:
@@ -93,6 +100,7 @@ def serving() -> Iterator[int]:
     ours, theirs = context.Pipe()
     process = context.Process(target=run_server, args=(theirs,), daemon=True)
     process.start()
+    theirs.close()
     try:
         yield ours.recv()
     finally:
@@ -151,6 +159,7 @@ async def asking(port: int, endpoint: Endpoint) -> AsyncIterator[dict[str, Conte
             "targets": ["https://agent.example"],
             "networks": {"allow": ["127.0.0.0/8"]},
             "opt_out": {"robots_txt": False},
+            "timeouts": {"connect_seconds": 20, "first_byte_seconds": 20, "total_seconds": 20},
         }
     )
     urls = [f"http://127.0.0.{number + 1}:{port}" for number in range(MAX_CREDENTIALS)]
