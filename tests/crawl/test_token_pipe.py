@@ -91,8 +91,8 @@ async def test_all_processes_together_request_a_token_once_in_its_lifetime() -> 
     async with workers(endpoint, clock) as crew:
         for _ in range(3):
             for source in crew.sources():
-                # Each process has 10,000 targets.
-                for _ in range(100):
+                # There are 10,000 targets, in four processes.
+                for _ in range(2_500):
                     assert await source.prepare(SECONDS)
             clock.now_s += LIFETIME_S / 3
         assert endpoint.requests == 1
