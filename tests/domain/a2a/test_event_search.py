@@ -14,6 +14,7 @@ FAILED = [
     event(rpc(result={"isError": True})),
     event(rpc(result=update_10("FAILED"))),
     event(rpc(result={"status": {"state": "failed"}})),
+    event(rpc(result={"statusUpdate": {"status": {"state": 4}}})),
     b'data: {"\\u0065rror":1}\r\n\r\n',
     b"event: error\r\ndata: x\r\n\r\n",
     b"event:error\r\ndata: x\r\n\r\n",

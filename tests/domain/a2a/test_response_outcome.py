@@ -2,6 +2,7 @@ import json
 from typing import Any
 
 import pytest
+from a2a.types import TaskState
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.a2a_messages import (
@@ -182,12 +183,33 @@ def test_a_task_in_any_other_state_is_an_answer(state: str) -> None:
         assert streamed(event(message)) is ANSWERED
 
 
-@pytest.mark.parametrize("state", ["Failed", "FAILED", "task_state_failed", "", None, 4, True, {}, []])
+@pytest.mark.parametrize("state", ["Failed", "FAILED", "task_state_failed", "", None, 4.0, True, {}, []])
 def test_a_state_that_no_generation_spells_so_is_no_failure(state: object) -> None:
     status = {"status": {"state": state}}
+    assert said(rpc(result={"status": {"state": 4}})) is ANSWERED
     assert said(rpc(result=status)) is ANSWERED
     assert said(rpc(result={"task": status})) is ANSWERED
     assert streamed(event(rpc(result={"statusUpdate": status}))) is ANSWERED
+
+
+@pytest.mark.parametrize("name", ["task", "statusUpdate"])
+def test_state_may_be_the_number_of_protobuf(name: str) -> None:
+    for number in [*TaskState.values(), -4, 40]:
+        message = {name: {"status": {"state": number}}}
+        expected = FAILED if number == TaskState.TASK_STATE_FAILED else ANSWERED
+        for form in (message, rpc(result=message)):
+            assert said(form) is expected
+            assert streamed(event(form)) is expected
+
+
+@pytest.mark.parametrize("name", ["task", "statusUpdate"])
+def test_failed_one_of_two_states_in_one_result_decides(name: str) -> None:
+    for other in ("WORKING", "COMPLETED"):
+        both = {**task_10(other), **update_10(other)}
+        both[name] = {"status": {"state": "TASK_STATE_FAILED"}}
+        assert said(rpc(result=both)) is FAILED
+        assert said(both) is FAILED
+        assert streamed(event(rpc(result=both))) is FAILED
 
 
 def test_bare_status_counts_only_with_the_kind_of_a_task() -> None:

@@ -11,7 +11,8 @@ from lifesign.domain.parsing.event_framing import BLANK_LINES
 _SIGNS: Final = tuple(
     re.compile(sign)
     for sign in (
-        rb'"error"', rb'"isError"', rb'"failed"', rb'"TASK_STATE_FAILED"', rb"event: ?error", rb"\\u00[4-7]",
+        rb'"error"', rb'"isError"', rb'"failed"', rb'"TASK_STATE_FAILED"', rb'"state": ?+4',
+        rb"event: ?error", rb"\\u00[4-7]",
     )
 )  # fmt: skip
 _BLANKS: Final = tuple(re.compile(blank) for blank in BLANK_LINES)

@@ -24,6 +24,14 @@ MAX_CALL_BYTES: Final = 1024
 
 _FAILED_STATES = frozenset({"TASK_STATE_FAILED", "failed"})
 _OPEN_STATES = frozenset({"TASK_STATE_SUBMITTED", "TASK_STATE_WORKING", "submitted", "working"})
+# Parsers of protobuf's JSON take the number of a state, too.
+_STATE_OF_NUMBER: Mapping[int, str] = MappingProxyType({
+    1: "TASK_STATE_SUBMITTED",
+    2: "TASK_STATE_WORKING",
+    4: "TASK_STATE_FAILED",
+})  # fmt: skip
+_OTHER_STATE = "TASK_STATE_UNSPECIFIED"
+"""A state whose number is not one of them."""
 _REST_MEMBERS = ("artifactUpdate", "statusUpdate", "task", "message")
 _BARE_KINDS = ("task", "message")
 """What servers of A2A 0.x also send without the member `task` or `message` around it."""
@@ -269,7 +277,23 @@ def is_rest_event(message: Mapping[str, Any]) -> bool:
 
 
 def _state_of(result: Mapping[str, Any], *, is_rpc: bool) -> str | None:
-    reporter = result.get("task") or result.get("statusUpdate") or (result if is_rpc else None)
-    status = reporter.get("status") if isinstance(reporter, dict) else None
-    state = status.get("state") if isinstance(status, dict) else None
+    """Return the state that a result reports; of two, which A2A forbids, the failed one, else the last."""
+    task, update = result.get("task"), result.get("statusUpdate")
+    if not task and not update:
+        state = _state_in(result) if is_rpc else None
+        return state if isinstance(state, str) else None
+    last, before = _wrapped_state(update), _wrapped_state(task)
+    return before if last is None or before in _FAILED_STATES else last
+
+
+def _wrapped_state(reporter: object) -> str | None:
+    """Return the state of a task within a member of its own, as protobuf writes it: by name or number."""
+    state = _state_in(reporter)
+    if type(state) is int:
+        return _STATE_OF_NUMBER.get(state, _OTHER_STATE)
     return state if isinstance(state, str) else None
+
+
+def _state_in(reporter: object) -> object:
+    status = reporter.get("status") if isinstance(reporter, dict) else None
+    return status.get("state") if isinstance(status, dict) else None
