@@ -43,8 +43,8 @@ The log stores each event as `{sequence, id, type, actor, intent_id?, payload, c
 hash}` ([schema](../../schemas/event.schema.json)). Absent members are omitted."""
 API = """\
 `{"error": {"code", "message", "hint"?, "details"}, "message"}`; `hint` says what to do,
-if that is known. Errors that are not listed are `internal`, 500. `class` is the Python class of the error,
-which the next table has with its module."""
+if that is known. Errors that are not listed are `internal`, 500. `class` is the Python class of the error;
+the next table names its module. If a code has several classes, `details` show which of them it is."""
 PYTHON_ERRORS = """\
 All are subclasses of `lifesign.errors.LifesignError`. An error with an API code is also an answer of the
 registry: see the table above."""
@@ -184,9 +184,17 @@ def errors_page() -> str:
     """Return the page of the errors of the API and of the Python packages."""
     lines = ["# Errors", "", MADE, ""]
     lines += ["## API errors", "", API, ""]
+    kinds: dict[tuple[int, str], list[type[Exception]]] = {}
+    for kind, answer in STATUS_AND_CODE.items():
+        kinds.setdefault(answer, []).append(kind)
     rows = [
-        (str(status), f"`{code}`", f"`{kind.__name__}`", _first_sentence(kind))
-        for kind, (status, code) in STATUS_AND_CODE.items()
+        (
+            str(status),
+            f"`{code}`",
+            ", ".join(f"`{kind.__name__}`" for kind in of_code),
+            " ".join(_first_sentence(kind) for kind in of_code),
+        )
+        for (status, code), of_code in kinds.items()
     ]
     lines += _table(("status", "code", "class", "meaning"), rows)
     lines += ["## Python errors", "", PYTHON_ERRORS, ""]

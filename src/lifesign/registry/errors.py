@@ -394,7 +394,7 @@ class OptOutNotFound(LifesignError):
 
 
 class TooMany(LifesignError):
-    """The maximum number of `what` is reached."""
+    """The maximum number of `what` is reached, such as living workers or tasks of a run."""
 
     def __init__(self, what: str, most: int, text: str = "") -> None:
         super().__init__(text or f"there are {most} {what} already")

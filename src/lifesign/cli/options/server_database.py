@@ -54,8 +54,8 @@ StateDir = Annotated[
         envvar="LIFESIGN_SERVER_STATE_DIR",
         metavar="DIRECTORY",
         help=(
-            "Directory outside the database for its marker. Without it: lifesign/databases in "
-            "$XDG_STATE_HOME or ~/.local/state."
+            "Directory for the marker by which the server recognises its database. Without it: "
+            "lifesign/databases in $XDG_STATE_HOME or ~/.local/state."
         ),
     ),
 ]

@@ -1,4 +1,4 @@
-"""Payloads of events about leases, shards and guarded writes."""
+"""Payloads of events about leases, shards, and writes that a fencing token guards."""
 
 from typing import Annotated
 
