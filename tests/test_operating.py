@@ -67,7 +67,7 @@ def test_invalid_definition_is_reported_once_and_starts_no_prober(
     assert [file.name for file in tmp_path.iterdir()] == ["probe.yml"]
 
 
-def test_what_services_wait_for_and_mount_is_there() -> None:
+def test_service_files_name_existing_dependencies() -> None:
     for service in COMPOSE["services"].values():
         assert set(service.get("depends_on", {})) <= set(COMPOSE["services"])
         for volume in service.get("volumes", ()):

@@ -166,7 +166,7 @@ WHOLE: dict[str, Any] = {
 }
 
 
-def test_what_is_written_fits_the_schema() -> None:
+def test_written_lines_fit_the_schema() -> None:
     seen = Observation.model_validate_json(json.dumps(WHOLE))
     written = json.loads(seen.model_dump_json(exclude_none=True))
     assert written | WHOLE == written | copy.deepcopy(WHOLE)

@@ -35,7 +35,7 @@ async def keys_of(registry: RegistryServer, *agent_ids: str) -> dict[str, str]:
     return keys
 
 
-async def test_each_agent_beats_with_its_own_key_and_its_load(registry: RegistryServer) -> None:
+async def test_each_agent_sends_heartbeats_with_its_own_key_and_load(registry: RegistryServer) -> None:
     keys = await keys_of(registry, "a", "b")
     async with RegistryHeartbeatSink(registry.url, keys) as heart:
         assert await heart.send_heartbeat(due("a", busy=2)) == HeartbeatAccepted("active")
@@ -92,7 +92,7 @@ async def test_a_registry_that_does_not_answer_drops_the_heartbeat(
 
 
 @pytest.mark.parametrize("reply", [answer(429, Retry_After="60"), answer(500), as_json({"who": "else"})])
-async def test_what_is_no_answer_to_a_heartbeat_drops_it(reply: Reply) -> None:
+async def test_invalid_answer_to_a_heartbeat_drops_it(reply: Reply) -> None:
     async with (
         serving({"/api/v1/agents/a/heartbeat": reply}) as server,
         RegistryHeartbeatSink(server.url, {"a": ADMIN_KEY}) as heart,

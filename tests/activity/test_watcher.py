@@ -173,7 +173,7 @@ def test_a_capture_that_comes_at_once_is_one_heartbeat(section: str, source: str
 
 
 @in_virtual_time
-async def test_an_idle_session_beats_at_its_agents_interval_while_the_server_lives() -> None:
+async def test_idle_session_keeps_its_agent_alive_while_the_server_runs() -> None:
     async with opencode(ses_1="idle") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
         await asyncio.sleep(95)
         times = seen.heart.times()

@@ -20,7 +20,7 @@ def test_one_agent_is_lived_by_one_process_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_of_an_agent_that_does_not_come_back_nothing_is_kept(tmp_path: Path) -> None:
+def test_no_data_of_a_leaving_agent_are_kept(tmp_path: Path) -> None:
     own_key = agent_key_file(tmp_path, "coder")
     with alone_as("coder", own_key):
         own_key.touch()

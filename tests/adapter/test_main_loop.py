@@ -24,7 +24,7 @@ async def looked(what: str, file: Path) -> int:
     )
 
 
-async def test_it_takes_one_task_after_another_and_leaves_when_it_is_drained(world: World) -> None:
+async def test_adapter_runs_tasks_in_turn_until_drained(world: World) -> None:
     second = await new_task(world.client)
     async with world.adapting("true", wanted=OF_POOL) as adapter:
         await adapter.until("completed", task_id=second.task_id)
@@ -38,7 +38,7 @@ async def test_it_takes_one_task_after_another_and_leaves_when_it_is_drained(wor
     assert (await world.client.agents.get(agent_id)).status == "deregistered"
 
 
-async def test_it_is_alive_for_the_registry_with_the_task_that_it_works_at(world: World) -> None:
+async def test_heartbeat_names_the_running_task(world: World) -> None:
     async with world.adapting(*shell("exec sleep 1000")) as adapter:
         await adapter.until("started")
         await adapter.adapter._loop.send_heartbeat()

@@ -66,7 +66,7 @@ async def test_while_a_workspace_is_removed_the_loop_goes_on(
     assert list((world.directory / "runs").iterdir()) == []
 
 
-async def test_it_gets_the_lease_its_input_and_no_key(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_command_gets_lease_and_input_and_no_key(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIFESIGN_KEY", "ahk_ours")
     monkeypatch.setenv("LIFESIGN_SERVER_DATABASE", "postgresql://user:secret@host/db")
     monkeypatch.setenv("OTHERS", "kept")
@@ -160,7 +160,7 @@ async def test_exit_code_0_may_be_no_result(world: World) -> None:
     assert await world.runs() == [("crash", 0)]
 
 
-async def test_who_takes_too_long_is_ended_with_all_that_it_started(world: World) -> None:
+async def test_slow_command_is_ended_with_its_children(world: World) -> None:
     ready = world.directory / "ready"
     code = f"sleep 1000 & echo $! > pid; trap '' TERM; touch {ready}; while :; do sleep 0.1; done"
 
@@ -285,7 +285,7 @@ async def test_the_next_run_finds_what_people_have_said(world: World) -> None:
     assert (said["signal"], said["comment"]) == ("requeued", "use logo-2026")
 
 
-async def test_what_cannot_be_started_is_given_back_at_once_and_ends_the_adapter(world: World) -> None:
+async def test_task_whose_command_cannot_start_is_released_at_once(world: World) -> None:
     async with world.adapting("no-such-program") as adapter:
         outcome = await adapter.outcome()
         assert not outcome.could_start

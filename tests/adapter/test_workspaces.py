@@ -207,7 +207,9 @@ def test_what_the_agent_shut_against_its_owner_is_removed(places: Workspaces, cl
     assert not workspace.path.exists()
 
 
-def test_what_cannot_be_removed_ends_no_adapter(places: Workspaces, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unremovable_workspace_does_not_end_the_adapter(
+    places: Workspaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workspace = places.prepare(RUN)
     # As where an agent has shut the directory of all workspaces; root is refused nothing there.
     monkeypatch.setattr(places, "_remove", lambda _run_id: os.rmdir("/proc/1"))  # noqa: PTH106 - see above

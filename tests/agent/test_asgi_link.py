@@ -340,7 +340,7 @@ async def test_worker_without_a_lock_file_sends_its_own_heartbeats(directory: st
         assert registry.status == "deregistered"
 
 
-def test_what_cannot_be_right_is_refused_where_the_app_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_settings_are_refused_where_the_app_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LIFESIGN_KEY", raising=False)
     monkeypatch.delenv("LIFESIGN_REGISTRY", raising=False)
     with pytest.raises(InvalidValue, match="registry"):

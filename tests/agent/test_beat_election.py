@@ -137,7 +137,7 @@ def test_incarnation_is_shared_with_later_workers_and_removed_with_the_last(tmp_
     third.leave()
 
 
-def test_of_workers_that_go_at_once_exactly_one_is_the_last(tmp_path: Path) -> None:
+def test_exactly_one_of_leaving_workers_is_the_last(tmp_path: Path) -> None:
     for _ in range(20):
         crews = [BeatElection.join(tmp_path) for _ in range(8)]
         with ThreadPoolExecutor(8) as executor:

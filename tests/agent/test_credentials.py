@@ -66,7 +66,7 @@ def test_a_key_that_is_nowhere_kept_is_complained_of(caplog: pytest.LogCaptureFi
     assert caplog.text == ""
 
 
-def test_no_key_and_what_is_none_are_refused_without_showing_it(tmp_path: Path) -> None:
+def test_missing_or_invalid_key_is_refused_without_being_shown(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="key_file"):
         AgentKeys(environment={})
     with pytest.raises(InvalidValue) as wrong:

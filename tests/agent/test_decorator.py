@@ -135,7 +135,7 @@ def test_the_declared_agent_the_imperative_one_and_the_workflows_have_the_same_e
 
 
 @in_virtual_time
-async def test_so_has_the_bare_client() -> None:
+async def test_bare_client_registers_like_the_decorator() -> None:
     declared = await lived(declared_at)
     async with scripted_registry() as registry, RegistryClient(registry.url, key=KEY) as client:
         await client.agents.register(

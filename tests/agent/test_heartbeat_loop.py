@@ -78,7 +78,7 @@ def gaps(agent: Living) -> list[float]:
 
 
 @in_virtual_time
-async def test_it_registers_and_then_beats_a_little_early_each_interval() -> None:
+async def test_heartbeats_are_sent_a_little_early_each_interval() -> None:
     async with living() as agent:
         await agent.registry.until_beats(4)
         assert agent.registry.functions() == ["POST", *["beat"] * 4]
@@ -111,7 +111,7 @@ async def test_heartbeat_contains_load_and_tasks() -> None:
 
 
 @in_virtual_time
-async def test_a_drain_that_is_asked_for_is_honoured_once_and_at_once() -> None:
+async def test_requested_drain_is_followed_once_and_immediately() -> None:
     async with living() as agent:
         await agent.registry.until_beats(1)
         agent.registry.commands = [
@@ -159,7 +159,7 @@ async def test_a_command_that_it_does_not_know_is_named_and_ignored(
 
 
 @in_virtual_time
-async def test_who_was_given_up_drops_its_work_and_registers_again() -> None:
+async def test_dead_agent_drops_its_work_and_registers_again() -> None:
     async with living() as agent:
         await agent.registry.until_beats(1)
         agent.registry.status = "dead"
@@ -173,7 +173,7 @@ async def test_who_was_given_up_drops_its_work_and_registers_again() -> None:
 
 
 @in_virtual_time
-async def test_who_was_drained_by_others_before_it_heard_of_it_leaves_and_does_not_come_back() -> None:
+async def test_agent_drained_by_another_program_leaves_for_good() -> None:
     async with living() as agent:
         await agent.registry.until_beats(1)
         # It had nothing to do: the next sweep has taken it off the list.
@@ -184,7 +184,7 @@ async def test_who_was_drained_by_others_before_it_heard_of_it_leaves_and_does_n
 
 
 @in_virtual_time
-async def test_who_was_only_taken_off_the_list_registers_again() -> None:
+async def test_unlisted_agent_registers_again() -> None:
     async with living() as agent:
         await agent.registry.until_beats(1)
         agent.registry.status, agent.registry.reason = "deregistered", "deregistered"
@@ -193,7 +193,7 @@ async def test_who_was_only_taken_off_the_list_registers_again() -> None:
 
 
 @in_virtual_time
-async def test_of_two_processes_the_later_has_the_place_and_the_other_stands_aside(
+async def test_later_of_two_processes_keeps_the_id_and_the_other_stops(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with living() as older:
@@ -265,7 +265,7 @@ async def test_unreachable_registry_is_retried_with_backoff_and_logged_once(
 
 
 @in_virtual_time
-async def test_a_refusal_is_said_once_and_again_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+async def test_refusal_is_logged_once_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
     async with living() as agent:
         unknown = refusal(401, "unknown_key", "a valid key is required")
         agent.registry.answers("POST", *[unknown] * 3, *[refusal(403, "not_permitted")] * 3, unknown)
@@ -318,7 +318,7 @@ async def test_a_defect_in_what_it_calls_does_not_end_the_loop(caplog: pytest.Lo
 
 
 @in_virtual_time
-async def test_it_asks_no_sooner_than_the_registry_says() -> None:
+async def test_retry_waits_as_long_as_the_registry_asks() -> None:
     async with living() as agent:
         agent.registry.answers("POST", (429, {"error": {"code": "too_many_requests"}}))
         began_s = asyncio.get_running_loop().time()

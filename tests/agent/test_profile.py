@@ -74,7 +74,7 @@ def test_what_is_of_another_kind_is_refused_in_each_way_to_say_it(said: dict[str
             say(**{"agent_id": "a", **REACHED, **said})
 
 
-def test_what_is_declared_does_not_change_with_the_list_that_it_was_given_in() -> None:
+def test_declaration_copies_its_lists() -> None:
     given = ["billing"]
     profile = AgentProfile(capabilities=given)
     given.append("invoices")

@@ -23,7 +23,7 @@ async def placed() -> AsyncIterator[tuple[RegistrySession, ScriptedRegistry]]:
 
 
 @in_virtual_time
-async def test_who_leaves_ends_its_own_life() -> None:
+async def test_leaving_process_ends_its_own_incarnation() -> None:
     async with placed() as (place, registry):
         await place.register(supersede=True)
         await place.leave()
@@ -31,7 +31,7 @@ async def test_who_leaves_ends_its_own_life() -> None:
 
 
 @in_virtual_time
-async def test_who_leaves_does_not_end_the_life_of_another_process() -> None:
+async def test_leaving_process_does_not_end_anothers_incarnation() -> None:
     async with placed() as (place, registry):
         await place.register(supersede=True)
         registry.incarnation += 1
@@ -54,7 +54,7 @@ async def test_a_record_that_was_changed_just_then_is_looked_at_again() -> None:
 
 
 @pytest.mark.parametrize("answer", [(409, "no_transition"), (410, "agent_gone"), (404, "agent_not_found")])
-def test_who_is_off_the_list_already_has_left(answer: tuple[int, str]) -> None:
+def test_unlisted_target_has_left_already(answer: tuple[int, str]) -> None:
     @in_virtual_time
     async def test() -> None:
         async with placed() as (place, registry):

@@ -80,7 +80,7 @@ async def test_an_agent_lives_in_a_real_registry_and_leaves_it(registry: Registr
         assert (await admin.agents.get("billing-1")).status is Status.DEREGISTERED
 
 
-async def test_a_restart_within_the_silence_window_begins_the_next_life(
+async def test_restart_before_the_heartbeat_timeout_begins_a_new_incarnation(
     registry: RegistryServer, tmp_path: Any
 ) -> None:
     def started() -> AgentRunner:
@@ -139,7 +139,7 @@ async def test_idle_agent_that_is_drained_leaves_for_good(
 
 
 @in_virtual_time
-async def test_a_drain_takes_nothing_new_finishes_what_runs_and_deregisters() -> None:
+async def test_drain_finishes_running_work_and_deregisters() -> None:
     desk = Desk()
     async with scripted_registry() as registry:
         runner = runner_at(registry, desk, capacity=1)
@@ -223,7 +223,7 @@ async def test_the_registrys_drain_has_the_registrys_time() -> None:
 
 
 @in_virtual_time
-async def test_who_was_given_up_drops_its_work_and_takes_new_work_in_its_next_life() -> None:
+async def test_dead_agent_takes_new_work_in_its_next_incarnation() -> None:
     desk = Desk()
     async with scripted_registry() as registry:
         runner = runner_at(registry, desk)
@@ -274,7 +274,7 @@ async def test_key_of_an_agent_with_a_generated_id_is_removed_with_it(
 
 
 @in_virtual_time
-async def test_who_stands_aside_takes_no_work() -> None:
+async def test_superseded_runner_takes_no_work() -> None:
     desk = Desk()
     async with scripted_registry() as registry:
         runner = runner_at(registry, desk)
@@ -293,7 +293,7 @@ async def test_who_stands_aside_takes_no_work() -> None:
 
 
 @in_virtual_time
-async def test_a_life_that_another_process_began_is_not_ended_by_the_one_that_leaves() -> None:
+async def test_leaving_process_keeps_an_incarnation_begun_by_another() -> None:
     desk = Desk()
     async with scripted_registry() as registry:
         async with runner_at(registry, desk):

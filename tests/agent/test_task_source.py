@@ -89,7 +89,7 @@ class Bench:
 @pytest.mark.parametrize(
     ("result", "output"), [({"page": 1}, {"page": 1}), ("text", {"result": "text"}), (None, {})]
 )
-async def test_what_a_handler_returns_is_handed_in(
+async def test_return_value_of_a_handler_is_submitted(
     registry: RegistryServer, admin: RegistryClient, result: Any, output: dict[str, Any]
 ) -> None:
     name = f"returns-{type(result).__name__}"
@@ -125,7 +125,7 @@ async def test_as_many_tasks_as_there_is_room_for_are_held_and_no_more(
             await becomes(admin, task.task_id, "review")
 
 
-async def test_who_does_not_say_how_much_it_can_do_gets_one_at_a_time(
+async def test_agent_without_capacity_gets_one_task_at_a_time(
     registry: RegistryServer, admin: RegistryClient
 ) -> None:
     bench = Bench()
@@ -228,7 +228,7 @@ async def test_a_task_is_delegated_and_one_is_handed_to_people(
     assert task.latest_report.report["summary"] == "all but the logo"
 
 
-async def test_who_loses_the_lease_is_stopped_and_writes_nothing_more(
+async def test_lost_lease_stops_its_holder_and_its_writes(
     registry: RegistryServer, admin: RegistryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renew_soon(monkeypatch)
@@ -243,7 +243,7 @@ async def test_who_loses_the_lease_is_stopped_and_writes_nothing_more(
     assert (await admin.tasks.get(made.task_id)).status == "cancelled"
 
 
-async def test_who_works_at_a_cancelled_task_is_stopped_with_its_next_heartbeat(
+async def test_cancelled_task_stops_at_the_next_heartbeat(
     registry: RegistryServer, admin: RegistryClient
 ) -> None:
     bench = Bench()
@@ -293,7 +293,7 @@ async def test_a_drain_takes_nothing_new_and_finishes_what_is_begun(
     assert (await admin.agents.get("drained")).status == "deregistered"
 
 
-async def test_what_is_not_finished_in_time_is_given_back(
+async def test_unfinished_task_is_released_at_the_deadline(
     registry: RegistryServer, admin: RegistryClient
 ) -> None:
     bench = Bench()
@@ -306,7 +306,7 @@ async def test_what_is_not_finished_in_time_is_given_back(
     assert (task.status, task.runs[0].exit_reason) == ("queued", "killed")
 
 
-async def test_who_was_given_up_drops_its_task_and_gets_it_again_in_its_next_life(
+async def test_dead_agent_drops_its_task_and_gets_it_in_its_next_incarnation(
     registry: RegistryServer, admin: RegistryClient
 ) -> None:
     bench = Bench()

@@ -54,7 +54,7 @@ def test_the_groups_are_counted_apart() -> None:
     assert census.alive_ratio == 5 / 81
 
 
-def test_who_was_never_measured_lowers_no_ratio() -> None:
+def test_unmeasured_target_lowers_no_ratio() -> None:
     before = take_census(facts(hosts=[HostCount("a.example", ResultClass.OK, None, 1)]))
     after = take_census(
         facts(
@@ -247,7 +247,7 @@ def test_the_order_of_rows_does_not_matter(hosts: list[HostCount], chance: Rando
     assert take_census(facts(hosts=hosts)) == take_census(facts(hosts=shuffled))
 
 
-def test_what_is_written_as_json_fits_its_schema_and_reads_back_the_same(
+def test_json_fits_its_schema_and_reads_back_equal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "MAX_PLATFORMS", 1)

@@ -214,7 +214,7 @@ def test_help_loads_neither_pydantic_nor_asyncio() -> None:
         ("tasks", {"lifesign.client.registry_agents", "lifesign.client.registry_events"}),
     ],
 )
-def test_who_asks_of_one_thing_does_not_load_the_models_of_the_others(area: str, others: set[str]) -> None:
+def test_request_loads_only_its_own_models(area: str, others: set[str]) -> None:
     program = f"""
 import sys
 from lifesign.client import RegistryClient

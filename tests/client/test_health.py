@@ -84,9 +84,7 @@ async def test_several_agents_of_one_origin_are_distinguished(path: str) -> None
 
 @pytest.mark.parametrize("path", ["/gone", "/gone" + CARD_PATH, "/gone" + HEALTH_PATH, "/gone/card.json"])
 @pytest.mark.parametrize("has_card", [True, False])
-async def test_what_is_at_the_origins_root_says_nothing_of_a_path_that_it_does_not_name(
-    path: str, *, has_card: bool
-) -> None:
+async def test_root_document_says_nothing_about_a_path_it_does_not_name(path: str, *, has_card: bool) -> None:
     replies = {CARD_PATH: as_json(card())} if has_card else {}
     checked = await check(replies | {HEALTH_PATH: as_json(document())}, path, detail_token="secret")
     assert (checked.decision.status, checked.decision.action) == (
@@ -249,7 +247,7 @@ async def test_a_card_of_ones_own_naming_is_found() -> None:
     assert (checked.card_result, checked.document_result) == (ResultClass.OK, ResultClass.OK)
 
 
-async def test_what_the_guessed_places_answer_does_not_hide_the_first_answer() -> None:
+async def test_later_places_do_not_hide_the_first_answer() -> None:
     checked = await check({"/rpc": answer(405), HEALTH_PATH: answer(503)}, "/rpc")
     assert checked.document_result is ResultClass.NOT_AN_AGENT
     assert "404" in checked.document_reason
@@ -271,7 +269,7 @@ async def test_only_absolute_http_urls_are_taken(url: str) -> None:
         await fetch_health(url)
 
 
-async def test_what_is_no_text_is_no_url() -> None:
+async def test_non_text_is_no_url() -> None:
     with pytest.raises(InvalidValue, match=r"^url: "):
         await fetch_health(cast("str", None))
 

@@ -126,7 +126,7 @@ async def kept(keeper: LeaseKeeper) -> AsyncIterator[LeaseKeeper]:
 
 
 @in_virtual_time
-async def test_it_renews_at_60_percent_of_its_window() -> None:
+async def test_lease_is_renewed_at_60_percent_of_its_time() -> None:
     async with renewing() as (registry, client):
         began_s = now_s()
         async with kept(keeper_of(client)) as keeper:
@@ -331,7 +331,7 @@ async def test_a_grant_that_is_over_by_our_count_when_it_comes_is_held_if_a_rene
 
 
 @in_virtual_time
-async def test_who_lets_go_asks_no_more() -> None:
+async def test_stopped_keeper_sends_no_requests() -> None:
     async with renewing() as (registry, client):
         keeper = keeper_of(client)
         keeping = asyncio.create_task(keeper.run())

@@ -186,7 +186,7 @@ async def test_members_of_a_newer_registry_are_passed_over() -> None:
         ({"metadata": {"secret": "x" * 20_000}}, "metadata"),
     ],
 )
-async def test_what_a_registry_would_refuse_is_not_sent(members: dict[str, Any], name: str) -> None:
+async def test_request_that_a_registry_would_refuse_is_not_sent(members: dict[str, Any], name: str) -> None:
     async with serving({}) as server, RegistryClient(server.url) as client:
         with pytest.raises(InvalidValue) as caught:
             await client.agents.register(**members)

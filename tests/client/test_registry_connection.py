@@ -138,7 +138,7 @@ async def test_a_wait_that_is_longer_than_our_time_is_left_to_the_caller(
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 412, 422, 428, 500])
-async def test_what_asking_again_does_not_mend_is_asked_once(
+async def test_permanent_failure_is_not_retried(
     mocked: aioresponses, connection: RegistryConnection, status: int
 ) -> None:
     reply(mocked, "GET", status)
@@ -148,7 +148,7 @@ async def test_what_asking_again_does_not_mend_is_asked_once(
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-async def test_what_creates_is_not_sent_twice(
+async def test_creation_is_not_sent_twice(
     mocked: aioresponses, connection: RegistryConnection, status: int
 ) -> None:
     reply(mocked, "POST", status)
@@ -167,7 +167,7 @@ async def test_an_answer_that_is_lost_is_ambiguous_and_what_creates_is_not_sent_
     assert asked(mocked) == 1
 
 
-async def test_what_creates_is_sent_again_while_there_is_no_connection(
+async def test_creation_is_retried_without_a_connection(
     mocked: aioresponses, connection: RegistryConnection
 ) -> None:
     refused = aiohttp.ClientConnectorError(Mock(), OSError(111, "Connection refused"))
@@ -261,7 +261,7 @@ async def test_a_body_that_is_too_large_is_not_read(hostile: Reply) -> None:
             await connection.ask(GET)
 
 
-async def test_what_is_not_http_is_no_answer() -> None:
+async def test_non_http_data_is_no_answer() -> None:
     async with asking({"/api/v1/thing": raw(b"SSH-2.0-OpenSSH\r\n\r\n")}) as (connection, _):
         with pytest.raises(InvalidAnswer, match=r"^not an HTTP answer: .* status line: SSH-2.0-OpenSSH$"):
             await connection.ask(GET)
@@ -316,7 +316,7 @@ async def test_the_key_is_in_no_text_and_in_no_error(
 
 
 @pytest.mark.parametrize("key", ["", "two words", "line\nbreak", "\u00e4", "x" * 5_000])
-def test_what_is_no_key_is_not_sent_and_not_shown(key: str) -> None:
+def test_invalid_key_is_neither_sent_nor_shown(key: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         RegistryClient(URL, key=key)
     assert not key or key not in str(caught.value)
@@ -341,7 +341,7 @@ def test_the_own_machine_may_be_asked_over_plain_http(url: str) -> None:
 @pytest.mark.parametrize(
     "url", ["registry.example", "ftp://x", "https://u:p@x", "https://x/?a=b", "https://"]
 )
-def test_what_is_no_url_of_a_registry_is_refused(url: str) -> None:
+def test_invalid_registry_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidValue):
         RegistryClient(url, key=KEY)
 

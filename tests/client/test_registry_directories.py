@@ -47,7 +47,7 @@ async def test_refusal_of_the_registry_is_raised(client: RegistryClient, registr
             await reader.directories.put("dir", urls(1))
 
 
-async def test_what_is_no_record_is_refused() -> None:
+async def test_invalid_record_is_refused() -> None:
     pages = {"/api/v1/directories": as_json({"directories": [{"name": 1}]})}
     async with serving(pages) as server, RegistryClient(server.url, key="k") as client:
         with pytest.raises(InvalidAnswer):

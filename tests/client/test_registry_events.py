@@ -244,7 +244,7 @@ async def test_waiting_is_bounded() -> None:
         answer(404),
     ],
 )
-async def test_what_is_no_stream_of_events_ends_at_once(reply: Reply) -> None:
+async def test_answer_without_an_event_stream_ends_at_once(reply: Reply) -> None:
     with pytest.raises(InvalidAnswer):
         await follow(Script(reply), 1)
 

@@ -14,7 +14,7 @@ def complaints() -> list[str]:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o604])
-def test_one_that_others_may_read_is_used_and_complained_of(
+def test_readable_secret_file_is_used_with_a_warning(
     mode: int, complaints: list[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "a token"
@@ -34,7 +34,7 @@ def test_pipe_needs_no_ownership_check(complaints: list[str]) -> None:
     assert complaints == []
 
 
-def test_one_that_cannot_be_a_secret_is_refused(complaints: list[str], tmp_path: Path) -> None:
+def test_invalid_secret_is_refused(complaints: list[str], tmp_path: Path) -> None:
     large = tmp_path / "large"
     large.write_bytes(b"x" * (MAX_SECRET_BYTES + 1))
     with pytest.raises(InvalidValue, match=f"^--key-file: .* {MAX_SECRET_BYTES} bytes"):

@@ -216,7 +216,7 @@ async def test_a_list_that_cannot_be_read_leaves_what_was_known(
     assert await sizes(database) == {"agents.txt": 1}
 
 
-async def test_who_opted_out_is_no_target_even_of_a_list_that_is_unchanged(
+async def test_opted_out_entry_leaves_an_unchanged_list(
     database: Database, tmp_path: Path, a_list: ProbeDefinition
 ) -> None:
     write_list(tmp_path, "a.example", "b.example", "sub.c.example")

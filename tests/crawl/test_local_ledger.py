@@ -77,7 +77,7 @@ async def all_entries(ledger: LocalLedger, claims: Sequence[ShardClaim]) -> dict
     return entries
 
 
-async def test_who_is_alone_gets_all_shards_and_all_targets(database: Database) -> None:
+async def test_only_worker_gets_all_shards_and_targets(database: Database) -> None:
     await imported(database, URLS)
     ledger = LocalLedger(database, Clock(monotonic_s=lambda: 1000.0))
     claims = (await ledger.claim("worker-1", TTL_S, {})).claims
@@ -120,9 +120,7 @@ async def test_a_target_comes_with_its_confirmation(database: Database) -> None:
 
 
 @pytest.mark.both_databases
-async def test_what_is_reported_is_remembered_and_decided_about(
-    database: Database, clock: WoundClock
-) -> None:
+async def test_reported_results_are_stored_and_assessed(database: Database, clock: WoundClock) -> None:
     await imported(database, URLS)
     ledger = LocalLedger(database)
     claims = {claim.shard: claim for claim in (await ledger.claim("worker-1", TTL_S, {})).claims}
@@ -190,7 +188,7 @@ async def test_nothing_is_reported_where_there_is_nothing_to_report(database: Da
 
 
 @pytest.mark.both_databases
-async def test_who_leaves_leaves_all_shards_to_others(database: Database) -> None:
+async def test_shards_of_a_leaving_worker_go_to_others(database: Database) -> None:
     first, second = LocalLedger(database), LocalLedger(database)
     await first.claim("first", TTL_S, {})
     await first.leave("first")

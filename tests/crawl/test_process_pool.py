@@ -73,7 +73,7 @@ async def test_one_that_was_asked_to_end_before_is_not_done(tmp_path: Path, on_s
     assert not await probe_all(parts, asyncio.Event(), on_signal.report, on_signal.died.append, act)
 
 
-async def test_one_that_dies_is_replaced_and_all_is_done_in_the_end(tmp_path: Path, on_signal: Heard) -> None:
+async def test_dead_process_is_replaced_and_the_pass_completes(tmp_path: Path, on_signal: Heard) -> None:
     parts = cast(tmp_path, "finish", "die once")
     assert await probe_all(parts, asyncio.Event(), on_signal.report, on_signal.died.append, act)
     assert on_signal.progress == {"worker-0": STANDING, "worker-1": STANDING}
@@ -82,7 +82,7 @@ async def test_one_that_dies_is_replaced_and_all_is_done_in_the_end(tmp_path: Pa
     assert re.match(r"worker-1 .*\(signal 9\).* 0\.01 s$", line)
 
 
-async def test_one_that_cannot_live_ends_the_crawl_and_the_others(tmp_path: Path, on_signal: Heard) -> None:
+async def test_process_that_dies_repeatedly_ends_the_crawl(tmp_path: Path, on_signal: Heard) -> None:
     parts = cast(tmp_path, "sleep", "die always")
     with pytest.raises(CrawlStopped, match=r"\bworker-1 .*\b2 times"):
         await probe_all(parts, asyncio.Event(), on_signal.report, on_signal.died.append, act)
@@ -97,7 +97,7 @@ async def test_one_that_can_store_nothing_is_not_replaced(tmp_path: Path, on_sig
     assert on_signal.died == []
 
 
-async def test_those_who_do_not_end_when_asked_are_killed(
+async def test_processes_that_ignore_sigterm_are_killed(
     tmp_path: Path, on_signal: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STOP_SECONDS", 0.1)
@@ -179,7 +179,7 @@ def test_number_of_starting_processes_is_reported_until_all_run() -> None:
     assert statuses.state.note.startswith("1 of 3 processes is starting")
 
 
-def test_who_crawls_alone_calls_nothing_another_crawls() -> None:
+def test_only_worker_reports_no_shards_of_others() -> None:
     statuses = WorkerStatuses(total=None, workers=1, is_alone=True)
     assert "starting" not in statuses.state.note, "it is this one"
     statuses.note("a", replace(STANDING, shards=SHARDS - 340, has_begun=True))

@@ -74,7 +74,7 @@ def test_retry_after_is_shown(
     assert (seen.status, seen.headers["retry-after"], is_our_page(seen)) == (status, after, True)
 
 
-def test_what_fails_outside_of_any_transaction_is_a_page_too(
+def test_failure_outside_of_a_transaction_is_an_error_page(
     sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = assets.asset_path("icon.svg")

@@ -212,7 +212,7 @@ def keep_busy(served: Sample, agent_id: str) -> None:
         assert database.execute(wanted, (agent_id,)).rowcount == 1
 
 
-def test_what_happens_is_seen_as_it_happens(context: BrowserContext, served: Sample) -> None:
+def test_events_are_shown_as_they_happen(context: BrowserContext, served: Sample) -> None:
     fleet, table, agent = (context.new_page() for _ in range(3))
     fleet.goto("/")
     table.goto("/agents?q=research-2")

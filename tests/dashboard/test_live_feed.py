@@ -102,7 +102,7 @@ def test_event_reaches_all_open_pages_with_its_sequence(served: Sample) -> None:
         assert said["by"] == "coordinator, key:key_coordinator_"
 
 
-def test_who_comes_back_hears_what_was_missed(served: Sample) -> None:
+def test_reconnecting_client_gets_missed_events(served: Sample) -> None:
     last = position(served)
     create_task(served)
     create_task(served)

@@ -97,7 +97,7 @@ FOREIGN: list[Callable[[Path], None]] = [
 
 @pytest.mark.parametrize("create", [True, False])
 @pytest.mark.parametrize("make", FOREIGN)
-def test_what_is_no_private_file_is_set_aside_with_a_warning(
+def test_insecure_file_is_quarantined_with_a_warning(
     path: Path, caplog: pytest.LogCaptureFixture, make: Callable[[Path], None], *, create: bool
 ) -> None:
     make(path)
@@ -122,7 +122,7 @@ def test_a_file_of_another_user_is_set_aside(path: Path, caplog: pytest.LogCaptu
     assert len(caplog.records) == 1
 
 
-def test_of_several_files_set_aside_the_last_is_kept(path: Path) -> None:
+def test_last_of_several_quarantined_files_is_kept(path: Path) -> None:
     for text in ("one", "two"):
         path.write_text(text)
         set_aside(path, "is corrupt")

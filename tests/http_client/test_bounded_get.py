@@ -108,9 +108,7 @@ FAILURES = {
         for name, reply in replies.items()
     ],
 )
-async def test_whatever_comes_instead_of_a_document_is_a_class_with_a_reason(
-    result: ResultClass, reply: Reply
-) -> None:
+async def test_any_other_answer_has_a_class_and_a_reason(result: ResultClass, reply: Reply) -> None:
     checked = await check({CARD_PATH: reply, HEALTH_PATH: reply})
     assert checked.document_result is result
     assert checked.document_reason

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from lifesign.http_client.byte_counter import MAX_BYTES_PER_BODY_BYTE, MAX_SPARE_BYTES, ByteCounter
 
 
-def test_what_is_no_body_has_a_limit() -> None:
+def test_bytes_besides_the_body_are_limited() -> None:
     counter = ByteCounter()
     assert counter.receive(MAX_SPARE_BYTES)
     assert (counter.room_bytes, counter.is_exceeded) == (0, False)

@@ -109,7 +109,7 @@ async def test_a_metadata_address_cannot_be_allowed() -> None:
     assert checked.card_result is ResultClass.BLOCKED_ADDRESS
 
 
-async def test_what_is_no_network_is_refused() -> None:
+async def test_invalid_network_is_refused() -> None:
     with pytest.raises(InvalidValue, match="allowed_networks"):
         await fetch_health("http://127.0.0.1:1", allowed_networks=["nearby"])
 
@@ -117,7 +117,7 @@ async def test_what_is_no_network_is_refused() -> None:
 # ── what a name leads to ──
 
 
-async def test_of_a_names_addresses_only_those_are_connected_to_that_may_be(named: Named) -> None:
+async def test_only_allowed_addresses_of_a_name_are_contacted(named: Named) -> None:
     named({"moved.example": [[ELSEWHERE, "127.0.0.3"]]})
     async with serving(agent(), host="127.0.0.3") as moved:
         replies = {CARD_PATH: redirect(f"http://moved.example:{moved.port}{CARD_PATH}")}

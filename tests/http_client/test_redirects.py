@@ -48,7 +48,7 @@ def test_from_http_to_https_of_one_host_is_no_other_origin_unless_there_is_a_tok
     ["ftp://agent.example/", "https://[", "javascript:1", "https://agent.example:0/",
      "https://agent.example:99999/", "/" + "x" * 2048, "https://me:secret@agent.example/", "http://[::1]@"],
 )  # fmt: skip
-def test_what_is_no_callable_url_is_never_followed(target: str) -> None:
+def test_uncallable_url_is_never_followed(target: str) -> None:
     assert not is_followed(target, may_leave=True)
 
 

@@ -142,7 +142,7 @@ def workers(directory: Path) -> int:
     return len(list((directory / "crew").glob("load-*")))
 
 
-def test_when_the_worker_that_beats_is_killed_another_one_goes_on_with_the_same_life(
+def test_killed_heartbeat_worker_is_replaced_within_the_incarnation(
     registry: RegistryServer, tmp_path: Path
 ) -> None:
     command = [

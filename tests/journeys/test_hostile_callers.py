@@ -505,7 +505,7 @@ def test_foreign_host_header_has_no_effect(target: Attacked) -> None:
     assert "evil.example" not in answer.head
 
 
-def test_what_an_agent_says_of_itself_stays_text_and_out_of_the_headers(attacked: Attacked) -> None:
+def test_text_of_an_agent_is_escaped_and_in_no_header(attacked: Attacked) -> None:
     name = "</script><img src=x onerror=alert(1)> %s {0} ${x} '; DROP TABLE agents; --"
     body = {"agent_id": "poet", "name": name, "metadata": {"\u0000": "\u0000", "big": 10**300}}
     answer = attacked.post(AGENTS, json.dumps(body).encode())

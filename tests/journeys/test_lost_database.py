@@ -255,9 +255,7 @@ def test_an_empty_file_and_that_of_another_installation_are_refused(file: Path, 
 
 
 @pytest.mark.fault
-def test_what_the_tool_has_restored_is_served(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restored_database_is_served(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it ran as another user, whose state is elsewhere."""
     state = os.environ["XDG_STATE_HOME"]
     with serving(url, tmp_path) as server:

@@ -95,7 +95,7 @@ def test_its_card_says_where_its_health_is(guide: Guide, agent: Server) -> None:
     assert b'link: </.well-known/agent-health>; rel="status"' in answer
 
 
-def test_what_it_answers_and_what_fails_is_counted_as_such(guide: Guide, agent: Server) -> None:
+def test_answers_and_failures_are_counted(guide: Guide, agent: Server) -> None:
     def ask(body: object) -> str:
         headers = {"Content-Type": "application/json", **guide.headers}
         _, said = agent.send(guide.path, method="POST", body=json.dumps(body).encode(), **headers)

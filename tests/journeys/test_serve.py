@@ -289,7 +289,7 @@ def test_when_the_supervisor_is_killed_its_workers_end(start: Start) -> None:
         server.ask("GET", "/healthz")
 
 
-def test_what_is_under_way_is_answered_and_stored_before_the_end(start: Start) -> None:
+def test_pending_requests_are_stored_and_answered_before_the_end(start: Start) -> None:
     server = start(on_terminal=True)
     agent = server.register("agent-1", server.admin_key)
     body = b'{"status": "active", "client_timestamp": "2026-01-01T00:00:00Z"}'
@@ -436,7 +436,7 @@ def refused(directory: Path, *options: str, database: str | None = None) -> tupl
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_who_cannot_start_names_no_address(tmp_path: Path, workers: str) -> None:
+def test_failed_start_prints_no_address(tmp_path: Path, workers: str) -> None:
     without_app = "import sys\nsys.modules['lifesign.registry.app'] = None\n"
     (tmp_path / "sitecustomize.py").write_text(without_app)
     ended = command(tmp_path, "serve", "--port", "0", "--workers", workers, PYTHONPATH=str(tmp_path))

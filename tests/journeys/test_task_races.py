@@ -64,7 +64,7 @@ async def test_case_1_each_task_is_worked_at_by_one_of_several_processes(
     await api.database.close()
 
 
-async def test_case_4_who_sleeps_through_its_deadline_writes_nothing_when_it_wakes(
+async def test_case_4_holder_that_slept_past_its_deadline_cannot_write(
     database_kind: str, tmp_path: Path
 ) -> None:
     url = empty_url(database_kind, tmp_path)

@@ -151,7 +151,7 @@ def test_workers_killed_over_and_over_lose_nothing_and_leave_no_files(agent: Age
 
 
 @pytest.mark.parametrize("agent", ["uvicorn", "gunicorn", "granian", "hypercorn"], indirect=True)
-def test_a_caller_who_leaves_in_the_middle_of_a_stream_moves_no_ratio(agent: Agent) -> None:
+def test_disconnect_in_mid_stream_changes_no_ratio(agent: Agent) -> None:
     with agent.running() as server:
         assert server.leave_midway("/stream", after_seconds=0.35).count(b"data:") > 1
         expect_abandoned(server)

@@ -94,7 +94,7 @@ async def test_a_name_that_leads_inside_is_not_asked_either(monkeypatch: pytest.
     assert server.connections == 0
 
 
-async def test_what_is_never_allowed_stays_so() -> None:
+async def test_metadata_addresses_are_never_allowed() -> None:
     async with tools(networks=("169.254.0.0/16",)) as model:
         result = await model.call_tool("check_agent", {"url": "http://169.254.169.254"})
     assert result.is_error
@@ -130,7 +130,7 @@ async def test_a_redirect_leads_inside_no_more_than_a_url() -> None:
         ({"url": "https://a.example", "timeout_seconds": 0}, "timeout_seconds: expected more than 0; got 0"),
     ],
 )
-async def test_arguments_that_are_none_are_named(arguments: dict[str, Any], told: str) -> None:
+async def test_invalid_arguments_are_named(arguments: dict[str, Any], told: str) -> None:
     async with tools() as model:
         result = await model.call_tool("check_agent", arguments)
     assert result.is_error

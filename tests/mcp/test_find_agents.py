@@ -94,7 +94,7 @@ async def test_model_reads_no_invisible_text_of_an_agent(registry: RegistryServe
     assert "odd-1 (Odd\ufffd): active" in text_of(result)
 
 
-async def test_what_does_not_fit_is_had_with_the_cursor(registry: RegistryServer) -> None:
+async def test_remaining_items_follow_with_the_cursor(registry: RegistryServer) -> None:
     capabilities = [f"{number:02}" + "c" * 120 for number in range(64)]
     names = [f"long-{number:02}" for number in range(12)]
     async with RegistryClient(registry.url, key=ADMIN_KEY) as known:
@@ -134,7 +134,7 @@ async def test_a_filter_that_is_none_is_named(model: Model, arguments: dict[str,
     assert text_of(result).startswith(f"invalid_argument: {told}")
 
 
-async def test_what_the_registry_refuses_has_its_code(model: Model) -> None:
+async def test_refusal_of_the_registry_has_its_code(model: Model) -> None:
     code, said = failed(await model.call("find_agents", cursor="x"))
     assert said.startswith(f"{code}: HTTP 422: ")
     assert code == "invalid_request"

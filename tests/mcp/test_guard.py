@@ -128,7 +128,7 @@ async def test_size_limit_of_a_body_is_configurable() -> None:
     assert (await ask(guard, f"Bearer {TOKEN}", length=b"00262144"))[0] == 200
 
 
-async def test_a_caller_who_leaves_in_its_midst_is_not_answered() -> None:
+async def test_caller_that_disconnects_midway_gets_no_answer() -> None:
     sent: list[Message] = []
 
     async def leave() -> Message:
@@ -148,7 +148,7 @@ async def test_a_call_that_does_not_end_is_ended() -> None:
     assert (status, headers[b"connection"]) == (504, b"close")
 
 
-async def test_what_has_begun_to_be_answered_is_cut_off() -> None:
+async def test_started_answer_is_cut_off() -> None:
     async def stuck(_scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await asyncio.Event().wait()

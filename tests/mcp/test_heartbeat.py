@@ -130,7 +130,7 @@ async def test_unknown_agent_is_not_found_with_an_agents_own_key(
 # ── a heartbeat that is taken ──
 
 
-async def test_it_counts_in_the_registry_and_says_until_when(known: RegistryClient, model: Model) -> None:
+async def test_heartbeat_counts_and_returns_the_next_deadline(known: RegistryClient, model: Model) -> None:
     before = await register(known, "worker")
     answer = await send_heartbeat(model, "worker")
     after = await known.agents.get("worker")
@@ -207,7 +207,7 @@ async def test_further_members_are_passed_over_as_in_the_contract(
         ({"agentId": "a", "teamName": "t", "metadata": "x"}, "metadata: expected "),
     ],
 )
-async def test_arguments_that_are_none_are_named(model: Model, arguments: dict[str, Any], told: str) -> None:
+async def test_invalid_arguments_are_named(model: Model, arguments: dict[str, Any], told: str) -> None:
     result = await model.call("heartbeat", **arguments)
     assert result.is_error
     assert text_of(result).startswith(f"invalid_argument: {told}")

@@ -122,7 +122,7 @@ def test_requests_may_name_what_it_is_reached_by(
     assert (place.resolve_agent(), place.is_local) == (hosts, is_local)
 
 
-def test_who_listens_everywhere_says_under_which_name() -> None:
+def test_server_on_all_addresses_needs_a_host_name() -> None:
     with pytest.raises(InvalidValue, match=" ::") as refused:
         ListenAddress(host="::").resolve_agent()
     assert refused.value.name == "--allow-host"

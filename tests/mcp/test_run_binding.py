@@ -60,7 +60,7 @@ def test_the_same_said_in_another_order_is_the_same_write() -> None:
         key_of("delegate_subtask", Subtask(title="part", idempotency_key="mine"), RUN),
     ],
 )
-def test_what_differs_in_anything_is_another_write(other: str) -> None:
+def test_any_difference_makes_another_write(other: str) -> None:
     assert key_of("delegate_subtask", Subtask(title="part"), RUN) != other
 
 

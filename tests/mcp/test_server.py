@@ -209,7 +209,7 @@ async def test_tools_say_what_they_do_to_the_world() -> None:
     }
 
 
-async def test_what_a_model_has_to_read_before_its_first_call_is_short() -> None:
+async def test_tool_descriptions_are_short() -> None:
     async with tools("http://127.0.0.1:9", "ahk_x") as client:
         listed = (await client.list_tools()).tools
     text = json.dumps([tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in listed])

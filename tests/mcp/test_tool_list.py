@@ -12,7 +12,7 @@ def test_without_a_registry_there_is_what_needs_none() -> None:
     assert with_registry == ["heartbeat", "check_agent", "find_agents", *(tool.name for tool in TASK_TOOLS)]
 
 
-def test_who_writes_to_a_task_shows_the_run_unless_the_server_is_bound_to_one() -> None:
+def test_task_write_needs_the_run_unless_the_server_is_bound() -> None:
     shown = {"taskId", "runId", "fencingToken"}
     for has_run in (False, True):
         for tool in offered(has_registry=True, has_run=has_run):

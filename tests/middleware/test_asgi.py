@@ -52,7 +52,7 @@ def spy(seen: list[Any]) -> App:
 
 @pytest.mark.parametrize("kind", ["lifespan", "websocket", "mcp", "http.unheard.of"])
 @pytest.mark.parametrize("path", ["/ask", HEALTH, CARDS[0]])
-async def test_what_is_no_request_passes_untouched(kind: str, path: str) -> None:
+async def test_other_scopes_than_http_pass_unchanged(kind: str, path: str) -> None:
     seen: list[Any] = []
     middleware = agent(spy(seen))
     scope = {"type": kind} if kind == "lifespan" else {"type": kind, "path": path}
@@ -182,7 +182,7 @@ async def test_a_document_that_cannot_be_made_says_unknown(
 # Uncounted requests (B10).
 
 
-async def test_looking_at_health_is_no_interaction() -> None:
+async def test_request_for_health_is_no_interaction() -> None:
     middleware = agent()
     for _ in range(1000):
         await ask(middleware, HEALTH)
@@ -201,12 +201,12 @@ async def test_head_and_options_are_no_interactions(method: str, path: str) -> N
 
 @pytest.mark.parametrize("path", CARDS)
 @pytest.mark.parametrize("status", [200, 404, 500])
-async def test_a_look_at_the_card_is_no_interaction(path: str, status: int) -> None:
+async def test_request_for_the_card_is_no_interaction(path: str, status: int) -> None:
     played = await play([start(status), final()], scope=http_scope(path, "GET"))
     assert played.outcomes == {"excluded": 1}
 
 
-async def test_what_is_excluded_passes_with_the_servers_own_messages_and_exceptions() -> None:
+async def test_excluded_requests_pass_unchanged() -> None:
     seen: list[Any] = []
     middleware = agent(spy(seen), exclude=["/metrics"])
     server = Server()

@@ -240,7 +240,7 @@ def test_a_stream_with_a_longer_event_was_not_inspected() -> None:
 
 @pytest.mark.parametrize("headers", [JSON, EVENTS])
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, identity", "x"])
-def test_what_is_encoded_was_not_inspected(headers: dict[str, str], encoding: str) -> None:
+def test_encoded_answer_is_not_inspected(headers: dict[str, str], encoding: str) -> None:
     assert answer(headers | {"content-encoding": encoding}, FAULT) == Outcome.NOT_INSPECTED
 
 

@@ -179,7 +179,7 @@ def _readable_by_all(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_symlink, _directory, _fifo, _readable_by_all])
-def test_what_is_no_private_file_is_set_aside_and_a_board_is_made(
+def test_insecure_file_is_quarantined_and_replaced(
     path: Path, caplog: pytest.LogCaptureFixture, make: Callable[[Path], None]
 ) -> None:
     make(path)

@@ -55,7 +55,7 @@ async def test_the_answer_is_200_whatever_the_status(status: str) -> None:
 
 
 @pytest.mark.parametrize("status", STATUSES)
-async def test_who_asks_for_the_other_form_gets_it_with_its_own_status(status: str) -> None:
+async def test_health_json_form_has_its_own_http_status(status: str) -> None:
     _, said, http_status = STATUSES[status]
     answer = await get(agent(status), {"accept": FORM})
     assert answer.status == http_status

@@ -173,7 +173,7 @@ async def test_a_token_opens_nothing_where_none_is_set() -> None:
 
 
 @pytest.mark.parametrize("value", [bearer(TOKEN), bearer(b"\xff"), (b"authorization", b"Basic x")])
-async def test_full_detail_needs_no_token_and_minds_none(value: tuple[bytes, bytes]) -> None:
+async def test_full_detail_ignores_tokens(value: tuple[bytes, bytes]) -> None:
     answer = await get(agent(), value)
     assert answer.status == 200
     assert is_full(answer)

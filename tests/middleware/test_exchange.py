@@ -188,9 +188,7 @@ async def test_an_answer_that_the_app_never_finished_is_its_failure(steps: list[
         [PATHSEND],
     ],
 )
-async def test_what_is_sent_after_the_end_is_not_counted_again(
-    headers: dict[str, str], surplus: list[Step]
-) -> None:
+async def test_messages_after_the_end_are_not_counted(headers: dict[str, str], surplus: list[Step]) -> None:
     assert (await play([start(headers=headers), final(b'{"a":1}'), *surplus])).outcome == "answered"
 
 

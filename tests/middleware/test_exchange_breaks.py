@@ -80,7 +80,7 @@ async def test_an_exception_before_the_end_counts_once_and_goes_on_as_it_is(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), GeneratorExit(), BaseException()])
-async def test_what_ends_the_process_counts_once_and_goes_on_as_it_is(error: BaseException) -> None:
+async def test_exception_that_ends_the_process_counts_once(error: BaseException) -> None:
     played = await play([start(), chunk(), error])
     assert played.error is error
     assert sum(played.outcomes.values()) == 1
@@ -307,9 +307,7 @@ async def test_caller_who_leaves_an_event_stream_waited_for_its_first_byte(
 
 @pytest.mark.parametrize("rest", [[], [final()], [chunk(), final()], [ValueError()]])
 @pytest.mark.parametrize("headers", TYPES)
-async def test_what_the_app_does_after_the_caller_left_is_no_waiting(
-    rest: list[Step], headers: dict[str, str]
-) -> None:
+async def test_work_after_a_disconnect_is_no_waiting(rest: list[Step], headers: dict[str, str]) -> None:
     steps: list[Step] = [start(headers=headers), chunk(), 1.0, RECEIVE, 3600.0, *rest]
     assert (await play(steps, server=Server(DISCONNECT))).outcome == "abandoned"
 

@@ -123,7 +123,7 @@ async def test_json_is_recognised_in_every_spelling(headers: dict[str, str]) -> 
 
 @pytest.mark.parametrize("name", ["Content-Encoding", "content-encoding"])
 @pytest.mark.parametrize("encoding", ["gzip", "br", "zstd", "GZIP"])
-async def test_what_the_app_compressed_is_a_response_that_was_not_inspected(name: str, encoding: str) -> None:
+async def test_compressed_answer_is_not_inspected(name: str, encoding: str) -> None:
     assert await answered(gzip.compress(FAULT), JSON | {name: encoding}) == "not_inspected"
     assert await answered([gzip.compress(event(FAULT))], EVENTS | {name: encoding}) == "not_inspected"
 
@@ -295,7 +295,7 @@ async def test_answer_to_a_rest_send_has_a_task_or_a_message(asked: Any) -> None
 
 
 @pytest.mark.parametrize("headers", [PLAIN, {"content-type": "text/html"}, {}])
-async def test_what_claims_to_be_no_json_is_not_read(headers: dict[str, str]) -> None:
+async def test_other_content_types_are_not_read(headers: dict[str, str]) -> None:
     for asked in (request(), request(b"{}"), request(b'{"jsonrpc":"2.0","method":"m"}')):
         assert await answered(FAULT, headers, asked=asked) == "answered"
         assert await answered([FAULT], headers, asked=asked) == "answered"
@@ -432,7 +432,7 @@ async def test_nothing_is_looked_into_if_switched_off(headers: dict[str, str]) -
     assert await answered(body, headers, status=500, max_inspected_bytes=0) == "server_fault"
 
 
-async def test_what_is_nested_too_deeply_was_not_inspected() -> None:
+async def test_deeply_nested_answer_is_not_inspected() -> None:
     deep = b"[" * 15_000 + b"]" * 15_000
     assert await answered(deep, JSON) == "not_inspected"
     assert await answered([event(deep)], EVENTS) == "not_inspected"
@@ -492,7 +492,7 @@ async def test_caller_who_leaves_before_the_first_event_makes_nothing_malformed(
 @pytest.mark.parametrize(
     "asked", [request(), request(b"text"), request(b'{"a":1}'), request(b'{"jsonrpc":"2.0","method":"m"}')]
 )
-async def test_what_claims_json_must_be_json_whatever_was_asked(asked: Any) -> None:
+async def test_declared_json_must_be_json(asked: Any) -> None:
     assert await answered(b"<html>", JSON, asked=asked) == "malformed"
     assert await answered([b"<ht", b"ml>"], JSON, asked=asked) == "malformed"
     # Nothing is not something else; and an event stream is JSON where it is JSON-RPC only.
@@ -533,9 +533,7 @@ async def test_answer_to_a_post_is_no_part(status: int) -> None:
 
 @pytest.mark.parametrize("headers", [JSON, EVENTS])
 @pytest.mark.parametrize("message", [PATHSEND, ZEROCOPY])
-async def test_what_the_server_takes_from_a_file_was_not_inspected(
-    headers: dict[str, str], message: dict[str, Any]
-) -> None:
+async def test_answer_from_a_file_is_not_inspected(headers: dict[str, str], message: dict[str, Any]) -> None:
     """An unreadable body is neither good nor malformed."""
     steps: list[Step] = [RECEIVE, start(headers=headers), message]
     played = await play(steps, server=Server(call()))

@@ -110,7 +110,7 @@ def test_fast_responses_are_visible_immediately(health: AgentHealth, clock: Hand
     assert published(health).calibration == health.document().calibration
 
 
-def test_what_is_shared_is_there_for_other_workers_at_once(clock: HandClock, tmp_path: Path) -> None:
+def test_shared_file_is_visible_to_other_workers_at_once(clock: HandClock, tmp_path: Path) -> None:
     worker, other = (agent(clock, state_dir=tmp_path) for _ in range(2))
     worker.count_quick_answer(5_000_000, clock.monotonic_ns())
     assert outcomes(other) == {"answered": 1}
@@ -148,9 +148,7 @@ def test_document_is_current_and_published_one_is_of_the_last_refresh(
     assert published(health).calibration == health.document().calibration
 
 
-def test_what_is_published_stays_identical_for_refresh_seconds_to_the_nanosecond(
-    health: AgentHealth, clock: HandClock
-) -> None:
+def test_published_bytes_are_identical_for_refresh_seconds(health: AgentHealth, clock: HandClock) -> None:
     first = health.published(clock.monotonic_ns())
     clock.advance(60 - 1e-9)
     assert health.published(clock.monotonic_ns()).document is first.document
@@ -158,7 +156,7 @@ def test_what_is_published_stays_identical_for_refresh_seconds_to_the_nanosecond
     assert health.published(clock.monotonic_ns()).document != first.document
 
 
-def test_it_is_computed_once_for_ten_thousand_askers(clock: HandClock) -> None:
+def test_document_is_computed_once_for_ten_thousand_requests(clock: HandClock) -> None:
     computed: list[int] = []
     health = agent(clock, model_changed_at=lambda: computed.append(1))
 

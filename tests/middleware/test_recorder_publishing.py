@@ -97,7 +97,7 @@ def test_while_one_publishes_the_others_serve_what_they_hold_and_then_what_it_pu
     assert len(team.computed) == 2
 
 
-def test_who_is_asked_first_while_another_publishes_serves_what_that_one_published(team: Team) -> None:
+def test_first_request_during_publishing_later_serves_the_published_document(team: Team) -> None:
     """Otherwise a worker that starts in a busy moment would differ from the others for a minute."""
     publisher, newcomer, *_ = team.workers
     with team.someone_publishing():

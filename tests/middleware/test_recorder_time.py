@@ -144,7 +144,7 @@ def test_a_p99_of_more_than_three_declared_baselines_is_degraded(clock: HandCloc
 
 
 @given(st.lists(st.floats(-HOUR_S, 10 * HOUR_S), min_size=1, max_size=60))
-def test_whatever_it_took_an_interaction_is_in_the_histogram_once(latencies_s: list[float]) -> None:
+def test_every_latency_is_in_the_histogram_once(latencies_s: list[float]) -> None:
     health = agent(HandClock())
     for latency_s in latencies_s:
         health.record(latency_ms=latency_s * 1000)
@@ -194,7 +194,7 @@ def degrade(health: AgentHealth, clock: HandClock) -> None:
     record(health, 1000, "server_fault")
 
 
-def test_it_advances_without_polls_and_survives_a_degraded_period(clock: HandClock) -> None:
+def test_last_healthy_at_advances_without_requests(clock: HandClock) -> None:
     health = agent(clock)
     degrade(health, clock)
     healthy_at = health.document().health.last_healthy_at
@@ -222,7 +222,7 @@ def test_no_millisecond_of_it_is_lost_however_long_the_agent_is_degraded(later_m
         assert published(health).health.last_healthy_at == healthy_at
 
 
-def test_who_asks_by_document_alone_never_sees_it_go_back(clock: HandClock) -> None:
+def test_last_healthy_at_never_goes_back_in_documents(clock: HandClock) -> None:
     health = agent(clock)
     record(health, 10)
     healthy_at = health.document().health.last_healthy_at
@@ -232,7 +232,7 @@ def test_who_asks_by_document_alone_never_sees_it_go_back(clock: HandClock) -> N
     assert health.document().health.last_healthy_at == healthy_at
 
 
-def test_it_is_absent_before_the_first_healthy_state(clock: HandClock) -> None:
+def test_last_healthy_at_is_absent_before_the_first_healthy_state(clock: HandClock) -> None:
     health = agent(clock)
     record(health, 9)
     assert b"last_healthy_at" not in served(health)
@@ -242,7 +242,7 @@ def test_it_is_absent_before_the_first_healthy_state(clock: HandClock) -> None:
 
 
 @pytest.mark.parametrize("step_s", [-HOUR_S, -30 * 24 * HOUR_S])
-def test_it_is_never_in_the_future_though_the_wall_clock_is_set_back(clock: HandClock, step_s: int) -> None:
+def test_last_healthy_at_is_never_in_the_future(clock: HandClock, step_s: int) -> None:
     health = agent(clock)
     degrade(health, clock)
     clock.step_wall(step_s)

@@ -61,7 +61,7 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
 # --- one agent --------------------------------------------------------------------------------------------
 
 
-def test_what_several_workers_counted_is_summed_exactly_by_each(workers: Workers) -> None:
+def test_each_worker_reports_the_exact_sum(workers: Workers) -> None:
     team = [workers.start() for _ in range(4)]
     for number, worker in enumerate(team, 1):
         record(worker, 10 * number)
@@ -328,7 +328,7 @@ def shape_dirs(workers: Workers) -> set[Path]:
 
 
 @pytest.mark.parametrize(("days", "is_kept"), [(13.9, True), (14.1, False)])
-def test_what_was_counted_under_other_settings_goes_after_14_days(
+def test_counts_under_other_settings_are_removed_after_14_days(
     workers: Workers, days: float, *, is_kept: bool
 ) -> None:
     workers.leave_behind(10, window_seconds=300)

@@ -193,9 +193,7 @@ def test_a_directory_that_we_may_not_use_is_refused_at_the_start(
 
 
 @pytest.mark.parametrize("wrong", ["a file", "below a file", "a dangling link"])
-def test_what_can_be_no_directory_is_refused_at_the_start(
-    tmp_path: Path, clock: HandClock, wrong: str
-) -> None:
+def test_invalid_directory_is_refused_at_the_start(tmp_path: Path, clock: HandClock, wrong: str) -> None:
     path = tmp_path / "state"
     if wrong == "a dangling link":
         path.symlink_to("nowhere")

@@ -28,7 +28,7 @@ def counted(state_dir: Path) -> int:
         observer.close()
 
 
-def test_what_several_processes_counted_is_summed_exactly_by_each(tmp_path: Path) -> None:
+def test_each_process_reports_the_exact_sum(tmp_path: Path) -> None:
     with worker_processes(tmp_path, 3) as workers:
         for number, worker in enumerate(workers, 1):
             worker.ask(f"record {1000 * number}")

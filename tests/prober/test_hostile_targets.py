@@ -80,7 +80,7 @@ TOO_LARGE: dict[str, Reply] = {
 
 @pytest.mark.parametrize("name", HTTP_ERROR)
 @on_both_loops
-async def test_what_is_no_answer_is_an_error(name: str) -> None:
+async def test_non_answer_is_an_error(name: str) -> None:
     async with serving({"/": HTTP_ERROR[name]}) as server, asking() as asker:
         fetched = await asker.get(f"{server.url}/")
     assert fetched.result is ResultClass.HTTP_ERROR, fetched
@@ -91,7 +91,7 @@ async def test_what_is_no_answer_is_an_error(name: str) -> None:
 
 @pytest.mark.parametrize("name", TOO_LARGE)
 @on_both_loops
-async def test_what_is_too_large_is_not_read_to_its_end(name: str) -> None:
+async def test_oversized_body_is_not_read_to_its_end(name: str) -> None:
     async with serving({"/": TOO_LARGE[name]}) as server, asking() as asker:
         fetched = await asker.get(f"{server.url}/")
     assert fetched.result is ResultClass.TOO_LARGE, fetched

@@ -318,12 +318,12 @@ class ApiMachine(RegistryMachine):
 
 @pytest.mark.hypothesis
 @pytest.mark.parametrize(("kind", "runs"), [("sqlite", 5), ("postgresql", 2)])
-def test_whatever_is_asked_the_registry_shows_what_the_rules_say(kind: str, runs: int) -> None:
+def test_state_machine_agrees_with_the_rules(kind: str, runs: int) -> None:
     drive(ApiMachine, kind, runs=runs, steps=50)
 
 
 @pytest.mark.hypothesis
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_is_asked_at_length_the_registry_shows_what_the_rules_say(kind: str) -> None:
+def test_long_state_machine_agrees_with_the_rules(kind: str) -> None:
     drive(ApiMachine, kind, runs=15, steps=120)

@@ -198,7 +198,7 @@ async def test_a_released_lease_says_so(api: RegistryApi) -> None:
 
 
 @pytest.mark.parametrize("scope", ["", "..", "a/./b", "a b", "a'b", "\x00", "s" * 600, 7])
-async def test_what_makes_no_resource_is_refused_where(api: RegistryApi, scope: object) -> None:
+async def test_invalid_resource_is_refused_with_its_place(api: RegistryApi, scope: object) -> None:
     key = await registered(api)
     answer = await api.ask("POST", f"{PREFIX}/intents/i/leases", {"scope": scope}, key=key)
     assert answer.status == 400
@@ -206,7 +206,7 @@ async def test_what_makes_no_resource_is_refused_where(api: RegistryApi, scope: 
 
 
 @pytest.mark.parametrize("intent_id", ["..", "a b", "'"])
-async def test_what_is_no_intent_is_refused(api: RegistryApi, intent_id: str) -> None:
+async def test_invalid_intent_is_refused(api: RegistryApi, intent_id: str) -> None:
     key = await registered(api)
     assert (await acquired(api, key, intent_id)).status == 400
     assert (await api.ask("GET", f"{PREFIX}/intents/{intent_id}/leases", key=key)).status == 400

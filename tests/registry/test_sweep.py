@@ -108,7 +108,7 @@ async def test_death_of_a_coordinator_is_reported(api: RegistryApi) -> None:
 
 
 @pytest.mark.both_databases
-async def test_who_drains_and_holds_nothing_is_deregistered(database: Database, clock: WoundClock) -> None:
+async def test_draining_agent_without_leases_is_deregistered(database: Database, clock: WoundClock) -> None:
     now_s = clock.at_s
     await add_agents(
         database,
@@ -123,7 +123,9 @@ async def test_who_drains_and_holds_nothing_is_deregistered(database: Database, 
 
 
 @pytest.mark.both_databases
-async def test_who_drains_too_long_is_dead_with_a_warning(database: Database, clock: WoundClock) -> None:
+async def test_drain_timeout_with_leases_is_death_with_a_warning(
+    database: Database, clock: WoundClock
+) -> None:
     deadline_s = clock.at_s + 60
     await add_agents(
         database,
@@ -242,7 +244,7 @@ async def test_simultaneous_silence_of_all_takes_no_agent_down_during_the_suspen
 
 
 @pytest.mark.parametrize("beats", [0, 1])
-async def test_who_may_only_register_agents_has_nothing_held(slow_api: RegistryApi, beats: int) -> None:
+async def test_enrolling_key_cannot_suspend_verdicts(slow_api: RegistryApi, beats: int) -> None:
     """A loop registers agents that send no heartbeat, or one: the death of a victim is still noticed."""
     quick = {"interval_seconds": 1, "unhealthy_after_seconds": 3, "dead_after_seconds": 6}
     await add_agents(slow_api.database, 1, "victim")
@@ -259,7 +261,7 @@ async def test_who_may_only_register_agents_has_nothing_held(slow_api: RegistryA
 
 
 @pytest.mark.both_databases
-async def test_who_has_just_registered_is_held_with_the_others(slow_api: RegistryApi) -> None:
+async def test_new_agent_is_suspended_with_the_others(slow_api: RegistryApi) -> None:
     await add_agents(slow_api.database, 30)
     await slow_api.register("newcomer")
     slow_api.clock.advance(91)
@@ -389,9 +391,7 @@ async def test_an_agent_that_is_not_expected_to_beat_is_no_companion(
     assert (await slow_api.record("victim-0"))["status"] == "unhealthy"
 
 
-async def test_what_one_process_hears_is_known_to_the_one_that_sweeps(
-    database: Database, clock: WoundClock
-) -> None:
+async def test_heartbeats_of_all_processes_reach_the_sweep(database: Database, clock: WoundClock) -> None:
     await add_agents(database, 2)
     sweeping = Sweeper(database, RegistrySettings.read(sweep_seconds=10), clock.now_s)
     heard = HeardAgents(clock.now_s)

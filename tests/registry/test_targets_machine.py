@@ -192,12 +192,12 @@ class TargetsMachine(RegistryMachine):
 
 @pytest.mark.hypothesis
 @pytest.mark.parametrize(("kind", "runs"), [("sqlite", 3), ("postgresql", 1)])
-def test_whatever_happens_exactly_what_should_be_probed_is(kind: str, runs: int) -> None:
+def test_state_machine_probes_exactly_the_due_targets(kind: str, runs: int) -> None:
     drive(TargetsMachine, kind, runs=runs, steps=25)
 
 
 @pytest.mark.hypothesis
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_happens_at_length_exactly_what_should_be_probed_is(kind: str) -> None:
+def test_long_state_machine_probes_exactly_the_due_targets(kind: str) -> None:
     drive(TargetsMachine, kind, runs=6, steps=60)

@@ -143,12 +143,12 @@ class TasksMachine(RegistryMachine):
 
 @pytest.mark.hypothesis
 @pytest.mark.parametrize(("kind", "runs"), [("sqlite", 3), ("postgresql", 1)])
-def test_whatever_is_asked_of_tasks_all_that_is_stored_agrees(kind: str, runs: int) -> None:
+def test_state_machine_of_tasks_stores_consistent_rows(kind: str, runs: int) -> None:
     drive(TasksMachine, kind, runs=runs, steps=30)
 
 
 @pytest.mark.hypothesis
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_is_asked_of_tasks_at_length_all_that_is_stored_agrees(kind: str) -> None:
+def test_long_state_machine_of_tasks_stores_consistent_rows(kind: str) -> None:
     drive(TasksMachine, kind, runs=10, steps=80)

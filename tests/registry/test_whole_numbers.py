@@ -87,7 +87,7 @@ async def test_integers_of_leases_are_taken_in_every_spelling(api: RegistryApi) 
 @pytest.mark.parametrize(
     "name", ["interval_seconds", "unhealthy_after_seconds", "dead_after_seconds", "max_concurrent_tasks"]
 )
-async def test_what_is_no_integer_is_refused_where_it_stands(api: RegistryApi, name: str, value: str) -> None:
+async def test_non_integer_is_refused_with_its_place(api: RegistryApi, name: str, value: str) -> None:
     member = "capacity" if name == "max_concurrent_tasks" else "heartbeat_config"
     answer = await api.ask("POST", AGENTS, raw=f'{{"{member}": {{"{name}": {value}}}}}'.encode())
     if value == "1e999":

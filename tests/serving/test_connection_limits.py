@@ -177,7 +177,7 @@ async def drip(caller: Caller, drop: bytes) -> None:
 
 
 @on_both_loops
-async def test_who_connects_and_says_nothing_is_let_go_without_a_word(
+async def test_silent_connection_is_closed_without_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection_limits, "HEAD_SECONDS", 0.2)
@@ -213,7 +213,7 @@ async def test_endless_head_gets_a_timeout_answer(beginning: bytes, drop: bytes)
 
 @pytest.mark.parametrize("drop", [b"\r\n", b"x"])
 @on_both_loops
-async def test_what_follows_an_answer_and_is_no_request_ends_the_connection(drop: bytes) -> None:
+async def test_data_after_an_answer_closes_the_connection(drop: bytes) -> None:
     async with served() as server:
         unread = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n"
         caller = await server.connect(REQUEST if drop == b"\r\n" else unread)
@@ -261,7 +261,7 @@ async def test_who_waits_for_an_answer_may_wait() -> None:
 
 
 @on_both_loops
-async def test_who_does_not_speak_http_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_client_without_http_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with served() as server:
         for _ in range(2):
             caller = await server.connect(b"\x16\x03\x01 no http\r\n\r\n")
@@ -338,7 +338,7 @@ async def test_requests_follow_one_another_on_one_connection() -> None:
 @pytest.mark.parametrize("last", [b"", b"Connection: close\r\n"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @on_both_loops
-async def test_who_takes_nothing_of_an_answer_is_let_go(last: bytes, scheme: str, tmp_path: Path) -> None:
+async def test_caller_that_reads_nothing_is_disconnected(last: bytes, scheme: str, tmp_path: Path) -> None:
     # Over TLS, only the end of an idle connection shows that the caller takes nothing.
     async with served(Authority(tmp_path) if scheme == "https" else None, keep_alive_s=1) as server:
         caller = await server.connect(b"GET /large HTTP/1.1\r\nHost: a\r\n" + last + b"\r\n")
@@ -349,7 +349,7 @@ async def test_who_takes_nothing_of_an_answer_is_let_go(last: bytes, scheme: str
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @on_both_loops
-async def test_who_takes_nothing_holds_up_no_server_that_ends(
+async def test_caller_that_reads_nothing_does_not_delay_shutdown(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_limits, "TAKE_SECONDS", 3_600.0)
@@ -399,7 +399,7 @@ async def test_endless_head_over_tls_gets_a_timeout_answer(tmp_path: Path) -> No
 
 
 @on_both_loops
-async def test_who_takes_its_time_over_an_answer_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_reader_gets_the_whole_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_limits, "TAKE_SECONDS", PATIENCE_SECONDS)
     async with served() as server:
         caller = await server.connect(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")

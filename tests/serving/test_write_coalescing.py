@@ -56,7 +56,7 @@ async def test_an_answer_without_a_body_leaves_at_once() -> None:
 
 
 @on_both_loops
-async def test_what_nothing_follows_is_kept_for_one_turn() -> None:
+async def test_last_line_is_kept_for_one_turn() -> None:
     wire = Wire()
     answers = kept(wire)
     answers.write(HEAD)

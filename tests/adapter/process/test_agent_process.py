@@ -121,7 +121,7 @@ async def test_missing_command_is_reported(tmp_path: Path) -> None:
             pass
 
 
-async def test_who_is_asked_to_end_may_clean_up(tmp_path: Path) -> None:
+async def test_process_may_clean_up_after_sigterm(tmp_path: Path) -> None:
     code = "trap 'echo bye; exit 3' TERM; echo ready > ready; while :; do sleep 0.05; done"
     async with running(tmp_path, "sh", "-c", code) as process:
         until("it is ready", (tmp_path / "ready").exists)
@@ -130,7 +130,7 @@ async def test_who_is_asked_to_end_may_clean_up(tmp_path: Path) -> None:
     assert (tmp_path / "stdout.log").read_text() == "bye\n"
 
 
-async def test_who_does_not_listen_is_killed_after_its_grace(tmp_path: Path) -> None:
+async def test_process_that_ignores_sigterm_is_killed_after_its_grace(tmp_path: Path) -> None:
     code = "trap '' TERM; echo $$ > ready; while :; do sleep 0.05; done"
     async with running(tmp_path, "sh", "-c", code) as process:
         pid = pid_in(tmp_path / "ready")
@@ -201,7 +201,7 @@ async def test_hurry_ends_the_grace(tmp_path: Path) -> None:
         assert await process.end(10_000, hurry)
 
 
-async def test_what_it_leaves_behind_is_ended_with_it_also_out_of_its_group(tmp_path: Path) -> None:
+async def test_leftover_processes_are_ended_even_outside_the_group(tmp_path: Path) -> None:
     async with running(tmp_path, *python(DAEMON)) as process:
         assert await process.wait() == 0
         pid = pid_in(tmp_path / "daemon")

@@ -71,7 +71,7 @@ async def test_call_is_charged_and_the_remaining_budget_reported(
         assert work.heard == []
 
 
-async def test_what_is_not_left_is_refused_before_anything_is_carried_out(
+async def test_call_beyond_the_budget_is_refused_before_execution(
     registry: RegistryServer, upstream: HttpUpstream
 ) -> None:
     async with proxied(registry, "poor", offering(upstream), budget={"usd": 0.3}) as work:
@@ -119,7 +119,7 @@ async def test_structured_content_of_a_failure_is_left_out(
     assert (bad.is_error, bad.structured_content, text_of(bad)) == (True, None, "typed")
 
 
-async def test_what_may_have_been_carried_out_is_paid_for(registry: RegistryServer, tmp_path: Path) -> None:
+async def test_call_that_may_have_been_executed_is_charged(registry: RegistryServer, tmp_path: Path) -> None:
     command = [sys.executable, upstream_tools.__file__, str(tmp_path / "record")]
     tools = {name: {"usd_per_call": 0.25} for name in ("long", "wait", "die")} | {"costly": COSTLY}
     limits = {"answer_bytes": 1_024, "call_seconds": 2}
@@ -177,7 +177,7 @@ async def test_timeout_of_a_call_is_reported(registry: RegistryServer) -> None:
         assert not (await work.call("report_progress", {"summary": "x"})).is_error
 
 
-async def test_what_was_never_sent_costs_nothing(registry: RegistryServer) -> None:
+async def test_unsent_call_costs_nothing(registry: RegistryServer) -> None:
     async with AsyncExitStack() as opened:
         with http_misbehaving() as url:
             upstreams = read(upstreams={"acme": {"url": url, "tools": {"run": {"usd_per_call": 0.25}}}})
@@ -267,7 +267,7 @@ async def test_case_12_what_a_dead_holder_had_reserved_comes_back(
         await asyncio.gather(calling, return_exceptions=True)
 
 
-async def test_what_the_agent_does_not_wait_for_is_paid_for_all_the_same(
+async def test_abandoned_call_is_charged(
     registry: RegistryServer, upstream: HttpUpstream, tmp_path: Path
 ) -> None:
     begun_before = upstream.carried_out().count("wait")
@@ -321,7 +321,7 @@ async def test_while_a_run_is_handed_in_nothing_begins_that_is_to_be_paid_for(
         assert upstream.carried_out() == before
 
 
-async def test_what_the_runs_end_cuts_off_costs_what_it_may(
+async def test_call_cut_off_by_the_runs_end_costs_its_maximum(
     registry: RegistryServer, upstream: HttpUpstream
 ) -> None:
     begun_before = upstream.carried_out().count("wait")
@@ -405,12 +405,12 @@ async def test_unreachable_registry_stops_calls_and_later_receives_the_cost(
      {COST_KEY: {"usd": float("inf")}}, {COST_KEY: {"usd": 1e300}}, {COST_KEY: {"tokens": -1}}],
     ids=str,
 )  # fmt: skip
-def test_what_no_cost_can_be_is_none(told: dict[str, Any] | None) -> None:
+def test_implausible_cost_is_ignored(told: dict[str, Any] | None) -> None:
     price = Price.model_validate(COSTLY)
     assert reported_cost(price, CallToolResult(content=[], _meta=told)) is None
 
 
-def test_who_has_a_price_is_not_asked() -> None:
+def test_fixed_price_ignores_the_reported_cost() -> None:
     result = CallToolResult(content=[], _meta={COST_KEY: {"usd": 9}})
     assert reported_cost(Price(usd_per_call=1), result) is None
     assert Price(usd_per_call=1, tokens_per_call=3).most() == Spend(usd=1, tokens=3)

@@ -26,7 +26,7 @@ async def test_without_a_tools_file_there_are_the_four_of_the_task(registry: Reg
         assert work.progress == ["begun", "ended"]
 
 
-async def test_what_is_not_named_is_not_offered(registry: RegistryServer, upstream: HttpUpstream) -> None:
+async def test_unlisted_tool_is_not_offered(registry: RegistryServer, upstream: HttpUpstream) -> None:
     tools = {"fetch": {"usd_per_call": 0.01, "tokens_per_call": 5}, "absent": FREE}
     upstreams = read(upstreams={"acme": {"url": upstream.url, "tools": tools}})
     async with proxied(registry, "few", upstreams) as work:
@@ -114,7 +114,7 @@ async def test_a_number_of_calls_go_on_at_once_and_no_more(
         ("request_human_help", {"reason": "which logo?"}, "handoff"),
     ],
 )
-async def test_case_9_who_ends_the_run_is_heard_once_and_answered_as_often_as_it_asks(
+async def test_case_9_repeated_end_of_a_run_has_one_effect(
     registry: RegistryServer, tool: str, arguments: dict[str, object], status: str
 ) -> None:
     async with proxied(registry, f"ends-{tool}") as work:

@@ -30,7 +30,7 @@ async def test_a_body_comes_whole_or_not_at_all(spare_bytes: int, code: int | No
         assert (answer.json()["id"], answer.json()["error"]["code"]) == (7, code)
 
 
-async def test_what_is_packed_is_not_unpacked() -> None:
+async def test_compressed_body_is_not_decompressed() -> None:
     answer = await said(1_000_000, id=8, params={"name": "packed"})
     assert (answer.json()["id"], answer.json()["error"]["code"]) == (8, UNREADABLE)
 

@@ -67,6 +67,6 @@ def test_only_the_number_of_the_answer_itself_counts(within: object) -> None:
         assert read_line(text({"result": {"within": within, "id": 5}}).encode()) is None
 
 
-def test_of_a_line_that_is_cut_only_its_beginning_counts() -> None:
+def test_only_the_beginning_of_a_cut_line_counts() -> None:
     assert answered_call(b'{"jsonrpc":"2.0","id":7,"result":{"content":[') == 7
     assert answered_call(b'{"jsonrpc":"2.0","result":{"content":[{"a":1,"id":7}') is None

@@ -61,7 +61,7 @@ async def running(server: UpstreamServer, tool: str = "fetch") -> None:
                 return
 
 
-async def test_one_that_dies_fails_the_call_and_is_started_again(
+async def test_dead_server_fails_the_call_and_is_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
@@ -177,7 +177,7 @@ async def test_an_answer_without_an_end_fails_its_call_and_the_server_is_started
         await running(server, "run")
 
 
-async def test_one_that_dies_between_two_calls_is_started_again_unasked(
+async def test_server_that_dies_between_calls_is_restarted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
@@ -202,7 +202,7 @@ async def test_unknown_tool_is_reported_once(caplog: pytest.LogCaptureFixture) -
     assert "run, no_text, " in str(args[2])
 
 
-async def test_what_it_writes_beside_its_answers_is_logged_in_lines(caplog: pytest.LogCaptureFixture) -> None:
+async def test_other_output_of_a_server_is_logged_by_line(caplog: pytest.LogCaptureFixture) -> None:
     async with started(MISBEHAVING) as server:
         assert text_of(await server.call("stray", {})) == "stray"
     told = {record.getMessage() for record in caplog.records if "wrote: " in record.getMessage()}
@@ -320,7 +320,7 @@ async def test_what_the_sdk_logs_is_of_the_server_that_it_speaks_with() -> None:
         ("packed", "answer_invalid", "cannot be read; it may"),
     ],
 )
-async def test_what_a_url_answers_is_bounded_as_it_comes_in(
+async def test_answer_of_a_url_is_limited_while_it_arrives(
     tool: str, code: str, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with http_misbehaving() as url:

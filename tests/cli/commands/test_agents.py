@@ -128,9 +128,7 @@ def test_record_shows_all_known_fields(registry: RegistryServer, capsys: Capture
     assert json_of(capsys, "show", "a")["etag"] == '"1"'
 
 
-def test_who_is_watched_by_probes_alone_shows_no_heartbeat(
-    registry: RegistryServer, capsys: Captured
-) -> None:
+def test_probed_agent_shows_no_heartbeat(registry: RegistryServer, capsys: Captured) -> None:
     card = "https://agent.example/card"
     shown_by(capsys, "register", "beats")
     shown_by(capsys, "register", "probed", "--card-url", card, "--monitoring", "probe")
@@ -396,7 +394,7 @@ def left_out_of(listing: str) -> int:
     return int(line.split()[0])
 
 
-def test_whom_a_listing_leaves_out_is_counted(registry: RegistryServer, capsys: Captured) -> None:
+def test_agents_left_out_of_a_list_are_counted(registry: RegistryServer, capsys: Captured) -> None:
     for number in range(3):
         shown_by(capsys, "register", f"a-{number}", "--pool", "hidden")
     assert "--status" not in shown_by(capsys, "list", "--pool", "hidden")

@@ -28,7 +28,7 @@ def filled(database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
     return url
 
 
-def test_what_was_backed_up_is_restored_into_an_empty_database(
+def test_backup_is_restored_into_an_empty_database(
     filled: str, database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "registry.gz"

@@ -184,7 +184,7 @@ async def test_a_card_that_is_known_counts_in_each_run_of_a_day(
     assert re.search(r"^\| card +\| known, not read again \| +1 \| +\u2013 \|$", report, re.MULTILINE)
 
 
-async def test_who_asked_us_to_wait_counts_as_seen_before_and_not_as_seen_now(
+async def test_rate_limited_target_counts_by_its_earlier_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def targets() -> str:

@@ -66,7 +66,7 @@ async def test_login_of_a_refused_document_is_shown(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("status", "code"), [("healthy", 0), ("degraded", 1), ("unhealthy", 2), ("unknown", 3)]
 )
-async def test_it_ends_like_a_monitoring_plugin(
+async def test_exit_codes_are_those_of_a_monitoring_plugin(
     status: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended, _ = await run({HEALTH_PATH: as_json(document(status))})
@@ -259,7 +259,7 @@ async def test_a_host_without_a_scheme_is_meant_as_https(capsys: pytest.CaptureF
         ("http://me:hun/ter2@a.example/", "...@a.example/"),
     ],
 )  # fmt: skip
-def test_what_is_no_url_is_shown_as_it_was_typed_without_a_password(
+def test_invalid_url_is_shown_without_its_password(
     typed: str, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", "--", typed]) == 3
@@ -269,7 +269,7 @@ def test_what_is_no_url_is_shown_as_it_was_typed_without_a_password(
     assert "ter2" not in told
 
 
-async def test_what_is_no_network_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_invalid_network_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     ended, server = await run({}, "--allow-network", "nearby")
     assert (ended, server.heads) == (3, [])
     told = capsys.readouterr().err
@@ -281,7 +281,7 @@ async def test_what_is_no_network_is_wrong_usage(capsys: pytest.CaptureFixture[s
     ("arguments", "option"), [(["http://a.example", "--timeout", "nan"], "--timeout"), (["ftp://a"], "URL")]
 )
 @pytest.mark.parametrize("command", ["check", "validate"])
-def test_what_is_wrong_is_called_by_its_option(
+def test_invalid_value_is_named_by_its_option(
     command: str, arguments: list[str], option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if command == "validate" and option == "URL":

@@ -35,7 +35,7 @@ def run(*arguments: str) -> int:
     return main(["directories", *arguments])
 
 
-def test_what_is_held_is_shown_confirmed_and_gone(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_suspended_change_is_shown_and_confirmed(database: str, capsys: pytest.CaptureFixture[str]) -> None:
     place = ("--database", database)
     assert run("list", *place) == 0
     heads, row = capsys.readouterr().out.splitlines()

@@ -81,7 +81,7 @@ def test_more_than_a_page_is_listed(
     assert (found["next_after"], found["last_sequence"]) == (7, 8)
 
 
-def test_what_is_refused_ends_with_one(registry: RegistryServer, capsys: Captured) -> None:
+def test_refusal_ends_with_exit_code_one(registry: RegistryServer, capsys: Captured) -> None:
     assert "422" in shown_by(capsys, "events", "list", "--type", "bogus", ends=1)
     assert "422" in shown_by(capsys, "events", "tail", "--after", "1000", ends=1)
 

@@ -72,7 +72,7 @@ def test_a_key_can_go_into_a_file_of_its_owners_alone_which_is_never_overwritten
     assert not third.exists()
 
 
-def test_what_is_created_is_listed_without_the_key(shell: Shell) -> None:
+def test_created_key_is_listed_without_its_secret(shell: Shell) -> None:
     created = shell.create("--role", "enroll", "--name", "fleet", "--expires-in", "30d")
     (found,) = shell.listed()
     assert KEY.fullmatch(created.pop("key"))

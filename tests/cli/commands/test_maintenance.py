@@ -35,7 +35,7 @@ def test_a_pool_is_in_maintenance_at_once(registry: RegistryServer, capsys: Capt
     assert "until" not in json.loads(shown_by(capsys, *options, "--end"))
 
 
-def test_what_the_registry_refuses_ends_with_one(registry: RegistryServer, capsys: Captured) -> None:
+def test_refusal_of_the_registry_ends_with_one(registry: RegistryServer, capsys: Captured) -> None:
     assert "404" in shown_by(capsys, "maintenance", "nobody", "--end", ends=1)
 
 
@@ -68,7 +68,7 @@ def test_empty_pool_is_refused(registry: RegistryServer, capsys: Captured) -> No
     assert "nosuch" in shown_by(capsys, *options, "--end", ends=1)
 
 
-def test_what_was_not_given_is_not_called_none(capsys: Captured) -> None:
+def test_absent_value_is_not_shown_as_none(capsys: Captured) -> None:
     assert "None" not in shown_by(capsys, "maintenance", "a", ends=3)
 
 

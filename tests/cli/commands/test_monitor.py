@@ -21,7 +21,7 @@ def test_one_agent_is_confirmed(registry: RegistryServer, capsys: pytest.Capture
     assert capsys.readouterr().out.startswith("confirmed a at ")
 
 
-def test_what_the_registry_refuses_ends_with_one(
+def test_refusal_of_the_registry_ends_with_one(
     registry: RegistryServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["monitor", "confirm", "--class", "public_ipv4"]) == 1

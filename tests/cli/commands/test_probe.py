@@ -63,7 +63,7 @@ async def test_absent_agent_is_not_alive(capsys: pytest.CaptureFixture[str]) -> 
     assert "refused" in shown
 
 
-async def test_who_may_not_be_asked_is_not_down(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_target_that_must_not_be_requested_is_not_down(capsys: pytest.CaptureFixture[str]) -> None:
     async with serving(agent()) as server:
         ended = await asyncio.to_thread(main, ["probe", server.url])
     assert ended == 2
@@ -132,7 +132,7 @@ async def test_a_gate_is_not_down(capsys: pytest.CaptureFixture[str]) -> None:
         (["unknown", "not_alive"], 1),
     ],
 )
-def test_who_is_down_matters_more_than_of_whom_nothing_is_known(groups: list[str], code: int) -> None:
+def test_down_agents_outrank_unknown_agents(groups: list[str], code: int) -> None:
     assert exit_code(groups) == code
 
 

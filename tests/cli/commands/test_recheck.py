@@ -69,7 +69,7 @@ async def test_watched_target_is_probed_at_once(tmp_path: Path, capsys: pytest.C
         assert (seen["url"], seen["result"]) == (f"{page.url}/", "not_an_agent")
 
 
-async def test_who_asked_to_be_left_alone_is_not_waited_for(
+async def test_recheck_of_opted_out_target_does_not_wait(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lifesign.registry.targets.recheck_target.RECHECK_SECONDS", 0.0)
@@ -186,7 +186,7 @@ def test_unknown_target_is_not_probed(
     assert len(problems_in(complaint)) == 1
 
 
-def test_who_registered_itself_is_known_by_its_url_too(
+def test_registered_agent_is_found_by_its_url(
     registry: RegistryServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = "https://agent.example/card"

@@ -343,7 +343,7 @@ def test_missing_interpreter_is_reported_before_a_task_is_claimed(
     work.unlink()
 
 
-def test_what_is_not_told_where_to_get_a_key_says_so(
+def test_missing_key_is_reported_with_its_sources(
     at: RegistryServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LIFESIGN_KEY")

@@ -109,9 +109,7 @@ def test_people_help_and_pay(registry: RegistryServer, capsys: Captured, tmp_pat
     assert (done["status"], done["output"]) == ("done", {"by": "hand"})
 
 
-def test_what_cannot_be_right_is_wrong_usage(
-    registry: RegistryServer, capsys: Captured, tmp_path: Path
-) -> None:
+def test_invalid_values_are_usage_errors(registry: RegistryServer, capsys: Captured, tmp_path: Path) -> None:
     list_file = tmp_path / "list.json"
     list_file.write_text("[1]")
     for arguments in (

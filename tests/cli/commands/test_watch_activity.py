@@ -95,7 +95,7 @@ async def test_json_is_one_object_per_line_without_any_key_until_it_is_terminate
     assert b"sesame" not in output + errors
 
 
-async def test_what_is_no_opencode_server_ends_with_two(
+async def test_other_server_than_opencode_ends_with_two(
     registry: RegistryServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
@@ -109,7 +109,7 @@ async def test_what_is_no_opencode_server_ends_with_two(
     assert ("'text/html'" in told, told.count("\n")) == (True, 1)
 
 
-def test_who_is_refused_at_the_beginning_ends_with_one(
+def test_refused_start_ends_with_exit_code_one(
     registry: RegistryServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, "ahk_" + "x" * 43)

@@ -105,9 +105,7 @@ def examine(capsys: pytest.CaptureFixture[str], *arguments: str) -> Examined:
     return Examined(code, json.loads(capsys.readouterr().out))
 
 
-def test_what_is_not_there_yet_is_no_fault(
-    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_database_is_no_fault(tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = examine(capsys, "--port", port)
     assert found.code == 0
     assert "lifesign serve" in found.of("database", "skipped")[0]
@@ -355,7 +353,7 @@ def held_by_another(file: Path, statement: str) -> Iterator[None]:
         (killed_at_work, None),
     ],
 )
-def test_who_is_examined_is_not_changed(
+def test_doctor_changes_no_database(
     prepare: Callable[[Path], object],
     summary: str | None,
     tmp_path: Path,

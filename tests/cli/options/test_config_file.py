@@ -267,7 +267,7 @@ def test_a_misspelt_variable_is_named_and_with_it_what_may_be_meant(
     assert capsys.readouterr().err == ""
 
 
-def test_of_many_odd_variables_some_are_named(
+def test_some_of_many_unknown_variables_are_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(30):

@@ -77,7 +77,7 @@ def test_too_long_duration_is_reported_as_such(unit: str) -> None:
 
 
 @given(st.sampled_from("smhdw"), st.integers(0, 999_999_999))
-def test_what_is_written_is_read_as_the_same(unit: str, number: int) -> None:
+def test_written_values_read_back_equal(unit: str, number: int) -> None:
     seconds = read_duration(f"{number}{unit}")
     assert read_duration(format_duration(seconds)) == seconds
 

@@ -6,7 +6,7 @@ from lifesign.cli.options.secret_file import read_secret
 
 
 @pytest.mark.parametrize(("mode", "warnings"), [(0o600, 0), (0o400, 0), (0o640, 1), (0o604, 1)])
-def test_one_that_others_may_read_is_used_and_complained_of_once(
+def test_readable_secret_file_is_warned_about_once(
     mode: int, warnings: int, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "a token"

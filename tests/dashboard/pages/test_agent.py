@@ -115,7 +115,7 @@ def test_versions_of_the_interface_are_listed_with_what_breaks_callers(acted: Sa
     assert table.count("note-failing") == 1
 
 
-def test_what_a_hostile_agent_says_is_text(sample: Sample) -> None:
+def test_text_of_a_hostile_agent_is_escaped(sample: Sample) -> None:
     html = sample.visitor(Role.READER).get("/agents/hostile").html
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
     assert "<script>alert" not in html
@@ -138,7 +138,7 @@ def test_unknown_agent_is_a_404_page(sample: Sample) -> None:
         (Role.ADMIN, 4),
     ],
 )
-def test_buttons_are_for_who_may_press_them(
+def test_buttons_are_shown_by_permission(
     sample: Sample, open_sample: Sample, role: Role | None, buttons: int
 ) -> None:
     served = open_sample if role is None else sample
@@ -149,7 +149,7 @@ def test_buttons_are_for_who_may_press_them(
 @pytest.mark.parametrize(
     "function", ["recheck", "drain", "command", "maintenance", "maintenance/end", "override", "override/end"]
 )
-def test_who_may_not_press_a_button_is_refused_by_the_same_rules(sample: Sample, function: str) -> None:
+def test_hidden_button_is_refused_by_the_same_rules(sample: Sample, function: str) -> None:
     visitor = sample.visitor(Role.READER)
     form = {"minutes": "5", "reason": "why not", "etag": '"1"', "status": "active", "sure": "yes"}
     answer = visitor.do("/", f"{AGENT}/{function}", **form)

@@ -36,7 +36,7 @@ OVER = '<p class="over" role="status">'
         ("/agents?x[]=1", "/login?next=%2Fagents"),
     ],
 )
-def test_who_is_not_logged_in_is_led_to_the_form(sample: Sample, path: str, where: str) -> None:
+def test_visitor_without_login_is_redirected_to_the_form(sample: Sample, path: str, where: str) -> None:
     answer = sample.visitor().get(path)
     assert (answer.status, answer.headers["location"]) == (303, where)
 
@@ -63,7 +63,7 @@ def test_login_redirects_only_within_the_dashboard(sample: Sample, where: str) -
     assert visitor.post("/login", form).headers["location"] == "/"
 
 
-def test_who_is_logged_in_is_led_on_from_the_login(sample: Sample) -> None:
+def test_logged_in_visitor_is_redirected_from_the_login(sample: Sample) -> None:
     visitor = sample.visitor(Role.READER)
     answer = visitor.get("/login?next=/tasks")
     assert (answer.status, answer.headers["location"]) == (303, "/tasks")
@@ -90,7 +90,7 @@ def test_no_page_that_is_merely_loaded_changes_anything(
     assert changes == []
 
 
-def test_who_is_refused_at_the_login_is_logged_without_the_key(
+def test_refused_login_is_logged_without_the_key(
     tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "lifesign.registry")
@@ -277,7 +277,7 @@ def test_login_form_of_another_site_is_refused_without_a_new_one(sample: Sample)
     assert 'name="token"' not in answer.html
 
 
-def test_of_one_key_the_last_sessions_are_kept(sample: Sample) -> None:
+def test_latest_sessions_of_a_key_are_kept(sample: Sample) -> None:
     def begin(transaction: Transaction) -> None:
         for number in range(5):
             session = sessions.StoredSession(
@@ -360,7 +360,7 @@ def test_too_many_logins_are_put_off(tmp_path_factory: pytest.TempPathFactory) -
     [(b"key=" + b"x" * 20_000, 413), (b"&".join([b"a=1"] * 40), 422), (b"key=%ff\xff", 422)],
     ids=["large", "many fields", "no text"],
 )
-def test_what_is_no_form_is_refused(sample: Sample, body: bytes, status: int) -> None:
+def test_invalid_form_is_refused(sample: Sample, body: bytes, status: int) -> None:
     visitor = sample.visitor()
     assert visitor._ask("POST", "/login", body, {"origin": visitor.url}).status == status
 

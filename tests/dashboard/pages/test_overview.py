@@ -26,7 +26,7 @@ def test_the_fleet_is_counted_by_status_by_word_and_by_sight(open_sample: Sample
     assert "Verdicts are active" in page.text
 
 
-def test_who_is_down_is_named_with_the_reason(open_sample: Sample) -> None:
+def test_down_agent_is_listed_with_the_reason(open_sample: Sample) -> None:
     text = open_sample.visitor().get("/").text
     assert "Support agent 3 unhealthy" in text
     assert "heartbeat_timeout" in text
@@ -56,7 +56,7 @@ def test_a_page_loads_nothing_from_elsewhere(open_sample: Sample, path: str) -> 
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_what_agents_call_themselves_is_text(open_sample: Sample, path: str) -> None:
+def test_names_of_agents_are_escaped(open_sample: Sample, path: str) -> None:
     html = open_sample.visitor().get(path).html
     assert "<b>Bold" not in html
     assert "<script>alert" not in html

@@ -28,7 +28,7 @@ def told_at_last(visitor: Visitor, words: str) -> Page:
     return until(f"the fleet's page says {words}", look)
 
 
-def test_who_looks_at_a_pool_sees_how_many_are_how(sample: Sample) -> None:
+def test_pool_page_counts_members_by_status(sample: Sample) -> None:
     page = sample.visitor(Role.READER).get(POOL)
     assert "Pool billing active 7, dead 1" in page.text
     assert 'method="post" action="/pools' not in page.html
@@ -112,7 +112,7 @@ def test_expired_maintenance_is_not_shown(acted: Sample) -> None:
 
 @pytest.mark.parametrize("role", [Role.READER, Role.PROBER])
 @pytest.mark.parametrize("function", [DEED, f"{DEED}/end"])
-def test_who_may_not_is_refused(sample: Sample, role: Role, function: str) -> None:
+def test_key_without_permission_is_refused(sample: Sample, role: Role, function: str) -> None:
     answer = sample.visitor(role).do("/", function, minutes="5", reason="why")
     assert answer.status == 403
 

@@ -14,7 +14,7 @@ from lifesign.domain.models.agents import AgentRecord
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
 
-def test_who_wants_to_has_a_page_and_a_badge(sample: Sample) -> None:
+def test_public_status_page_and_badge_can_be_switched_on(sample: Sample) -> None:
     visitor = sample.visitor()
     page = visitor.get("/status/translator")
     assert page.status == 200

@@ -53,7 +53,7 @@ def test_a_target_that_is_no_agent_has_a_page(sample: Sample) -> None:
     assert 'href="/targets" aria-current="page"' in page.html
 
 
-def test_who_asked_to_be_left_alone_is_not_said_to_be_looked_at_now(acted: Sample) -> None:
+def test_opted_out_target_is_not_reported_as_probed_now(acted: Sample) -> None:
     url = "https://zeta.example.net/"
     now = datetime.now(UTC)
     memory = ProbeMemory(probed_at_s=now.timestamp(), not_before_s=now.timestamp() + 3_600)
@@ -89,7 +89,7 @@ def test_what_cannot_be_asked_is_said(sample: Sample, path: str) -> None:
     "path",
     ["/targets", "/targets/tgt_1", "/census", "/events", "/tasks", "/tasks/task_1", "/agents/a", "/live"],
 )
-def test_who_is_not_logged_in_sees_nothing(sample: Sample, path: str) -> None:
+def test_visitor_without_login_sees_nothing(sample: Sample, path: str) -> None:
     assert sample.visitor().get(path).status in {303, 403}
 
 

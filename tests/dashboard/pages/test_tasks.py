@@ -7,7 +7,7 @@ from tests.support.dashboard_visitor import Page
 from lifesign.domain.access.permissions import Role
 
 
-def test_what_waits_for_people_stands_first(sample: Sample) -> None:
+def test_tasks_that_wait_for_people_come_first(sample: Sample) -> None:
     text = sample.visitor(Role.READER).get("/tasks").text
     assert "Waiting for people ( 3 )" in text
     assert "handoff Refund order 4711" in text
@@ -40,7 +40,7 @@ def test_a_task_shows_its_budget_runs_reports_and_what_it_delegated(sample: Samp
         assert words in text
 
 
-def test_what_agents_write_is_text(sample: Sample) -> None:
+def test_text_of_agents_is_escaped(sample: Sample) -> None:
     html = sample.visitor(Role.READER).get(f"/tasks/{sample.tasks['handoff']}").html
     assert "&lt;script&gt;alert(1)" in html
     assert "<script>alert" not in html
@@ -100,7 +100,7 @@ def test_a_run_that_asked_for_help_is_no_success(sample: Sample) -> None:
     assert "help asked, completed" not in events
 
 
-def test_what_agents_write_in_lines_is_shown_in_lines(sample: Sample) -> None:
+def test_multi_line_text_of_agents_keeps_its_lines(sample: Sample) -> None:
     html = sample.visitor(Role.READER).get(f"/tasks/{sample.tasks['review']}").html
     assert '<b class="lines">Translated the handbook:\n- 12 pages\n- no pictures \ufffd[2J</b>' in html
 

@@ -43,7 +43,7 @@ def starts(path: str) -> list[float]:
     return [float(x) for x in re.findall(r"M([0-9.]+) ", path)]
 
 
-def test_of_nothing_nothing_is_drawn() -> None:
+def test_empty_history_draws_nothing() -> None:
     assert drawn() == []
     assert [span.key for span in drawn(slot(1))] == ["day"]
     assert [span.key for span in drawn(days=[day(3)])] == ["month"]
@@ -165,7 +165,7 @@ LATENCIES = st.tuples(*[st.floats(0, 1e9)] * 3).map(lambda values: spread(*sorte
         min_size=1,
     )
 )
-def test_whatever_was_measured_is_drawn_within_the_plane(slots: dict[int, dict[str, object]]) -> None:
+def test_any_measurement_is_drawn_within_the_plot(slots: dict[int, dict[str, object]]) -> None:
     (span,) = drawn(*(slot(ago, **slots[ago]) for ago in sorted(slots, reverse=True)))  # type: ignore[arg-type]
     assert len(span.rows) == len(slots)
     for column in span.columns:

@@ -135,7 +135,7 @@ def test_announcing_adds_one_extension_and_nothing_else(card: dict[str, Any]) ->
 
 
 @every_generation
-def test_what_was_announced_reads_back(card: dict[str, Any]) -> None:
+def test_announcement_reads_back(card: dict[str, Any]) -> None:
     read = read_agent_card(json.dumps(announce_health(card)))
     assert read.health == HealthAnnouncement("/.well-known/agent-health", None, "0.1.0", "extension")
     assert findings(read) == []
@@ -196,7 +196,7 @@ def is_ours(entry: object) -> bool:
 
 
 @given(st.sampled_from(list(CARDS.values())), st.dictionaries(st.sampled_from(sorted(ABOUT)), JSON), PATHS)
-def test_what_is_announced_is_read_back_from_any_card(
+def test_announcement_is_read_back_from_any_card(
     card: dict[str, Any], surprises: dict[str, Any], path: str
 ) -> None:
     surprising = card | surprises
@@ -381,7 +381,7 @@ class Model(BaseModel):
         (Model(capabilities={}), "card.capabilities"),
     ],
 )
-def test_what_is_no_card_is_refused_without_its_content(card: Any, name: str) -> None:
+def test_invalid_card_is_refused_without_its_content(card: Any, name: str) -> None:
     with pytest.raises(InvalidValue) as refused:
         announce_health(card)
     assert refused.value.name == name

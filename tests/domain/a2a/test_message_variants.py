@@ -61,7 +61,7 @@ def test_where_operations_are_paths_the_paths_of_its_version_come_first() -> Non
 
 
 @given(BINDINGS, VERSIONS)
-def test_whatever_a_card_says_there_are_three_ways_to_ask(binding: str | None, version: str | None) -> None:
+def test_any_card_gives_three_message_variants(binding: str | None, version: str | None) -> None:
     found = variants_of(binding, version)
     assert len(set(map(id, found))) == 3
     assert {spelling.is_rpc for spelling in found} == {binding != "HTTP+JSON"}

@@ -289,7 +289,7 @@ SUSPICIOUS = {
 
 @pytest.mark.parametrize("kind", SUSPICIOUS)
 @pytest.mark.parametrize("pieces", [1, 3])
-def test_what_is_parsed_of_a_piece_is_bounded(kind: str, pieces: int, parsed: dict[str, list[bytes]]) -> None:
+def test_parsing_of_a_message_is_limited(kind: str, pieces: int, parsed: dict[str, list[bytes]]) -> None:
     """Beyond 64 events, 256 KiB or MAX_MARKS of those that may have failed, none is parsed."""
     piece = SUSPICIOUS[kind] * 70 + event_of("1") * MAX_MARKS
     for _ in range(pieces):

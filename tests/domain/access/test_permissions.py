@@ -235,7 +235,7 @@ def test_a_text_of_another_form_does_not_look_like_a_key(text: str) -> None:
     assert not looks_like_key(text)
 
 
-def test_what_is_stored_is_the_sha_256_of_the_whole_key() -> None:
+def test_stored_digest_is_sha_256_of_the_whole_key() -> None:
     assert digest_of("abc").hex() == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert digest_of(KEY) != digest_of(KEY[:-1])
 
@@ -268,7 +268,7 @@ ENDS = st.none() | st.floats(0, 100)
 
 
 @given(ENDS, ENDS, ENDS, ENDS, st.floats(0, 100))
-def test_of_two_ends_the_earlier_one_holds(
+def test_earlier_of_two_ends_applies(
     expires_at_s: float | None,
     other_expires_at_s: float | None,
     revoked_at_s: float | None,

@@ -234,7 +234,7 @@ def test_an_epoch_is_refused_whose_tokens_canonical_json_cannot_write() -> None:
 
 
 @pytest.mark.parametrize("value", [2**53, -(2**53), float("nan"), float("inf"), "\ud800", {1: 2}])
-def test_what_json_cannot_hold_has_no_canonical_form(value: object) -> None:
+def test_non_json_value_has_no_canonical_form(value: object) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - the library's own words
         canonical(value)
 
@@ -277,7 +277,7 @@ def test_an_event_has_the_members_that_travel_in_their_order() -> None:
 
 
 @given(LOGS)
-def test_whatever_is_chained_verifies_travels_and_fits_the_schema(events: list[Event]) -> None:
+def test_any_chained_event_verifies_and_fits_the_schema(events: list[Event]) -> None:
     assert verify(events) == Checkpoint(len(events), events[-1].hash)
     for event in events:
         travelled = json.loads(json.dumps(event.members()))
@@ -413,7 +413,7 @@ def test_an_invalid_example_is_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize("members", [None, [], "event", {}, {"type": "agent.lifecycle"}])
-def test_what_is_no_event_at_all_is_refused(members: object) -> None:
+def test_invalid_event_is_refused(members: object) -> None:
     with pytest.raises(InvalidEvent):
         read_event(members)
 

@@ -156,9 +156,7 @@ def test_a_key_without_an_agent_may_hold_a_lease() -> None:
         ([RAISED], RAISED, "epoch 2 is not above 2"),
     ],
 )  # fmt: skip
-def test_what_contradicts_the_state_of_a_lease_is_refused(
-    before: list[Payload], payload: Payload, why: str
-) -> None:
+def test_event_that_contradicts_a_lease_is_refused(before: list[Payload], payload: Payload, why: str) -> None:
     assert re.search(why, refusal(replayed(REGISTERED, *before), payload))
 
 
@@ -379,7 +377,7 @@ def test_a_checkpoint_forgets_an_agent_and_keeps_its_token() -> None:
     replay.apply(event_of(replay, acquired(6, "l2", "prober", holder_incarnation=0)))
 
 
-def test_who_was_erased_may_begin_as_if_it_had_never_been() -> None:
+def test_erased_agent_may_register_like_a_new_one() -> None:
     replay = replayed(REGISTERED, TIMED_OUT, DIED, AgentErased(agent_id="a", events=3), REGISTERED)
     assert replay.agents == {"a": A}
 

@@ -155,7 +155,7 @@ def test_an_update_raises_the_version_and_health_is_another_axis() -> None:
         ),
     ],
 )
-def test_what_contradicts_the_state_of_an_agent_is_refused(payload: Payload, why: str) -> None:
+def test_event_that_contradicts_an_agent_is_refused(payload: Payload, why: str) -> None:
     assert re.search(why, refusal(replayed(REGISTERED), payload))
 
 

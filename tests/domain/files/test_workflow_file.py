@@ -129,7 +129,7 @@ def test_whole_seconds_are_written_without_a_fraction() -> None:
     assert '"interval_seconds": 40, "unhealthy_after_seconds": 90, "dead_after_seconds": 300' in body
 
 
-def test_what_is_not_declared_is_left_to_the_registry() -> None:
+def test_undeclared_members_are_left_to_the_registry() -> None:
     assert only("agents: {a: {}}").registration() == {"role_id": "a"}
     assert only("agents: {a: {capabilities: [], metadata: {}, capacity: {}}}").registration() == {
         "role_id": "a"

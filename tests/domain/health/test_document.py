@@ -345,7 +345,7 @@ def test_written_models_pass_the_schema_and_are_read_back(document: HealthDocume
 
 
 @given(SCHEMA_DOCUMENTS)
-def test_what_the_schema_allows_the_models_accept(members: dict[str, Any]) -> None:
+def test_models_accept_what_the_schema_allows(members: dict[str, Any]) -> None:
     document = HealthDocument.model_validate(members)
     assert schema_accepts(json.loads(document.to_json()))
 
@@ -419,7 +419,7 @@ def test_a_time_is_kept_in_utc_to_the_millisecond() -> None:
     [math.nan, math.inf, [math.nan], {"a": -math.inf}, {1, 2}, {1: 2}, "\ud800", 10**400, b"raw"],
     ids=ascii,
 )
-def test_what_json_cannot_hold_is_no_extension(value: object) -> None:
+def test_non_json_value_is_no_extension(value: object) -> None:
     assert not model_accepts(changed("extensions", {"com.example.load": value}))
     assert not model_accepts(changed("load", value))
 

@@ -42,7 +42,7 @@ def test_more_than_half_is_most(inspected: int, reasons: dict[str, int], *, is_m
 
 
 @given(COUNTS, st.sampled_from(StatusRule))
-def test_what_is_written_is_read_back(counts: list[int], rule: StatusRule) -> None:
+def test_written_values_are_read_back(counts: list[int], rule: StatusRule) -> None:
     tally = tally_of(counts)
     assert tally.inspected + sum(tally.not_inspected.values()) == sum(counts)
     written = {INSPECTION_KEY: inspection_extension(tally, rule)}

@@ -145,7 +145,7 @@ def test_below_13_microseconds_a_percentile_is_at_most_64_nanoseconds_off() -> N
         assert abs(p50_ms * 1e6 - latency_ns) <= 64 + 0.0005 * latency_ns
 
 
-def test_what_took_ten_hours_counts_as_one() -> None:
+def test_latency_of_ten_hours_counts_as_one_hour() -> None:
     (p99_ms,) = histogram_of([10 * HOUR_NS]).percentiles_ms(0.99)
     assert p99_ms == pytest.approx(HOUR_NS / 1e6, rel=0.01)
 

@@ -91,7 +91,7 @@ def test_every_status_counts_as_the_table_says() -> None:
     assert {status: counted(outcome_of_status(status, has_route=True)) for status in STATUSES} == STATUSES
 
 
-def test_whether_a_route_matched_matters_for_404_only() -> None:
+def test_matched_route_matters_only_for_404() -> None:
     matters = [
         status
         for status in STATUSES

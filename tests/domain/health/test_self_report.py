@@ -264,7 +264,7 @@ def calibrated(
         (80, 20, 300, ("unknown", None, "mostly_not_inspected")),
     ],
 )
-def test_what_was_not_inspected_counts_in_no_ratio(
+def test_uninspected_answers_count_in_no_ratio(
     answered: int, failed: int, missing: int, expected: tuple[str, float | None, str]
 ) -> None:
     assert calibrated(answered, failed, missing) == expected
@@ -318,19 +318,19 @@ FAILING = {Outcome.RAISED: 10}
 EARLIER = NOW - timedelta(hours=2)
 
 
-def test_who_is_healthy_was_last_healthy_now() -> None:
+def test_healthy_agent_was_last_healthy_now() -> None:
     for before in (None, EARLIER, NOW + timedelta(days=1)):
         document = published(report(window(HEALTHY), last_healthy_at=before))
         assert document["health"]["last_healthy_at"] == document["timestamp"]
 
 
-def test_who_is_not_healthy_keeps_the_time_when_it_last_was() -> None:
+def test_unhealthy_agent_keeps_last_healthy_at() -> None:
     assert published(report(window(FAILING), last_healthy_at=EARLIER))["health"]["last_healthy_at"] == (
         "2026-11-20T10:00:00.123Z"
     )
 
 
-def test_who_never_was_healthy_has_no_such_time() -> None:
+def test_never_healthy_agent_has_no_last_healthy_at() -> None:
     assert "last_healthy_at" not in published(report(window(FAILING)))["health"]
 
 

@@ -104,9 +104,7 @@ def test_more_answers_never_make_it_worse_nor_more_errors_better(samples: Sample
 @example(Samples(20, 0), 20, 20)
 @example(Samples(20, 0), 20, 21)
 @example(Samples(0, 100), 0, 1900)
-def test_what_was_not_inspected_makes_no_agent_healthy(
-    samples: Samples, inspected: int, missing: int
-) -> None:
+def test_uninspected_answers_make_no_agent_healthy(samples: Samples, inspected: int, missing: int) -> None:
     judged = window_status(samples, InspectionTally(inspected, {"oversized": missing}))
     if missing <= inspected:
         assert judged == WindowStatus(health_status(samples), StatusRule.RATIO, has_ratios=samples.total > 0)

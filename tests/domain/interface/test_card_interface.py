@@ -121,7 +121,7 @@ def test_user_and_query_of_a_url_are_not_kept_but_compared() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b"{", b"[" * 100_000, b"null"])
-def test_what_is_no_object_has_no_interface(body: bytes) -> None:
+def test_non_object_has_no_interface(body: bytes) -> None:
     assert read_card_interface(body) is None
 
 

@@ -242,7 +242,7 @@ def test_the_same_half_hour_twice_is_one() -> None:
     assert both.spreads[ANSWER].mean == pytest.approx(200, rel=0.004)
 
 
-def test_what_a_clock_that_was_ahead_has_left_goes() -> None:
+def test_records_from_a_clock_that_was_ahead_are_removed() -> None:
     ahead = kept(NOW, NOW + 500 * HALF_HOURS_PER_DAY, NOW + 501 * HALF_HOURS_PER_DAY)
     assert numbers(shown(ahead, None, NOW_S).half_hours) == []
     back = read(added(ahead, slot(NOW + 1, alive=1)))
@@ -266,7 +266,7 @@ def test_what_runs_now_is_shown_and_what_is_too_old_is_not() -> None:
 
 
 @given(way=WAYS)
-def test_whatever_way_time_takes_slots_are_bounded_and_in_order(way: list[int]) -> None:
+def test_slots_are_limited_and_ordered_for_any_clock(way: list[int]) -> None:
     stored = KeptHistory()
     for number in way:
         stored = added(stored, slot(number, alive=1))
@@ -299,7 +299,7 @@ def test_going_forward_no_probe_is_lost_or_counted_twice(steps: list[int]) -> No
 
 
 @given(slots=SLOTS)
-def test_what_is_packed_comes_back_within_its_exactness(slots: list[HistorySlot]) -> None:
+def test_packed_numbers_return_within_their_precision(slots: list[HistorySlot]) -> None:
     text = packed(slots)
     assert re.fullmatch("[0-9A-Za-z_-]*", text)
     assert json.loads(json.dumps(text)) == text

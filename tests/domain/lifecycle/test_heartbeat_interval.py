@@ -20,7 +20,7 @@ WAITS = st.floats(0, 1_000_000)
 
 
 @given(INTERVALS, CHANCES, WAITS)
-def test_a_beat_comes_within_its_interval_and_not_much_too_early(
+def test_heartbeat_is_due_within_its_interval_and_not_much_earlier(
     interval_s: float, chance: float, sent_at_s: float
 ) -> None:
     due_s = next_heartbeat_at_s(sent_at_s, sent_at_s, interval_s, chance)
@@ -29,7 +29,7 @@ def test_a_beat_comes_within_its_interval_and_not_much_too_early(
 
 
 @given(INTERVALS, CHANCES, WAITS)
-def test_after_a_late_answer_the_next_beat_is_soon_but_not_at_once(
+def test_late_answer_makes_the_next_heartbeat_soon_but_not_immediate(
     interval_s: float, chance: float, late_s: float
 ) -> None:
     due_s = next_heartbeat_at_s(0.0, late_s, interval_s, chance)
@@ -41,7 +41,7 @@ def test_the_first_beat_is_spread_over_the_interval(interval_s: float, chance: f
     assert 0 < first_heartbeat_at_s(0.0, interval_s, chance) <= interval_s
 
 
-def test_agents_that_registered_together_do_not_beat_together() -> None:
+def test_agents_registered_together_send_heartbeats_at_different_times() -> None:
     chances = [number / 100 for number in range(100)]
     due = sorted(first_heartbeat_at_s(0.0, 30.0, chance) for chance in chances)
     assert sum(at_s < 15 for at_s in due) == 50
@@ -64,7 +64,7 @@ def test_waits_grow_and_are_jittered_in_full() -> None:
     ("asked_s", "waited_s"),
     [(10.0, 10.5), (1e9, MAX_RETRY_AFTER_S + 0.5), (-5.0, 0.5), (float("nan"), 0.5), (float("inf"), 0.5)],
 )
-def test_what_the_registry_asks_for_is_honoured_within_bounds(asked_s: float, waited_s: float) -> None:
+def test_retry_after_of_the_registry_is_followed_within_limits(asked_s: float, waited_s: float) -> None:
     assert next_try_at_s(0.0, 30.0, 1, 0.5, retry_after_s=asked_s) == waited_s
 
 

@@ -213,7 +213,7 @@ def test_a_clock_is_adrift_by_what_no_wait_explains(client: float, waited: float
         (1070.0, 500.0, False, True),
     ],
 )
-def test_what_may_have_waited_changes_no_judgement(
+def test_delayed_heartbeat_reports_no_drift(
     client: float, waited: float, *, before: bool, after: bool
 ) -> None:
     assert is_drifting(client, 1000.0, 30.0, waited, was_drifting=before) is after

@@ -165,7 +165,7 @@ def test_ended_fault_of_ours_takes_no_agent_down() -> None:
     assert fleet.turns == [MonitorChange.MASS_EXIT, MonitorChange.MASS_EXIT_OVER, MonitorChange.COHORT_PASSED]
 
 
-def test_who_really_died_with_many_others_is_dead_one_hold_later() -> None:
+def test_mass_death_is_declared_one_suspension_later() -> None:
     fleet = fleet_of(1000)
     fleet.run(600)
     stopped = fleet.agents[:300]
@@ -233,7 +233,7 @@ def test_a_loss_that_has_risen_for_good_is_believed_in_the_end() -> None:
     assert baseline_exits(fleet.monitor) == 60
 
 
-def test_an_operator_who_releases_is_heeded_at_the_next_sweep() -> None:
+def test_release_takes_effect_at_the_next_sweep() -> None:
     fleet = fleet_of(100)
     fleet.run(600)
     fleet.silence(fleet.agents)
@@ -322,7 +322,7 @@ def test_more_than_twenty_exits_in_a_cadence_are_a_wave(exits: int, *, is_suspen
     assert at(0, new_monitor(START_S), exits).is_suspended is is_suspended
 
 
-def test_those_who_already_left_in_this_cadence_count() -> None:
+def test_earlier_exits_of_the_cadence_count() -> None:
     seen = at(15, new_monitor(START_S), 15)
     assert at(59, seen.monitor, 5).is_suspended is False
     held = at(59, seen.monitor, 6)

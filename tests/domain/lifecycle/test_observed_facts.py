@@ -156,7 +156,7 @@ def test_a_run_of_life_begins_with_its_first_sign_and_ends_with_a_failure() -> N
     assert add_up(*broken, seen(120, **LIFE)).alive_since_s == NOW_S + 120
 
 
-def test_what_was_not_measured_changes_nothing_but_the_time_and_its_half_hour() -> None:
+def test_unmeasured_probe_changes_only_times_and_counts() -> None:
     known = add_up(seen(0, **LIFE), seen(300, **FAILURE))
     after = taken(known, seen(600, **NOTHING), NOW_S + 600)
     assert after.slot is not None

@@ -103,7 +103,7 @@ def test_error_is_reported_as_far_as_known(members: dict[str, Any], told: str) -
     assert (read.meaning, read.error, read.session_id) == (EventMeaning.ERROR, told, None)
 
 
-def test_what_a_server_says_is_cut() -> None:
+def test_text_of_a_server_is_shortened() -> None:
     read = read_event(text_of(("session.error", {"error": {"name": "x" * 10_000}})))
     assert read is not None
     assert len(read.error) == MAX_ERROR_CHARS
@@ -156,7 +156,7 @@ def test_a_status_that_cannot_be_read_says_nothing(status: object) -> None:
         max_leaves=12,
     )
 )
-def test_whatever_json_comes_nothing_raises(value: object) -> None:
+def test_any_json_raises_no_error(value: object) -> None:
     read = read_event(json.dumps(value))
     assert read is None or read.session_id is None or is_session_id(read.session_id)
 

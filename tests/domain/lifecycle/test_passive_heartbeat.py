@@ -93,7 +93,7 @@ def test_activity_soon_after_is_one_heartbeat_when_five_seconds_are_over() -> No
     assert watched.wind(60) == []
 
 
-def test_an_idle_session_beats_at_its_agents_interval_while_the_server_lives() -> None:
+def test_idle_session_keeps_its_agent_alive_while_the_server_runs() -> None:
     watched = Watched(a1=IDLE)
     watched.wind(95)
     assert [round(at_s) for at_s, _ in watched.sent] == [1_000, 1_030, 1_060, 1_090]
@@ -126,7 +126,7 @@ def test_an_idle_session_does_not_speak_for_a_busy_one_beside_it() -> None:
     assert {due.agent_id for due in watched.wind(300)} == {"b"}
 
 
-def test_who_has_several_busy_sessions_says_how_many() -> None:
+def test_load_is_the_number_of_busy_sessions() -> None:
     watched = Watched(a1=BUSY, a2=BUSY, a3=IDLE)
     assert [due.busy_sessions for due in watched.hears(tool("a2"))] == [2]
 

@@ -43,7 +43,7 @@ def test_every_transition_of_the_rfc_is_there(status: str, signal: str, followin
     assert status_after(Status(status), Signal(signal)) is Status(following)
 
 
-def test_what_the_table_does_not_hold_is_refused() -> None:
+def test_transition_outside_of_the_table_is_refused() -> None:
     for status, signal in product(Status, Signal):
         if (status, signal) not in TRANSITIONS:
             with pytest.raises(InvalidTransition) as refused:
@@ -102,7 +102,7 @@ def test_every_signal_has_a_reason_and_every_reason_a_signal() -> None:
 
 
 @given(st.lists(st.sampled_from(list(Signal))))
-def test_whatever_happens_an_agent_is_registered_once_and_loses_no_life(signals: list[Signal]) -> None:
+def test_state_machine_registers_once_and_loses_no_incarnation(signals: list[Signal]) -> None:
     status, lives = Status.REGISTERING, 0
     for signal in signals:
         if (status, signal) in TRANSITIONS:

@@ -190,9 +190,7 @@ def test_heartbeat_does_not_heal_unhealthy_for_another_reason(reason: Reason) ->
     "observed", [failing(9), failing(9, last_liveness_signal_at_s=None), saying("healthy")]
 )
 @pytest.mark.parametrize("monitoring", BEATING)
-def test_whose_heart_beats_is_not_silent_whatever_a_prober_cannot_reach(
-    monitoring: Monitoring, observed: Observed
-) -> None:
+def test_heartbeat_outweighs_an_unreachable_target(monitoring: Monitoring, observed: Observed) -> None:
     assert judged(facts(monitoring, observed=observed)).signals == ()
 
 
@@ -489,7 +487,7 @@ def test_contradiction_names_the_age_of_a_document_that_is_gone_now() -> None:
 
 
 @pytest.mark.parametrize("status", ["degraded", "unhealthy", "unknown"])
-def test_who_claims_nothing_is_not_contradicted(status: str) -> None:
+def test_agent_without_a_claim_is_not_contradicted(status: str) -> None:
     known = facts(Monitoring.PROBE, observed=saying(status, recent_interactions="0" * 20))
     assert judged(known).signals == ()
     assert judged(facts(Monitoring.PROBE, observed=alive(recent_interactions="0" * 20))).signals == ()
@@ -534,7 +532,7 @@ def test_harmless_reason_is_kept() -> None:
 
 
 @pytest.mark.parametrize("status", [Status.REGISTERING, Status.DEREGISTERED])
-def test_who_takes_no_part_is_not_moved(status: Status) -> None:
+def test_status_without_monitoring_gets_no_verdict(status: Status) -> None:
     verdict = judged(facts(status=status, last_heartbeat_at_s=NOW - 10**6))
     assert (verdict.signals, verdict.assess_at_s) == ((), None)
 
@@ -634,12 +632,12 @@ def test_maintenance_prevents_failure_and_its_end_applies_all_verdicts(known: Fa
     assert len(judged(maintained, NOW + 60).signals) == signals
 
 
-def test_who_recovers_in_maintenance_goes_up() -> None:
+def test_recovery_during_maintenance_makes_active() -> None:
     down = unhealthy(Reason.HEARTBEAT_TIMEOUT, maintenance_until_s=NOW + 60)
     assert judged(down).signals == (Signal.HEARTBEAT_RESUMED,)
 
 
-def test_an_operator_s_word_stands_until_its_time() -> None:
+def test_override_lasts_until_its_end() -> None:
     silent = facts(last_heartbeat_at_s=NOW - 10**6, override=Override(Status.ACTIVE, NOW + 60))
     verdict = judged(silent)
     assert (verdict.signals, verdict.assess_at_s) == ((), NOW + 60)
@@ -655,7 +653,7 @@ def test_an_operator_can_declare_either_status() -> None:
     assert (up.signals, up.reason) == ((Signal.DECLARED_ACTIVE,), Reason.OPERATOR_OVERRIDE)
 
 
-def test_what_was_declared_ends_with_the_declaration() -> None:
+def test_override_ends_at_its_time() -> None:
     declared = unhealthy(Reason.OPERATOR_OVERRIDE, override=Override(Status.UNHEALTHY, NOW))
     assert judged(declared, NOW - 0.1).signals == ()
     assert judged(declared).signals == (Signal.DECLARED_ACTIVE,)
@@ -674,7 +672,7 @@ def test_an_operator_s_word_raises_no_dead() -> None:
 @pytest.mark.parametrize(
     ("recoveries", "factor"), [(0, 1), (1, 1), (2, 2), (3, 2), (4, 3), (6, 4), (7, 4), (100, 4)]
 )
-def test_who_comes_and_goes_is_given_more_time(recoveries: int, factor: int) -> None:
+def test_flapping_agent_gets_more_time(recoveries: int, factor: int) -> None:
     last_s = NOW - factor * 900
     for silence_s, signals in ((factor * 900, 0), (factor * 900 + 1, 1)):
         seen = failing(9, silence_s, last_liveness_signal_at_s=last_s)
@@ -936,7 +934,7 @@ def test_more_excused_time_never_takes_an_agent_down(
 
 
 @given(ALL_FACTS, EXCUSED)
-def test_whose_policy_is_heartbeat_is_not_moved_by_what_a_prober_sees(
+def test_heartbeat_policy_ignores_probe_results(
     known: Facts, excluded_downtime: tuple[ExcludedSpan, ...]
 ) -> None:
     known = replace(known, monitoring=Monitoring.HEARTBEAT)

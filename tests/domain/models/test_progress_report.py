@@ -38,7 +38,7 @@ def test_a_summary_is_enough() -> None:
     {"summary": "s", "attempted": [{"action": "a"}]}, {"summary": "s", "beliefs": "b"},
     {"summary": "s", "blockers": ["b"] * 1_001},
 ])  # fmt: skip
-def test_what_is_no_report_is_refused(given: dict[str, Any]) -> None:
+def test_invalid_report_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         ProgressReport.model_validate(given)
 

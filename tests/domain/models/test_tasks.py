@@ -15,11 +15,11 @@ def test_a_detail_is_shown_and_kept_without_harm() -> None:
 
 
 @given(st.text(st.characters(codec=None), min_size=1, max_size=2 * MAX_DETAIL_CHARACTERS))
-def test_whatever_a_program_says_becomes_a_detail_that_is_taken(said: str) -> None:
+def test_any_output_becomes_a_valid_detail(said: str) -> None:
     assert DETAIL.validate_python(detail_of(said)) == detail_of(said)
 
 
 @pytest.mark.parametrize("said", ["", "x" * (MAX_DETAIL_CHARACTERS + 1)])
-def test_one_that_is_empty_or_too_long_is_refused(said: str) -> None:
+def test_empty_or_too_long_detail_is_refused(said: str) -> None:
     with pytest.raises(ValidationError):
         DETAIL.validate_python(said)

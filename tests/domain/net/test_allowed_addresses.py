@@ -237,7 +237,7 @@ def test_networks_are_read_as_they_are_written() -> None:
     ["", "x", " 10.0.0.0/8", "10.0.0.1/8", "10.0.0.0/33", "0.0.0.0/0", "::/0", "::ffff:10.0.0.0/104",
      "fe80::%eth0/64", "localhost"],
 )  # fmt: skip
-def test_what_names_no_network_is_refused_with_the_name_of_the_setting(text: str) -> None:
+def test_invalid_network_is_refused_with_the_setting(text: str) -> None:
     with pytest.raises(InvalidValue) as raised:
         read_networks(["10.0.0.0/8", text], "webhook_networks")
     assert raised.value.name == "webhook_networks"

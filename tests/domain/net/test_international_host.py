@@ -53,7 +53,7 @@ def test_names_that_look_the_same_are_two_targets() -> None:
         "\ud800.example",
     ],
 )
-def test_what_cannot_be_a_name_is_refused_with_why(host: str) -> None:
+def test_invalid_name_is_refused_with_the_reason(host: str) -> None:
     refused = ascii_host(host)
     assert isinstance(refused, AddressRefused)
     assert refused.reason.isascii()

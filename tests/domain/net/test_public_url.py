@@ -35,7 +35,7 @@ def test_a_public_address_is_host_and_port(url: str, host: str, place: str) -> N
         "https://a..b", f"https://x.example/{'a' * 2_048}", "https://x.example/\n",
     ],
 )  # fmt: skip
-def test_what_is_no_address_of_a_server_is_refused(url: str) -> None:
+def test_invalid_server_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidValue) as refused:
         PublicUrl.read(url)
     assert refused.value.expected == public_url.EXPECTED

@@ -73,7 +73,7 @@ URLS = st.one_of(
         ("localhost:8000", "https://localhost:8000/"),
     ],
 )
-def test_what_is_written_differently_and_means_the_same_is_one_target(text: str, url: str) -> None:
+def test_equivalent_urls_are_one_target(text: str, url: str) -> None:
     assert read_target(text) == url
 
 
@@ -104,7 +104,7 @@ def test_what_is_written_differently_and_means_the_same_is_one_target(text: str,
         f"https://agent.example/{'a' * MAX_URL_CHARACTERS}",
     ],
 )
-def test_what_is_no_url_of_an_agent_is_refused_with_a_reason(text: str) -> None:
+def test_invalid_agent_url_is_refused_with_a_reason(text: str) -> None:
     refused = read_target(text)
     assert isinstance(refused, AddressRefused), refused
     assert refused.name == "invalid_url"

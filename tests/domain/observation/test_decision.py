@@ -202,7 +202,7 @@ def test_age_is_measured_across_time_zones() -> None:
         (-864_000, "10 d in the future"),
     ],
 )
-def test_what_comes_from_the_future_has_no_age(seconds: float, text: str) -> None:
+def test_document_from_the_future_has_no_age(seconds: float, text: str) -> None:
     assert age_text(seconds) == text
 
 

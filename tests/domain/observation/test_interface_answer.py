@@ -9,7 +9,7 @@ STATUSES = st.integers(100, 599)
 
 
 @pytest.mark.parametrize("status", [200, 204, 206, 300])
-def test_whatever_it_serves_is_an_answer(status: int) -> None:
+def test_any_status_is_an_answer(status: int) -> None:
     assert classify_interface(status) == (ResultClass.OK, "")
 
 

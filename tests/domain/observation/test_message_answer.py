@@ -43,7 +43,7 @@ def test_a_message_is_an_answer() -> None:
     assert said(rpc(result={"kind": "message", **text})) == MessageAnswer(OK)
 
 
-def test_what_looks_like_a_failure_within_an_artifact_is_none() -> None:
+def test_failure_inside_an_artifact_is_content() -> None:
     artifact = {"artifactId": "a", "parts": [{"text": '{"error": {"code": -32603}}'}]}
     assert said(rpc(result=task_0x("completed") | {"artifacts": [artifact]})) == MessageAnswer(OK)
 
@@ -226,7 +226,7 @@ CAPTURED = {
 
 
 @pytest.mark.parametrize(("case", "expected"), CAPTURED.items())
-def test_what_real_agents_answered_is_what_it_was(case: str, expected: ResultClass) -> None:
+def test_captured_answers_are_classified_correctly(case: str, expected: ResultClass) -> None:
     path = DATA / "captures" / f"{case}.response.http"
     if not path.exists():
         pytest.skip(f"NOT COMPARED with real answers: {path} is absent")

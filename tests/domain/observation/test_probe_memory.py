@@ -113,7 +113,7 @@ def test_impossible_memory_is_refused(fields: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "{", '{"probed_at_s":1}x'])
-def test_what_is_no_memory_is_refused(text: str) -> None:
+def test_invalid_memory_is_refused(text: str) -> None:
     with pytest.raises(ValidationError):
         ProbeMemory.from_json(text)
 

@@ -71,7 +71,7 @@ def test_without_an_answer_there_is_no_percentile(counts: dict[int, int]) -> Non
 
 
 @pytest.mark.parametrize("percentile", [0, -1, 101, float("nan")])
-def test_what_is_no_percentile_is_refused(percentile: float) -> None:
+def test_invalid_percentile_is_refused(percentile: float) -> None:
     with pytest.raises(InvalidValue, match="percentile"):
         percentile_ms({1: 1}, percentile)
 

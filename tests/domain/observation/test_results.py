@@ -69,7 +69,7 @@ def test_five_classes_measure_nothing() -> None:
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_what_was_measured_and_shows_no_life_is_a_failure(layer: str) -> None:
+def test_measured_result_without_a_liveness_signal_is_a_failure(layer: str) -> None:
     failures = {result for result in RESULTS if seen(**{layer: result}).is_measured_failure}
     neither = {
         ResultClass.OK, ResultClass.GATED, ResultClass.CREDENTIALS_REJECTED, ResultClass.TOKEN_ERROR,
@@ -197,7 +197,7 @@ def layers_of(layers: dict[str, ResultClass | None]) -> dict[str, str]:
     latency=st.none() | st.floats(0, 1e6),
     moment=st.datetimes(datetime(1970, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001 - the zone comes next
 )
-def test_what_is_written_reads_back_equal(
+def test_written_records_read_back_equal(
     layers: dict[str, ResultClass | None], reason: str, latency: float | None, moment: datetime
 ) -> None:
     members: dict[str, Any] = {
@@ -287,7 +287,7 @@ def test_a_document_comes_with_the_result_that_it_proves(members: dict[str, Any]
         {"paths": {"/ping": "ok"}},
     ],
 )
-def test_what_breaks_the_bounds_is_refused(members: dict[str, Any]) -> None:
+def test_values_out_of_bounds_are_refused(members: dict[str, Any]) -> None:
     refusal(**members)
 
 

@@ -24,7 +24,7 @@ def as_document(value: Any) -> ServedDocument:
 # ── a card ──
 
 
-def test_what_reads_as_a_card_is_one_whatever_it_calls_itself() -> None:
+def test_document_with_members_of_a_card_is_a_card() -> None:
     body = json.dumps(card(name="A")).encode()
     for served in (classify_card(body, is_json=True), classify_card(body, is_json=False)):
         assert (served.result, served.reason) == (ResultClass.OK, "")
@@ -58,7 +58,7 @@ def test_a_page_for_people_is_no_card_and_broken_json_is_a_broken_one() -> None:
 
 
 @given(BODIES)
-def test_whatever_was_served_there_is_a_card_or_a_reason(body: bytes) -> None:
+def test_any_body_gives_a_card_or_a_reason(body: bytes) -> None:
     for served in (classify_card(body, is_json=True), classify_card(body, is_json=False)):
         assert (served.card is None) == bool(served.reason)
         assert (served.card is None) == (served.result is not ResultClass.OK)
@@ -87,7 +87,7 @@ def test_invalid_document_differs_from_json_of_another_type() -> None:
     assert "and 1 more" in half.reason
 
 
-def test_what_does_not_claim_to_be_json_is_no_document() -> None:
+def test_answer_of_another_type_is_no_document() -> None:
     body = json.dumps(document()).encode()
     served = classify_document(body, content_type="text/html", is_json=False)
     assert (served.result, served.reason) == (ResultClass.NOT_AN_AGENT, "not JSON but 'text/html'")
@@ -95,7 +95,7 @@ def test_what_does_not_claim_to_be_json_is_no_document() -> None:
 
 
 @given(BODIES)
-def test_whatever_was_served_there_is_a_document_or_a_reason(body: bytes) -> None:
+def test_any_body_gives_a_document_or_a_reason(body: bytes) -> None:
     served = classify_document(body, content_type="application/json", is_json=True)
     assert (served.document is None) == bool(served.reason)
     assert (served.document is None) == (served.result is not ResultClass.OK)

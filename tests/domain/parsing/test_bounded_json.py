@@ -45,7 +45,7 @@ def test_invalid_json_is_reported(raw: bytes) -> None:
         b'\xef\xbb\xbf{"jsonrpc": "2.0", "result": 1}',
     ],
 )
-def test_what_pythons_own_json_takes_is_taken(raw: bytes) -> None:
+def test_json_that_python_accepts_is_accepted(raw: bytes) -> None:
     assert parse_bounded(raw) == json.loads(raw)
 
 

@@ -35,7 +35,7 @@ def test_what_has_the_wanted_kind_is_taken_as_it_is(kind: Any, value: object) ->
 
 
 @given(JSON, st.sampled_from(KINDS))
-def test_what_has_another_kind_counts_as_absent_and_is_named(value: Any, kind: Any) -> None:
+def test_member_of_another_type_counts_as_absent(value: Any, kind: Any) -> None:
     place = reading(a=value)
     if isinstance(value, kind):
         assert place.take("a", kind) is value

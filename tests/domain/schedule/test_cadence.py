@@ -364,7 +364,7 @@ def test_failures_are_counted_up_to_a_bound() -> None:
 
 
 @pytest.mark.parametrize("card", [BLOCKED, SKIPPED, LayerResult(result=ResultClass.REDIRECT_REFUSED)])
-def test_what_says_nothing_about_the_agent_changes_neither_its_result_nor_its_failures(
+def test_inconclusive_probe_changes_neither_result_nor_failures(
     card: LayerResult,
 ) -> None:
     before = remembered(SILENT, SILENT, SILENT)
@@ -429,7 +429,7 @@ def test_a_confirmation_comes_once_and_then_the_ticks_go_on() -> None:
     assert extra[0] - max(due_s for due_s in ticks_s if due_s < extra[0]) == pytest.approx(30.51, abs=0.01)
 
 
-def test_who_flaps_with_every_look_is_looked_at_no_more_than_twice_in_an_interval() -> None:
+def test_flapping_target_is_probed_at_most_twice_per_interval() -> None:
     is_up = [False]
 
     def flapping(_: float) -> LayerResult:
@@ -465,7 +465,7 @@ def test_a_confirmation_that_was_missed_is_not_caught_up() -> None:
 
 
 @pytest.mark.parametrize("asks", [TOO_OFTEN, ASKS_MONEY])
-def test_who_asks_us_to_slow_down_is_asked_half_as_often_each_time(asks: LayerResult) -> None:
+def test_rate_limited_target_is_probed_half_as_often_each_time(asks: LayerResult) -> None:
     answers = [ANSWERS] + [asks] * 12
     done = probes(lambda _: answers.pop(0), since_s=START_S, until_s=START_S + 2 * DAY_S)
     intervals = [round(wait_s / INTERVAL_S) for wait_s in waits(due_s for due_s, _ in done)]
@@ -480,7 +480,7 @@ def test_a_door_that_asks_for_money_slows_us_down_also_where_the_card_is_free() 
     assert memory.failures_in_row == 0
 
 
-def test_who_does_not_ask_for_it_any_more_is_asked_normally_again() -> None:
+def test_target_without_retry_after_is_probed_normally_again() -> None:
     slowed = remembered(TOO_OFTEN, TOO_OFTEN, TOO_OFTEN)
     assert slowed.slowdowns == 3
     # Not being measured says nothing about what the peer wants.

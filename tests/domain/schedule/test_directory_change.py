@@ -42,7 +42,7 @@ def test_reason_contains_removed_share_and_consequence() -> None:
 
 
 @given(st.integers(0, 10**7), st.data())
-def test_who_loses_more_is_never_held_less(size_before: int, data: st.DataObject) -> None:
+def test_greater_loss_is_never_suspended_less(size_before: int, data: st.DataObject) -> None:
     removed = data.draw(st.integers(0, size_before))
     more = data.draw(st.integers(removed, size_before))
     if assess_change(size_before=size_before, removed=removed).is_suspended:

@@ -34,7 +34,7 @@ def test_an_origin_is_scheme_host_and_port(url: str, origin: str) -> None:
     assert origin_of(url) == origin
 
 
-def test_what_is_no_url_has_no_origin() -> None:
+def test_invalid_url_has_no_origin() -> None:
     assert isinstance(origin_of("ftp://agent.example"), AddressRefused)
 
 
@@ -71,7 +71,7 @@ def test_anything_else_is_none(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "aho_", "\n", TOKEN[4:], f"{TOKEN}\n"])
-def test_what_is_no_token_is_never_proven(token: str) -> None:
+def test_invalid_token_proves_nothing(token: str) -> None:
     assert not is_proven(token, f"\n{token}\n".encode())
     assert not is_proven(token, b"\n\n")
 

@@ -42,7 +42,7 @@ def test_a_call_reserves_and_settles_and_what_it_did_not_cost_is_there_again() -
 
 
 @pytest.mark.parametrize("amount", [Amount(101, 0), Amount(0, 1_500_001)])
-def test_what_is_not_left_is_refused_in_tokens_as_in_money(amount: Amount) -> None:
+def test_call_beyond_either_budget_is_refused(amount: Amount) -> None:
     with pytest.raises(BudgetExceeded, match="left"):
         PURSE.reserve(amount)
     with pytest.raises(BudgetExceeded):
@@ -167,7 +167,7 @@ def test_dollars_are_read_to_the_sixth_decimal(usd: float, micro_usd: int) -> No
     {"usd": "1.5"}, {"usd": True}, {"tokens": -1}, {"tokens": 1.5}, {"tokens": 10**13}, {"tokens": True},
     {"eur": 1},
 ])  # fmt: skip
-def test_what_is_no_amount_is_refused(given: dict[str, Any]) -> None:
+def test_invalid_amount_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Spend.model_validate(given)
 

@@ -218,7 +218,7 @@ def test_a_free_resource_is_granted_for_the_time_asked_for(claim: Claim | None) 
     assert decide_acquire(claim, Status.ACTIVE, token_floor=0, now_s=1000.0) == Grant(1, 1300.0)
 
 
-def test_a_held_resource_is_refused_to_everybody_and_shows_who_has_it() -> None:
+def test_leased_resource_is_refused_with_its_holder() -> None:
     judged = decide_acquire(HELD, Status.ACTIVE, token_floor=0, now_s=1299.9)
     assert judged == Refusal(RefusalCode.LEASE_HELD, HELD)
 
@@ -242,7 +242,7 @@ def test_the_counter_goes_on_after_expiry_and_release(claim: Claim) -> None:
         (Status.REGISTERING, RefusalCode.AGENT_GONE),
     ],
 )
-def test_who_goes_away_gets_nothing_new(status: Status | None, code: RefusalCode | None) -> None:
+def test_leaving_agent_gets_no_new_lease(status: Status | None, code: RefusalCode | None) -> None:
     judged = decide_acquire(None, status, token_floor=0, now_s=1000.0)
     assert (judged.code if isinstance(judged, Refusal) else None) is code
 
@@ -357,7 +357,7 @@ def test_a_lease_whose_time_is_over_ended_at_its_deadline_whatever_ends_it_later
 
 
 @pytest.mark.parametrize("claim", [FREE, RELEASED])
-def test_what_is_not_held_cannot_end(claim: Claim) -> None:
+def test_lease_that_is_not_held_cannot_end(claim: Claim) -> None:
     assert ended(claim, EndReason.AGENT_DEAD, 1200.0) == claim
 
 
@@ -505,7 +505,7 @@ def test_epoch_by_time_leaves_room_for_epochs_of_events() -> None:
     st.floats(0.002, 2_000_000),
     st.tuples(SALTS, SALTS),
 )
-def test_of_two_stores_restored_from_one_backup_the_later_one_grants_higher_tokens(
+def test_later_restore_of_one_backup_grants_higher_tokens(
     restored_at_s: float, spans: int, after_s: float, later_s: float, salts: tuple[int, int]
 ) -> None:
     """Also if the backup was taken in the same 10 minutes, by a store that was restored in them itself."""

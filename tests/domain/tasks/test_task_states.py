@@ -60,7 +60,7 @@ def test_every_transition_of_the_protocol_is_there(status: str, signal: str, fol
     assert status_after(TaskStatus(status), TaskSignal(signal)) is TaskStatus(following)
 
 
-def test_what_the_table_does_not_hold_is_refused() -> None:
+def test_transition_outside_of_the_table_is_refused() -> None:
     for status, signal in product(TaskStatus, TaskSignal):
         if (status, signal) not in TRANSITIONS:
             with pytest.raises(InvalidTaskTransition) as refused:
@@ -78,7 +78,7 @@ def test_only_a_grant_leads_to_a_holder() -> None:
     assert into == {TaskSignal.GRANTED}
 
 
-def test_a_queued_task_is_never_taken_away_but_by_who_cancels_it() -> None:
+def test_only_a_cancellation_removes_a_queued_task() -> None:
     ways = {signal for status, signal in TRANSITIONS if status is TaskStatus.QUEUED}
     assert ways == {TaskSignal.GRANTED, TaskSignal.CANCELLED}
 

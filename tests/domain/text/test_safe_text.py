@@ -32,7 +32,7 @@ JOINERS = "\u200c\u200d"
         ("\u200d\xe9\u200d", "\ufffd\xe9\ufffd"),
     ],
 )
-def test_what_turns_a_line_around_or_hides_does_not_pass(text: str, shown: str) -> None:
+def test_direction_marks_and_invisible_characters_are_removed(text: str, shown: str) -> None:
     assert harmless(text) == shown
 
 

@@ -79,7 +79,7 @@ def test_the_key_of_another_certificate_is_refused(authority: Authority, tmp_pat
 @pytest.mark.parametrize(
     "text", ["", "\n", "no PEM", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"]
 )
-def test_what_is_no_certificate_is_refused(authority: Authority, tmp_path: Path, text: str) -> None:
+def test_invalid_certificate_is_refused(authority: Authority, tmp_path: Path, text: str) -> None:
     certificate, key = authority.client(tmp_path)
     certificate.write_text(text)
     assert refused((certificate, key)) == CERTIFICATE

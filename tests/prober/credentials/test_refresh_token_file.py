@@ -93,7 +93,7 @@ def test_a_file_that_cannot_be_used_is_a_fault(file: Path, spoil: str) -> None:
     tokens.close()
 
 
-def test_what_is_no_secret_is_not_stored(file: Path) -> None:
+def test_non_secret_is_not_stored(file: Path) -> None:
     tokens = RefreshTokenFile(file)
     tokens.replace("two\nlines-of-token")
     assert file.read_text() == f"{FIRST}\n"

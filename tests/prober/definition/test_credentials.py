@@ -225,7 +225,7 @@ def test_an_oauth_client_has_its_secret_in_one_place() -> None:
         ({"scope": "a" * 1025}, "string_too_long"),
     ],
 )
-def test_what_is_no_oauth_client_is_refused(members: dict[str, Any], kind: str) -> None:
+def test_invalid_oauth_client_is_refused(members: dict[str, Any], kind: str) -> None:
     assert refused(oauth2=CLIENT | members) == kind
 
 

@@ -103,7 +103,7 @@ def test_the_limits_are_settings() -> None:
 
 
 @given(st.lists(st.floats(0, 5), max_size=300))
-def test_what_is_kept_is_bounded(lags_s: list[float]) -> None:
+def test_stored_lags_are_limited(lags_s: list[float]) -> None:
     loop = Loop()
     for late_s in lags_s:
         loop.wake(late_s=late_s)

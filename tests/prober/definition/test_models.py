@@ -48,7 +48,7 @@ def refusal(**members: Any) -> tuple[tuple[int | str, ...], str]:
 # --- what is not said ----------------------------------------------------------------------------
 
 
-def test_what_is_not_said_has_the_defaults_that_strangers_can_live_with() -> None:
+def test_defaults_are_polite() -> None:
     definition = defined()
     assert definition.cadence.policy() == Cadence()
     assert definition.cadence.policy().interval_s == 300
@@ -161,7 +161,7 @@ def test_something_has_to_be_asked() -> None:
 
 
 @pytest.mark.parametrize("more", [{"transport": True}, {"transport": False, "message": {"text": "hi"}}])
-def test_who_is_asked_at_an_interface_needs_the_card_that_names_it(more: dict[str, Any]) -> None:
+def test_interface_needs_the_card_that_names_it(more: dict[str, Any]) -> None:
     place, told = refusal(ask={"card": False, **more})
     assert place == ("ask",)
     assert "need card: true" in told
@@ -297,7 +297,7 @@ def test_a_look_may_take_a_message_and_a_time() -> None:
     assert definition.timeouts.total_seconds == 3
 
 
-def test_who_is_alive_for_a_look_is_alive_in_a_census() -> None:
+def test_target_alive_for_probe_is_alive_in_census() -> None:
     for seconds in (None, 7, 60):
         looked = ProbeDefinition.for_urls(["agent.example"], total_seconds=seconds).timeouts
         counted = ProbeDefinition.for_directory("urls.txt", total_seconds=seconds).timeouts

@@ -168,7 +168,7 @@ def test_without_a_token_it_is_the_last_page(token: object) -> None:
     assert read(CATALOG, {"items": [], "total": 0, "pageToken": token}).next_page is None
 
 
-def test_what_a_search_answers_is_a_page_too() -> None:
+def test_search_returns_pages() -> None:
     results = [entry(A2A, url="https://a.example/card.json", score=95)]
     assert len(listed(read(CATALOG, {"results": results, "referrals": []}))) == 1
 

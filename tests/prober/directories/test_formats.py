@@ -233,7 +233,7 @@ async def test_a_broken_plug_in_is_an_error_and_no_crash(why: str, install: Inst
     assert found.message.startswith("the directory format 'yellow_pages' of another package ")
 
 
-async def test_a_broken_plug_in_is_in_nobodys_way(install: Install, tmp_path: Path) -> None:
+async def test_broken_plugin_does_not_affect_other_formats(install: Install, tmp_path: Path) -> None:
     install("import no_such_module_of_anybody", yellow_pages="yellow_pages:PAGES")
     found = await read_directory(written(tmp_path, "a.example\nb.example"))
     assert isinstance(found, Snapshot)
@@ -248,7 +248,7 @@ def test_an_error_of_a_plug_in_names_it_and_its_cause(install: Install) -> None:
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_what_a_plug_in_may_import_is_what_it_needs() -> None:
+def test_plugin_may_import_only_what_it_needs() -> None:
     from lifesign.prober import directories  # noqa: PLC0415 - as its author would
 
     assert {"Document", "Format", "Kind", "Listed", "NotReadable", "DirectoryPage", "Skipped"} <= set(
@@ -272,7 +272,7 @@ def test_what_a_plug_in_may_import_is_what_it_needs() -> None:
         (b"a.example\n" + b"\xff\n" * 30, "", "text of which 19 of the first 20 lines|'\\ufffd' in line 2"),
     ],
 )
-def test_of_a_list_that_is_mostly_junk_the_first_is_named(body: bytes, content_type: str, what: str) -> None:
+def test_first_invalid_line_of_a_list_is_named(body: bytes, content_type: str, what: str) -> None:
     document = Document(body, content_type)
     assert format_of(document)[0] is None
     counted, first = what.split("|")

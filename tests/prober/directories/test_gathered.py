@@ -76,7 +76,7 @@ def test_the_first_listing_of_a_url_names_it() -> None:
         (f"https://a.example/{'x' * 3_000}", "invalid_url"),
     ],
 )
-def test_what_is_no_target_is_left_out_by_name(text: str, reason: str) -> None:
+def test_invalid_entries_are_reported_by_name(text: str, reason: str) -> None:
     found = gather(text, "https://b.example/")
     assert urls(found) == ["https://b.example/"]
     assert reasons(found) == {reason: 1}

@@ -21,7 +21,7 @@ REGISTRY = OurRegistry()
 CARD_URL = "https://a.example/.well-known/agent-card.json"
 
 
-async def test_what_the_registry_answers_is_recognised_and_read(api: RegistryApi) -> None:
+async def test_answers_of_the_registry_are_read(api: RegistryApi) -> None:
     await api.register("a", name="One", card_url=CARD_URL, endpoint="https://a.example/a2a")
     await api.register("b", endpoint="https://b.example/a2a")
     await api.register("c")

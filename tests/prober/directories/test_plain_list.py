@@ -152,7 +152,7 @@ def test_a_comma_in_a_url_is_no_column() -> None:
     ]
 
 
-def test_what_calls_itself_csv_is_csv() -> None:
+def test_declared_csv_is_read_as_csv() -> None:
     assert urls("https://a.example/,One\nhttps://b.example/,Two\n", "text/csv") == [
         "https://a.example/",
         "https://b.example/",

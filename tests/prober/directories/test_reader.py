@@ -262,7 +262,7 @@ async def test_a_server_that_goes_in_circles_is_left(fetcher: Fetcher) -> None:
     assert refused.fault == "endless"
 
 
-async def test_what_all_documents_take_together_is_bounded(
+async def test_total_size_of_all_documents_is_limited(
     fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_BYTES", 10_000)
@@ -370,7 +370,7 @@ async def test_retry_after_is_respected(fetcher: Fetcher) -> None:
     assert reader.waits == [7, 2 * FIRST_WAIT_S, 4 * FIRST_WAIT_S]
 
 
-async def test_who_never_begins_to_answer_is_asked_once_more(fetcher: Fetcher) -> None:
+async def test_directory_without_an_answer_is_requested_once_more(fetcher: Fetcher) -> None:
     async with serving({}) as server:
         reader, asked = Reader(fetcher, server), []
 
@@ -390,7 +390,7 @@ async def test_retries_are_bounded(fetcher: Fetcher) -> None:
     assert (refused.fault, refused.result) == ("not_fetched", ResultClass.HTTP_ERROR)
 
 
-async def test_who_asks_for_a_long_wait_is_read_another_time(fetcher: Fetcher) -> None:
+async def test_long_retry_after_postpones_reading(fetcher: Fetcher) -> None:
     async with serving({"/list": answer(429, Retry_After=str(int(MAX_WAIT_S) + 1))}) as server:
         reader = Reader(fetcher, server)
         refused = await reader.refusal()
@@ -399,7 +399,7 @@ async def test_who_asks_for_a_long_wait_is_read_another_time(fetcher: Fetcher) -
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 404, 410, 451])
-async def test_what_will_not_change_is_not_asked_again(status: int, fetcher: Fetcher) -> None:
+async def test_permanent_refusal_is_not_retried(status: int, fetcher: Fetcher) -> None:
     async with serving({"/list": answer(status)}) as server:
         await Reader(fetcher, server).refusal()
         assert len(server.paths) == 1
@@ -434,7 +434,7 @@ async def test_a_directory_that_takes_too_long_is_left(fetcher: Fetcher) -> None
 # ── what is known already ──
 
 
-async def test_what_has_not_changed_is_not_sent_again(fetcher: Fetcher) -> None:
+async def test_unchanged_values_are_not_sent_again(fetcher: Fetcher) -> None:
     etag = '"v1"'
     async with serving({"/list": in_turn(text(LIST, ETag=etag), answer(304, ETag=etag))}) as server:
         reader = Reader(fetcher, server)
@@ -505,7 +505,7 @@ async def test_nothing_new_is_no_answer_to_who_knows_nothing(fetcher: Fetcher) -
 
 
 @pytest.mark.parametrize("known", ["", "nonsense", "1 x y"])
-async def test_what_is_remembered_wrongly_is_forgotten(known: str, fetcher: Fetcher) -> None:
+async def test_invalid_memory_is_dropped(known: str, fetcher: Fetcher) -> None:
     async with serving({"/list": text(LIST)}) as server:
         assert len((await Reader(fetcher, server).snapshot(known=known)).entries) == 2
 
@@ -641,7 +641,7 @@ async def test_a_name_without_address_is_asked_again_only_if_our_resolver_is_at_
     assert (refused.result, len(asked)) == (ResultClass.DNS_FAILURE, tries)
 
 
-async def test_who_opted_out_is_not_asked_for_a_directory_wherever_that_leads() -> None:
+async def test_opted_out_origin_gets_no_request_for_a_directory() -> None:
     entries = [
         {"identifier": "urn:one", "type": A2A, "url": "https://one.example/card.json"},
         {"identifier": "urn:closed", "type": CATALOG_TYPE, "url": ""},

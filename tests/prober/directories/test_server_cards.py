@@ -53,7 +53,7 @@ async def found_at(url: str, fetcher: Fetcher, kinds: frozenset[Kind] = MCP_KIND
     return found
 
 
-async def test_card_stands_for_its_endpoints(fetcher: Fetcher) -> None:
+async def test_server_card_is_replaced_by_its_endpoints(fetcher: Fetcher) -> None:
     replies = {
         "/.well-known/ard.json": as_json(catalog("/card.json", "/card.json", "https://{x}.example/")),
         "/card.json": as_json(card("/mcp", "https://b.example/mcp", "https://{tenant}.example/mcp")),

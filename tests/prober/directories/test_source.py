@@ -47,14 +47,14 @@ def test_a_whole_url_is_asked_alone(url: str) -> None:
     assert ListSource(url=url).places(BUILT_IN["mcp_registry"]) == (url,)
 
 
-def test_a_file_stands_where_it_stands() -> None:
+def test_place_of_a_file_is_its_path() -> None:
     assert ListSource(file=Path("agents.txt")).places(None) == ("agents.txt",)
 
 
 @pytest.mark.parametrize(
     ("url", "file"), [(None, None), (ORIGIN, Path("x")), ("ftp://x.example/", None), ("https://{x}/", None)]
 )
-def test_what_can_be_no_directory_is_refused(url: str | None, file: Path | None) -> None:
+def test_invalid_directory_is_refused(url: str | None, file: Path | None) -> None:
     with pytest.raises(InvalidValue):
         ListSource(url=url, file=file)
 
@@ -62,7 +62,7 @@ def test_what_can_be_no_directory_is_refused(url: str | None, file: Path | None)
 # ── the key ──
 
 
-def test_what_is_refused_shows_no_password() -> None:
+def test_refusal_shows_no_password() -> None:
     with pytest.raises(InvalidValue) as refused:
         ListSource(url="https://u:s3cret@directory.example/")
     assert str(refused.value).endswith("got 'https://...@directory.example/'")

@@ -131,7 +131,7 @@ def test_catalog_without_url_is_reported(place: str) -> None:
     assert (walk.next_step(), names(walk)) == (None, ["nested_not_read"])
 
 
-def test_what_a_file_names_has_no_base() -> None:
+def test_path_in_a_file_has_no_base() -> None:
     walk = Walk()
     take(walk, page({"p": "2"}, nested=("/a.json", "https://a.example/b.json")), url="")
     assert walk.next_step() == Step("https://a.example/b.json", 1)

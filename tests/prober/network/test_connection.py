@@ -168,7 +168,7 @@ async def test_the_header_of_a_later_answer_is_bounded_too() -> None:
 
 
 @on_both_loops
-async def test_what_is_sent_before_anything_is_asked_is_bounded_too() -> None:
+async def test_unrequested_bytes_are_limited() -> None:
     async def chatter(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)

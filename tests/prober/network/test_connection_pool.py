@@ -60,7 +60,7 @@ async def test_a_connection_that_the_peer_closed_does_not_wait() -> None:
 
 
 @on_both_loops
-async def test_what_is_open_is_closed_at_the_end() -> None:
+async def test_open_connections_are_closed_at_the_end() -> None:
     names: Names = {f"h{number}.example": HERE for number in range(6)}
     async with serving({"/": kept()}, keeps_alive=True) as server:
         before = open_files()

@@ -56,7 +56,7 @@ async def test_ambiguous_answer_is_reported_as_such() -> None:
 
 
 @on_both_loops
-async def test_what_is_under_way_fails_when_its_channel_is_closed() -> None:
+async def test_pending_calls_fail_when_the_channel_closes() -> None:
     async with dns_serving({"silent.example": Failure.SILENCE}) as dns:
         channel = open_channel([dns.address], 5)
         answers: list[NameAnswer] = []

@@ -41,7 +41,7 @@ def entry(lines: str, url: str) -> str | None:
         ("https://agent.example/a?id=1", "https://agent.example/a?id=1"),
     ],
 )
-def test_what_is_on_the_list_is_left_alone(line: str, url: str) -> None:
+def test_listed_host_is_excluded(line: str, url: str) -> None:
     assert read_target(url) == url
     assert entry(line, url) is not None
 

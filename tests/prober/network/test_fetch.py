@@ -124,7 +124,7 @@ async def test_unneeded_body_is_not_read() -> None:
 
 
 @on_both_loops
-async def test_what_has_not_changed_is_ok_and_comes_without_a_body() -> None:
+async def test_unchanged_document_is_ok_without_a_body() -> None:
     async def reply(writer: asyncio.StreamWriter, head: str) -> None:
         is_known = ETAG in head or "if-modified-since: yesterday" in head.lower()
         await (answer(304, ETag=ETAG) if is_known else as_json({}, ETag=ETAG))(writer, head)
@@ -235,7 +235,7 @@ async def test_headers_that_would_be_more_than_headers_are_refused(headers: dict
         assert server.heads == []
 
 
-async def test_who_we_are_is_one_line() -> None:
+async def test_user_agent_is_one_line() -> None:
     async with Resolver([]) as resolver:
         with pytest.raises(InvalidValue, match="user_agent"):
             Fetcher(timeouts=SHORT, user_agent="me\r\nX-B: b", resolver=resolver)
@@ -256,7 +256,7 @@ async def test_an_etag_with_odd_characters_is_none() -> None:
         assert (fetched.result, fetched.etag) == (ResultClass.OK, None)
 
 
-async def test_what_is_allowed_is_asked_without_a_body() -> None:
+async def test_options_request_has_no_body_and_reads_allow() -> None:
     async with serving({"/": kept(b"", 204, Allow="POST, OPTIONS")}) as server, asking() as asker:
         fetched = await asker.ask(f"{server.url}/", method="OPTIONS")
         assert (fetched.status, fetched.allow) == (204, "POST, OPTIONS")

@@ -65,7 +65,7 @@ async def test_a_message_is_never_sent_twice_nor_on_a_connection_that_may_break(
 
 
 @on_both_loops
-async def test_who_hangs_up_is_asked_once() -> None:
+async def test_closed_connection_is_not_retried() -> None:
     async with serving({"/": raw(b"")}) as server, asking() as asker:
         assert (await asker.get(f"{server.url}/")).result is ResultClass.HTTP_ERROR
     assert len(server.heads) == 1
@@ -85,7 +85,7 @@ async def test_many_at_once_do_not_get_each_other_s_answers() -> None:
         await asyncio.gather(*(ask(name) for name in names for _ in range(3)))
 
 
-async def test_who_leaves_midway_leaves_nothing_open() -> None:
+async def test_disconnect_midway_leaves_nothing_open() -> None:
     came = asyncio.Barrier(11)
 
     async def hold(_writer: asyncio.StreamWriter, _head: str) -> None:

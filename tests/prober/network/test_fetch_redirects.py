@@ -36,7 +36,7 @@ async def test_another_origin_is_for_the_caller_to_allow() -> None:
 
 
 @pytest.mark.parametrize("name", ["Authorization", "Cookie", "X-Api-Key", "X-Anything"])
-async def test_what_may_be_a_secret_stays_with_its_origin(name: str) -> None:
+async def test_secrets_are_sent_only_to_their_origin(name: str) -> None:
     async with serving({"/": as_json({})}) as other:
         replies = {"/": redirect(f"{other.url}/"), "/in": redirect("/x")}
         async with serving(replies) as server, asking() as asker:

@@ -229,7 +229,7 @@ def test_hosts_and_addresses_where_nothing_is_going_on_are_forgotten() -> None:
 
 @settings(max_examples=examples(40))
 @given(st.data())
-def test_whatever_happens_no_limit_is_exceeded_and_everybody_gets_a_turn(data: st.DataObject) -> None:
+def test_state_machine_exceeds_no_limit_and_starves_no_target(data: st.DataObject) -> None:
     pace = pace_of(concurrency=6, per_host=2, per_address=2, host_requests_per_second=10.0)
     address_of = {host: f"192.0.2.{number % 3}" for number, host in enumerate("abcdefgh")}
     waiting: Counter[str] = Counter()

@@ -59,7 +59,7 @@ async def test_a_name_has_the_addresses_that_its_server_says() -> None:
 
 
 @on_both_loops
-async def test_a_name_without_an_address_is_the_name_s_matter() -> None:
+async def test_name_without_an_address_fails_the_target() -> None:
     names: Names = {"empty.example": Failure.NO_DATA, "dangling.example": Alias("gone.example")}
     async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
         for name in ("unknown.example", "empty.example", "dangling.example"):
@@ -210,7 +210,7 @@ async def test_c_ares_is_restarted_before_few_names_fill_its_memory() -> None:
 
 
 @on_both_loops
-async def test_a_name_server_that_is_silent_is_our_own_matter() -> None:
+async def test_silent_name_server_fails_no_target() -> None:
     names: Names = {"": Failure.SILENCE, "a.example": Failure.SILENCE}
     async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=SHORT_S) as resolver:
         assert is_fault(await resolver.resolve("a.example"))
@@ -233,7 +233,7 @@ async def test_exhausted_time_is_no_failure_of_the_name(monkeypatch: pytest.Monk
 
 
 @on_both_loops
-async def test_what_gets_lost_on_the_way_to_a_quick_name_server_is_asked_again() -> None:
+async def test_lost_dns_query_is_repeated() -> None:
     # c-ares asks twice, and waits for the second answer less than a second once it knows the server.
     names: dict[str, Answer | Turns] = {
         "lost.example": Turns(Failure.SILENCE, Failure.SILENCE, Failure.SILENCE, HERE)
@@ -246,7 +246,7 @@ async def test_what_gets_lost_on_the_way_to_a_quick_name_server_is_asked_again()
 
 
 @on_both_loops
-async def test_a_name_server_that_is_gone_is_our_own_matter() -> None:
+async def test_unreachable_name_server_fails_no_target() -> None:
     async with dns_serving({}) as dns:
         gone = dns.address
     async with Resolver([gone], timeout_s=SHORT_S) as resolver:
@@ -271,7 +271,7 @@ async def test_another_name_that_is_found_meanwhile_speaks_for_our_name_server()
         assert dns.asked[""] == 0
 
 
-async def test_a_name_server_that_finds_nothing_any_more_is_our_own_matter() -> None:
+async def test_name_server_without_answers_fails_no_target() -> None:
     names: Names = {f"n{number}.example": Failure.SERVFAIL for number in range(30)}
     others: Names = {"": Failure.NO_DATA, "good.example": HERE}
     async with (

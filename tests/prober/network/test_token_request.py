@@ -73,7 +73,7 @@ async def test_a_redirect_takes_the_secret_nowhere() -> None:
 
 
 @pytest.mark.parametrize("reply", [silence, endless_headers, endless_body, reset])
-async def test_what_never_ends_or_breaks_is_given_up(reply: Reply) -> None:
+async def test_endless_or_broken_answer_is_given_up(reply: Reply) -> None:
     found = await fault(reply, timeouts=PATIENT | {"total_seconds": SHORT_SECONDS})
     assert found.kind == "no_answer"
 
@@ -139,7 +139,7 @@ async def test_the_secret_goes_over_tls_or_to_a_private_network(
 
 
 @pytest.mark.parametrize("method", ["client_secret_post", "private_key_jwt"])
-async def test_what_was_sent_as_proof_is_removed_from_the_reason_of_a_fault(method: str) -> None:
+async def test_secrets_are_removed_from_reasons(method: str) -> None:
     proofs: list[str] = []
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

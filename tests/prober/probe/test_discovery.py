@@ -152,7 +152,7 @@ async def test_a_gate_or_a_failing_server_is_no_reason_to_look_elsewhere() -> No
         assert paths == [CARD_PATH]
 
 
-async def test_of_two_places_without_a_card_the_first_ones_answer_counts() -> None:
+async def test_first_answer_counts_if_neither_place_has_a_card() -> None:
     page = answer(200, b"<!doctype html>", Content_Type="text/html")
     observation, paths = await found({CARD_PATH: page, OLD_CARD_PATH: answer(404)})
     assert "HTML" in layer(observation.discovery).reason
@@ -195,7 +195,7 @@ async def test_not_modified_without_a_condition_is_no_card() -> None:
 
 
 @pytest.mark.parametrize("etag", ['W/7"', '"a\nb"', '"' + "x" * 511 + '"', "*", '"ü"'])
-async def test_what_is_no_entity_tag_is_neither_kept_nor_sent_back(etag: str) -> None:
+async def test_invalid_entity_tag_is_neither_stored_nor_sent(etag: str) -> None:
     replies = {CARD_PATH: as_json(card(), ETag=etag.replace("\n", "\x0b"))}
     async with serving(replies) as server, probing(**CARD_ONLY) as probes:
         assert (await probes.see(server.url)).card_etag is None
@@ -305,7 +305,7 @@ async def test_words_that_a_card_makes_up_are_cut() -> None:
     assert len(probes.memory.protocol_version or "") == 64
 
 
-async def test_what_is_no_url_in_a_link_or_a_redirect_is_passed_over() -> None:
+async def test_invalid_url_in_a_link_or_redirect_is_ignored() -> None:
     linked = as_json(card(url="http://[::1]@"), Link='<http://[::1]@>; rel="status"')
     observation, _ = await found({CARD_PATH: linked})
     assert layer(observation.discovery).result is OK

@@ -56,7 +56,7 @@ async def test_a_card_that_is_unchanged_by_its_tag_ends_a_row_of_changes() -> No
         assert await read(probes, server.url) == (None, 0)
 
 
-async def test_what_is_no_card_is_no_interface() -> None:
+async def test_document_without_a_card_has_no_interface() -> None:
     async with serving({CARD_PATH: as_json({"a": 1})}) as server, probing(**CARD_ONLY) as probes:
         assert await read(probes, server.url) == (None, 0)
     assert probes.memory.interface_digest is None

@@ -39,7 +39,7 @@ def assert_not_measured(observation: Observation) -> None:
     assert not observation.is_measured_failure
 
 
-async def test_what_another_prober_could_measure_is_not_measured() -> None:
+async def test_target_that_needs_anothers_credential_is_not_measured() -> None:
     async with without_credential() as (server, probes):
         seen = await probes.see(server.url)
         assert set(results(seen).values()) == {"not_measured"}

@@ -79,7 +79,7 @@ async def test_where_no_rule_concerns_us_the_interface_is_asked(robots: Any) -> 
         assert other.paths == [ROBOTS_PATH, "/a2a"]
 
 
-async def test_who_asks_for_patience_is_asked_for_nothing_else() -> None:
+async def test_retry_after_ends_the_requests_of_a_probe() -> None:
     replies = {ROBOTS_PATH: answer(429, Retry_After="100")}
     async with serving(replies) as other, probing(**FOLLOWING) as probes:
         transport = layer((await named(probes, other, AT_S)).transport)
@@ -155,7 +155,7 @@ class Reader:
         return Fetched(url=origin, **self._members)
 
 
-async def test_those_who_come_while_one_reads_wait_for_what_it_reads() -> None:
+async def test_concurrent_readers_share_one_read() -> None:
     others, read = OtherOrigins(), Reader()
     await asyncio.gather(*(others.rules(ORIGIN, AT_S, read) for _ in range(20)))
     assert read.count == 1

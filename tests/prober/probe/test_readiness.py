@@ -242,7 +242,7 @@ async def test_a_stale_document_hides_no_failure_and_shows_no_life() -> None:
     assert not observation.is_liveness_signal
 
 
-async def test_what_is_odd_about_a_valid_document_is_named_and_its_bytes_are_kept() -> None:
+async def test_findings_of_a_valid_document_are_named_with_evidence() -> None:
     bodies = Bodies()
     odd = as_json(document(decay=None, calibration=None))
     async with (

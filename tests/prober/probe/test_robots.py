@@ -60,7 +60,7 @@ def may(text: str | bytes, path: str = CARD) -> bool:
         "User-agent: lifesign\nAllow: /\nUser-agent: *\nDisallow: /",
     ],
 )
-def test_who_names_us_or_everybody_keeps_us_out(text: str) -> None:
+def test_robots_txt_for_us_or_for_all_agents_is_followed(text: str) -> None:
     assert not may(text)
 
 

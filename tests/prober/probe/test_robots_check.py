@@ -200,7 +200,7 @@ async def test_rules_are_read_about_once_a_day_and_hold_until_then() -> None:
         assert server.paths.count(ROBOTS_PATH) == 2
 
 
-async def test_what_was_known_stays_in_force_while_the_rules_cannot_be_read() -> None:
+async def test_known_rules_apply_while_robots_txt_is_unreadable() -> None:
     async with serving(agent(KEEPS_OUT)) as server, probing(**FOLLOWING) as probes:
         await probes.see(server.url, at_s=1_790_000_000.0)
         server.replies[ROBOTS_PATH] = answer(503)
@@ -221,7 +221,7 @@ async def test_an_interface_behind_a_closed_path_is_not_asked_and_then_the_whole
             assert results(await probes.see(server.url)) == {"discovery": "not_measured"}
 
 
-async def test_who_cannot_be_reached_is_down_and_not_opted_out() -> None:
+async def test_unreachable_target_is_down_and_not_opted_out() -> None:
     async with serving({}) as server:
         url = server.url
     async with probing(**FOLLOWING) as probes:
@@ -257,7 +257,7 @@ async def test_who_gives_no_answer_for_its_rules_alone_is_asked_all_the_same(
 
 
 @with_sockets_in_virtual_time
-async def test_what_was_known_stays_in_force_while_nothing_comes_for_the_rules() -> None:
+async def test_known_rules_apply_while_robots_txt_is_silent() -> None:
     async with serving(agent(KEEPS_OUT)) as server, probing(**(FOLLOWING | IMPATIENT)) as probes:
         await probes.see(server.url, at_s=1_790_000_000.0)
         server.replies[ROBOTS_PATH] = silence
@@ -289,7 +289,7 @@ async def test_where_the_rules_took_all_the_time_it_is_said(result: ResultClass)
     assert "no time" in away.reason
 
 
-async def test_who_takes_no_connection_in_time_is_down() -> None:
+async def test_target_without_a_timely_connection_is_down() -> None:
     unreached = always(ResultClass.TIMEOUT, is_reached=False)
     visit = ProbeSession(
         Played(robots=unreached), definition(**FOLLOWING), None, entry("https://agent.example/"), 0.0

@@ -66,7 +66,7 @@ async def played(
     "result",
     ["refused", "dns_failure", "tls_failure", "blocked_address", "timeout", "rate_limited", "internal"],
 )
-async def test_who_cannot_be_reached_or_wants_patience_is_asked_once(result: str) -> None:
+async def test_unreachable_or_rate_limited_target_gets_one_request(result: str) -> None:
     failing = always(ResultClass(result), is_reached=result == "rate_limited")
     observation, witness = await played(agent=failing)
     assert results(observation) == {"discovery": result}
@@ -83,7 +83,7 @@ async def test_a_silent_agent_that_is_known_is_asked_twice_and_no_more() -> None
 
 
 @pytest.mark.parametrize("result", sorted(set(ResultClass) - {ResultClass.OK}))
-async def test_what_stands_elsewhere_is_asked_only_beside_the_card_that_names_it(result: ResultClass) -> None:
+async def test_other_origin_is_requested_only_with_its_card(result: ResultClass) -> None:
     memory = KNOWN.model_copy(
         update={
             "interface_url": "https://other.example/rpc",
@@ -127,7 +127,7 @@ async def test_it_is_the_last_place_of_a_redirect_that_cannot_be_reached() -> No
     ],
     ids=["a private address", "no http", "a circle", "who opted out", "closed by robots.txt"],
 )
-async def test_whose_card_leads_to_where_we_do_not_go_is_not_called_dead(place: str, result: str) -> None:
+async def test_card_at_a_refused_redirect_is_not_dead(place: str, result: str) -> None:
     rules = answer(200, b"User-agent: *\nDisallow: /closed/\n", Content_Type="text/plain")
     left_alone: dict[str, Any] = {"opt_out": {"hosts": ["127.0.0.2"], "robots_txt": True}}
     replies = {"/robots.txt": rules, CARD_PATH: redirect(place)}
@@ -146,7 +146,7 @@ async def test_what_we_lack_for_one_request_we_lack_for_all() -> None:
     assert not observation.is_measured_failure
 
 
-async def test_who_opted_out_is_not_asked_neither_at_once_nor_where_a_card_or_a_redirect_leads() -> None:
+async def test_opted_out_origin_gets_no_request_by_card_or_redirect() -> None:
     left_alone: dict[str, Any] = {"opt_out": {"hosts": ["127.0.0.2"], "robots_txt": False}}
     replies = {"/rpc": answer(405), CARD_PATH: as_json(card())}
     async with serving(replies) as server, probing(**left_alone) as probes:
@@ -208,7 +208,7 @@ async def test_a_whole_visit_ends_after_three_times_what_one_request_may_take() 
     assert [found.result.value for found in (observation.paths or {}).values()] == ["ok", "ok", "timeout"]
 
 
-async def test_what_no_time_was_left_for_was_not_measured() -> None:
+async def test_layer_without_remaining_time_is_not_measured() -> None:
     loop = asyncio.get_running_loop()
     visit = ProbeSession(Played(), definition(**IMPATIENT), None, entry("https://agent.example/"), AT_S)
     assert visit.may_ask(URL("https://agent.example/"))

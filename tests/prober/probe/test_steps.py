@@ -97,9 +97,7 @@ async def test_every_real_card_leads_to_the_interface_that_it_names() -> None:
         ("a2a-sdk-0.3.26/", {CARD_PATH: "01-card", OLD_CARD_PATH: "04-card-legacy-path"}, "0.3.0"),
     ],
 )
-async def test_what_real_agents_sent_is_read_as_it_was(
-    sdk: str, places: dict[str, str], version: str
-) -> None:
+async def test_captured_documents_are_read_correctly(sdk: str, places: dict[str, str], version: str) -> None:
     folder = DATA / "captures"
     if not folder.is_dir():
         pytest.skip(f"NOT COMPARED with real answers: {folder} is absent")
@@ -314,7 +312,7 @@ class Chance:
 
 @given(st.lists(ANSWERS, min_size=1, max_size=12), MEMORIES, st.booleans())
 @settings(max_examples=examples(200))
-async def test_whatever_peers_answer_there_is_an_observation_and_a_memory_that_can_be_kept(
+async def test_any_answer_gives_an_observation_and_a_memory(
     answers: list[dict[str, Any]],
     memory: ProbeMemory,
     is_followed: bool,  # noqa: FBT001 - drawn

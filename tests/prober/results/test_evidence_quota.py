@@ -47,7 +47,7 @@ def test_a_file_takes_whole_blocks() -> None:
     assert [bytes_on_disk(size) for size in (0, 1, 4096, 4097)] == [0, 4096, 4096, 8192]
 
 
-def test_what_is_taken_is_counted_for_all(quota: EvidenceQuota, tmp_path: Path) -> None:
+def test_taken_space_counts_for_all_processes(quota: EvidenceQuota, tmp_path: Path) -> None:
     other = EvidenceQuota(tmp_path, max_bytes=100 * BLOCK_BYTES, keep_s=KEEP_S)
     assert quota.take(60 * BLOCK_BYTES)
     assert other.take(40 * BLOCK_BYTES)
@@ -75,7 +75,7 @@ def test_a_wrong_count_is_set_right_by_a_sweep(quota: EvidenceQuota, tmp_path: P
         assert quota.taken() == 7 * BLOCK_BYTES
 
 
-def test_what_is_too_old_goes_to_the_minute(quota: EvidenceQuota, tmp_path: Path) -> None:
+def test_old_records_are_removed_to_the_minute(quota: EvidenceQuota, tmp_path: Path) -> None:
     young = [put(tmp_path, number, age_s=number * 60) for number in range(3)]
     edge = put(tmp_path, 3, age_s=KEEP_S - AGE_STEP_S)
     put(tmp_path, 4, age_s=KEEP_S + AGE_STEP_S)
@@ -103,9 +103,7 @@ def test_what_is_not_too_much_is_left_alone(quota: EvidenceQuota, tmp_path: Path
     assert quota.sweep(NOW_S) == Swept(0, 0, 95 * BLOCK_BYTES)
 
 
-def test_what_a_killed_process_left_goes_and_what_is_under_way_stays(
-    quota: EvidenceQuota, tmp_path: Path
-) -> None:
+def test_leftovers_of_a_killed_process_are_removed(quota: EvidenceQuota, tmp_path: Path) -> None:
     left = put(tmp_path, 1, age_s=MAX_LEFTOVER_S + AGE_STEP_S, name="." + "0" * 32)
     under_way = put(tmp_path, 1, age_s=MAX_LEFTOVER_S - AGE_STEP_S, name="." + "1" * 32)
     assert quota.sweep(NOW_S) == Swept(0, 0, 0)
@@ -113,7 +111,7 @@ def test_what_a_killed_process_left_goes_and_what_is_under_way_stays(
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "0" * 62, "0" * 61 + ".gz", ".hidden", "A" * 62 + ".gz"])
-def test_what_is_not_ours_is_neither_counted_nor_removed(
+def test_files_of_others_are_neither_counted_nor_removed(
     quota: EvidenceQuota, tmp_path: Path, name: str
 ) -> None:
     foreign = put(tmp_path, 1, age_s=10 * KEEP_S, name=name)

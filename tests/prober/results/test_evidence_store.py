@@ -271,7 +271,7 @@ def test_when_room_runs_out_the_oldest_go_first(tmp_path: Path, clock: Wound) ->
     opened.close()
 
 
-def test_what_finds_no_room_is_not_kept_and_told_once_a_minute(
+def test_dropped_evidence_is_logged_once_a_minute(
     tmp_path: Path, clock: Wound, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened = EvidenceStore(tmp_path / "kept", max_bytes=2 * 4096, keep_s=KEEP_S, clock_s=clock)

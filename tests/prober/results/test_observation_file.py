@@ -147,9 +147,7 @@ def test_what_was_there_stays(path: Path) -> None:
     ],
     ids=lambda text: repr(text[:20]),
 )
-def test_what_a_killed_process_left_of_a_line_goes_and_all_else_stays(
-    path: Path, before: bytes, after: bytes
-) -> None:
+def test_partial_line_of_a_killed_process_is_removed(path: Path, before: bytes, after: bytes) -> None:
     path.write_bytes(before)
     opened = ResultsFile(path)
     opened.append([seen(1)])
@@ -302,7 +300,7 @@ def test_after_the_end_nothing_is_appended(file: ResultsFile) -> None:
 
 
 @pytest.mark.parametrize("kind", ["directory", "fifo", "device", "absent/below"])
-def test_what_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+def test_non_file_is_refused(tmp_path: Path, kind: str) -> None:
     place = tmp_path / kind
     if kind == "directory":
         place.mkdir()

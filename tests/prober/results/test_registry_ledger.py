@@ -68,7 +68,7 @@ async def claims(
     return {claim.shard: claim for claim in granted.claims}
 
 
-async def test_it_is_a_ledger(ledger: Ledger) -> None:
+async def test_registry_ledger_claims_renews_and_releases_shards(ledger: Ledger) -> None:
     held = await claims(ledger)
     assert len(held) == SHARDS
     tokens = {shard: claim.fencing_token for shard, claim in held.items()}

@@ -70,7 +70,7 @@ def test_classes_are_those_of_the_definition() -> None:
     assert CLASSES.key_of(SIX) == "2606:2800::/64"
 
 
-def test_what_is_remembered_of_addresses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_addresses_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contact_file, "MAX_KNOWN_ADDRESSES", 3)
     classes = NetworkClasses(())
     for number in range(10):
@@ -104,7 +104,7 @@ def test_a_host_from_which_no_status_came_has_not_answered(result: str) -> None:
     assert contact.network_class == PUBLIC_IPV4
 
 
-def test_of_several_addresses_that_failed_the_class_that_answered_last_counts() -> None:
+def test_last_answering_class_counts_for_failed_addresses() -> None:
     failed = fetched(result="timeout", address=FOUR, tried=(FOUR, SIX, OTHER_FOUR))
     assert contact_of(PUBLIC_IPV6, discovery=failed).network_class == PUBLIC_IPV6
     assert contact_of(PUBLIC_IPV4, discovery=failed).network_class == PUBLIC_IPV4

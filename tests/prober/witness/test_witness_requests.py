@@ -109,7 +109,7 @@ async def test_where_one_address_is_silent_another_is_asked() -> None:
 
 
 @on_both_loops
-async def test_what_does_not_answer_in_time_is_silent_and_holds_up_nothing_else() -> None:
+async def test_silent_canary_delays_no_other() -> None:
     async def never(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
 
@@ -146,7 +146,7 @@ async def test_a_certificate_is_verified(authority: Authority, monkeypatch: pyte
 
 
 @on_both_loops
-async def test_who_opted_out_and_what_may_not_be_contacted_is_not_asked() -> None:
+async def test_opted_out_or_blocked_target_is_not_requested() -> None:
     opt_outs = OptOuts(frozenset({"127.0.0.2"}))
     async with serving({}, host="127.0.0.2") as server, requesting(opt_outs=opt_outs) as (requests, _):
         out, closed = await ask(requests, f"{server.url}/", "http://10.0.0.1/")

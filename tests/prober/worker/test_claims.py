@@ -109,7 +109,7 @@ def test_a_settled_worker_renews_after_three_fifths_of_its_time_and_a_little_jit
 
 
 @in_virtual_time
-async def test_who_wins_or_loses_shards_asks_again_soon() -> None:
+async def test_worker_claims_soon_after_a_change_of_shards() -> None:
     ledger = Listening(virtual_loop())
     keeping = Keeping(ledger)
     async with keeping.going_on():

@@ -141,7 +141,7 @@ async def test_a_census_goes_through_its_shards_in_their_order() -> None:
 
 
 @in_virtual_time
-async def test_who_was_due_while_a_claim_was_over_is_probed_once_it_is_renewed() -> None:
+async def test_target_due_during_a_lapsed_claim_is_probed_after_renewal() -> None:
     bench = Bench(*urls_of(40), concurrency=4)
     await bench.begin(ttl_s=0.5)
     await asyncio.sleep(5)
@@ -155,7 +155,7 @@ async def test_who_was_due_while_a_claim_was_over_is_probed_once_it_is_renewed()
 
 
 @in_virtual_time
-async def test_who_lies_in_a_lost_shard_is_neither_begun_nor_reported() -> None:
+async def test_target_of_a_lost_shard_is_neither_probed_nor_reported() -> None:
     bench = Bench(*urls_of(40), concurrency=4)
     await bench.begin()
     await asyncio.sleep(0.05)
@@ -262,7 +262,7 @@ async def test_failures_of_a_lost_shard_are_forgotten() -> None:
 
 
 @in_virtual_time
-async def test_a_census_leaves_in_peace_who_asked_for_it() -> None:
+async def test_census_respects_a_requested_wait() -> None:
     bench = Bench(*urls_of(3))
     bench.ledger.add(urls_of(1)[0], memory=ProbeMemory(not_before_s=bench.loop.wall_s() + 600))
     await bench.begin()

@@ -544,7 +544,7 @@ async def test_nothing_is_reported_after_the_deadline_that_the_worker_counts_its
 
 
 @in_virtual_time
-async def test_what_was_measured_under_a_claim_that_is_over_is_void_and_told_as_lost() -> None:
+async def test_results_of_an_expired_claim_are_reported_as_lost() -> None:
     urls = urls_of(100)
     stage = Stage(*urls)
     async with stage.watching(shard_ttl_s=30):
@@ -718,7 +718,7 @@ def _inconclusive(stage: Stage) -> Counter[InconclusiveReason | None]:
 
 @pytest.mark.parametrize("has_canaries", [False, True], ids=["without canaries", "with canaries"])
 @pytest.mark.parametrize("hosts", [1, 3, 12, pytest.param(100, marks=pytest.mark.long)])
-def test_a_cut_of_all_hosts_is_nobodys_fault(hosts: int, *, has_canaries: bool) -> None:
+def test_outage_of_all_hosts_fails_no_target(hosts: int, *, has_canaries: bool) -> None:
     @in_virtual_time
     async def cut() -> None:
         urls = urls_of(hosts)
@@ -737,7 +737,7 @@ def test_a_cut_of_all_hosts_is_nobodys_fault(hosts: int, *, has_canaries: bool) 
 
 
 @pytest.mark.parametrize("probers", [1, 3])
-def test_a_cut_that_is_taken_over_by_other_probers_is_nobodys_fault(probers: int) -> None:
+def test_outage_of_one_prober_fails_no_target(probers: int) -> None:
     @in_virtual_time
     async def cut() -> None:
         urls = urls_of(12)
@@ -854,7 +854,7 @@ async def test_hosts_that_really_die_without_canaries_are_found_while_others_ans
 
 
 @in_virtual_time
-async def test_of_two_hosts_the_first_that_dies_is_found_and_the_second_has_no_witness() -> None:
+async def test_second_of_two_dead_hosts_has_no_witness() -> None:
     one, other = urls_of(2)
     stage = Stage(one, other)
     async with stage.watching():
@@ -934,7 +934,7 @@ async def test_names_that_do_not_resolve_need_a_witness_that_was_looked_up() -> 
 
 
 @in_virtual_time
-async def test_what_never_answered_or_fails_by_itself_counts_as_it_is() -> None:
+async def test_failure_without_need_of_a_witness_counts() -> None:
     dead, broken = "https://dead.example/", "https://broken.example/"
     stage = Stage(dead, broken)
     stage.world.ends[dead] = REFUSED
@@ -949,7 +949,7 @@ async def test_what_never_answered_or_fails_by_itself_counts_as_it_is() -> None:
 
 
 @in_virtual_time
-async def test_what_an_operator_confirmed_needs_no_witness_until_it_answers_again() -> None:
+async def test_confirmed_outage_needs_no_witness_until_the_next_answer() -> None:
     one, other = urls_of(2)
     stage = Stage(one, other)
     async with stage.watching():
@@ -1228,7 +1228,7 @@ async def test_a_probe_that_does_not_end_is_ended() -> None:
 
 
 @in_virtual_time
-async def test_who_hangs_does_not_keep_a_worker_from_ending() -> None:
+async def test_hanging_target_does_not_delay_the_end_of_a_worker() -> None:
     stage = Stage(*urls_of(20))
     stage.world.hangs.update(urls_of(20))
     async with stage.watching():

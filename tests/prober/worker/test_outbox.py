@@ -132,7 +132,7 @@ def test_too_much_is_given_up_once_it_is_counted_in_bytes() -> None:
     assert len(left) >= 2
 
 
-def test_what_is_too_old_is_given_up() -> None:
+def test_overdue_results_are_dropped() -> None:
     outbox, slots = filled(10, max_seconds=900)
     outbox.put_back(outbox.take(10, lambda _: True))
     assert outbox.give_up(904.5) == 5
@@ -164,7 +164,7 @@ def test_after_the_ledgers_return_results_are_kept_as_they_are_again() -> None:
     assert [result.bytes > 0 for result in outbox] == [True, True, True, False]
 
 
-def test_what_was_overtaken_is_dropped() -> None:
+def test_overtaken_result_is_dropped() -> None:
     outbox, slots = filled(4)
     outbox.take(1, lambda _: False)
     assert outbox.drop([slots[0], slots[2]]) == 2
@@ -198,7 +198,7 @@ def test_results_that_were_measured_under_an_older_token_are_given_up() -> None:
 
 @settings(max_examples=examples(40))
 @given(st.data())
-def test_whatever_happens_nothing_is_lost_doubled_or_overtaken_and_bytes_are_counted(
+def test_state_machine_loses_doubles_and_reorders_nothing(
     data: st.DataObject,
 ) -> None:
     outbox = Outbox(max_results=30, max_bytes=20_000, max_seconds=40)

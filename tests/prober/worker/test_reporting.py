@@ -246,7 +246,7 @@ async def test_a_ledger_that_can_take_nothing_is_not_asked_for_each_result() -> 
 
 
 @in_virtual_time
-async def test_what_was_under_way_when_it_was_ended_is_not_lost() -> None:
+async def test_interrupted_report_is_not_lost() -> None:
     class Slow(MemoryLedger):
         async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
             await asyncio.sleep(100)

@@ -86,7 +86,7 @@ def test_census_includes_targets_with_a_requested_recheck() -> None:
     assert plan.left == 0
 
 
-def test_who_leaves_during_a_census_is_not_given_out() -> None:
+def test_target_removed_during_a_census_is_not_handed_out() -> None:
     plan, slot = CensusPlan(BASE_S), slot_of()
     plan.add(slot, NEVER, BASE_S)
     plan.remove(slot)
@@ -94,7 +94,7 @@ def test_who_leaves_during_a_census_is_not_given_out() -> None:
     assert (plan.left, list(plan.take(BASE_S))) == (0, [])
 
 
-def test_who_is_doubted_is_tried_again_a_few_times() -> None:
+def test_unproven_failure_is_probed_again_a_few_times() -> None:
     plan, slot = CensusPlan(BASE_S), slot_of()
     tries = [plan.tries_again(slot) for _ in range(MAX_TRIES)]
     assert tries == [True] * (MAX_TRIES - 1) + [False]
@@ -105,7 +105,7 @@ def missed(memory: ProbeMemory, began_at_s: float) -> tuple[int, float] | None:
     return missed_before(target_id(A), memory, CADENCE, began_at_s)
 
 
-def test_who_is_probed_at_every_tick_has_missed_none() -> None:
+def test_target_probed_at_every_tick_has_missed_none() -> None:
     assert missed(NEVER, tick_s(9)) is None
     assert missed(ProbeMemory(probed_at_s=tick_s(0)), tick_s(1)) is None
     assert missed(ProbeMemory(probed_at_s=tick_s(0) + 20), tick_s(1) + 20) is None

@@ -129,7 +129,7 @@ def test_later_result_of_another_prober_wins() -> None:
     assert slot.recall() == ProbeMemory(probed_at_s=30.0)
 
 
-def test_what_is_remembered_survives_being_kept_as_json() -> None:
+def test_memory_survives_json() -> None:
     _, shard = with_one_shard(entry(A))
     slot = shard.slots[target_id(A)]
     assert (slot.memory, slot.recall()) == (None, ProbeMemory())

@@ -80,7 +80,7 @@ def test_a_name_waits_for_a_witness_that_was_looked_up() -> None:
     assert failures.first_at_s(PUBLIC_IPV4) is None
 
 
-def test_what_is_given_up_waits_no_more() -> None:
+def test_cancelled_request_stops_waiting() -> None:
     failures = WaitingFailures()
     first, later = failure(10.0, is_name_failure=True), failure(20.0)
     failures.add(first)
@@ -98,7 +98,7 @@ def test_what_was_seen_and_learned_is_kept_and_the_result_is_not() -> None:
     assert kept.layers is None
 
 
-def test_of_a_target_that_lives_what_it_showed_is_remembered() -> None:
+def test_liveness_signals_of_a_target_are_remembered() -> None:
     kept = failure(10.0, card="ok", unreached=("transport",))
     assert kept.memory_after.probed_at_s == 800.0
     assert kept.memory.probed_at_s == 500.0

@@ -496,7 +496,7 @@ async def test_a_class_that_this_prober_does_not_know_is_a_public_one() -> None:
 
 
 @in_virtual_time
-async def test_what_is_under_way_is_ended() -> None:
+async def test_running_commands_are_ended() -> None:
     bench = Bench(canaries={PUBLIC_IPV4: FIVE})
     bench.silent = {FIVE[0].url}
     bench.fail()

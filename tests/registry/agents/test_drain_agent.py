@@ -23,7 +23,7 @@ async def test_an_agent_drains_and_is_then_deregistered(api: RegistryApi) -> Non
     assert (await api.send_heartbeat("agent-1", key)).status == 410
 
 
-async def test_what_it_holds_keeps_a_draining_agent_until_it_lets_go(api: RegistryApi) -> None:
+async def test_leases_keep_a_draining_agent_until_released(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     lease = (await api.ask("POST", "/api/v1/leases", {"resource": "task:t1"}, key=key)).json()
     await api.ask("PATCH", STATUS, {"status": "draining"}, key=key, headers={"if-match": '"1"'})
@@ -37,7 +37,7 @@ async def test_what_it_holds_keeps_a_draining_agent_until_it_lets_go(api: Regist
     assert (await api.record("agent-1"))["status"] == "deregistered"
 
 
-async def test_what_it_says_it_works_on_is_waited_for(api: RegistryApi) -> None:
+async def test_drain_waits_for_the_reported_load(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     await api.send_heartbeat("agent-1", key, current_load=2)
     await api.ask("PATCH", STATUS, {"status": "draining"}, headers={"if-match": '"1"'})
@@ -63,7 +63,7 @@ async def test_work_without_a_lease_ends_with_the_time_to_drain(api: RegistryApi
     assert (await api.lifecycle("agent-1"))[-1] == ("draining", "deregistered", "drain_completed")
 
 
-async def test_who_still_holds_something_at_the_timeout_is_dead(api: RegistryApi) -> None:
+async def test_lease_holder_is_dead_at_the_drain_timeout(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     await api.ask("POST", "/api/v1/leases", {"resource": "task:t1"}, key=key)
     body = {"status": "draining", "drain_timeout_seconds": 60}

@@ -27,7 +27,7 @@ async def test_by_default_the_active_ones_are_listed_in_order_of_registration(ap
     assert await _ids(api, "status=active,deregistered") == ["a", "b", "c", "d"]
 
 
-async def test_any_of_several_capabilities_will_do(api: RegistryApi) -> None:
+async def test_agent_with_any_listed_capability_matches(api: RegistryApi) -> None:
     await _some(api)
     assert await _ids(api, "capabilities=billing") == ["a", "b"]
     assert await _ids(api, "capabilities=invoicing,translation") == ["b", "c"]
@@ -35,7 +35,7 @@ async def test_any_of_several_capabilities_will_do(api: RegistryApi) -> None:
     assert await _ids(api, "capabilities=absent") == []
 
 
-async def test_who_does_not_say_how_much_it_can_do_has_no_free_capacity(api: RegistryApi) -> None:
+async def test_agent_without_capacity_has_no_free_capacity(api: RegistryApi) -> None:
     await _some(api)
     key = await api.add_agent_key("a")
     await api.send_heartbeat("a", key, current_load=4)
@@ -88,7 +88,7 @@ async def test_a_listing_says_where_each_agent_is_called(api: RegistryApi) -> No
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("sort", ["registered", "least_loaded"])
-async def test_pages_show_everybody_once(api: RegistryApi, sort: str) -> None:
+async def test_pages_show_each_agent_once(api: RegistryApi, sort: str) -> None:
     ids = [f"agent-{number:02}" for number in range(23)]
     for number, agent_id in enumerate(ids):
         record = await api.register(agent_id)
@@ -192,7 +192,7 @@ async def test_reported_figures_are_beside_the_verdict(api: RegistryApi) -> None
     assert record["is_unreachable"] is False
 
 
-async def test_who_is_watched_by_probes_alone_shows_no_heartbeat(api: RegistryApi) -> None:
+async def test_probed_agent_shows_no_heartbeat(api: RegistryApi) -> None:
     for monitoring in ("heartbeat", "probe", "both"):
         record = await api.register(monitoring, monitoring=monitoring, card_url="https://agent.example/card")
         assert ("last_heartbeat_at" in record) is (monitoring != "probe")
@@ -212,7 +212,7 @@ async def test_who_is_watched_by_probes_alone_shows_no_heartbeat(api: RegistryAp
         ("GET", f"{AGENTS}/../../etc/passwd", 404, "not_found"),
     ],
 )
-async def test_what_no_route_takes_is_refused_in_the_same_form(
+async def test_unrouted_request_gets_the_common_error_form(
     api: RegistryApi, method: str, path: str, status: int, code: str
 ) -> None:
     answer = await api.ask(method, path)
@@ -233,7 +233,7 @@ async def test_the_key_that_took_an_agent_off_is_called_by_its_name_to_who_may_r
     assert (its_own.status, "names" in its_own.json()) == (200, False)
 
 
-async def test_what_waits_for_an_agent_is_shown_with_it(api: RegistryApi) -> None:
+async def test_pending_commands_are_shown_with_their_agent(api: RegistryApi) -> None:
     await api.register("agent-1")
     assert (await api.record("agent-1"))["pending_commands"] == []
     body = {"command": "drain", "reason": "new disk", "expires_in_seconds": 60}

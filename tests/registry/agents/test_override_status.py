@@ -169,7 +169,7 @@ async def test_other_roles_cannot_override(
         {"seconds": 60, "reason": "x", "for_ever": True},
     ],
 )
-async def test_what_has_no_end_or_no_reason_is_refused(api: RegistryApi, wrong: dict[str, Any]) -> None:
+async def test_maintenance_without_end_or_reason_is_refused(api: RegistryApi, wrong: dict[str, Any]) -> None:
     await api.register("agent-1")
     assert (await api.ask("PUT", MAINTENANCE, wrong)).status == 422
     assert (await api.ask("PUT", OVERRIDE, {"status": "active", **wrong})).status == 422

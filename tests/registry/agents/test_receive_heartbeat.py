@@ -33,7 +33,7 @@ async def test_a_heartbeat_is_acknowledged_and_seen(api: RegistryApi) -> None:
     assert record["version"] == 1
 
 
-async def test_what_a_heartbeat_does_not_say_stays(api: RegistryApi) -> None:
+async def test_heartbeat_keeps_members_that_it_omits(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     await api.send_heartbeat("agent-1", key, current_load=3, tasks_in_progress=["t"])
     await api.send_heartbeat("agent-1", key)
@@ -99,7 +99,7 @@ async def test_silence_makes_unhealthy_and_a_heartbeat_revives(api: RegistryApi)
     assert (await api.record("agent-1"))["version"] == 3
 
 
-async def test_the_dead_must_register_again(api: RegistryApi) -> None:
+async def test_dead_agent_must_register_again(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     await api.sweep()
     for _ in range(5):
@@ -133,7 +133,7 @@ async def test_a_heartbeat_that_says_draining_starts_the_drain(api: RegistryApi)
 
 
 @pytest.mark.both_databases
-async def test_a_command_rides_home_until_it_is_honoured(api: RegistryApi) -> None:
+async def test_command_is_in_every_reply_until_it_is_followed(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     path = f"{AGENTS}/agent-1/commands"
     sent = await api.ask(

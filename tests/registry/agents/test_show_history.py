@@ -143,9 +143,7 @@ async def test_a_new_life_keeps_what_was_seen_of_the_one_before(api: RegistryApi
     assert (slot["alive"], slot["failed"]) == (1, 1)
 
 
-async def test_nothing_of_it_is_left_of_who_is_erased(
-    api: RegistryApi, clock: WoundClock, database: Database
-) -> None:
+async def test_erasure_leaves_no_data(api: RegistryApi, clock: WoundClock, database: Database) -> None:
     await api.register("agent-1", **PROBED)
     await outcomes(api, seen(clock))
     clock.advance(HALF_HOUR)

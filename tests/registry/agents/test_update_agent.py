@@ -5,7 +5,7 @@ PATH = f"{AGENTS}/agent-1"
 FIRST = {"if-match": '"1"'}
 
 
-async def test_what_is_named_changes_and_the_rest_stays(api: RegistryApi) -> None:
+async def test_update_changes_only_named_members(api: RegistryApi) -> None:
     record = await api.register("agent-1", name="old", capabilities=["a", "b"], metadata={"x": 1})
     body = {"capabilities": ["b", "c"], "max_concurrent_tasks": 9, "endpoint": "https://e.example/"}
     answer = await api.ask("PATCH", PATH, body, key=record["agent_key"], headers=FIRST)
@@ -31,14 +31,14 @@ async def test_null_takes_away_what_may_be_absent(api: RegistryApi) -> None:
     assert refused.status == 422
 
 
-async def test_what_changes_nothing_raises_no_version(api: RegistryApi) -> None:
+async def test_update_without_change_keeps_the_version(api: RegistryApi) -> None:
     await api.register("agent-1", name="same")
     answer = await api.ask("PATCH", PATH, {"name": "same"}, headers=FIRST)
     assert (answer.status, answer.header("etag")) == (200, '"1"')
     assert await api.events(type="agent.updated") == []
 
 
-async def test_of_two_changes_of_one_version_one_wins(api: RegistryApi) -> None:
+async def test_one_of_two_changes_of_one_version_is_accepted(api: RegistryApi) -> None:
     await api.register("agent-1")
     first = await api.ask("PATCH", PATH, {"name": "x"}, headers=FIRST)
     second = await api.ask("PATCH", PATH, {"name": "y"}, headers=FIRST)

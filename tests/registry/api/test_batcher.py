@@ -14,14 +14,14 @@ def _doubled(_transaction: Transaction, asked: Sequence[int]) -> list[tuple[int,
     return [(2 * number, len(asked)) for number in asked]
 
 
-async def test_what_waits_is_carried_out_together_and_each_gets_its_answer(database: Database) -> None:
+async def test_waiting_requests_are_committed_together(database: Database) -> None:
     doubling = Batcher(database, _doubled, most=4)
     answers = await asyncio.gather(*(doubling.ask(number) for number in range(6)))
     assert [answer for answer, _ in answers] == [0, 2, 4, 6, 8, 10]
     assert [size for _, size in answers] == [4, 4, 4, 4, 2, 2]
 
 
-async def test_a_group_goes_as_soon_as_all_who_were_answered_have_asked_again(
+async def test_batch_is_written_when_all_callers_returned(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A wait for the end of the time would outlast the test.
@@ -41,7 +41,7 @@ async def test_a_group_goes_as_soon_as_all_who_were_answered_have_asked_again(
     assert sizes == [[2, 2, 2], [2, 2, 2]]
 
 
-async def test_a_group_does_not_wait_long_for_who_stays_away(database: Database) -> None:
+async def test_batch_does_not_wait_for_missing_callers(database: Database) -> None:
     doubling = Batcher(database, _doubled, most=4)
     answers = [*await asyncio.gather(doubling.ask(0), doubling.ask(1))]
     assert answers == [(0, 2), (2, 2)]

@@ -20,7 +20,7 @@ async def _read_for_ever(time: BodyTime, began: asyncio.Event | None = None) -> 
         await asyncio.Event().wait()
 
 
-async def test_all_who_read_for_too_long_are_ended() -> None:
+async def test_overlong_bodies_are_aborted() -> None:
     time = BodyTime()
     ends = await asyncio.gather(*(_read_for_ever(time) for _ in range(3)), return_exceptions=True)
     assert [type(end) for end in ends] == [BodyTooSlow] * 3
@@ -34,7 +34,7 @@ async def test_ended_caller_may_continue() -> None:
     assert task.cancelling() == 0
 
 
-async def test_who_has_read_in_time_is_left_alone() -> None:
+async def test_timely_reader_is_not_disconnected() -> None:
     time = BodyTime()
     with time:
         await asyncio.sleep(0)

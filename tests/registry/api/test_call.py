@@ -53,7 +53,7 @@ def told(answer: Answer) -> tuple[int, str]:
     return answer.status, answer.json()["error"]["code"]
 
 
-async def test_who_is_not_let_in_learns_nothing_about_bodies(api: RegistryApi) -> None:
+async def test_unauthorised_caller_learns_nothing_about_bodies(api: RegistryApi) -> None:
     agent_key = await api.add_agent_key("1")
     for method, path in TAKES_BODY:
         for raw in (b"{", b"[1]", b'{"unknown": 1}'):
@@ -66,7 +66,7 @@ async def test_who_is_not_let_in_learns_nothing_about_bodies(api: RegistryApi) -
 
 
 @pytest.mark.both_databases
-async def test_who_is_not_let_in_learns_nothing_about_how_a_body_must_be_sent(api: RegistryApi) -> None:
+async def test_unauthorised_caller_learns_nothing_about_media_types(api: RegistryApi) -> None:
     for path in (HEARTBEAT, LEASES, AGENTS):
         for raw, headers in ((b"{}", {"content-type": "text/plain"}), (b" " * 300_000, {})):
             answer = await api.ask("POST", path, raw=raw, key=UNKNOWN, headers=headers)
@@ -75,7 +75,7 @@ async def test_who_is_not_let_in_learns_nothing_about_how_a_body_must_be_sent(ap
             assert answer.status in {413, 415}, (path, headers)
 
 
-async def test_who_is_not_let_in_learns_nothing_about_queries(api: RegistryApi) -> None:
+async def test_unauthorised_caller_learns_nothing_about_queries(api: RegistryApi) -> None:
     for method, path in TAKES_QUERY:
         answer = await api.ask(method, f"{path}?odd=1", key=UNKNOWN)
         assert told(answer) == (401, "unknown_key"), (method, path)

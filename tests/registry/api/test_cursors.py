@@ -24,13 +24,13 @@ def test_cursor_returns_its_position() -> None:
         packed(["leases", 1.0]), packed(["agents", 1]), packed([7]), "W" * 512,
     ],
 )  # fmt: skip
-def test_what_is_no_cursor_of_this_list_is_refused(cursor: str) -> None:
+def test_foreign_cursor_is_refused(cursor: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         numbers_in(cursor, "leases", 1)
     assert [(fault.name, fault.pointer) for fault in refused.value.faults] == [("invalid_cursor", "/cursor")]
 
 
 @pytest.mark.parametrize("place", [[], ["a", "b"], [1], [""], ["x" * 65], ["a\0"], ["ä"], [None]])
-def test_what_holds_no_id_is_refused(place: list[object]) -> None:
+def test_cursor_without_an_id_is_refused(place: list[object]) -> None:
     with pytest.raises(InvalidRequest):
         text_in(packed(["keys", *place]), "keys")

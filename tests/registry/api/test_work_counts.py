@@ -73,7 +73,7 @@ def test_a_duration_is_in_one_bucket_and_its_bound_belongs_to_it() -> None:
     assert dict(of.by_status) == {"2xx": 0, "4xx": 0, "5xx": 3}
 
 
-def test_what_is_not_served_has_one_place() -> None:
+def test_unserved_requests_share_one_counter() -> None:
     counts = WorkCounts()
     counts.lay_out(PATHS)
     assert counts.place_of("GET", "/b") == counts.place_of("BREW", "/a") == 0

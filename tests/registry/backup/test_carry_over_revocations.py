@@ -193,7 +193,7 @@ async def test_unreadable_old_database_lists_what_is_valid_again(api: RegistryAp
     assert [one.id for one in found.unknown_webhooks] == [hook["webhook_id"]]
 
 
-async def test_who_was_logged_in_has_to_log_in_again(api: RegistryApi, tmp_path: Path) -> None:
+async def test_restore_ends_sessions(api: RegistryApi, tmp_path: Path) -> None:
     session = StoredSession(digest="d" * 64, key_id="key_reader_", created_at_s=1.0, expires_at_s=1e12)
     await api.database.write(lambda transaction: sessions.add(transaction, session, 1))
     await back_up(api, tmp_path / "b.gz")

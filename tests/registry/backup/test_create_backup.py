@@ -207,9 +207,7 @@ async def test_agent_that_was_erased_since_the_backup_stays_erased_in_database_a
 
 
 @pytest.mark.both_databases
-async def test_case_2_who_held_a_task_before_a_restore_writes_nothing_after_it(
-    full: RegistryApi, tmp_path: Path
-) -> None:
+async def test_case_2_holder_from_before_a_restore_cannot_write(full: RegistryApi, tmp_path: Path) -> None:
     file = tmp_path / "backup.gz"
     key = await agent_key(full)
     grant = await fill_with_tasks(full, key)
@@ -239,7 +237,7 @@ async def test_tokens_after_a_restore_are_above_all_before(
     assert min(after) > max(before)
 
 
-async def test_what_was_granted_since_the_backup_is_void_too(full: RegistryApi, tmp_path: Path) -> None:
+async def test_grants_since_the_backup_are_void(full: RegistryApi, tmp_path: Path) -> None:
     """Restored twice into the same database: the second epoch is above the first one too."""
     file = tmp_path / "backup.gz"
     await full.database.read(lambda transaction: back_up(transaction, file))
@@ -402,7 +400,7 @@ async def test_a_backup_is_readable_by_its_owner_only_and_replaces_the_last_one(
 
 
 @pytest.mark.both_databases
-async def test_what_cannot_be_written_leaves_the_last_backup(full: RegistryApi, tmp_path: Path) -> None:
+async def test_failed_write_keeps_the_last_backup(full: RegistryApi, tmp_path: Path) -> None:
     with pytest.raises(BackupFailed, match="No such file"):
         await full.database.read(lambda transaction: back_up(transaction, tmp_path / "absent" / "b.gz"))
 

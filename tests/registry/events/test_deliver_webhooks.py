@@ -372,9 +372,7 @@ async def test_several_processes_deliver_each_event_once_and_in_order(
 
 
 @pytest.mark.both_databases
-async def test_what_a_dead_process_was_delivering_is_delivered_by_another(
-    api: RegistryApi, receiver: Receiver
-) -> None:
+async def test_deliveries_of_a_dead_process_are_taken_over(api: RegistryApi, receiver: Receiver) -> None:
     await subscribe(api, receiver.url)
     # A process claims and dies.
     claim_s = deliver_webhooks.CLAIM_SECONDS
@@ -396,7 +394,7 @@ async def test_what_a_dead_process_was_delivering_is_delivered_by_another(
 
 
 @pytest.mark.both_databases
-async def test_one_that_hangs_holds_up_no_other(
+async def test_hanging_server_delays_no_other(
     api: RegistryApi, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(safe_post, "SEND_SECONDS", 10 * PATIENCE_SECONDS)

@@ -44,7 +44,7 @@ async def test_an_end_that_is_missing_is_found(api: RegistryApi) -> None:
 
 
 @pytest.mark.both_databases
-async def test_what_is_archived_meanwhile_does_no_harm(
+async def test_concurrent_archiving_does_no_harm(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_log, "PAGE", 2)

@@ -50,9 +50,7 @@ async def test_a_follower_gets_what_happens_from_now_on(served: Serving, databas
 
 
 @pytest.mark.both_databases
-async def test_who_comes_back_misses_nothing_and_gets_nothing_twice(
-    served: Serving, database: Database
-) -> None:
+async def test_reconnecting_client_gets_each_event_once(served: Serving, database: Database) -> None:
     await database.write(appending(*(draft(n) for n in range(250))))
     async with following(served.url, query="?after=0") as follower:
         first = await follower.take(120)
@@ -207,7 +205,7 @@ async def test_streams_end_and_restart_after_a_restore(
 
 
 @pytest.mark.both_databases
-async def test_who_leaves_leaves_nothing_behind(served: Serving, database: Database) -> None:
+async def test_disconnecting_client_leaves_nothing_behind(served: Serving, database: Database) -> None:
     for _ in range(3):
         async with following(served.url) as follower:
             await follower.begin()

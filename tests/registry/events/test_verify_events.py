@@ -110,7 +110,7 @@ TAMPERED: list[tuple[Executable, str]] = [
 
 
 @pytest.mark.both_databases
-async def test_what_was_changed_is_found(api: RegistryApi) -> None:
+async def test_changed_event_is_found(api: RegistryApi) -> None:
     await live_a_little(api)
     for tampering, fault in TAMPERED:
         found = await report_after(api, tampering)

@@ -114,7 +114,7 @@ async def test_a_held_resource_is_refused_and_its_lease_is_shown(api: RegistryAp
     assert await _lease_events(api) == [("lease.acquired", None)]
 
 
-async def test_of_many_who_ask_at_once_one_is_granted(api: RegistryApi) -> None:
+async def test_one_of_many_concurrent_requests_is_granted(api: RegistryApi) -> None:
     keys = [await _agent(api, f"agent-{number}") for number in range(8)]
     answers = await asyncio.gather(*(_acquire(api, "task:1", key) for key in keys * 3))
     assert sorted(answer.status for answer in answers) == [201] + [409] * 23
@@ -248,7 +248,7 @@ async def test_lease_of_another_is_refused_like_one_that_does_not_exist(api: Reg
     assert _told(await _renew(api, lease, mine)) == (412, "lease_ended")
 
 
-async def test_who_may_acquire_a_resource_sees_who_holds_it(api: RegistryApi) -> None:
+async def test_caller_that_may_acquire_sees_the_holder(api: RegistryApi) -> None:
     mine, other = await _agent(api), await _agent(api, "agent-2")
     lease = await _lease(api, "intent:i/s", mine)
     refused = await _acquire(api, "intent:i/s", other)
@@ -377,7 +377,7 @@ async def test_a_draining_agent_gets_nothing_new_and_goes_when_it_has_given_all_
     assert (await _release(api, leases[0], key)).status == 204
 
 
-async def test_who_is_gone_gets_nothing_and_renews_nothing(api: RegistryApi) -> None:
+async def test_dead_agent_cannot_acquire_or_renew(api: RegistryApi) -> None:
     key = await _agent(api)
     lease = await _lease(api, "task:1", key)
     await api.ask("DELETE", f"{AGENTS}/agent-1")

@@ -145,7 +145,7 @@ async def test_a_write_after_the_agents_end_is_refused(api: RegistryApi) -> None
     assert _told(await _write(api, key, token)) == (412, "lease_ended")
 
 
-async def test_a_write_to_what_was_never_leased_is_refused_and_told(api: RegistryApi) -> None:
+async def test_write_to_an_unleased_scope_is_refused_and_logged(api: RegistryApi) -> None:
     key, _ = await _agents(api)
     assert _told(await _write(api, key, 1)) == (412, "token_not_issued")
     assert _told(await api.ask("GET", STATE)) == (404, "state_not_found")
@@ -161,7 +161,7 @@ async def test_a_write_needs_its_token(api: RegistryApi) -> None:
 
 
 @pytest.mark.parametrize("role", [Role.READER, Role.PROBER, Role.COORDINATOR, Role.ENROLL])
-async def test_who_holds_nothing_by_its_role_writes_nothing(api: RegistryApi, role: Role) -> None:
+async def test_role_without_leases_cannot_write_state(api: RegistryApi, role: Role) -> None:
     assert _told(await _write(api, role, 1)) == (403, "not_allowed")
     assert await _rejected(api) == []
 
@@ -205,7 +205,7 @@ async def test_a_state_is_a_small_shallow_object(api: RegistryApi) -> None:
 @pytest.mark.parametrize(
     "path", ["/api/v1/intents/i1/state/with space", "/api/v1/intents/" + "i" * 129 + "/state/s"]
 )
-async def test_what_names_no_resource_is_refused(api: RegistryApi, path: str) -> None:
+async def test_invalid_resource_path_is_refused(api: RegistryApi, path: str) -> None:
     key, _ = await _agents(api)
     assert _told(await _write(api, key, 1, path=path)) == (422, "invalid_resource")
 

@@ -175,7 +175,7 @@ def test_full_or_read_only_disk_is_reported_before_the_start_and_keeps_the_marke
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root makes files for others")
-def test_what_root_writes_for_a_service_belongs_to_the_service(tmp_path: Path) -> None:
+def test_files_written_by_root_belong_to_the_service(tmp_path: Path) -> None:
     (tmp_path / "service").mkdir()
     os.chown(tmp_path / "service", 64_477, 64_478)
     file = marker_file(f"sqlite:///{tmp_path}/registry.db", tmp_path / "service" / "state")

@@ -89,7 +89,7 @@ async def test_failure_in_maintenance_is_excluded_from_alerts(api: RegistryApi, 
     assert [each["agent_id"] for each in (await scrape(api)).labels(down)] == ["agent-1"]
 
 
-async def test_what_this_server_did_is_counted(api: RegistryApi, clock: WoundClock) -> None:
+async def test_requests_of_this_server_are_counted(api: RegistryApi, clock: WoundClock) -> None:
     await live_a_little(api)
     found = await scrape(api)
 

@@ -65,9 +65,7 @@ async def _status(api: RegistryApi, agent_id: str = "agent-1") -> str:
     return str((await api.record(agent_id))["status"])
 
 
-async def test_what_is_seen_is_shown_beside_what_the_agent_says_and_decides_nothing(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_probe_results_are_shown_and_do_not_decide(api: RegistryApi, clock: WoundClock) -> None:
     await api.register("agent-1", monitoring="both", card_url=CARD)
     clock.advance(1)
     for _ in range(5):
@@ -391,7 +389,9 @@ async def test_slow_answers_degrade_an_agent_that_stays_active(api: RegistryApi,
     assert found == [("active", "healthy"), ("active", "degraded"), ("active", "healthy")]
 
 
-async def test_who_calls_itself_healthy_yet_fails_is_refuted(api: RegistryApi, clock: WoundClock) -> None:
+async def test_report_of_healthy_is_refuted_by_failed_interactions(
+    api: RegistryApi, clock: WoundClock
+) -> None:
     await _probed(api)
     for _ in range(10):
         clock.advance(30)
@@ -447,7 +447,7 @@ async def test_many_probed_agents_that_fail_at_once_are_held(api: RegistryApi, c
 
 
 @pytest.mark.both_databases
-async def test_who_answered_is_expected_to_until_it_is_dead_or_gone(
+async def test_answering_address_is_expected_to_answer_until_dead_or_removed(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     where = {"network_class": "10.0.0.0/8", "address": "10.0.0.1"}

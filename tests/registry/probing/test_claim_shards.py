@@ -34,7 +34,7 @@ async def assert_log_is_good(api: RegistryApi) -> None:
     assert report.is_good, (report.fault, report.differences[:3])
 
 
-async def test_who_is_alone_gets_all_shards_and_keeps_their_tokens(
+async def test_only_worker_gets_all_shards_and_keeps_their_tokens(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     first = await claim(api)
@@ -188,7 +188,7 @@ async def test_companions_that_never_come_hold_few_shards_back_and_not_for_long(
     assert shares == [(SHARDS // 2,) * 2, (SHARDS // 2,) * 2, (SHARDS,) * 2]
 
 
-async def test_who_leaves_gives_all_back_at_once(api: RegistryApi) -> None:
+async def test_leaving_worker_releases_all_shards_at_once(api: RegistryApi) -> None:
     first = await claim(api, "a")
     await leave(api, "a")
     await leave(api, "a")
@@ -211,7 +211,7 @@ async def test_a_worker_that_has_lost_track_gets_its_shards_with_new_tokens(api:
     await assert_log_is_good(api)
 
 
-async def test_what_another_holds_cannot_be_had_by_naming_it(api: RegistryApi) -> None:
+async def test_shard_of_another_worker_cannot_be_claimed_by_name(api: RegistryApi) -> None:
     theirs = await claim(api, "a")
     assert await claim(api, "b", theirs) == {}
     assert set(await claim(api, "a", theirs)) < ALL
@@ -310,7 +310,7 @@ async def test_claim_returns_the_number_of_targets_unprobed_since(
         {"wanted_witnesses": {"a\0b": 3}},
     ],
 )
-async def test_what_is_no_claim_is_refused(api: RegistryApi, wrong: dict[str, Any]) -> None:
+async def test_invalid_claim_is_refused(api: RegistryApi, wrong: dict[str, Any]) -> None:
     answer = await api.ask("POST", f"{PATH}/claim", {"worker": "a", **wrong}, key=Role.PROBER)
     assert answer.status == 422
     assert (await shown(api))["probers"] == []

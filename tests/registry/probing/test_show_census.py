@@ -202,7 +202,7 @@ async def test_what_cannot_be_asked_is_refused(
     assert (await api.ask(method, f"{PATH}{path}", body)).status == 422
 
 
-async def test_who_may_not_is_refused(api: RegistryApi) -> None:
+async def test_key_without_permission_is_refused(api: RegistryApi) -> None:
     key = (await api.register("one"))["agent_key"]
     for path in ("", "/hosts"):
         assert (await api.ask("GET", f"{PATH}{path}", key=key)).status == 403

@@ -30,7 +30,7 @@ async def archive_everything(api: RegistryApi, directory: Path) -> Archived | No
     return await archive(api.database, directory, api.clock.now_s() + 1)
 
 
-async def test_what_left_the_database_is_in_a_file_and_the_chain_goes_on(
+async def test_archived_events_are_in_a_file_and_the_chain_continues(
     api: RegistryApi, tmp_path: Path
 ) -> None:
     directory = tmp_path / "archive"
@@ -109,7 +109,7 @@ async def test_one_file_holds_no_more_than_allowed(
     assert verify(event for file in files for event in read_archive(file)) == found.archived
 
 
-async def test_who_is_killed_before_the_events_leave_has_lost_nothing(
+async def test_killed_archiver_loses_no_events(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await live_a_little(api)
@@ -133,7 +133,7 @@ async def test_who_is_killed_before_the_events_leave_has_lost_nothing(
     assert files_in(tmp_path) == [file]
 
 
-async def test_who_is_killed_while_writing_leaves_no_half_file(
+async def test_killed_writer_leaves_no_partial_file(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await live_a_little(api)
@@ -169,7 +169,7 @@ async def test_several_archivists_do_it_once(api: RegistryApi, tmp_path: Path) -
     assert (await report(api)).is_good
 
 
-async def test_what_is_erased_while_it_is_archived_is_erased_in_the_file(
+async def test_erasure_during_archiving_reaches_the_file(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await api.register("agent-1", name="secret")

@@ -51,9 +51,7 @@ async def done(api: RegistryApi) -> list[tuple[str, int]]:
     return [(payload["agent_id"], payload["erased_sequence"]) for payload in payloads]
 
 
-async def test_what_was_archived_of_an_agent_is_erased_like_what_was_not(
-    api: RegistryApi, tmp_path: Path
-) -> None:
+async def test_archived_events_of_an_agent_are_erased(api: RegistryApi, tmp_path: Path) -> None:
     await live_a_little(api)
     whole = await api.database.read(lambda transaction: event_log.with_agents(transaction, 0, limit=1_000))
     of_agent = {event.sequence for event, agent_id in whole if agent_id == "agent-1"}
@@ -144,9 +142,7 @@ async def test_erasure_killed_while_writing_leaves_the_old_file(
     assert not left_behind.exists()
 
 
-async def test_what_is_in_files_that_are_elsewhere_waits_until_they_are_back(
-    api: RegistryApi, tmp_path: Path
-) -> None:
+async def test_erasure_waits_for_missing_archive_files(api: RegistryApi, tmp_path: Path) -> None:
     await live_a_little(api)
     archived = await archive_everything(api, tmp_path)
     assert archived is not None

@@ -62,7 +62,7 @@ async def test_old_sums_and_changes_are_forgotten_and_the_last_result_stays(
 
 
 @pytest.mark.both_databases
-async def test_of_one_target_the_last_changes_are_kept(
+async def test_latest_changes_of_a_target_are_kept(
     api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prune_history, "KEEP_CHANGES", 3)
@@ -238,7 +238,7 @@ async def _task_ids(api: RegistryApi) -> set[str]:
     return {task["task_id"] for task in listed.json()["tasks"]}
 
 
-async def test_what_is_old_is_found_without_reading_what_is_not(api: RegistryApi, database_kind: str) -> None:
+async def test_old_rows_are_found_without_reading_new_ones(api: RegistryApi, database_kind: str) -> None:
     if database_kind == "postgresql":
         pytest.skip("NOT RUN on PostgreSQL, which reads small tables whole, whatever indexes they have")
     plans: list[str] = []

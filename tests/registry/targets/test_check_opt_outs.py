@@ -74,7 +74,7 @@ async def test_an_address_that_may_not_be_contacted_is_not(api: RegistryApi) -> 
         assert (server.heads, await is_proven(api)) == ([], False)
 
 
-async def test_what_is_no_proof_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_text_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     patient_s = check_opt_outs.GET_SECONDS
     monkeypatch.setattr(check_opt_outs, "GET_SECONDS", 0.2)
     replies = {

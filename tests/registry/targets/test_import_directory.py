@@ -53,7 +53,7 @@ async def see_alive(api: RegistryApi, clock: WoundClock, url: str) -> None:
 
 
 @pytest.mark.both_databases
-async def test_what_a_directory_lists_is_to_be_probed(api: RegistryApi) -> None:
+async def test_listed_targets_are_to_be_probed(api: RegistryApi) -> None:
     record = await put(
         api, "dir", "one", urls(1, 2), urls(3), source="https://dir.example/list", etag='W/"7"'
     )
@@ -101,7 +101,7 @@ async def test_a_page_that_comes_twice_counts_once(api: RegistryApi) -> None:
     assert (record["received"], record["pages"]) == (2, 1)
 
 
-async def test_what_left_a_directory_is_gone_and_its_agent_deregistered(
+async def test_unlisted_target_ends_and_its_agent_is_deregistered(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await put(api, "dir", "one", urls(*range(12)))
@@ -119,7 +119,7 @@ async def test_what_left_a_directory_is_gone_and_its_agent_deregistered(
     assert report.is_good, report
 
 
-async def test_what_is_listed_again_is_probed_again_and_lives_again_once_it_shows_life(
+async def test_relisted_target_is_probed_and_returns_with_a_liveness_signal(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await put(api, "dir", "one", urls(1, 2))
@@ -145,7 +145,7 @@ async def test_removed_target_is_not_probed_although_its_directory_lists_it(
     assert await listed(api, 1, 2) == urls(2)
 
 
-async def test_a_target_lives_while_any_directory_lists_it(api: RegistryApi) -> None:
+async def test_target_is_kept_while_any_directory_lists_it(api: RegistryApi) -> None:
     await put(api, "one", "a", urls(1, 2))
     await put(api, "two", "a", urls(2, 3))
     await put(api, "one", "b", urls(1))
@@ -263,13 +263,13 @@ async def test_a_registered_agent_does_not_leave_with_its_directory(api: Registr
         ("dir/imports/one/pages/1", {}),
     ],
 )
-async def test_what_is_no_page_is_refused(api: RegistryApi, path: str, body: dict[str, Any]) -> None:
+async def test_invalid_page_is_refused(api: RegistryApi, path: str, body: dict[str, Any]) -> None:
     answer = await api.ask("PUT", f"{DIRECTORIES}/{path.replace('%20', ' ')}", body, key=Role.PROBER)
     assert answer.status == 422
 
 
 @pytest.mark.both_databases
-async def test_what_was_never_imported_is_not_found(api: RegistryApi) -> None:
+async def test_unknown_directory_is_not_found(api: RegistryApi) -> None:
     for method, path, code in (
         ("GET", "nowhere", "directory_not_found"),
         ("POST", "nowhere/confirm", "directory_not_found"),
@@ -294,7 +294,7 @@ async def test_directories_and_open_imports_are_bounded(
 
 
 @pytest.mark.parametrize("role", [Role.READER, Role.ENROLL])
-async def test_who_only_reads_does_not_say_what_is_listed(api: RegistryApi, role: Role) -> None:
+async def test_reader_cannot_import_a_directory(api: RegistryApi, role: Role) -> None:
     path = f"{DIRECTORIES}/dir/imports/one/pages/1"
     assert (await api.ask("PUT", path, {"urls": []}, key=role)).status == 403
 

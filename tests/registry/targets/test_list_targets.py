@@ -317,7 +317,7 @@ async def test_who_was_looked_at_and_not_asked_has_the_reason(api: RegistryApi) 
 
 
 @pytest.mark.usefixtures("directory")
-async def test_of_a_target_that_was_never_measured_no_result_is_shown(api: RegistryApi) -> None:
+async def test_unmeasured_target_shows_no_result(api: RegistryApi) -> None:
     shown = (await api.ask("GET", f"{PATH}/{target_id(URLS[3])}", key=Role.READER)).json()
     assert {"result", "result_since", "observed_at", "observed", "memory", "agent_status"} & set(
         shown
@@ -354,6 +354,6 @@ async def test_what_is_no_query_is_refused(api: RegistryApi, query: str, status:
     assert (await api.ask("GET", f"{PATH}?{query}")).status == status
 
 
-async def test_what_was_never_a_target_is_not_found(api: RegistryApi) -> None:
+async def test_unknown_target_is_not_found(api: RegistryApi) -> None:
     answer = await api.ask("GET", f"{PATH}/tgt_0", key=Role.READER)
     assert (answer.status, answer.json()["error"]["code"]) == (404, "target_not_found")

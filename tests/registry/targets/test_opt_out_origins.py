@@ -56,9 +56,7 @@ async def test_a_token_is_given_out_for_an_origin(api: RegistryApi, clock: Wound
     assert (await ask(api, "http://agent.example"))["token"] != asked["token"]
 
 
-async def test_what_lies_on_a_proven_origin_is_not_probed_and_its_agents_leave(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_targets_of_an_opted_out_origin_end(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", [*HERE, *NEAR])
     await see_alive(api, clock, target_url=HERE[0])
     await api.register("own", monitoring="both", card_url=HERE[1])
@@ -98,7 +96,7 @@ async def test_opted_out_origin_stays_out_for_every_source(api: RegistryApi) -> 
 
 
 @pytest.mark.both_databases
-async def test_who_takes_it_back_is_probed_again(api: RegistryApi) -> None:
+async def test_withdrawn_opt_out_is_probed_again(api: RegistryApi) -> None:
     await put(api, "dir", "one", [*HERE, *NEAR])
     assert await proven(api)
     assert await proven(api, "http://agent.example")
@@ -161,11 +159,11 @@ async def test_opt_outs_come_in_pages_and_are_bounded(
 @pytest.mark.parametrize(
     "url", ["", "ftp://a.example", "https://a b", "https://{x}/", "https://u:p@a.example"]
 )
-async def test_what_is_no_origin_is_refused(api: RegistryApi, url: str) -> None:
+async def test_invalid_origin_is_refused(api: RegistryApi, url: str) -> None:
     assert (await api.ask("POST", PATH, {"url": url})).status == 422
 
 
 @pytest.mark.parametrize("role", [Role.READER, Role.PROBER, Role.ENROLL])
-async def test_who_may_not_is_refused(api: RegistryApi, role: Role) -> None:
+async def test_key_without_permission_is_refused(api: RegistryApi, role: Role) -> None:
     assert (await api.ask("POST", PATH, {"url": ORIGIN}, key=role)).status == 403
     assert (await api.ask("GET", PATH, key=role)).status == 403

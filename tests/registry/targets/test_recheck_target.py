@@ -67,14 +67,14 @@ async def test_opted_out_target_is_refused_with_its_end_time(
 
 
 @pytest.mark.both_databases
-async def test_of_those_who_ask_at_once_one_is_heard(api: RegistryApi) -> None:
+async def test_one_of_many_concurrent_requests_is_accepted(api: RegistryApi) -> None:
     await put(api, "dir", "one", [URL])
     answers = await asyncio.gather(*(recheck(api) for _ in range(5)))
     assert sorted(answer.status for answer in answers) == [202, 429, 429, 429, 429]
 
 
 @pytest.mark.both_databases
-async def test_what_is_not_probed_any_more_is_not_probed_now(api: RegistryApi) -> None:
+async def test_former_target_cannot_be_rechecked(api: RegistryApi) -> None:
     await put(api, "dir", "one", [URL])
     await put(api, "dir", "two", [])
     gone = await recheck(api)

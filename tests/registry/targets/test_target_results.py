@@ -120,9 +120,7 @@ async def test_an_observation_counts_once_and_a_late_one_not_at_all(
     assert (await results(api))[0][1] == "refused"
 
 
-async def test_who_could_not_be_asked_at_first_has_not_changed_when_it_can(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_first_successful_probe_is_no_change(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", URLS)
     seen = []
     for result in ("not_measured", "internal", "refused", "not_measured", "ok"):
@@ -134,9 +132,7 @@ async def test_who_could_not_be_asked_at_first_has_not_changed_when_it_can(
     assert told == [("overall", "refused", "ok"), ("discovery", "refused", "ok")]
 
 
-async def test_what_was_not_measured_is_counted_apart_and_changes_no_result(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_unmeasured_probe_changes_no_result(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", URLS)
     nothing = {"target_url": URLS[1], "observed_at": moment(clock.at_s).isoformat()}
     await outcomes(api, probe(clock), nothing)
@@ -241,9 +237,7 @@ async def test_a_shards_results_count_with_its_token_and_others_are_left_out(
     assert await outcomes(api, probe(clock), alive, **both) == ["no_liveness_signal_yet", "accepted"]
 
 
-async def test_of_several_shards_only_those_that_are_lost_are_refused(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_only_lost_shards_are_refused(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", [*URLS, OTHER])
     there = shard_of(host_of(OTHER))
     early = await claim(api, "a")

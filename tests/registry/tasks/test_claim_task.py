@@ -115,7 +115,7 @@ async def test_an_agent_gets_no_more_than_it_has_room_for(api: RegistryApi) -> N
 
 
 @pytest.mark.both_databases
-async def test_case_1_of_many_who_claim_at_once_each_gets_its_own_task(api: RegistryApi) -> None:
+async def test_case_1_concurrent_claims_get_different_tasks(api: RegistryApi) -> None:
     made = {(await create(api, f"task {number}"))["task_id"] for number in range(5)}
     workers = [await worker(api, f"agent-{number}") for number in range(8)]
     answers = await asyncio.gather(*(one.claim() for one in workers))

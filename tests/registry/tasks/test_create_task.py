@@ -22,7 +22,7 @@ async def total(api: RegistryApi) -> int:
     return int((await api.ask("GET", TASKS, key=Role.READER)).json()["total"])
 
 
-async def test_who_says_it_again_by_the_same_key_gets_the_same_task(api: RegistryApi) -> None:
+async def test_repeated_creation_returns_the_same_task(api: RegistryApi) -> None:
     first = await created(api, idempotency_key="order-7")
     again = await created(api, idempotency_key="order-7", input={"words": 3, "brief": "b"})
     assert again == first
@@ -55,7 +55,7 @@ async def test_a_key_is_its_creators_own_and_without_one_each_is_another_task(ap
 
 
 @pytest.mark.both_databases
-async def test_of_equal_requests_at_once_one_creates(api: RegistryApi) -> None:
+async def test_one_of_equal_concurrent_requests_creates(api: RegistryApi) -> None:
     made = await asyncio.gather(*(created(api, idempotency_key="order-7") for _ in range(8)))
     assert len({task["task_id"] for task in made}) == 1
     assert await total(api) == 1

@@ -19,7 +19,7 @@ async def test_people_resolve_what_was_handed_to_them(api: RegistryApi) -> None:
     assert (answer.json()["status"], answer.json()["output"]) == ("done", {"by": "hand"})
 
 
-async def test_what_people_answer_reaches_the_next_holder_with_what_was_asked(api: RegistryApi) -> None:
+async def test_answers_of_people_reach_the_next_holder(api: RegistryApi) -> None:
     made = await create(api)
     assert made["comments"] == []
     one, other = await worker(api), await worker(api, "agent-2")

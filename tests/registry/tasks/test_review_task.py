@@ -93,7 +93,7 @@ async def test_a_task_without_a_result_is_not_reviewed(api: RegistryApi) -> None
     assert told(unknown) == (404, "task_not_found")
 
 
-async def test_who_may_not_create_tasks_decides_nothing_about_them(api: RegistryApi) -> None:
+async def test_key_that_cannot_create_tasks_cannot_decide_about_them(api: RegistryApi) -> None:
     one, task_id = await _reviewed(api)
     functions = {
         "cancel": {},

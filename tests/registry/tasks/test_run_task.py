@@ -224,7 +224,7 @@ async def test_case_9_a_write_that_is_sent_again_gets_the_first_answer(api: Regi
 
 
 @pytest.mark.both_databases
-async def test_of_equal_writes_at_once_one_is_carried_out(api: RegistryApi) -> None:
+async def test_one_of_equal_concurrent_writes_is_executed(api: RegistryApi) -> None:
     made = await create(api)
     one = await worker(api)
     grant = await one.granted()

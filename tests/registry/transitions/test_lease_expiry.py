@@ -18,7 +18,7 @@ from lifesign.storage.maintenance import clock_shift
 QUICK = {"interval_seconds": 1, "unhealthy_after_seconds": 10, "dead_after_seconds": 20}
 
 
-async def test_case_10_a_death_expires_all_leases_each_told_after_the_agents_own_event(
+async def test_case_10_leases_of_the_dead_expire_after_the_agents_event(
     api: RegistryApi,
 ) -> None:
     one = await worker(api, heartbeat_config=QUICK)
@@ -240,7 +240,7 @@ async def test_case_2_a_raised_epoch_ends_all_runs_and_tokens_rise(api: Registry
     assert (await log_report(api)).is_good
 
 
-async def test_who_is_erased_leaves_the_task_and_no_name(api: RegistryApi) -> None:
+async def test_erased_agent_leaves_its_task_without_its_id(api: RegistryApi) -> None:
     made = await create(api)
     one = await worker(api)
     grant = await one.granted()

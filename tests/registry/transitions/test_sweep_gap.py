@@ -236,7 +236,7 @@ async def test_clock_setback_kills_no_agent_and_leaves_none_unwatched(machine: M
 
 
 @pytest.mark.both_databases
-async def test_who_beats_after_the_clock_was_set_back_is_watched_from_then_on(machine: Machine) -> None:
+async def test_heartbeat_after_clock_set_back_starts_monitoring(machine: Machine) -> None:
     await add_agents(machine.database, 3)
     await machine.live(5)
     machine.set_clock(-HOUR_S)
@@ -286,7 +286,7 @@ async def test_excused_time_that_lies_ahead_is_forgotten_with_the_clock_set_back
 
 
 @pytest.mark.both_databases
-async def test_what_was_seen_of_an_agent_is_brought_back_too(machine: Machine) -> None:
+async def test_observed_facts_are_restored(machine: Machine) -> None:
     await add_agents(machine.database, 1, monitoring="probe")
     seen = Observation(
         agent_id="agent-0",

@@ -116,7 +116,7 @@ async def test_agents_are_counted_by_status_and_health(filled: RegistryApi) -> N
     assert counts == {("active", "unknown"): 4, ("deregistered", "unknown"): 1}
 
 
-async def test_who_is_probed_is_found_by_host_and_path(filled: RegistryApi) -> None:
+async def test_targets_are_found_by_host_and_path(filled: RegistryApi) -> None:
     for agent_id, url in (("p-1", "https://probed.example/one"), ("p-2", "http://probed.example:8080/two")):
         await filled.register(agent_id, monitoring="probe", card_url=url)
     assert await found(filled, {"text": "Probed.Example"}) == ["p-1", "p-2"]

@@ -111,7 +111,7 @@ async def test_all_who_match_are_found_in_their_order_and_counted(fleet: Databas
     await fleet.read(check)
 
 
-async def test_who_sees_itself_alone_is_searched_for_by_name(fleet: Database) -> None:
+async def test_agents_key_searches_only_for_this_agent(fleet: Database) -> None:
     wanted = AgentFilter(agent_id="agent-1-0", statuses=("active",), capabilities=("a",))
     found = await fleet.read(lambda transaction: search.listing(transaction, wanted, after=None, limit=9))
     assert [agent.agent_id for agent in found] == ["agent-1-0"]

@@ -33,7 +33,7 @@ def _rows(transaction: Transaction) -> list[int]:
     return list(transaction.connection.scalars(select(registry.c.id).order_by(registry.c.id)))
 
 
-async def test_what_was_written_can_be_read(database: Database) -> None:
+async def test_written_files_can_be_read(database: Database) -> None:
     assert await database.write(_add_row(1)) == 1
     assert await database.read(_rows) == [1]
 
@@ -93,7 +93,7 @@ async def test_a_transaction_that_raises_alone_leaves_nothing(database: Database
     assert await database.write(_add_row(7)) == 7
 
 
-async def test_a_caller_who_leaves_undoes_nothing(database: Database) -> None:
+async def test_disconnect_undoes_no_change(database: Database) -> None:
     waiting = asyncio.create_task(database.write(_add_row(1)))
     await asyncio.sleep(0)
     waiting.cancel()
@@ -253,7 +253,7 @@ def _rows_by_another_process(file: Path) -> str:
 
 
 @pytest.mark.parametrize("what", ["directory", "pipe", "forbidden"])
-def test_what_cannot_be_a_database_is_refused_with_why(
+def test_invalid_database_is_refused_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     file = tmp_path / "registry.db"
@@ -284,7 +284,7 @@ async def test_a_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may give files to another user")
-async def test_what_root_sets_up_in_the_directory_of_a_service_is_the_service_s(tmp_path: Path) -> None:
+async def test_files_created_by_root_belong_to_the_service(tmp_path: Path) -> None:
     directory = tmp_path / "service"
     directory.mkdir()
     os.chown(directory, 64_477, 64_478)

@@ -64,7 +64,7 @@ async def _is_added(database: Database) -> bool:
     return await database.read(registry_row.find) is not None
 
 
-async def test_what_is_done_in_time_is_answered_as_it_is(database: Database) -> None:
+async def test_timely_answer_is_unchanged(database: Database) -> None:
     prompt = DeadlineDatabase(database, 20)
     assert await prompt.write(_add) == "added"
     assert await prompt.read(registry_row.find) is not None

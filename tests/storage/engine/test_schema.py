@@ -215,7 +215,7 @@ def _set_up(url: str, start: Any, answers: Any) -> None:
     answers.put(asyncio.run(run()))
 
 
-def test_of_servers_that_start_at_once_one_sets_up_the_database(database_kind: str, tmp_path: Path) -> None:
+def test_one_of_many_starting_servers_sets_up_the_database(database_kind: str, tmp_path: Path) -> None:
     url = bare_url(database_kind, tmp_path)
     spawning = multiprocessing.get_context("spawn")
     start, answers = spawning.Barrier(3), spawning.SimpleQueue()

@@ -42,7 +42,7 @@ async def everything(database: Database) -> list[int]:
     return [event.sequence for event in found]
 
 
-async def test_what_is_appended_is_chained_and_read_as_it_was(database: Database, clock: WoundClock) -> None:
+async def test_appended_events_are_chained_and_read_unchanged(database: Database, clock: WoundClock) -> None:
     await database.write(appending(draft(1), draft(2)))
     clock.advance(1)
     await database.write(appending(draft(3, "agent_2")))

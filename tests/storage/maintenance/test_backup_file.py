@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
-def test_what_was_written_is_read_in_batches(file: Path) -> None:
+def test_written_rows_are_read_in_batches(file: Path) -> None:
     with reading(file) as (header, batches):
         found = list(batches)
     assert header == HEADER
@@ -109,7 +109,7 @@ def test_a_row_without_end_is_not_read_to_its_end(file: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("name", ["absent.gz", "."])
-def test_what_cannot_be_read_is_refused_with_its_reason(tmp_path: Path, name: str) -> None:
+def test_unreadable_file_is_refused_with_its_reason(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidBackup, match=r"No such file|Is a directory"):
         check(tmp_path / name)
 

@@ -128,7 +128,7 @@ async def test_agents_are_counted_by_how_they_call_themselves(counted: Database)
     assert await counted.read(census_counts.health) == {"unknown": 2}
 
 
-async def test_who_is_no_target_any_more_is_not_counted(counted: Database) -> None:
+async def test_former_target_is_not_counted(counted: Database) -> None:
     lists = LocalDirectories(LocalRegistry(counted, Role.ADMIN))
     await lists.put_page("first", "next", 1, ImportPageRequest(urls=[], allow_shrink=True))
     while (await lists.apply("first", "next", pages=1)).is_under_way:

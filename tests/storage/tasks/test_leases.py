@@ -47,9 +47,7 @@ async def test_resource_that_was_never_leased_has_a_row_and_no_lease(database: D
     assert await database.read(lambda transaction: leases.count(transaction, LeaseFilter())) == 0
 
 
-async def test_what_is_stored_is_found_by_resource_and_by_number(
-    database: Database, clock: WoundClock
-) -> None:
+async def test_lease_is_found_by_resource_and_by_number(database: Database, clock: WoundClock) -> None:
     held = await _hold(database, clock, "agent_1", ["task:1", "task:2"])
     (number, _) = await database.write(lambda transaction: [*leases.lock(transaction, to_hold=["task:1"]), 0])
     both = await database.write(
