@@ -150,7 +150,7 @@ class RegistrySession:
         await self._client.close()
 
     async def client(self) -> RegistryClient:
-        """Return whom to ask, with the key that is good now."""
+        """Return a client of the registry with the key that is valid now."""
         key = self._keys.current()
         if key != self._client_key:
             former, self._client, self._client_key = self._client, self._client_with(key), key

@@ -46,7 +46,7 @@ class TaskSession(Protocol):
     incarnation: int | None
 
     async def client(self) -> RegistryClient:
-        """Return whom to ask, with the agent's own key."""
+        """Return a client of the registry with the agent's own key."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -391,7 +391,7 @@ def _origin(url: URL) -> str:
 
 
 def _login(card: _CardAnswer, health: _HealthAnswer | None) -> Login | None:
-    """Return what the refused requests say about a login; None if none was refused."""
+    """Return the login that refused requests ask for; None if no request was refused."""
     answers = [card.answer] if health is None else [card.answer, health.answer]
     refused = [answer for answer in answers if answer.result is ResultClass.GATED]
     if not refused:

@@ -77,7 +77,7 @@ def is_maintained(agent: AgentRecord) -> bool:
 
 
 def last_override(transaction: Transaction, agent_id: str, kind: EventType) -> StatusOverride:
-    """Return who last changed this of an agent, and why."""
+    """Return actor and reason of the latest event of this kind about an agent."""
     found = event_log.latest(transaction, limit=1, types=[kind.value], agent_id=agent_id)
     if not found:
         return StatusOverride("", "")

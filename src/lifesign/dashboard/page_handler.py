@@ -377,5 +377,5 @@ def _names(public: PublicUrl | None) -> frozenset[str]:
 
 
 def caller_of(request: Request) -> str:
-    """Return as whom a request's sender is counted."""
+    """Return the name under which a request counts for rate limits."""
     return "" if request.client is None else caller_at(request.client.host)

@@ -97,7 +97,7 @@ class WindowFiles:
         return min((self._own.started_ns, *starts))
 
     def notice(self) -> PublishedDocument | None:
-        """Return what was last published, None if there is nothing sound."""
+        """Return the last published document; None if there is none or it is corrupt."""
         return self._board.read()
 
     def publishing(self) -> AbstractContextManager[bool]:

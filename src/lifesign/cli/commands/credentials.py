@@ -190,7 +190,7 @@ def log_in_once(
 
 
 def _login_facts(chosen: "CredentialSettings", client: "OAuthClient") -> list[PageLine]:
-    """Return what a person has to know before the login."""
+    """Return the facts that a person checks before the login: credential, provider, scope and others."""
     facts = (
         ("credential", f"{chosen.name} for {chosen.origin}{chosen.path.rstrip('/')}"),
         ("provider", client.issuer or client.authorization_url),

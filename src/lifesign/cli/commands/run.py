@@ -293,7 +293,7 @@ def _check_times(grace_s: float, drain_s: float, *, slack_s: float) -> None:
 
 
 def _as_user(name: str | None, *, in_workspace: bool) -> "AgentUser | None":
-    """Return as whom the command runs; InvalidValue if it cannot start where it is to."""
+    """Return the user of the command, None for ours; InvalidValue if it cannot enter this directory."""
     if name is None:
         return None
     from lifesign.adapter.process.agent_user import AgentUser  # noqa: PLC0415 - see `run`
@@ -350,7 +350,7 @@ def _found(command: list[str], user: "AgentUser | None") -> list[str]:
 
 
 def _pool_hint(error: "RegistryError", wanted: "TaskSelection") -> str:
-    """Return what may be missing: the registry hides a task that belongs to a pool from other agents."""
+    """Return a hint at --pool, or an empty text: the registry hides a pool's task from other agents."""
     if error.status != NOT_FOUND or wanted.task_id is None or wanted.role_id is not None:
         return ""
     return "a task that belongs to a pool needs --pool beside --task"

@@ -24,7 +24,7 @@ _TOKEN_ADVICE: Final[Mapping[TokenFaultKind, str]] = MappingProxyType({
 
 
 def fault_advice(state: CredentialState, detail: str | None) -> str:
-    """Return what to do about a fault of a credential.
+    """Return one sentence of advice for a fault of a credential.
 
     `detail`: the text of its `TokenFault`, or the answer that rejected it.
     """

@@ -57,7 +57,7 @@ class AuthorizationRequest:
         return f"{self.authorization_url}{mark}{urlencode(fields)}"
 
     def grant(self, code: str) -> dict[str, str]:
-        """Return what the token endpoint takes for a code."""
+        """Return the form fields that exchange a code for tokens."""
         return {
             "grant_type": "authorization_code",
             "code": code,

@@ -147,7 +147,7 @@ class EvidenceAlert(StrEnum):
 def watched_after(
     before: EvidenceWatchState, counted: Mapping[UnknownReason, int], now_s: float, lost_seconds: float
 ) -> tuple[EvidenceWatchState, EvidenceAlert | None]:
-    """Return what is known after a count, and what to report: each loss and each end of one once.
+    """Return the next state after a count, and the alert to report: one per loss and one per end.
 
     A loss is reported once there was such an agent at every count for `lost_seconds`.
     """

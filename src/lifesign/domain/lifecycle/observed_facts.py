@@ -384,7 +384,10 @@ def _count_failures(
 
 
 def _login(observed: Observed, observation: Observation) -> Login | None:
-    """Return what the agent asks for; an interface that answers without it ends the former request."""
+    """Return the login that the agent requires; None if its interface answers without one.
+
+    If this probe shows neither, the login of the earlier probes stays.
+    """
     if observation.login is not None:
         return observation.login
     answers = (observation.transport, observation.message)

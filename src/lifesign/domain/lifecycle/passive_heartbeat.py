@@ -127,7 +127,7 @@ class PassiveHeartbeats:
         return None if session is None else session.agent_id
 
     def states(self) -> Mapping[str, WatchedSessionState]:
-        """Return what is known of each watched session."""
+        """Return the state of each watched session, by its id."""
         return {session_id: session.state for session_id, session in self._sessions.items()}
 
     def unchecked_sessions(self) -> list[str]:

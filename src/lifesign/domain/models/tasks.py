@@ -243,7 +243,7 @@ class RunRecord(BaseModel):
 
 
 def run_end_text(run: RunRecord, comments: Sequence["CommentRecord"]) -> str:
-    """Return as a text how a run of a task with these comments ended, including requests for help."""
+    """Return in words how a run ended; `comments` of its task add a request for help."""
     if run.exit_reason is None:
         return "under way"
     requested_at = {comment.written_at for comment in comments if comment.signal is TaskSignal.HELP_REQUESTED}

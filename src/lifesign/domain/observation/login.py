@@ -99,7 +99,7 @@ class Login(_LoginFacts):
 def login_of(
     fields: Sequence[str], card_schemes: Sequence[str], metadata: OAuthMetadata | None = None
 ) -> Login:
-    """Return what a target asks for by the `WWW-Authenticate` fields of its refusal and by its card."""
+    """Return the login that a target requires, from its `WWW-Authenticate` fields and its card."""
     schemes = dict.fromkeys(each.scheme for each in read_challenges(fields))
     return Login(schemes=tuple(schemes), card_schemes=tuple(card_schemes), metadata=metadata)
 
@@ -114,7 +114,7 @@ def _metadata_text(metadata: OAuthMetadata) -> str:
 
 
 def read_metadata(body: bytes, resources: Sequence[str]) -> OAuthMetadata | None:
-    """Return what a metadata document says; None if the body is no JSON object.
+    """Return the members of a metadata document; None if the body is not a JSON object.
 
     `resources`: URLs by which it may call the target.
     """

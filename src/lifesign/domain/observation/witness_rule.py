@@ -96,7 +96,7 @@ class FailureFacts:
 
 
 def witness_need(facts: FailureFacts) -> WitnessNeed:
-    """Return what follows from a failure.
+    """Return which witness a failure needs; COUNTS if it needs none.
 
     A target that never gave a liveness signal has nothing to lose. In a class with canaries only they are
     witnesses, so that mass silence changes nothing there.

@@ -105,7 +105,7 @@ class Budget:
         return replace(self, delegated=self.delegated + envelope)
 
     def charge_when_finished(self, carved: Amount) -> ChildCharge:
-        """Return what the budget of a finished child takes from its parent's, of the `carved` part.
+        """Return how much of the `carved` amount a finished child costs its parent's budget.
 
         A child that was topped up may have spent more than the part that it got from its parent. What its own
         unfinished children may still spend stays charged.

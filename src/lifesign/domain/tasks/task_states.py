@@ -193,7 +193,7 @@ def exit_reason_of(end_reason: EndReason) -> ExitReason:
 
 
 def end_text(signal: str, exit_reason: str | None) -> str:
-    """Return as a text what happened to a task: the signal, and the exit reason if that says more.
+    """Return the last signal of a task in words, with the exit reason if that says more.
 
     A run that asked for help also ends as `completed`, which must not look like a success.
     """

@@ -41,7 +41,7 @@ class LoopbackRedirect:
         return f"http://{HOST}:{self.port}{PATH}"
 
     async def wait(self, seconds: float) -> AuthorizationCode | RedirectFault:
-        """Return what the redirect brings; a fault if none comes in time."""
+        """Return the code of the redirect, or a fault if no redirect comes within `seconds`."""
         try:
             return await asyncio.wait_for(asyncio.shield(self._found), seconds)
         except TimeoutError:

@@ -170,7 +170,7 @@ def _verdict(last: TrialStep, without: Fetched, with_it: Fetched) -> TrialVerdic
 
 
 def _hint(verdict: TrialVerdict, last: TrialStep, with_it: Fetched) -> str | None:
-    """Return what to do after a verdict; None if the credential works."""
+    """Return a hint for the operator after a verdict; None if the credential works."""
     match verdict, last.name:
         case TrialVerdict.WORKS, _:
             return None

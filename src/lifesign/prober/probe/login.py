@@ -30,7 +30,7 @@ UNAUTHORIZED: Final = 401
 
 
 async def read_login(visit: ProbeSession, observation: Observation, card_every_s: float) -> Login | None:
-    """Return what the target asks for; None unless it refused a layer.
+    """Return the login that the target requires; None if it refused no layer.
 
     The metadata is read once in `card_every_s`, and remembered in between.
     """

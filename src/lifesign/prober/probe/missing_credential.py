@@ -31,5 +31,5 @@ def without_refused(
 
 
 def missing_text(missing: OtherCredential) -> str:
-    """Return as a text which credential a prober lacks."""
+    """Return in words which credential a prober lacks."""
     return f"no credential: prober {missing.holder} has the credential {missing.scope.name}"

@@ -153,7 +153,7 @@ def _rules_for_us(body: bytes) -> tuple[Rule, ...]:
 
 
 def _name(value: str) -> str:
-    """Return whom a group is for: the product token without a version, in lower case, or `*`."""
+    """Return the user agent of a group: the product token without a version, in lower case, or `*`."""
     if value.startswith("*"):
         return "*"
     token = _TOKEN.match(value)

@@ -170,7 +170,7 @@ def _step(
 
 
 def _move_reason(moved: Move, task: StoredTask, policy: RetryPolicy) -> str:
-    """Return as a text why a task is in the queue again, or with people."""
+    """Return in words why a task was queued again, or waits for people."""
     code = "" if moved.exit_code is None else f" (exit code {moved.exit_code})"
     counted = f"attempt {task.attempts - task.lost_runs} of {policy.max_attempts}"
     if is_lost(moved.exit_reason):

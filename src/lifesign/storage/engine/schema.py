@@ -110,7 +110,7 @@ def upgrade_connection(connection: Connection, to: str = "head") -> None:
 
 
 def alembic_config(connection: Connection | None = None) -> "Config":
-    """Return what Alembic has to know; there is no alembic.ini."""
+    """Return the settings of Alembic; there is no alembic.ini."""
     from alembic.config import Config  # noqa: PLC0415 - see above
 
     config = Config()
