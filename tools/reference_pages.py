@@ -184,7 +184,7 @@ def errors_page() -> str:
     """Return the page of the errors of the API and of the Python packages."""
     lines = ["# Errors", "", MADE, ""]
     lines += ["## API errors", "", API, ""]
-    kinds: dict[tuple[int, str], list[type[Exception]]] = {}
+    kinds: dict[tuple[int, str], list[type[LifesignError]]] = {}
     for kind, answer in STATUS_AND_CODE.items():
         kinds.setdefault(answer, []).append(kind)
     rows = [
