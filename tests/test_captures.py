@@ -220,7 +220,7 @@ def test_exactly_the_answers_of_03_whose_exception_left_the_app_were_cut() -> No
 @pytest.mark.parametrize(
     ("folder", "name"), [(folder, name) for folder, table in TABLES.items() for name in table]
 )
-async def test_a_captured_request_counts_once_and_as_the_protocol_says(folder: str, name: str) -> None:
+async def test_captured_request_counts_once_by_the_protocol(folder: str, name: str) -> None:
     request, answer = exchanges(folder)[name]
     counts, sent, raised = await replay_exchange(name, request, answer)
     assert counts == {TABLES[folder][name].name.lower(): 1}
@@ -262,9 +262,7 @@ def test_every_sequence_has_a_row_and_every_row_a_sequence(sdk: str) -> None:
         for index, (what, outcome) in enumerate(rows)
     ],
 )
-async def test_a_sequence_of_messages_counts_once_and_as_the_protocol_says(
-    sdk: str, index: int, outcome: Outcome
-) -> None:
+async def test_message_sequence_counts_once_by_the_protocol(sdk: str, index: int, outcome: Outcome) -> None:
     lines = present(CAPTURES / "asgi-events" / f"{sdk}.jsonl").read_text().splitlines()
     sequence = json.loads(lines[index])
     known = bodies_by_length(FOLDER_OF_SEQUENCES[sdk])

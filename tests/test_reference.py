@@ -14,7 +14,7 @@ HANDED_DOWN = {"LEASE", "TASK_ID", "RUN_ID", "FENCING_TOKEN"}
 
 
 @pytest.mark.parametrize("name", list(pages()))
-def test_a_reference_page_is_what_the_code_says(name: str) -> None:
+def test_reference_page_is_up_to_date(name: str) -> None:
     assert (REFERENCE / name).read_text() == pages()[name]
 
 

@@ -77,7 +77,7 @@ async def test_sessions_are_asked_about_where_they_work() -> None:
     assert found["ses_4"].why == "the server has no such session"
 
 
-async def test_a_session_that_works_elsewhere_is_not_heard() -> None:
+async def test_session_of_another_directory_is_ignored() -> None:
     async with asked(directory=DIRECTORY + "/", ses_1="busy", ses_2="busy") as (fake, server):
         fake.sessions["ses_2"] = "/elsewhere"
         found = await server.session_statuses(["ses_1", "ses_2"])

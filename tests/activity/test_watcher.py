@@ -97,7 +97,7 @@ async def watching(
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_real_registry_hears_of_what_a_session_does(registry: RegistryServer) -> None:
+async def test_session_activity_reaches_a_real_registry(registry: RegistryServer) -> None:
     async with RegistryClient(registry.url, key=ADMIN_KEY) as client, opencode(ses_1="busy") as (fake, url):
         record = await client.agents.register("a", metadata={"opencode_session": "ses_1"})
         assert record.agent_key is not None

@@ -368,7 +368,7 @@ async def test_an_agent_that_hands_its_task_in_itself_may_say_good_bye(world: Wo
     assert (await world.now()).output == {"by": "tool"}
 
 
-async def test_an_agent_that_goes_on_after_that_is_ended(world: World) -> None:
+async def test_agent_that_continues_after_its_run_is_ended(world: World) -> None:
     async def ask(held: ToolProxyContext) -> None:
         await held.registry.tasks.request_human_help(held.run, "which logo?")
         held.ended("request_human_help")

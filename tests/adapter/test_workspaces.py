@@ -44,7 +44,7 @@ def note(places: Workspaces, run_id: str = RUN) -> dict[str, object]:
     return read
 
 
-def test_all_of_it_is_its_owners_alone(places: Workspaces) -> None:
+def test_all_files_are_private(places: Workspaces) -> None:
     workspace = places.prepare(RUN)
     workspace.put("input.json", {"a": "ä"})
     modes = [
@@ -87,7 +87,7 @@ def test_so_is_one_below_a_directory_to_which_others_may_write(tmp_path: Path) -
         pass
 
 
-def test_directories_that_are_made_for_it_are_ours_alone(tmp_path: Path) -> None:
+def test_created_directories_are_private(tmp_path: Path) -> None:
     former = os.umask(0)
     try:
         with Workspaces(tmp_path / "a" / "b" / "runs"):
@@ -237,7 +237,7 @@ def test_however_deep_it_is_it_is_removed(places: Workspaces, clock: Clock) -> N
 
 
 @pytest.mark.parametrize("said", ["no JSON", "[" * 8_000, '{"ended_at_s": NaN}', '{"ended_at_s": 1e400}'])
-def test_files_of_others_among_them_are_left_alone(places: Workspaces, clock: Clock, said: str) -> None:
+def test_files_of_others_are_not_removed(places: Workspaces, clock: Clock, said: str) -> None:
     (places.root / "notes.json").write_text("{}")
     (places.root / f"{RUN}.json").mkdir()
     (places.root / f"{OTHER}.json").write_text(said)

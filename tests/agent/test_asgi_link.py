@@ -297,7 +297,7 @@ async def test_one_of_several_workers_sends_heartbeats_and_another_continues_its
 
 
 @in_directory
-async def test_a_worker_that_ends_lets_another_one_beat_while_its_own_requests_end(directory: str) -> None:
+async def test_ending_worker_hands_heartbeats_to_another(directory: str) -> None:
     async with scripted_registry() as registry:
         desks = [Desk() for _ in range(2)]
         links = [link_to(registry, desk.app, directory) for desk in desks]

@@ -29,7 +29,7 @@ def test_one_leads_and_the_next_one_once_it_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["try_lock", "allocate", "map_shared"])
-def test_a_worker_that_joins_while_another_one_looks_at_the_loads_is_not_taken_for_dead(
+def test_joining_worker_is_not_mistaken_for_a_dead_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     first = BeatElection.join(tmp_path)

@@ -149,7 +149,7 @@ async def registered_from_workflow(directory: Path) -> Any:
     return (await lived(lambda registry: from_workflow_at(registry, directory)))[0][2]
 
 
-def test_a_workflows_agent_registers_as_the_workflow_says(tmp_path: Path) -> None:
+def test_workflow_agent_registers_by_its_workflow(tmp_path: Path) -> None:
     declaration = read_workflow(WORKFLOW).agents["billing-processor"]
     assert registered_from_workflow(tmp_path) == {
         **declaration.registration("billing-01"),
@@ -286,7 +286,7 @@ def test_invalid_profile_is_reported_before_registration(said: Any, named: str) 
         Agent(**said)
 
 
-def test_how_often_it_beats_may_be_said_as_in_a_workflow() -> None:
+def test_heartbeat_interval_may_be_written_as_in_a_workflow() -> None:
     said = {"interval_seconds": 10, "unhealthy_after_seconds": 30, "dead_after_seconds": 90}
     profile = Agent("a", heartbeat=said).profile
     assert (profile.heartbeat, profile.rhythm) == (BEATING, BEATING)

@@ -393,7 +393,7 @@ async def test_waiting_for_a_heartbeat_ends_with_the_loop() -> None:
 
 
 @in_virtual_time
-async def test_a_life_that_another_worker_began_goes_on() -> None:
+async def test_incarnation_of_another_worker_continues() -> None:
     async with living() as agent:
         # Before it has begun to register.
         agent.registry.status, agent.registry.incarnation = "active", 4

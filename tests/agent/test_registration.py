@@ -41,7 +41,7 @@ async def test_leaving_process_does_not_end_anothers_incarnation() -> None:
 
 
 @in_virtual_time
-async def test_a_record_that_was_changed_just_then_is_looked_at_again() -> None:
+async def test_record_changed_meanwhile_is_read_again() -> None:
     async with placed() as (place, registry):
         await place.register(supersede=True)
         registry.answers("DELETE", refusal(412, "stale_version"))

@@ -47,7 +47,7 @@ def runner_at(registry: ScriptedRegistry, desk: Desk, **settings: Any) -> AgentR
     )
 
 
-async def test_an_agent_lives_in_a_real_registry_and_leaves_it(registry: RegistryServer) -> None:
+async def test_agent_registers_and_leaves_a_real_registry(registry: RegistryServer) -> None:
     desk = Desk()
     runner = AgentRunner(
         "billing-1",
@@ -241,7 +241,7 @@ async def test_dead_agent_takes_new_work_in_its_next_incarnation() -> None:
 
 
 @in_virtual_time
-async def test_only_who_had_work_says_that_it_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_dropped_work_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk()
     async with scripted_registry() as registry, runner_at(registry, desk) as runner:
         await registry.until_beats(1)

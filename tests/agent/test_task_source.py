@@ -364,7 +364,7 @@ async def test_handler_is_cancelled_before_another_agent_can_hold_its_task(
                 await asyncio.to_thread(registry.start)
 
 
-async def test_a_key_that_works_no_tasks_begins_no_life_of_an_agent_that_is_there(
+async def test_key_without_task_permission_begins_no_incarnation(
     registry: RegistryServer, admin: RegistryClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with working(registry, "of-another-key", Bench().work):

@@ -174,7 +174,7 @@ def test_results_are_shares_of_all_and_their_groups_add_up() -> None:
     assert measured == census.groups.measured
 
 
-def test_layers_are_shares_of_those_who_were_asked() -> None:
+def test_shares_of_layers_count_requested_targets() -> None:
     discovery, readiness = take_census(facts()).layers
     assert (discovery.layer, discovery.count) == ("discovery", 65)
     assert {row.result: row.share for row in discovery.results} == {"dns_failure": 60 / 65, "ok": 5 / 65}

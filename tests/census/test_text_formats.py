@@ -32,7 +32,7 @@ def test_covered_time_is_given_to_the_second() -> None:
     assert ["period", "", "since", "2026-09-21T14:08:20Z"] in rows_of_csv()
 
 
-def test_columns_of_markdown_stand_under_one_another() -> None:
+def test_columns_of_markdown_are_aligned() -> None:
     lines = as_markdown(take_census(facts())).splitlines()
     tables: list[list[str]] = [[]]
     for line in lines:

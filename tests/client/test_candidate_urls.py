@@ -46,7 +46,7 @@ def paths_of_health(path: str, found: str | None = None, announced: str | None =
         ("/a/card.json", ["/a/card.json", "/a" + CARD, "/a" + OLD_CARD, CARD, OLD_CARD]),
     ],
 )
-def test_cards_are_looked_for_below_the_prefix_and_then_at_the_root(path: str, expected: list[str]) -> None:
+def test_cards_are_requested_below_the_prefix_and_then_at_the_root(path: str, expected: list[str]) -> None:
     assert paths_of_cards(path) == expected
 
 
@@ -65,7 +65,7 @@ def test_cards_are_looked_for_below_the_prefix_and_then_at_the_root(path: str, e
         ("/a" + HEALTH, "/a" + CARD, "/state", ["/a" + HEALTH, "/state", HEALTH]),
     ],
 )
-def test_health_is_looked_for_where_it_is_announced_and_then_below_the_prefix(
+def test_health_is_requested_at_its_announced_url_and_then_below_the_prefix(
     path: str, found: str | None, announced: str | None, expected: list[str]
 ) -> None:
     assert paths_of_health(path, found, announced) == expected

@@ -37,7 +37,7 @@ def test_lines_may_end_in_different_ways_in_one_stream() -> None:
     ]  # fmt: skip
 
 
-def test_a_message_that_is_not_complete_is_not_told() -> None:
+def test_incomplete_message_is_not_delivered() -> None:
     assert parsed(b"data: 1\n") == []
 
 
@@ -46,7 +46,7 @@ def test_a_byte_order_mark_counts_only_at_the_beginning() -> None:
     assert parsed(mark + b"data: 1\n\n" + mark + b"data: 2\n\n") == [Message("1", ""), Message("", "")]
 
 
-def test_an_id_with_a_null_is_passed_over() -> None:
+def test_id_with_a_null_character_is_ignored() -> None:
     assert parsed(b"id: 3\n\nid: 4\0\n\n") == [Message("", "3"), Message("", "3")]
 
 

@@ -417,7 +417,7 @@ async def test_a_token_for_one_agent_is_not_shown_to_the_origins_root() -> None:
     assert "authorization" not in server.asked(HEALTH_PATH)
 
 
-async def test_cookies_are_not_sent_back_and_the_caller_says_who_it_is() -> None:
+async def test_requests_send_a_user_agent_and_no_cookies() -> None:
     async with serving(
         {CARD_PATH: as_json(card(), Set_Cookie="track=1; Path=/"), HEALTH_PATH: as_json(document())}
     ) as server:

@@ -27,7 +27,7 @@ from lifesign.errors import InvalidValue
 AGENTS = "/api/v1/agents"
 
 
-async def test_an_agent_lives_from_registration_to_its_end(client: RegistryClient) -> None:
+async def test_agent_can_be_registered_used_and_ended(client: RegistryClient) -> None:
     record = await client.agents.register(
         "billing-1",
         role_id="billing",
@@ -165,7 +165,7 @@ async def test_a_list_that_has_no_end_is_not_followed() -> None:
     assert len(server.heads) == 2
 
 
-async def test_members_of_a_newer_registry_are_passed_over() -> None:
+async def test_members_of_a_newer_registry_are_ignored() -> None:
     summary = {
         "agent_id": "a", "capabilities": [], "status": "active", "health": "unknown", "new": {"x": 1},
         "capacity": {"current_load": 0, "new": 1}, "monitoring": "heartbeat",

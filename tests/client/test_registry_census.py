@@ -57,7 +57,7 @@ async def test_lists_that_some_could_not_read_are_named_together(client: Registr
     assert kept.not_read == ("a", "b", "c"), "it is over"
 
 
-async def test_a_registry_that_keeps_no_names_of_lists_is_not_told() -> None:
+async def test_older_registry_may_refuse_names_of_unread_lists() -> None:
     refusal = answer(422, b'{"error": {"code": "invalid_body", "message": "no"}}')
     async with serving({"/api/v1/census/runs/one": refusal}) as server:
         async with RegistryClient(server.url, key="k") as client:

@@ -355,7 +355,7 @@ def test_there_is_always_a_time_limit(seconds: float) -> None:
 # ── places ──
 
 
-async def test_a_registry_may_stand_below_a_path(mocked: aioresponses) -> None:
+async def test_registry_url_may_have_a_path(mocked: aioresponses) -> None:
     mocked.get(f"{URL}/behind/proxy/api/v1/thing", payload={"size": 1}, response_class=MockedResponse)
     connection = RegistryConnection(f"{URL}/behind/proxy/", key=KEY)
     assert (await connection.ask(GET)).status == 200
@@ -400,7 +400,7 @@ async def test_a_client_closes_what_it_opened() -> None:
         assert session.closed
 
 
-def test_a_stream_that_is_silent_for_three_signs_of_life_is_given_up() -> None:
+def test_stream_without_three_keep_alives_is_given_up() -> None:
     from lifesign.registry.events.stream_events import PING_SECONDS  # noqa: PLC0415
 
     assert registry_connection.IDLE_SECONDS >= 3 * PING_SECONDS

@@ -66,7 +66,7 @@ async def test_events_arrive_as_they_happen(client: RegistryClient) -> None:
         assert (await next_one)[0] > 2
 
 
-async def test_a_stream_goes_on_where_it_was_when_the_server_comes_back(
+async def test_stream_resumes_when_the_server_returns(
     client: RegistryClient, registry: RegistryServer
 ) -> None:
     await client.agents.register("a")

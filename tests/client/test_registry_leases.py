@@ -60,7 +60,7 @@ async def test_leases_are_listed_a_page_at_a_time(holder: RegistryClient) -> Non
     assert (first.total, second.cursor) == (3, None)
 
 
-async def test_a_former_life_gets_no_lease(holder: RegistryClient) -> None:
+async def test_former_incarnation_gets_no_lease(holder: RegistryClient) -> None:
     with pytest.raises(Gone):
         await holder.leases.acquire("task:1", incarnation=7)
     lease = await holder.leases.acquire("task:1", incarnation=1)
@@ -83,7 +83,7 @@ async def test_a_name_that_is_no_resource_is_refused(holder: RegistryClient) -> 
         await holder.leases.acquire("shard:none")
 
 
-async def test_only_who_holds_a_scope_writes_its_state(
+async def test_only_the_holder_of_a_scope_writes_its_state(
     holder: RegistryClient, client: RegistryClient
 ) -> None:
     with pytest.raises(NotFound):

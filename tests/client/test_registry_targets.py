@@ -21,7 +21,7 @@ async def test_targets_are_found_and_shown(client: RegistryClient) -> None:
         await client.targets.get("tgt_0")
 
 
-async def test_a_look_now_is_asked_for_once_a_minute(client: RegistryClient) -> None:
+async def test_recheck_is_allowed_once_a_minute(client: RegistryClient) -> None:
     await client.directories.put("dir", URLS)
     asked = await client.targets.recheck(target_id(URLS[0]))
     assert (await client.targets.get(target_id(URLS[0]))).recheck_at == asked.recheck_at

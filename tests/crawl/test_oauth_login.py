@@ -164,7 +164,7 @@ def test_another_state_ends_nothing_until_the_time_is_up(place: Place, browser: 
     assert given.forms == []
 
 
-def test_a_person_who_refuses_ends_the_login(place: Place, browser: Browser) -> None:
+def test_refused_consent_ends_the_login(place: Place, browser: Browser) -> None:
     given = place.provider
     given.has_consent = False
     assert log_in(place) == 1

@@ -131,7 +131,7 @@ async def test_a_rejected_token_is_replaced_once_a_minute_over_all_processes() -
         assert {source.token for source in sources} == {"access-canary-3"}
 
 
-async def test_a_fault_is_waited_out_by_the_owner_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_the_token_owner_waits_for_the_end_of_a_fault(caplog: pytest.LogCaptureFixture) -> None:
     endpoint, clock = Endpoint(), Clock()
     endpoint.fault = TokenFault(kind=TokenFaultKind.REFUSED, reason="HTTP 503", retry_after_s=600.0)
     async with workers(endpoint, clock) as crew:

@@ -21,7 +21,7 @@ def is_our_page(page: Page) -> bool:
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/agents/a/b/c", "/static/other.js", "/agents/a%00b", "/x/"])
-def test_a_browser_gets_a_page_where_there_is_none(sample: Sample, path: str) -> None:
+def test_browser_gets_an_error_page_for_an_unknown_path(sample: Sample, path: str) -> None:
     seen, told = sample.visitor().get(path), sample.visitor().get(path, accept=JSON)
     assert is_our_page(seen)
     assert "There is no page at this address" in seen.text

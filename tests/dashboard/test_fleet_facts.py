@@ -16,7 +16,7 @@ def nowhere(tmp_path: Path) -> Database:
     return open_database(f"sqlite:///{tmp_path}/empty.db")
 
 
-async def test_all_who_look_at_once_are_answered_by_one_count(nowhere: Database) -> None:
+async def test_concurrent_views_share_one_count(nowhere: Database) -> None:
     taken: list[int] = []
 
     def count(_transaction: Transaction) -> int:

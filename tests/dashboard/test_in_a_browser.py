@@ -324,7 +324,7 @@ def test_people_decide_in_the_browser(context: BrowserContext, served: Sample) -
     expect(page.locator(".banner")).to_contain_text("In maintenance until")
 
 
-def test_a_short_url_stands_on_one_line_beside_a_long_reason(context: BrowserContext, served: Sample) -> None:
+def test_long_reason_leaves_a_short_url_on_one_line(context: BrowserContext, served: Sample) -> None:
     page = context.new_page()
     page.goto("/targets")
     links = page.locator("tbody th a")

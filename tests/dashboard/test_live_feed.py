@@ -136,7 +136,7 @@ def test_stream_requires_a_session(sample: Sample) -> None:
 
 
 @pytest.mark.parametrize("way", ["logout", "revoked"])
-def test_an_open_page_hears_nothing_more_once_its_session_is_over(acted: Sample, way: str) -> None:
+def test_open_page_gets_no_events_after_its_session(acted: Sample, way: str) -> None:
     visitor = acted.visitor(Role.READER)
     cookie = "; ".join("=".join(pair) for pair in visitor.cookies.items())
     with open_page(acted, position_of(visitor), cookie=cookie) as stream:
@@ -200,7 +200,7 @@ def test_open_pages_go_with_a_server_that_gets_no_signal(
     assert "exceeded" not in caplog.text
 
 
-def test_a_server_that_is_asked_to_end_lets_open_pages_go(tmp_path: Path) -> None:
+def test_stopping_server_closes_open_pages(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/registry.db"
     prepare(url, [])
     with registry(url, tmp_path, settings={"LIFESIGN_SERVER_OPEN_DASHBOARD": "1"}) as server:

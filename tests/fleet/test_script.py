@@ -31,7 +31,7 @@ def revive(at_s: float, *hosts: int) -> Action:
     return Action(at_s=at_s, what=What.REVIVE, hosts=hosts)
 
 
-def test_label_follows_deaths_and_revivals_alone() -> None:
+def test_label_changes_only_with_death_and_revival() -> None:
     one = script(die(100, 0), Action(at_s=150, what=What.CUT), revive(200, 0), die(300))
     assert one.deaths(AGENTS[0]) == [(100, 200), (300, float("inf"))]
     assert one.deaths(AGENTS[1]) == [(300, float("inf"))]

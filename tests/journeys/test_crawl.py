@@ -175,7 +175,7 @@ async def test_killed_process_is_replaced_and_no_target_is_skipped(tmp_path: Pat
 
 
 @pytest.mark.long
-async def test_nothing_goes_on_if_the_crawl_itself_is_killed(tmp_path: Path) -> None:
+async def test_killed_crawl_leaves_no_processes(tmp_path: Path) -> None:
     async with slow_targets(tmp_path) as servers:
         async with crawling(tmp_path, "--workers", "2") as process:
             await until_asked(servers, 3)

@@ -79,7 +79,7 @@ KEYS: dict[str, tuple[Callable[[], Any], Any]] = {
 
 
 @pytest.mark.parametrize("kind", KEYS)
-async def test_a_client_proves_who_it_is_by_its_private_key(kind: str, tmp_path: Path) -> None:
+async def test_client_proves_its_identity_by_its_private_key(kind: str, tmp_path: Path) -> None:
     make_key, reader = KEYS[kind]
     key = make_key()
     file = tmp_path / "acme.key"

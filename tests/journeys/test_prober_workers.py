@@ -200,9 +200,7 @@ def test_the_shards_of_killed_workers_move_and_no_target_is_late(database_kind: 
 
 
 @pytest.mark.long
-def test_a_worker_that_slept_has_its_late_batch_refused_and_goes_on(
-    database_kind: str, tmp_path: Path
-) -> None:
+def test_late_batch_of_a_suspended_worker_is_refused(database_kind: str, tmp_path: Path) -> None:
     with crew(bare_url(database_kind, tmp_path), tmp_path, "w0", ttl_s=LONG_TTL_SECONDS) as running:
         # It does not notice that time has passed: nothing but its tokens can stop it.
         running.join("sleepy", "sleepy")

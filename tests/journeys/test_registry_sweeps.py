@@ -74,7 +74,7 @@ def _race(directory: Path, number: int) -> None:
 
 
 @pytest.mark.fault
-def test_a_heartbeat_that_races_the_sweeps_of_two_servers_is_alive_or_told_that_it_is_dead(
+def test_heartbeat_that_races_two_sweeps_is_accepted_or_gets_410(
     tmp_path: Path,
 ) -> None:
     _race(tmp_path, 100)

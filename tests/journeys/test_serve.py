@@ -478,7 +478,7 @@ def test_a_wrong_option_is_one_line_and_makes_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("revision", "advice"), [("0000", "newer version"), (None, "another program")])
-def test_a_database_that_is_not_ours_to_use_is_left_alone(
+def test_database_of_another_program_is_not_changed(
     tmp_path: Path, revision: str | None, advice: str
 ) -> None:
     assert command(tmp_path, "migrate").returncode == 0

@@ -128,7 +128,7 @@ async def test_remaining_items_follow_with_the_cursor(registry: RegistryServer) 
         ({"limit": 1000}, "limit: expected at most 100; got 1000"),
     ],
 )
-async def test_a_filter_that_is_none_is_named(model: Model, arguments: dict[str, Any], told: str) -> None:
+async def test_invalid_filter_is_named(model: Model, arguments: dict[str, Any], told: str) -> None:
     result = await model.call("find_agents", **arguments)
     assert result.is_error
     assert text_of(result).startswith(f"invalid_argument: {told}")
@@ -167,6 +167,6 @@ async def test_probed_agent_is_described_with_listing_and_card_url(
         await known.agents.deregister(target_id(listed))
 
 
-async def test_nothing_is_said_of_what_who_is_gone_was_doing(model: Model) -> None:
+async def test_work_of_a_dead_agent_is_not_shown(model: Model) -> None:
     told = text_of(await model.call("find_agents", status=["deregistered"]))
     assert told.splitlines()[2].removeprefix("gone: ").split(", ") == ["deregistered", "health unknown"]

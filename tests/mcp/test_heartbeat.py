@@ -190,9 +190,7 @@ async def test_request_to_drain_is_returned(known: RegistryClient, model: Model)
     assert (await send_heartbeat(model, "leaving", status="idle"))["agentStatus"] == "draining"
 
 
-async def test_further_members_are_passed_over_as_in_the_contract(
-    known: RegistryClient, model: Model
-) -> None:
+async def test_further_members_are_ignored(known: RegistryClient, model: Model) -> None:
     await register(known, "newer")
     assert (await send_heartbeat(model, "newer", color="blue"))["success"]
 

@@ -87,7 +87,7 @@ async def test_malformed_call_is_refused_without_a_traceback(server: HttpServer)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_and_it_never_told_a_key(
+def test_signal_ends_the_server_without_printing_keys(
     registry: RegistryServer, tmp_path: Path, number: int
 ) -> None:
     token = tmp_path / "token"

@@ -222,7 +222,7 @@ async def test_tool_descriptions_are_short() -> None:
     )
 
 
-def test_a_tool_that_needs_a_registry_says_so_where_there_is_none() -> None:
+def test_tool_without_a_registry_reports_it() -> None:
     async def nobody(*_: object) -> Any:
         raise AssertionError
 

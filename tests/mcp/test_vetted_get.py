@@ -28,7 +28,7 @@ async def test_networks_that_were_named_are_asked_and_no_others() -> None:
     assert large.result is ResultClass.TOO_LARGE
 
 
-async def test_a_token_goes_where_it_was_meant_for() -> None:
+async def test_token_is_sent_only_to_its_resource() -> None:
     async with serving({"/": as_json({})}) as server, vetted_get(read_networks(["127.0.0.1/32"])) as get:
         await get(URL(server.url), ask("secret"))
     assert server.asked("/")["authorization"] == "Bearer secret"

@@ -206,7 +206,7 @@ def answer(headers: dict[str, str], *parts: bytes, max_bytes: int = 32_768, stat
         (";", False),
     ],
 )
-def test_json_is_looked_into_and_nothing_else(content_type: str, is_seen: bool) -> None:  # noqa: FBT001
+def test_only_json_is_inspected(content_type: str, is_seen: bool) -> None:  # noqa: FBT001
     seen = answer({"content-type": content_type}, FAULT)
     assert seen == (Outcome.SERVER_FAULT if is_seen else Outcome.ANSWERED)
 
@@ -214,7 +214,7 @@ def test_json_is_looked_into_and_nothing_else(content_type: str, is_seen: bool) 
 @pytest.mark.parametrize(
     "content_type", ["text/event-stream", "text/event-stream; charset=utf-8", "Text/Event-Stream;x=y"]
 )
-def test_events_are_looked_into(content_type: str) -> None:
+def test_events_are_inspected(content_type: str) -> None:
     assert answer({"content-type": content_type}, EVENT) == Outcome.SERVER_FAULT
 
 

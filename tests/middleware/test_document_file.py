@@ -209,7 +209,9 @@ def test_all_workers_of_a_boot_share_one_offset_whatever_is_done_to_the_wall_clo
         assert DocumentFile(path).agree_on_offset(200 * SECOND_NS, WALL_NS + step_ns) == offset_ns
 
 
-def test_after_a_reboot_it_goes_on_from_the_wall_clock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_window_continues_by_the_wall_clock_after_a_reboot(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     DocumentFile(path).agree_on_offset(10**6 * SECOND_NS, WALL_NS)
     reboot(monkeypatch, b"another boot")
     later_ns = WALL_NS + 600 * SECOND_NS

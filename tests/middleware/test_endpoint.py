@@ -88,7 +88,7 @@ async def test_head_is_get_without_the_body(status: str, accept: bytes) -> None:
 @pytest.mark.parametrize(
     "method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "QUERY", "get", ""]
 )
-async def test_any_other_method_is_refused_and_told_which_are_taken(method: str) -> None:
+async def test_other_methods_get_405_with_allow(method: str) -> None:
     middleware = agent("unknown")
     before = outcomes(middleware)
     answer = await get(middleware, method=method)

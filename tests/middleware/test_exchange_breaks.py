@@ -294,7 +294,7 @@ async def test_disconnect_is_classified_by_the_waiting_time(
 
 @pytest.mark.parametrize(("first_s", "outcome"), [(30.0, "abandoned"), (30.1, "abandoned_late")])
 @pytest.mark.parametrize("is_cancelled", [False, True])
-async def test_caller_who_leaves_an_event_stream_waited_for_its_first_byte(
+async def test_disconnect_from_a_stream_counts_by_its_first_byte(
     *, first_s: float, outcome: str, is_cancelled: bool
 ) -> None:
     """A stream may flow for hours: how long its caller listens is no fault of the agent."""
@@ -329,9 +329,7 @@ async def test_a_disconnect_after_the_end_is_how_every_connection_ends(headers: 
 
 @pytest.mark.parametrize("counting", ["literal", "interactions", "server_faults"])
 @pytest.mark.parametrize(("seconds", "errors"), [(1, 0), (31, 1)])
-async def test_only_a_caller_who_waited_too_long_is_a_sample(
-    counting: str, seconds: int, errors: int
-) -> None:
+async def test_only_a_late_disconnect_is_a_sample(counting: str, seconds: int, errors: int) -> None:
     played = await play([float(seconds), RECEIVE], server=Server(DISCONNECT), counting=counting)
     calibration = played.middleware.health.document().calibration
     assert calibration is not None

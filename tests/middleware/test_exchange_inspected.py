@@ -238,7 +238,7 @@ async def test_error_counts_whatever_number_of_events_follows(count: int) -> Non
         b"null",
     ],
 )
-async def test_an_error_is_looked_for_at_the_top_of_json_rpc_only(body: bytes) -> None:
+async def test_only_top_level_errors_of_json_rpc_count(body: bytes) -> None:
     assert await answered(body, JSON, asked=request(b"{}")) == "answered"
 
 
@@ -337,7 +337,7 @@ async def test_answer_to_a_call_that_is_no_json_and_does_not_claim_it_was_not_in
 
 
 @pytest.mark.parametrize("data", [b"", b"boom", b"{}", b'{"error":"boom"}', FAULT])
-async def test_an_error_event_is_an_error_whatever_it_says(data: bytes) -> None:
+async def test_any_error_event_is_an_error(data: bytes) -> None:
     if data:
         assert await answered([working(), event(data, b"error")], EVENTS) == "server_fault"
     assert await answered([working(), event(data or b"x", b"error")], EVENTS) == "server_fault"
@@ -411,7 +411,7 @@ async def test_failure_that_a_stream_stated_counts_though_the_caller_leaves(last
 
 
 @pytest.mark.parametrize("limit", [36, 1000])
-async def test_an_answer_is_looked_into_up_to_the_limit(limit: int) -> None:
+async def test_answer_is_inspected_up_to_the_limit(limit: int) -> None:
     head = b'{"jsonrpc":"2.0","error":{"code":1}'
     fits = head + b" " * (limit - len(head) - 1) + b"}"
     for parts in (1, 2, 5):
@@ -424,7 +424,7 @@ async def test_an_answer_is_looked_into_up_to_the_limit(limit: int) -> None:
 
 
 @pytest.mark.parametrize("headers", [JSON, EVENTS])
-async def test_nothing_is_looked_into_if_switched_off(headers: dict[str, str]) -> None:
+async def test_no_answer_is_inspected_if_switched_off(headers: dict[str, str]) -> None:
     body = event(FAULT) if headers is EVENTS else FAULT
     assert await answered(body, headers, max_inspected_bytes=0) == "answered"
     assert await answered([body], headers, max_inspected_bytes=0) == "answered"
@@ -484,7 +484,7 @@ async def test_stream_that_can_be_resumed_begins_with_empty_data() -> None:
     assert await answered([priming], EVENTS) == "answered"
 
 
-async def test_caller_who_leaves_before_the_first_event_makes_nothing_malformed() -> None:
+async def test_disconnect_before_the_first_event_is_not_malformed() -> None:
     steps: list[Step] = [RECEIVE, start(headers=EVENTS), chunk(PING), RECEIVE]
     assert (await play(steps, server=Server(call(), DISCONNECT))).outcome == "abandoned"
 

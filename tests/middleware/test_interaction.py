@@ -76,7 +76,7 @@ def test_an_outcome_set_by_hand_says_otherwise(health: AgentHealth, outcome: Out
     assert outcomes(health) == {"task_failed": 1}
 
 
-def test_an_outcome_set_by_hand_stands_though_an_exception_follows(health: AgentHealth) -> None:
+def test_recorded_outcome_survives_a_later_exception(health: AgentHealth) -> None:
     def work() -> None:
         with health.interaction() as interaction:
             interaction.outcome = "task_failed"

@@ -63,7 +63,7 @@ def test_without_an_outcome_it_was_answered(health: AgentHealth) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["nonsense", "", None, 3, b"answered", 1.0, ["answered"]])
-def test_an_outcome_that_is_none_is_refused_with_the_names_of_all(health: AgentHealth, wrong: Any) -> None:
+def test_invalid_outcome_is_refused_with_the_valid_names(health: AgentHealth, wrong: Any) -> None:
     with pytest.raises(InvalidValue, match="task_failed") as refused:
         health.record(wrong, latency_ms=5)
     assert refused.value.name == "outcome"

@@ -132,9 +132,7 @@ def test_a_value_up_to_the_edge_is_taken(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), cases(REFUSED))
-def test_a_value_beyond_the_edge_is_refused_and_the_operator_told_what_is_expected(
-    name: str, value: Any
-) -> None:
+def test_value_out_of_range_is_refused_with_the_range(name: str, value: Any) -> None:
     with pytest.raises(InvalidValue) as caught:
         wrapped(**{name: value})
     error = caught.value

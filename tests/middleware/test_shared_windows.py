@@ -141,7 +141,7 @@ def test_a_living_workers_file_is_never_taken(workers: Workers) -> None:
     assert samples(living) == samples(workers.start()) == 31
 
 
-def test_a_recorder_that_was_closed_lets_go_of_its_file(workers: Workers) -> None:
+def test_closed_recorder_releases_its_file(workers: Workers) -> None:
     """The lock belongs to every copy of the descriptor, and a mapping keeps one."""
     closed = workers.start()
     record(closed, 10)

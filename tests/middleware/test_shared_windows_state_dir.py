@@ -205,7 +205,7 @@ def test_invalid_directory_is_refused_at_the_start(tmp_path: Path, clock: HandCl
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_directories_and_files_are_their_owners_alone(tmp_path: Path, clock: HandClock, umask: int) -> None:
+def test_directories_and_files_are_private(tmp_path: Path, clock: HandClock, umask: int) -> None:
     before = os.umask(umask)
     try:
         health = agent(clock, state_dir=tmp_path / "state")

@@ -80,7 +80,7 @@ async def test_no_spelling_of_an_address_gets_around_the_judge(url: str) -> None
 
 
 @on_both_loops
-async def test_a_name_that_changes_between_two_looks_leads_nowhere_else(
+async def test_name_that_changes_between_lookups_is_not_followed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(resolver, "MIN_TTL_SECONDS", 0)

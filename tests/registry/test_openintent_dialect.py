@@ -105,7 +105,7 @@ async def test_a_status_changes_without_a_version_or_with_the_bare_one(api: Regi
     assert (gone.status, gone.json()["status"]) == (200, "deregistered")
 
 
-async def test_a_bare_version_fits_a_later_life_too(api: RegistryApi) -> None:
+async def test_bare_version_matches_in_a_later_incarnation(api: RegistryApi) -> None:
     key = await registered(api)
     await api.ask("PATCH", f"{AGENTS}/one/status", {"status": "deregistered"}, key=key)
     again = await api.ask("POST", f"{AGENTS}/register", {"agent_id": "one"}, key=key)

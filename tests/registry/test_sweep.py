@@ -382,7 +382,7 @@ async def test_no_other_key_bears_a_silence_out(slow_api: RegistryApi, key: Role
     ],
     ids=["is known to be silent", "in maintenance", "sends none", "is not proven", "is not due"],
 )
-async def test_an_agent_that_is_not_expected_to_beat_is_no_companion(
+async def test_agent_without_a_due_heartbeat_is_no_companion(
     slow_api: RegistryApi, columns: dict[str, Any]
 ) -> None:
     await add_agents(slow_api.database, 1, "victim")

@@ -471,7 +471,7 @@ def test_the_server_bounds_its_connections() -> None:
         b"POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody",
     ],
 )
-async def test_a_request_that_does_not_say_once_for_whom_it_is_is_refused(head: bytes) -> None:
+async def test_request_without_exactly_one_host_is_refused(head: bytes) -> None:
     async with served() as server:
         answer = await (await server.connect(head)).end()
         assert answer.status == 400

@@ -20,7 +20,7 @@ def record(message: str, *arguments: object, failed: bool = False) -> logging.Lo
     return made
 
 
-def test_a_line_says_when_how_grave_who_and_what() -> None:
+def test_log_line_has_time_level_logger_and_text() -> None:
     assert LogLine().format(record("value %s", "7")) == "2025-11-20T12:00:00.250Z INFO lifesign: value 7"
 
 

@@ -89,7 +89,7 @@ async def test_closing_writes_what_was_kept_and_aborting_does_not() -> None:
 
 
 @on_both_loops
-async def test_nothing_is_written_to_who_has_left_meanwhile() -> None:
+async def test_disconnected_caller_gets_no_answer() -> None:
     wire = Wire()
     kept(wire).write(HEAD)
     wire.close()

@@ -165,7 +165,7 @@ async def test_later_deadline_replaces_the_earlier_one(tmp_path: Path) -> None:
             await asyncio.wait_for(process.wait(), 1.0)
 
 
-async def test_a_chain_of_forks_is_ended_though_each_is_gone_before_it_is_looked_at(tmp_path: Path) -> None:
+async def test_chain_of_short_lived_forks_is_ended(tmp_path: Path) -> None:
     chain = (
         "import os, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen('ready', 'w').write('1')\n"
     )
@@ -210,7 +210,7 @@ async def test_leftover_processes_are_ended_even_outside_the_group(tmp_path: Pat
         assert not is_alive(pid)
 
 
-async def test_a_stopped_agent_hears_that_it_has_to_end(tmp_path: Path) -> None:
+async def test_suspended_process_gets_sigterm(tmp_path: Path) -> None:
     code = "trap 'exit 5' TERM; echo $$ > ready; while :; do sleep 0.05; done"
     async with running(tmp_path, "sh", "-c", code) as process:
         os.kill(pid_in(tmp_path / "ready"), signal.SIGSTOP)

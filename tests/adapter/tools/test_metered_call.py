@@ -218,7 +218,7 @@ async def test_a_cost_that_the_server_reports_is_settled_as_it_is(
         assert "overReserved" not in meta_of(result)
 
 
-async def test_a_cost_above_what_was_reserved_is_settled_and_told(
+async def test_cost_above_the_reservation_is_settled_and_reported(
     registry: RegistryServer, upstream: HttpUpstream, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with proxied(registry, "over", offering(upstream), budget={"usd": 0.6, "tokens": 100}) as work:

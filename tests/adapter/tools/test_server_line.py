@@ -26,7 +26,7 @@ def test_an_answer_is_read() -> None:
         '{"result":%s,"id":7,"jsonrpc":"2.0"}\r',
     ],
 )
-def test_an_answer_that_is_none_fails_its_call(line: str) -> None:
+def test_invalid_answer_fails_its_call(line: str) -> None:
     for result in ('"nope"', DEEP):
         said = read_line((line % result).encode())
         assert isinstance(said, JSONRPCError)

@@ -110,7 +110,7 @@ async def test_so_is_what_outlives_a_server_that_ends_by_itself(
     assert all(is_gone(pid) for pid in pids)
 
 
-def test_a_server_that_does_not_look_at_its_input_ends_with_an_adapter_that_is_killed(tmp_path: Path) -> None:
+def test_server_that_ignores_its_input_ends_with_a_killed_adapter(tmp_path: Path) -> None:
     code = (
         "import asyncio; from pathlib import Path\n"
         "from tests.adapter.tools.test_server_pipes import ServerEnd, program, server_pipes\n"

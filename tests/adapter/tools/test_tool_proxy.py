@@ -286,7 +286,7 @@ async def test_the_adapters_loop_turns_between_messages_though_the_agent_sends_a
         assert most_in_a_turn <= MOST_IN_A_TURN
 
 
-async def test_a_run_ends_in_silence_though_the_agent_goes_on_sending(
+async def test_run_ends_silently_while_the_agent_sends(
     registry: RegistryServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with proxied(registry, "sends-on") as work:

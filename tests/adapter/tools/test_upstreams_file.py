@@ -141,7 +141,7 @@ def test_errors_name_their_line(directory: Path, before: str, after: str, line: 
     assert "s3cret" not in refused
 
 
-def test_a_program_is_looked_for_where_it_is_started_and_with_its_interpreter(
+def test_program_is_found_in_its_directory_with_its_interpreter(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(directory)
@@ -195,7 +195,7 @@ def test_a_secret_that_others_may_read_is_used_and_complained_of_once(
     assert record.getMessage().endswith(f"chmod 600 {file}")
 
 
-def test_a_program_with_a_slash_is_looked_for_where_it_is_started(directory: Path) -> None:
+def test_program_with_a_slash_is_relative_to_its_directory(directory: Path) -> None:
     program = directory / "servers" / "search"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")

@@ -42,7 +42,7 @@ def json_of(capsys: Captured, *arguments: str) -> Any:
     return json.loads(shown_by(capsys, *arguments, "--json"))
 
 
-def test_agents_stand_under_one_another(registry: RegistryServer, capsys: Captured) -> None:
+def test_columns_of_agents_are_aligned(registry: RegistryServer, capsys: Captured) -> None:
     shown_by(capsys, "register", "short", "--pool", "billing", "--max-tasks", "5", "--name", "Billing 1")
     shown_by(capsys, "register", "a-longer-name", "--pool", "billing")
     lines = shown_by(capsys, "list", "--pool", "billing").splitlines()

@@ -294,7 +294,9 @@ def set_back(file: str, by_s: float) -> None:
             database.execute(f"UPDATE probe_results SET memory = {changed}", [by_s])  # noqa: S608 - our own names
 
 
-async def test_a_definition_is_counted_as_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_census_of_a_definition_counts_its_targets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/\n")
     (tmp_path / "mixed.yml").write_text(DEFINITION)
     assert await census("mixed.yml", "--database", "sqlite:///here.db", "--format", "html") == 0
@@ -368,7 +370,7 @@ def make_old(transaction: Transaction) -> None:
     transaction.connection.execute(update(probe_results).values(moved))
 
 
-def test_hosts_that_cannot_exist_are_left_out_and_told(
+def test_impossible_hosts_are_skipped_and_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = "".join(f"http://127.0.0.1:9/{number}\n" for number in range(3))
@@ -731,7 +733,7 @@ async def test_private_network_is_refused_with_the_option_that_allows_it(
 
 
 @pytest.mark.parametrize("database", [(), ("--database", "sqlite:///./agents.db"), ("--no-crawl",)])
-def test_a_list_is_not_taken_for_the_database_of_what_is_found(
+def test_list_is_not_mistaken_for_a_database(
     database: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tmp_path.joinpath("agents.db").write_text("http://127.0.0.1:9/\n")

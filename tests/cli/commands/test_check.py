@@ -246,7 +246,7 @@ async def test_assumed_scheme_is_reported(capsys: pytest.CaptureFixture[str]) ->
         assert hint not in capsys.readouterr().out
 
 
-async def test_a_host_without_a_scheme_is_meant_as_https(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_host_without_a_scheme_means_https(capsys: pytest.CaptureFixture[str]) -> None:
     assert await asyncio.to_thread(main, ["check", "127.0.0.1:1", "--json"]) == EXIT_CODES["unknown"]
     assert json.loads(capsys.readouterr().out)["url"] == "https://127.0.0.1:1"
 

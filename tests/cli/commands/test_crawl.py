@@ -229,7 +229,7 @@ async def test_missing_list_is_reported_before_the_start(
     assert files(tmp_path) == {"mixed.yml"}
 
 
-async def test_an_agent_that_falls_silent_is_seen_by_a_crawl_that_goes_on(tmp_path: Path) -> None:
+async def test_resumed_crawl_detects_a_silent_agent(tmp_path: Path) -> None:
     async with mixed_directory(tmp_path) as servers:
         definition = read_definition_file(tmp_path / "mixed.yml")
         stop, shown = asyncio.Event(), Shown()

@@ -47,7 +47,7 @@ def register(capsys: Captured, *agent_ids: str) -> None:
         shown_by(capsys, "agents", "register", agent_id)
 
 
-def test_events_stand_under_one_another(registry: RegistryServer, capsys: Captured) -> None:
+def test_columns_of_events_are_aligned(registry: RegistryServer, capsys: Captured) -> None:
     register(capsys, "a")
     shown_by(capsys, "agents", "drain", "a")
     lines = shown_by(capsys, "events", "list").splitlines()

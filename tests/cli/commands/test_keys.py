@@ -84,7 +84,7 @@ def test_created_key_is_listed_without_its_secret(shell: Shell) -> None:
     assert shell.listed("--role", "admin") == []
 
 
-def test_a_rotated_key_goes_on_for_the_overlap(shell: Shell) -> None:
+def test_rotated_key_is_valid_during_the_overlap(shell: Shell) -> None:
     old = shell.create("--role", "agent", "--name", "a", "--agent-id", "agent-1")
     new = json.loads(shell.run("rotate", old["key_id"], "--overlap", "0s", "--json"))
     assert (new["role"], new["agent_id"]) == ("agent", "agent-1")
@@ -157,7 +157,7 @@ def test_wrong_usage_is_one_line_and_no_key(shell: Shell, options: list[str], na
     assert len(problems_in(told)) == 1
 
 
-def test_a_role_that_is_none_is_not_listed(shell: Shell) -> None:
+def test_invalid_role_is_not_listed(shell: Shell) -> None:
     assert "one of enroll" in shell.run("list", "--role", "king", code=3)
     assert Role.ADMIN in shell.run("list", "--role", "king", code=3)
 

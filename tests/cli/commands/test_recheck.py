@@ -196,7 +196,7 @@ def test_registered_agent_is_found_by_its_url(
     assert json.loads(capsys.readouterr().out)["target_id"] == "billing-1"
 
 
-def test_an_agent_may_ask_for_itself_and_cannot_know_who_probes(
+def test_agent_may_recheck_itself_without_seeing_probers(
     registry: RegistryServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     url, key = "https://agent.example/card", str(tmp_path / "key")

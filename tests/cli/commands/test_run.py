@@ -88,7 +88,7 @@ def test_two_do_not_live_as_one_agent_with_the_same_workspaces(
     assert main(["run", *ONCE, *who, "--", "true"]) == 5
 
 
-def test_a_key_that_works_no_tasks_takes_nobodys_place(
+def test_key_without_task_permission_replaces_no_agent(
     at: RegistryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async def register() -> str | None:
@@ -305,7 +305,7 @@ def test_a_user_without_access_is_refused_before_the_registry_is_asked(
 
 
 @ONLY_ROOT
-def test_a_program_is_looked_up_as_the_user_who_runs_it(
+def test_program_is_found_as_its_user(
     at: RegistryServer, open_place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(open_place)

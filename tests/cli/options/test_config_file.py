@@ -251,7 +251,7 @@ def test_invalid_variable_is_reported_as_such_and_an_option_by_its_name(
         ("crawl x.yml", "LIFESIGN_PROBER_METRIC", "LIFESIGN_PROBER_METRICS"),
     ],
 )
-def test_a_misspelt_variable_is_named_and_with_it_what_may_be_meant(
+def test_misspelt_variable_is_named_with_a_suggestion(
     command: str,
     variable: str,
     meant: str,

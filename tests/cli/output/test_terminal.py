@@ -85,7 +85,7 @@ def test_a_long_list_is_cut_and_says_so() -> None:
     assert lines[-1].text == "... and 5 more (see --json)"
 
 
-def test_a_long_label_stands_apart_from_its_text() -> None:
+def test_long_label_is_separated_from_its_text() -> None:
     stream = io.StringIO()
     write_page(stream, [PageLine("a-very-long-label", "text"), PageLine("short", "text")], colours=False)
     assert stream.getvalue() == "a-very-long-label text\nshort       text\n"

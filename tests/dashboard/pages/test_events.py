@@ -65,7 +65,7 @@ def test_an_explanation_that_says_no_more_than_who_did_it_gives_way_to_the_name(
         ("command_line", "command_line"),
     ],
 )
-def test_a_line_says_who_did_it_unless_that_is_plain(actor: str, by: str) -> None:
+def test_event_line_names_its_actor(actor: str, by: str) -> None:
     said = {"agent_id": "billing-1", "previous_health": "healthy", "new_health": "degraded"}
     assert line(EventType.AGENT_HEALTH_CHANGED, actor, **said)[2] == by
 

@@ -237,7 +237,7 @@ def test_a_form_of_a_session_that_is_over_leads_through_the_login_to_its_page(
     assert ALERT in visitor.get(where).html
 
 
-def test_a_login_form_of_another_tab_says_who_is_logged_in_and_leads_on(sample: Sample) -> None:
+def test_login_form_of_another_tab_names_the_user(sample: Sample) -> None:
     visitor = newcomer(sample)
     other_tab = visitor.get("/login?next=/tasks").form_token()
     visitor.log_in(KEYS[Role.READER])

@@ -104,7 +104,7 @@ def test_events_are_listed_newest_first_with_their_subject(sample: Sample) -> No
     assert "registering → active" in of_one
 
 
-def test_older_events_are_a_page_away(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_events_are_on_the_next_page(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     visitor = sample.visitor(Role.READER)
     whole = re.findall(r'data-sequence="(\d+)"', visitor.get("/events").html)
     monkeypatch.setattr("lifesign.dashboard.pages.events.PAGE_SIZE", 10)

@@ -127,5 +127,5 @@ def test_readers_decide_nothing(sample: Sample, function: str) -> None:
     assert "Actions" not in sample.visitor(Role.READER).get(f"/tasks/{sample.tasks['handoff']}").text
 
 
-def test_no_such_task_is_said(sample: Sample) -> None:
+def test_missing_task_is_reported(sample: Sample) -> None:
     assert sample.visitor(Role.READER).get("/tasks/task_0").status == 404

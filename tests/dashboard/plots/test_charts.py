@@ -116,7 +116,7 @@ def test_a_band_goes_from_the_lowest_to_the_highest_and_is_not_there_for_one_val
     assert latencies.lines[0].band == ""
 
 
-def test_latencies_stand_on_whole_decades() -> None:
+def test_latency_axis_has_whole_decades() -> None:
     (span,) = drawn(slot(1, answer_ms=flat(30), latency_p99_ms=spread(900, 1_000, 40_000)))
     assert [mark.text for mark in span.plots[-1].scale] == ["10 ms", "100 ms", "1 s", "10 s", "100 s"]
     (wide,) = drawn(slot(1, answer_ms=flat(0), latency_p99_ms=flat(1e9)))

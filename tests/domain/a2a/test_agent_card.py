@@ -305,7 +305,7 @@ def test_the_findings_are_bounded_and_the_last_one_says_so() -> None:
 
 
 @given(JSON | CARDS_WITH_SURPRISES)
-def test_any_json_gives_a_card_or_says_that_it_is_none(value: object) -> None:
+def test_any_json_is_a_card_or_is_refused(value: object) -> None:
     assert_sound(interpret_agent_card(value))
 
 

@@ -67,7 +67,7 @@ def test_health_without_a_path_is_announced_all_the_same() -> None:
     assert findings(card) == ["health_path_missing /capabilities/extensions/0/params/path"]
 
 
-def test_a_schema_version_that_is_none_is_ignored() -> None:
+def test_invalid_schema_version_is_ignored() -> None:
     card = interpret_agent_card(with_extension(params={"path": "/h", "schema_version": 1}))
     assert card.health == HealthAnnouncement("/h", None, None, "extension")
     assert findings(card) == ["wrong_type /capabilities/extensions/0/params/schema_version"]

@@ -122,7 +122,7 @@ def test_carriage_return_hides_no_event_behind_a_harmless_one(spelling: str, lin
         rpc(result={"status": {"state": "working"}, "isError": False, "x": {}}),
     ],
 )
-def test_event_beside_which_an_error_may_stand_has_no_shape(harmless: Any) -> None:
+def test_event_that_may_contain_an_error_has_no_shape(harmless: Any) -> None:
     assert shape_after(event(harmless)) is None
     failed = harmless | {"error": {"code": 500}}
     assert read(event(harmless), event(failed)).outcome is FAULT

@@ -86,7 +86,7 @@ def test_an_error_without_a_readable_code_is_the_agents_fault(error: object) -> 
     assert streamed(event({"error": error}, "error")) is Outcome.SERVER_FAULT
 
 
-def test_an_error_that_is_null_is_none() -> None:
+def test_null_error_is_no_error() -> None:
     assert said(rpc(error=None, result={"kind": "message"})) is ANSWERED
     assert streamed(event(rpc(error=None, result=task_0x("completed")))) is ANSWERED
 
@@ -387,7 +387,7 @@ LONG = {"message": {"parts": [{"text": "x" * 5000}], "metadata": {"way": "GetTas
 
 
 @pytest.mark.parametrize("method", [*SENDS, *POLLS])
-def test_method_of_a_long_call_is_known_wherever_it_stands_at_the_top(method: str) -> None:
+def test_method_of_a_long_call_is_found_at_the_top_level(method: str) -> None:
     for call in (
         {"jsonrpc": "2.0", "id": 1, "method": method, "params": LONG},
         {"id": "a-b", "jsonrpc": "2.0", "method": method, "params": LONG},

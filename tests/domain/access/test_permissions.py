@@ -110,7 +110,7 @@ def test_a_role_may_do_to_others_what_the_protocol_says_and_nothing_else(role: R
     assert allowed(key, None) == TO_ANYBODY[role]
 
 
-def test_an_agent_acts_for_itself_alone() -> None:
+def test_agents_key_acts_only_for_its_agent() -> None:
     assert allowed(AGENT, "agent_a") == OF_ITS_OWN
     assert allowed(AGENT, "agent_b") == set()
 
@@ -197,7 +197,7 @@ def test_permission_table_is_immutable() -> None:
 
 
 @given(st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES))
-def test_a_key_holds_all_the_chance_it_was_made_of_and_looks_like_one(random_bytes: bytes) -> None:
+def test_key_contains_all_its_random_bits(random_bytes: bytes) -> None:
     key = key_of(random_bytes)
     assert looks_like_key(key)
     assert len(key) == 47
@@ -231,7 +231,7 @@ def test_too_little_chance_makes_no_key_and_is_not_shown(length: int) -> None:
         "ahk_" + "A" * 1_000_000,
     ],
 )
-def test_a_text_of_another_form_does_not_look_like_a_key(text: str) -> None:
+def test_text_of_another_form_is_no_key(text: str) -> None:
     assert not looks_like_key(text)
 
 
@@ -245,7 +245,7 @@ def test_a_stored_key_shows_neither_key_nor_digest() -> None:
     assert "digest" not in repr(STORED)
 
 
-def test_a_key_is_valid_by_its_own_digest_alone() -> None:
+def test_key_is_valid_only_by_its_own_digest() -> None:
     assert is_valid(STORED, digest_of(KEY), 1000.0)
     assert not is_valid(STORED, digest_of(key_of(RANDOM[::-1])), 1000.0)
     assert not is_valid(STORED, b"", 1000.0)
@@ -259,7 +259,7 @@ def test_a_rotated_key_is_valid_until_the_overlap_ends() -> None:
 
 
 @pytest.mark.parametrize("now_s", [999.0, 1500.0, 5000.0])
-def test_a_revoked_key_is_refused_whatever_the_clock_says(now_s: float) -> None:
+def test_revoked_key_is_refused_at_any_time(now_s: float) -> None:
     assert not is_valid(replace(STORED, revoked_at_s=1500.0), digest_of(KEY), now_s)
     assert not is_valid(replace(STORED, revoked_at_s=1500.0, expires_at_s=9000.0), digest_of(KEY), now_s)
 

@@ -88,7 +88,7 @@ def test_clock_setback_delays_by_one_spacing_at_most(limit: RateLimit, now_s: fl
 
 
 @pytest.mark.parametrize("per_second", [0, -1, math.nan, math.inf])
-def test_a_rate_that_is_none_is_refused(per_second: float) -> None:
+def test_invalid_rate_is_refused(per_second: float) -> None:
     with pytest.raises(InvalidValue, match="per_second"):
         RateLimit(per_second, 1)
 

@@ -117,7 +117,7 @@ def test_absent_fields_are_not_sent() -> None:
     }  # fmt: skip
 
 
-def test_name_and_secret_of_a_client_are_encoded_as_the_rfc_says() -> None:
+def test_name_and_secret_of_a_client_are_encoded_by_rfc_6749() -> None:
     assert basic_client("s6BhdRkqt3", "gX1fBat3bV") == "Basic czZCaGRSa3F0MzpnWDFmQmF0M2JW"
 
 

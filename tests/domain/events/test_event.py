@@ -434,7 +434,7 @@ def test_a_type_that_is_not_known_has_no_payload() -> None:
         payload_of(event)
 
 
-def test_a_step_of_the_chain_can_be_taken_alone() -> None:
+def test_chain_can_be_linked_step_by_step() -> None:
     first, second = chained(DRAFT, DRAFT)
     assert link(link(GENESIS, first), second) == second.checkpoint
     with pytest.raises(BrokenChain) as caught:

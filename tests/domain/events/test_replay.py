@@ -240,7 +240,7 @@ def test_a_gap_or_a_repetition_is_refused(sequence: int) -> None:
     assert replay.agents == {"a": A}
 
 
-def test_a_payload_that_is_none_of_its_type_is_refused() -> None:
+def test_payload_of_another_type_is_refused() -> None:
     replay = replayed(REGISTERED)
     damaged = replace(event_of(replay, TIMED_OUT), payload={"agent_id": "a"})
     with pytest.raises(ImpossibleEvent, match=r"payload of agent\.lifecycle") as refused:
@@ -305,7 +305,7 @@ def test_a_task_is_where_its_events_have_led_it() -> None:
         ),
     ],
 )
-def test_a_task_goes_on_as_the_table_says(before: list[Payload], payload: Payload, why: str) -> None:
+def test_task_transitions_follow_the_table(before: list[Payload], payload: Payload, why: str) -> None:
     assert re.search(why, refusal(replayed(REGISTERED, *before), payload))
 
 
@@ -357,7 +357,7 @@ def test_erased_events_are_skipped_and_counted() -> None:
     assert (replay.agents, replay.leases) == ({}, {})
 
 
-def test_a_resource_goes_on_after_an_erased_holder() -> None:
+def test_resource_continues_after_an_erased_holder() -> None:
     replay = replayed(REGISTERED, acquired(1), ended(1))
     replay.apply(erased(event_of(replay, acquired(2, "l2", "b"))))
     replay.apply(erased(event_of(replay, ended(2, "l2", "b"))))

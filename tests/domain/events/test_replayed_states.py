@@ -159,7 +159,7 @@ def test_event_that_contradicts_an_agent_is_refused(payload: Payload, why: str) 
     assert re.search(why, refusal(replayed(REGISTERED), payload))
 
 
-def test_a_new_life_without_a_new_incarnation_is_refused() -> None:
+def test_new_registration_without_a_new_incarnation_is_refused() -> None:
     replay = replayed(REGISTERED, TIMED_OUT, DIED)
     assert "comes to 2.1, not to 1.4" in refusal(replay, lifecycle(Signal.RE_REGISTERED, Status.DEAD, 1, 4))
 

@@ -55,7 +55,7 @@ def test_document_that_says_nothing_of_inspection_has_no_note(extensions: dict[s
 
 
 @pytest.mark.parametrize("value", [-1, 0, True, 1.5, "3", None, [1], 2**53])
-def test_count_that_is_none_is_ignored(value: object) -> None:
+def test_invalid_count_is_ignored(value: object) -> None:
     given_ = {
         "rule": value,
         "inspected": value,

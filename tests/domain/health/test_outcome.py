@@ -87,7 +87,7 @@ def counted(outcome: Outcome) -> tuple[str | None, ...]:
     )
 
 
-def test_every_status_counts_as_the_table_says() -> None:
+def test_every_status_counts_by_the_table() -> None:
     assert {status: counted(outcome_of_status(status, has_route=True)) for status in STATUSES} == STATUSES
 
 
@@ -124,7 +124,7 @@ def test_every_class_is_counted_apart(status: int, outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("code", RPC_CODES)
-def test_a_json_rpc_code_counts_as_the_table_says(code: int) -> None:
+def test_json_rpc_code_counts_by_the_table(code: int) -> None:
     assert counted(outcome_of_rpc_code(code)) == RPC_CODES[code]
 
 
@@ -140,7 +140,7 @@ def test_any_other_code_is_the_agents_fault(code: object) -> None:
 
 
 @pytest.mark.parametrize("outcome", Outcome)
-def test_each_outcome_counts_as_the_table_says(outcome: Outcome) -> None:
+def test_each_outcome_counts_by_the_table(outcome: Outcome) -> None:
     assert counted(outcome) == OUTCOMES[outcome]
 
 

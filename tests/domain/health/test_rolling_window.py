@@ -249,7 +249,7 @@ def test_a_worker_that_comes_or_goes_is_seen_at_once() -> None:
     assert sum(reader.totals([], START_NS).current) == 0
 
 
-def test_a_worker_is_not_taken_for_another_whose_block_was_let_go() -> None:
+def test_worker_is_not_mistaken_for_the_former_owner_of_its_block() -> None:
     """Window files hand out a new view of their block at every reading."""
     old = START_NS - 3 * SLOT_NS
     one, other = written(answered(old)), written(answered(old), answered(old))

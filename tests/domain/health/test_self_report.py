@@ -154,7 +154,7 @@ def test_a_single_sample_has_a_ratio_and_percentiles_and_yet_says_little() -> No
     assert {"latency_p50_ms", "latency_p99_ms"} < document["calibration"].keys()
 
 
-def test_a_latency_whose_sample_was_lost_with_a_killed_worker_is_not_told() -> None:
+def test_latency_of_a_lost_sample_is_not_published() -> None:
     totals = window({Outcome.ABANDONED: 1})
     totals.latencies.add(bins({A_MILLISECOND_NS: 1}))
     assert published(report(totals))["calibration"] == {

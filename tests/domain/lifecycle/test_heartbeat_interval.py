@@ -48,7 +48,7 @@ def test_agents_registered_together_send_heartbeats_at_different_times() -> None
 
 
 @given(INTERVALS, st.integers(1, 10_000), CHANCES)
-def test_a_registry_that_is_back_hears_from_everybody_within_an_interval_or_a_minute(
+def test_agents_return_to_a_registry_within_an_interval_or_a_minute(
     interval_s: float, failures: int, chance: float
 ) -> None:
     assert 0 < next_try_at_s(0.0, interval_s, failures, chance) <= min(interval_s, MAX_WAIT_S)

@@ -147,7 +147,7 @@ def test_a_card_that_could_not_be_asked_keeps_a_missing_document_from_counting(c
     assert add_up(seen(-300, **FAILURE), *held_back).failures_in_row == 1
 
 
-def test_a_run_of_life_begins_with_its_first_sign_and_ends_with_a_failure() -> None:
+def test_period_alive_begins_with_a_signal_and_ends_with_a_failure() -> None:
     alive = [seen(0, **LIFE), seen(30, **LIFE), seen(60, **LIFE)]
     assert add_up(*alive).alive_since_s == NOW_S
     broken = [*alive, seen(90, **FAILURE)]

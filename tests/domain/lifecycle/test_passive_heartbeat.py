@@ -110,7 +110,7 @@ def test_unreachable_server_sends_no_heartbeat() -> None:
     assert watched.wind(60) == [], "the server was not asked yet"
 
 
-def test_a_busy_session_of_which_nothing_is_heard_is_silent() -> None:
+def test_busy_session_without_events_is_silent() -> None:
     watched = Watched(a1=IDLE)
     watched.look()
     watched.hears(status("a1", "busy"))
@@ -241,7 +241,7 @@ STEPS = st.lists(
 
 @settings(max_examples=examples(40))
 @given(STEPS)
-def test_no_agent_ever_beats_twice_within_five_seconds(steps: list[tuple[float, list[Event], bool]]) -> None:
+def test_heartbeats_of_an_agent_are_five_seconds_apart(steps: list[tuple[float, list[Event], bool]]) -> None:
     watched = Watched(a1=IDLE, a2=IDLE, b1=BUSY, c1=IDLE)
     for seconds, events, is_lost in steps:
         watched.wind(seconds)

@@ -61,7 +61,7 @@ def test_no_status_leads_back_to_registering() -> None:
 
 
 @pytest.mark.parametrize("status", [Status.DEAD, Status.DEREGISTERED])
-def test_only_a_new_life_brings_back_who_takes_no_part(status: Status) -> None:
+def test_only_a_new_incarnation_ends_death_or_deregistration(status: Status) -> None:
     ways = {
         signal
         for signal in Signal
@@ -71,7 +71,7 @@ def test_only_a_new_life_brings_back_who_takes_no_part(status: Status) -> None:
     assert all(begins_incarnation(signal) for signal in ways)
 
 
-def test_a_new_life_begins_in_no_other_way() -> None:
+def test_no_other_transition_begins_an_incarnation() -> None:
     assert {signal for signal in Signal if begins_incarnation(signal)} == WAYS_BACK
     assert {status for status, signal in TRANSITIONS if signal in WAYS_BACK} == {
         Status.DEAD,

@@ -123,7 +123,7 @@ def test_silence_as_long_as_the_threshold_is_not_beyond_it() -> None:
     assert judged(down, NOW + 1e-6).signals == (Signal.HEARTBEAT_TIMEOUT,)
 
 
-def test_a_silence_a_little_beyond_the_threshold_does_not_look_like_the_threshold() -> None:
+def test_silence_just_beyond_the_threshold_is_shown_as_longer() -> None:
     explanation = judged(facts(last_heartbeat_at_s=NOW - 90.02)).explanation
     assert explanation == "no heartbeat for 1 min 31 s, more than 1 min 30 s"
 
@@ -150,7 +150,7 @@ def test_silence_kills_whatever_an_agent_is_unhealthy_for(reason: Reason, monito
     assert (verdict.signals, verdict.status) == ((Signal.HEARTBEAT_TIMEOUT,), Status.DEAD)
 
 
-def test_an_agent_that_never_beat_is_silent_since_it_has_its_status() -> None:
+def test_agent_without_heartbeats_is_silent_since_its_status() -> None:
     new = facts(last_heartbeat_at_s=None, status_since_s=NOW - 90)
     assert judged(new).signals == ()
     assert judged(new, NOW + 1).signals == (Signal.HEARTBEAT_TIMEOUT,)
@@ -194,7 +194,7 @@ def test_heartbeat_outweighs_an_unreachable_target(monitoring: Monitoring, obser
     assert judged(facts(monitoring, observed=observed)).signals == ()
 
 
-def test_a_prober_that_sees_failures_does_not_decide_about_who_only_beats() -> None:
+def test_probe_failures_do_not_affect_heartbeat_agents() -> None:
     observed = saying("unhealthy", 9, recent_interactions="0" * 20)
     assert judged(facts(observed=observed)).signals == ()
 
@@ -286,7 +286,7 @@ def test_a_probed_agent_is_not_asked_for_heartbeats() -> None:
     assert judged(facts(Monitoring.PROBE, last_heartbeat_at_s=NOW - 10**6, observed=alive())).signals == ()
 
 
-def test_a_probed_agent_that_never_answered_goes_down_by_failures_alone() -> None:
+def test_never_alive_probed_agent_goes_down_by_failures() -> None:
     never = facts(Monitoring.PROBE, observed=failing(5, 901, last_liveness_signal_at_s=None))
     assert judged(never).signals == (Signal.PROBE_FAILURES,)
     assert judged(facts(Monitoring.PROBE, status_since_s=NOW - 10**6)).signals == ()
@@ -680,7 +680,7 @@ def test_flapping_agent_gets_more_time(recoveries: int, factor: int) -> None:
         assert judged(flapping).signals == (Signal.PROBE_FAILURES,) * signals
 
 
-def test_a_recovery_is_forgotten_after_an_hour_of_life() -> None:
+def test_recovery_is_forgotten_after_an_hour_alive() -> None:
     last_s = NOW - 901
     for recovered_s, signals in [(last_s - 3600, 1), (last_s - 3599, 0)]:
         flapping = facts(Monitoring.PROBE, observed=failing(2, 901), recoveries_s=(recovered_s,) * 2)
@@ -734,7 +734,7 @@ def test_a_probed_agent_that_is_dead_has_no_health(monitoring: Monitoring, healt
         ("ok", None, False),
     ],
 )
-def test_an_interface_that_fails_while_nothing_speaks_for_the_agent_is_unreachable(
+def test_failing_interface_without_other_signals_is_unreachable(
     transport: str, health: str | None, *, unreachable: bool
 ) -> None:
     claim = None

@@ -91,7 +91,7 @@ def test_handshakes_lists_and_notifications_are_no_interactions(
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_code_counts_as_the_table_says(code: int) -> None:
+def test_code_counts_by_the_table(code: int) -> None:
     assert as_mcp(rpc_error(code)) is CODES[code]
 
 

@@ -146,7 +146,7 @@ def test_explanation_has_patterns_as_written_and_cut_values_on_one_line() -> Non
     assert AssertionResult(**given, actual="x" * 100).explanation(max_chars=5).endswith("'xxxxx'")
 
 
-def test_a_pointer_that_leads_nowhere_is_told_from_an_answer_that_did_not_come() -> None:
+def test_missing_member_differs_from_missing_answer() -> None:
     check = asserted(Check.EQUALS, "a", "/none")
     nowhere = evaluate(check, CheckedAnswer(status=200, value={"none of these": 1}))
     without_answer = evaluate(check, None)

@@ -87,9 +87,7 @@ def test_liveness_signals_are_counted_over_all_alive_targets(
 
 
 @given(st.dictionaries(st.sampled_from(ASKED), st.sampled_from(R)), st.none() | st.sampled_from(R))
-def test_beside_what_shows_life_stands_the_card_that_is_known_and_nothing_else(
-    results: dict[Layer, R], card: R | None
-) -> None:
+def test_known_card_is_added_to_liveness_signals(results: dict[Layer, R], card: R | None) -> None:
     seen = layers(**{layer.value: results[layer] for layer in ASKED if layer in results})
     standing = combine_with_card(seen, card)
     is_told = card is R.OK and Layer.DISCOVERY not in results and bool(liveness_signals(seen))

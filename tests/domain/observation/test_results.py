@@ -79,13 +79,13 @@ def test_measured_result_without_a_liveness_signal_is_a_failure(layer: str) -> N
 
 
 @pytest.mark.parametrize("life", [{"discovery": "ok"}, {"transport": "gated"}, {"readiness": "ok"}])
-def test_one_layer_that_shows_life_outweighs_all_that_fail(life: dict[str, str]) -> None:
+def test_one_liveness_signal_outweighs_all_failures(life: dict[str, str]) -> None:
     observation = seen(**dict.fromkeys(LAYERS, "timeout") | life)
     assert observation.is_liveness_signal
     assert not observation.is_measured_failure
 
 
-def test_a_gate_before_the_card_is_neither_life_nor_failure() -> None:
+def test_gated_card_is_neither_liveness_signal_nor_failure() -> None:
     observation = seen(discovery="gated", transport="not_measured")
     assert not observation.is_liveness_signal
     assert not observation.is_measured_failure
@@ -156,7 +156,7 @@ def test_class_and_failure_say_the_same(layers: dict[str, ResultClass | None]) -
         assert observation.result in layers.values()
 
 
-def test_a_stale_document_alone_is_neither_life_nor_failure() -> None:
+def test_stale_document_is_neither_liveness_signal_nor_failure() -> None:
     for card in (None, "blocked_address"):
         observation = seen(discovery=card, readiness="stale_document")
         assert not observation.is_liveness_signal

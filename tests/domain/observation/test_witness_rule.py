@@ -90,7 +90,7 @@ def test_a_witness_answers_a_request_of_the_same_class_that_was_sent_after_the_f
 
 
 @pytest.mark.parametrize(("expected", "answers"), [(None, {200, 204, 301, 399}), (401, {401}), (204, {204})])
-def test_a_canary_answers_as_its_definition_says(expected: int | None, answers: set[int]) -> None:
+def test_canary_must_answer_with_its_defined_status(expected: int | None, answers: set[int]) -> None:
     canary = Canary(url="https://canary.example/", status=expected)
     statuses = [None, 100, 199, 200, 204, 301, 399, 400, 401, 503, 599]
     assert {status for status in statuses if canary.is_answer(status)} == answers
@@ -109,7 +109,7 @@ def test_a_second_request_is_void_when_the_answer_is_too_old() -> None:
 
 @pytest.mark.parametrize("name", [each.name for each in fields(WitnessPolicy)])
 @pytest.mark.parametrize("value_s", [-0.1, inf, nan])
-def test_a_policy_refuses_times_that_are_none(name: str, value_s: float) -> None:
+def test_policy_refuses_invalid_times(name: str, value_s: float) -> None:
     with pytest.raises(InvalidValue) as caught:
         WitnessPolicy(**{name: value_s})
     assert caught.value.name == f"{name.removesuffix('_s')}_seconds"

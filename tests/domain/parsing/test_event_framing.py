@@ -30,5 +30,5 @@ def test_blank_line_may_be_cut_in_two() -> None:
     assert end_of_last_event(b"\r", b"\ndata") == 0
 
 
-def test_event_without_data_is_none() -> None:
+def test_event_without_data_is_ignored() -> None:
     assert list(event_data(b"\xef\xbb\xbfdata: 1\n\nevent: x\n\ndata:\n\n: note\n\ndata: 2")) == [b"1"]

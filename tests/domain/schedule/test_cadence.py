@@ -244,7 +244,7 @@ def test_no_second_gets_more_than_its_share_at_a_start_a_restart_or_when_targets
 # Back-off
 
 
-def test_a_target_that_never_answered_is_looked_at_half_as_often_with_each_failure() -> None:
+def test_never_alive_target_is_probed_half_as_often_after_each_failure() -> None:
     done = probes(lambda _: SILENT, since_s=START_S, until_s=START_S + 20 * DAY_S)
     intervals = [round(wait_s / INTERVAL_S) for wait_s in waits(due_s for due_s, _ in done)]
     longest = 1 << CADENCE.max_doublings
@@ -660,7 +660,7 @@ def test_a_card_is_asked_for_if_its_agent_does_not_answer_as_it_should(changed: 
 @pytest.mark.parametrize(
     "place", ["https://other.example/a2a", "http://agent-0.example/a2a", "https://agent-0.example:8443/a2a"]
 )
-def test_a_card_is_asked_for_if_what_it_names_stands_on_another_origin(place: str) -> None:
+def test_card_is_requested_if_its_urls_are_on_another_origin(place: str) -> None:
     assert wants_card(read(START_S), CADENCE, START_S, asks_else=[place])
     assert wants_card(read(START_S), CADENCE, START_S, asks_else=[INTERFACE, place])
     assert not wants_card(read(START_S), CADENCE, START_S, asks_else=["https://agent-0.example:443/a2a"])

@@ -38,7 +38,7 @@ def test_invalid_url_has_no_origin() -> None:
     assert isinstance(origin_of("ftp://agent.example"), AddressRefused)
 
 
-def test_a_token_is_made_of_enough_chance_and_looks_like_one() -> None:
+def test_token_has_enough_random_bits() -> None:
     assert TOKEN == "aho_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
     for size in (0, TOKEN_BYTES - 1, TOKEN_BYTES + 1):
         with pytest.raises(InvalidValue, match="random_bytes"):
@@ -102,7 +102,7 @@ def test_a_token_can_be_proven_for_a_week() -> None:
         ("http://[2001:db8::a]:8080/", "https://[2001:db8::a]:8080", False),
     ],
 )
-def test_a_proof_speaks_for_its_origin_and_https_for_http(url: str, origin: str, *, covered: bool) -> None:
+def test_proof_covers_its_origin_and_https_covers_http(url: str, origin: str, *, covered: bool) -> None:
     assert is_covered(url, origin) is covered
 
 

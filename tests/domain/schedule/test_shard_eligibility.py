@@ -56,7 +56,7 @@ def test_shards_move_from_a_worker_to_one_that_reaches_all_its_classes_and_more(
     assert reason == (WithheldReason.REACHES_LESS if is_withheld else None)
 
 
-def test_a_worker_of_another_key_takes_no_shard_away_whatever_it_says() -> None:
+def test_worker_of_another_key_takes_no_shard() -> None:
     other = worker("b", "v4", "v6", "invented", key="key:two")
     assert withheld(worker("a", "v4"), [other], NOW_S) is None
     assert count_sharers([worker("a", "v4"), other], NOW_S) == {"key:one": 1, "key:two": 1}

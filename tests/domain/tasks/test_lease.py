@@ -291,7 +291,7 @@ def test_a_holder_releases_and_may_ask_twice() -> None:
     assert again == Release(EndReason.RELEASED, is_repeat=True)
 
 
-def test_only_who_may_end_the_leases_of_others_revokes() -> None:
+def test_only_a_key_that_may_end_leases_revokes() -> None:
     assert code_of(decide_release(HELD, "lease_1", holder="boss", now_s=1100.0)) is RefusalCode.NOT_HOLDER
     revoked = decide_release(HELD, "lease_1", holder="boss", now_s=1100.0, is_for_another=True)
     assert revoked == Release(EndReason.REVOKED, is_repeat=False)

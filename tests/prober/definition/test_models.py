@@ -99,7 +99,7 @@ def test_at_least_one_target_is_required() -> None:
     assert {"directories", "targets"} <= set(re.findall(r"\w+", expected))
 
 
-def test_a_target_that_is_none_is_refused_at_its_place() -> None:
+def test_invalid_target_is_refused_with_its_line() -> None:
     place, expected = refusal(targets=["https://agent.example", "ftp://agent.example"])
     assert place == ("targets", 1, "url")
     assert "https" in expected
@@ -283,7 +283,7 @@ def test_durations_of_the_witness_rule_are_settings() -> None:
 # --- without a file ------------------------------------------------------------------------------
 
 
-def test_a_look_at_some_urls_needs_no_file() -> None:
+def test_probe_of_urls_needs_no_file() -> None:
     definition = ProbeDefinition.for_urls(["agent.example", "http://127.0.0.1:80"], networks=["127.0.0.0/8"])
     assert definition.target_urls == ("https://agent.example/", "http://127.0.0.1/")
     assert definition.networks_allowed == (ip_network("127.0.0.0/8"),)
@@ -291,7 +291,7 @@ def test_a_look_at_some_urls_needs_no_file() -> None:
     assert definition.ask.message is None
 
 
-def test_a_look_may_take_a_message_and_a_time() -> None:
+def test_probe_accepts_a_message_and_a_timeout() -> None:
     definition = ProbeDefinition.for_urls(["agent.example"], message="hi", total_seconds=3)
     assert definition.ask.message == MessageSettings(text="hi")
     assert definition.timeouts.total_seconds == 3

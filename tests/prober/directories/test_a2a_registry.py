@@ -60,7 +60,7 @@ def test_the_file_that_the_registry_once_was_has_one_page() -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, "100", 10**400, True, None])
-def test_an_offset_that_is_none_leads_nowhere(offset: object) -> None:
+def test_invalid_offset_gives_no_page(offset: object) -> None:
     assert read(REGISTRY, page(100) | {"offset": offset}).next_page is None
 
 

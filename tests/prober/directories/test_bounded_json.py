@@ -14,7 +14,7 @@ def test_objects_and_lists_are_read(value: object) -> None:
     assert read_json(json.dumps(value).encode()) == (value, "")
 
 
-def test_a_byte_order_mark_and_white_space_are_passed_over() -> None:
+def test_byte_order_mark_and_white_space_are_ignored() -> None:
     assert read_json(b'\xef\xbb\xbf \r\n\t{"a": 1}') == ({"a": 1}, "")
 
 

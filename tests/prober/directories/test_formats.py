@@ -50,7 +50,7 @@ def test_format_is_recognized_by_content_only(name: str) -> None:
     assert others == [name] or BUILT_IN[name] in FALLBACK_FORMATS
 
 
-def test_a_page_of_agntcy_is_not_taken_for_one_of_ard_that_leads_nowhere() -> None:
+def test_agntcy_page_is_not_mistaken_for_ard() -> None:
     entry = {"identifier": "urn:a:1", "type": "application/a2a-agent-card+json", "url": "https://a.example/"}
     made = document({"results": [entry], "nextPageToken": "abc", "totalCount": 219})
     found, _ = format_of(made)

@@ -59,7 +59,7 @@ async def test_a_schema_is_no_directory(name: str) -> None:
     assert (refused.fault, "a JSON Schema" in refused.message) == ("not_a_directory", True)
 
 
-async def test_an_agent_is_listed_where_its_directory_says() -> None:
+async def test_agent_is_listed_at_the_url_of_its_directory() -> None:
     seed = await snapshot("a2a-registry_seed_data.json")
     assert seed.entries[1].url == "https://coinrailz.com/.well-known/agent-card.json"
     assert {entry.kind for entry in seed.entries} == {Kind.A2A_CARD}

@@ -38,7 +38,7 @@ def test_every_kind_of_line_end_ends_a_line(end: str) -> None:
     assert urls(end.join([A, B, C])) == [A, B, C]
 
 
-def test_comments_white_space_and_a_byte_order_mark_are_passed_over() -> None:
+def test_comments_white_space_and_a_byte_order_mark_are_ignored() -> None:
     text = f"\ufeff# my agents\n\n  {A}  # the first\n\t{C}\t\n#{B}\nhttps://d.example/#part\n"
     assert urls(text) == [A, C, "https://d.example/#part"]
 
@@ -56,7 +56,7 @@ def test_line_that_is_too_long_is_left_out_and_cut(length: int) -> None:
     assert (left_out.reason, len(left_out.what)) == ("unreadable", min(length, MAX_ROW_CHARS + 1))
 
 
-def test_bytes_that_are_no_utf_8_spoil_their_own_line_alone() -> None:
+def test_invalid_utf_8_affects_only_its_line() -> None:
     lines = urls(A.encode() + b"\nhttps://caf\xe9.example/\n" + C.encode())
     assert lines == [A, "https://caf\ufffd.example/", C]
 
@@ -118,7 +118,7 @@ def test_a_domain_with_a_dot_or_a_port_is_a_place(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["agent", "", "1.5", "a b.example", "mailto:a@b.example", "ftp://a.example"])
-def test_a_word_or_another_scheme_is_none(text: str) -> None:
+def test_word_or_other_scheme_is_no_url(text: str) -> None:
     assert not is_url_or_domain(text)
 
 
@@ -221,7 +221,7 @@ def test_an_object_may_hold_the_list(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["next", "cursor", "nextPageToken", "has_more", "_links"])
-def test_a_page_of_an_api_that_goes_on_is_not_taken_for_all_of_it(key: str) -> None:
+def test_page_with_a_successor_is_not_the_whole_list(key: str) -> None:
     assert not PLAIN.recognises(document({"agents": [A], key: "more"}))
     assert urls({"agents": [A], key: None}) == [A]
 

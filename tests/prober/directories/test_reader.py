@@ -492,7 +492,7 @@ async def test_of_several_documents_none_speaks_for_the_others(fetcher: Fetcher)
         assert isinstance(await reader.read(known=(await reader.snapshot()).version), Unchanged)
 
 
-async def test_nothing_new_is_no_answer_to_who_knows_nothing(fetcher: Fetcher) -> None:
+async def test_not_modified_without_a_stored_list_is_refused(fetcher: Fetcher) -> None:
     async with serving({"/list": answer(304)}) as server:
         assert (await Reader(fetcher, server).refusal()).fault == "not_fetched"
 
@@ -581,7 +581,7 @@ async def test_what_a_file_names_is_read_if_there_is_a_way(fetcher: Fetcher, tmp
     assert urls(found) == ["https://a.example/"]
 
 
-async def test_one_page_of_a_registry_is_not_taken_for_all_of_it(tmp_path: Path) -> None:
+async def test_one_page_of_a_registry_is_not_the_whole_list(tmp_path: Path) -> None:
     file = tmp_path / "page.json"
     file.write_text(json.dumps({"agents": agents(0, 100), "total": 219, "limit": 100, "offset": 0}))
     found = await read_directory(ListSource(file=file))
@@ -721,7 +721,7 @@ async def test_a_built_in_format_that_fails_is_an_error_of_its_directory(
     assert "Traceback" in caplog.text
 
 
-async def test_a_format_that_cannot_look_at_a_document_leaves_it_to_the_others(
+async def test_failing_format_leaves_a_document_to_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(formats, "DETECTED_BY_CONTENT", (Failing("recognises"), *formats.DETECTED_BY_CONTENT))

@@ -42,7 +42,7 @@ def test_with_a_format_a_domain_is_asked_where_that_has_its_list(name: str, plac
 
 
 @pytest.mark.parametrize("url", [f"{ORIGIN}/agents.txt", f"{ORIGIN}/?list=1"])
-def test_a_whole_url_is_asked_alone(url: str) -> None:
+def test_full_url_is_used_unchanged(url: str) -> None:
     assert ListSource(url=url).places(None) == (url,)
     assert ListSource(url=url).places(BUILT_IN["mcp_registry"]) == (url,)
 

@@ -72,7 +72,7 @@ async def test_connection_reaches_the_address_and_reports_its_phases() -> None:
 
 
 @on_both_loops
-async def test_nothing_else_looks_a_name_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_other_code_resolves_names(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_arguments: object, **_keywords: object) -> None:
         raise AssertionError("the system was asked")
 
@@ -269,7 +269,7 @@ async def test_an_expired_certificate_is_asked_for_once_more_and_nothing_is_sent
 
 
 @on_both_loops
-async def test_a_certificate_that_has_not_expired_itself_has_no_end_that_matters(
+async def test_unexpired_certificate_has_no_expiry_fault(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority.is_trusted(monkeypatch)

@@ -107,7 +107,7 @@ def test_a_turn_without_a_request_costs_its_host_nothing() -> None:
     assert items(take_all(pace, 0.0)) == ["second"]
 
 
-def test_an_address_that_has_its_fill_is_waited_for_by_its_own_alone() -> None:
+def test_full_address_delays_only_its_own_targets() -> None:
     pace = pace_of(per_address=1)
     for name in ("a", "b", "c", "elsewhere"):
         pace.offer(name, name, 0.0)

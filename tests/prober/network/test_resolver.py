@@ -44,7 +44,7 @@ def is_fault(found: object) -> bool:
 
 
 @on_both_loops
-async def test_a_name_has_the_addresses_that_its_server_says() -> None:
+async def test_name_has_the_addresses_of_its_server() -> None:
     names: Names = {
         "both.example": ("192.0.2.1", "2001:db8::1", "192.0.2.2"),
         "alias.example": Alias("far.example"),
@@ -98,7 +98,7 @@ async def test_localhost_is_loopback_without_a_query() -> None:
         assert dns.asked.total() == 0
 
 
-async def test_a_name_is_looked_up_as_it_stands() -> None:
+async def test_name_is_resolved_without_search_domains() -> None:
     async with dns_serving({}) as dns, Resolver([dns.address]) as resolver:
         assert not is_fault(await resolver.resolve("short"))
         assert set(dns.asked) == {"short"}
@@ -147,7 +147,7 @@ async def test_the_oldest_names_are_forgotten_first(monkeypatch: pytest.MonkeyPa
 
 
 @on_both_loops
-async def test_a_name_that_many_ask_for_is_looked_up_once() -> None:
+async def test_name_with_many_callers_is_resolved_once() -> None:
     async with dns_serving({"a.example": HERE}) as dns, Resolver([dns.address]) as resolver:
         leaving = asyncio.create_task(resolver.resolve("a.example"))
         others = [asyncio.create_task(resolver.resolve("a.example")) for _ in range(50)]
@@ -161,7 +161,7 @@ async def test_a_name_that_many_ask_for_is_looked_up_once() -> None:
 
 
 @on_both_loops
-async def test_no_more_names_are_looked_up_at_once_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_lookups_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver_module, "MAX_LOOKUPS_AT_ONCE", 3)
     names: Names = {f"n{number}.example": Failure.SILENCE for number in range(20)}
     async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=2) as resolver:
@@ -316,7 +316,7 @@ async def test_c_ares_is_restarted_regularly_while_no_server_answers(
 
 
 @on_both_loops
-async def test_a_resolver_that_is_closed_lets_its_questions_fail_and_leaves_nothing(
+async def test_closed_resolver_fails_its_queries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(resolver_module, "MAX_LOOKUPS_AT_ONCE", 1)
@@ -358,7 +358,7 @@ def width_after(*samples: int) -> int:
         ((0,) * 9, MAX_LOOKUPS_AT_ONCE),
     ],
 )
-def test_fewer_names_are_looked_up_at_once_while_many_get_lost(
+def test_fewer_names_are_resolved_at_once_while_queries_get_lost(
     samples: tuple[int, ...], at_once: int
 ) -> None:
     assert width_after(*samples) == at_once

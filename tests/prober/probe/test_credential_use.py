@@ -202,7 +202,7 @@ def test_other_gates_than_a_refusal_keep_their_class() -> None:
         (None, ("x-api-key", "key-canary"), RPC),
     ],
 )
-async def test_an_api_key_is_sent_where_the_card_says(
+async def test_api_key_is_sent_in_the_cards_place(
     scheme: dict[str, str] | None,
     header: tuple[str, str] | None,
     path: str,

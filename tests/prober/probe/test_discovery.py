@@ -146,7 +146,7 @@ async def test_content_in_place_of_a_card_is_classified_with_a_reason(
     assert not observation.is_liveness_signal
 
 
-async def test_a_gate_or_a_failing_server_is_no_reason_to_look_elsewhere() -> None:
+async def test_gated_or_failing_card_is_not_sought_elsewhere() -> None:
     for status in (401, 429, 500):
         _, paths = await found({CARD_PATH: answer(status), OLD_CARD_PATH: as_json(card())})
         assert paths == [CARD_PATH]
@@ -218,7 +218,7 @@ async def test_changed_card_is_read_again() -> None:
     assert memory.interface_tenant == "t-1"
 
 
-async def test_a_card_that_moved_is_found_where_the_target_says() -> None:
+async def test_card_at_its_new_path_is_found() -> None:
     async with serving({OLD_CARD_PATH: as_json(card())}) as server, probing(**CARD_ONLY) as probes:
         await probes.see(server.url)
         del server.replies[OLD_CARD_PATH]
@@ -348,7 +348,7 @@ async def test_an_unchanged_card_shows_the_bytes_that_were_kept() -> None:
 # ── the way ──
 
 
-async def test_health_is_looked_for_below_the_prefix_of_the_card_first() -> None:
+async def test_health_is_requested_below_the_prefix_of_the_card_first() -> None:
     replies = {"/a" + CARD_PATH: as_json(card())}
     async with serving(replies) as server, probing(**CARD_ONLY) as probes:
         await probes.see(server.url + "/a/")

@@ -26,7 +26,7 @@ async def test_each_request_has_an_identifier_of_its_own() -> None:
     assert layer(observation.tools).result == "ok"
 
 
-async def test_answer_with_the_identifier_of_an_earlier_request_is_none() -> None:
+async def test_answer_to_an_earlier_request_is_ignored() -> None:
     def answers(got: Got) -> Says:
         if got.json["method"] == "server/discover":
             return stateless(got)
@@ -76,7 +76,7 @@ async def test_answer_behind_other_messages(before: list[Any], expected: str) ->
     assert len(serving.got) <= 2
 
 
-async def test_batch_of_ten_thousand_answers_without_ours_is_none() -> None:
+async def test_large_batch_without_the_answer_is_no_answer() -> None:
     observation, _ = await probed(lambda _: Says(other_answers(10_000)), ask={"health": False})
     assert layer(observation.discovery).result == "not_an_agent"
 

@@ -145,7 +145,7 @@ async def test_session_id_that_cannot_be_sent_back_is_left_out(session: str) -> 
     assert all("mcp-session-id" not in got.headers for got in serving.got)
 
 
-async def test_health_document_is_looked_for_below_the_parent_of_the_endpoint() -> None:
+async def test_health_document_is_requested_below_the_parent_of_the_endpoint() -> None:
     _, serving = await probed(stateless)
     assert [got.path for got in serving.got if got.method == "GET"] == ["/.well-known/agent-health"]
 

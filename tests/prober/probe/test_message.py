@@ -170,7 +170,7 @@ async def test_answer_is_classified_without_a_second_message(says: Says, expecte
     assert len(serving.posted) == 1
 
 
-async def test_an_agent_that_knows_no_spelling_is_none() -> None:
+async def test_agent_without_a_known_variant_is_not_an_agent() -> None:
     observation, serving = await sent(lambda _: Says(rpc_error(-32601)))
     assert layer(observation.message).result is ResultClass.NOT_AN_AGENT
     assert len(serving.posted) == 3

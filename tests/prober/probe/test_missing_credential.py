@@ -82,7 +82,7 @@ async def test_paths_are_not_measured_either() -> None:
         }  # fmt: skip
 
 
-async def test_a_credential_for_a_shorter_path_does_not_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_credential_for_a_shorter_path_is_not_used_instead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAB_TOKEN", TOKEN)
     async with serving({RPC: behind_login(answer(405), token="of-the-longer-path")}) as server:
         server.replies[CARD_PATH] = answer(404)

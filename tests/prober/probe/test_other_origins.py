@@ -105,7 +105,7 @@ async def test_other_hosts_are_not_asked_for_rules_unless_the_definition_says_so
 # ── how often ──
 
 
-async def test_one_reading_holds_a_day_for_all_who_lead_there() -> None:
+async def test_robots_txt_is_read_once_a_day_for_all_targets() -> None:
     async with serving({ROBOTS_PATH: CLOSED, "/a2a": answer(405)}) as other, probing(**FOLLOWING) as probes:
         for seconds in (0, 1, 3600):
             assert results(await named(probes, other, AT_S + seconds))["transport"] == "not_measured"
@@ -201,7 +201,7 @@ async def test_kept_rules_are_bounded_in_bytes(body: bytes, max_kept_bytes: int)
     assert read.count == 4
 
 
-async def test_a_clock_that_was_set_back_lets_nothing_hold_for_longer() -> None:
+async def test_clock_set_back_extends_no_waiting_time() -> None:
     others, read = OtherOrigins(), Reader()
     await others.rules(ORIGIN, AT_S, read)
     await others.rules(ORIGIN, AT_S - DAY_S, read)

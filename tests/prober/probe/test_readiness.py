@@ -67,7 +67,7 @@ async def test_the_document_of_an_agent_is_read_and_what_counts_of_it_kept() -> 
     assert server.paths == [CARD_PATH, HEALTH_PATH]
 
 
-async def test_an_agent_without_a_card_shows_life_by_its_document() -> None:
+async def test_agent_without_a_card_is_alive_by_its_document() -> None:
     observation, _ = await found({HEALTH_PATH: as_json(document())})
     assert results(observation) == {"discovery": "not_an_agent", "readiness": "ok"}
     assert observation.is_liveness_signal
@@ -235,7 +235,7 @@ async def test_without_a_date_header_our_clock_decides() -> None:
         assert observation.document.age_s is None
 
 
-async def test_a_stale_document_hides_no_failure_and_shows_no_life() -> None:
+async def test_stale_document_hides_no_failure() -> None:
     old = document(timestamp="2020-01-01T00:00:00Z")
     observation, _ = await found({HEALTH_PATH: as_json(old)})
     assert results(observation) == {"discovery": "not_an_agent", "readiness": "stale_document"}
@@ -266,7 +266,7 @@ async def test_findings_of_a_valid_document_are_named_with_evidence() -> None:
 
 
 @with_sockets_in_virtual_time
-async def test_a_stranger_who_is_silent_is_not_asked_for_more() -> None:
+async def test_silent_target_gets_no_further_requests() -> None:
     observation, server = await found({CARD_PATH: silence, HEALTH_PATH: silence}, **IMPATIENT)
     assert results(observation) == {"discovery": "timeout"}
     assert server.paths == [CARD_PATH]

@@ -149,7 +149,7 @@ def test_a_name_without_rules_still_has_its_own_group() -> None:
         ("/?q=", "/?q=1", True),
     ],
 )
-def test_a_pattern_matches_as_the_rfc_says(pattern: str, path: str, *, is_matched: bool) -> None:
+def test_pattern_matches_by_rfc_9309(pattern: str, path: str, *, is_matched: bool) -> None:
     assert may(f"{FOR_US}Disallow: {pattern}", path) is not is_matched
 
 
@@ -223,7 +223,7 @@ def test_a_target_is_left_alone_if_one_of_the_paths_that_it_needs_is_closed() ->
 # Answers
 
 
-def test_an_answer_without_rules_lets_us_in() -> None:
+def test_robots_txt_without_rules_allows_all() -> None:
     body = f"{FOR_US}Disallow: /".encode()
     for status in (301, 302, 400, 401, 403, 404, 410, 451):
         assert read_robots(status, body) == RobotsRules()
@@ -260,7 +260,7 @@ def test_only_the_first_half_megabyte_counts() -> None:
     assert not may("#" * (MAX_ROBOTS_BYTES - len(text) - 1) + "\n" + text)
 
 
-def test_a_line_that_is_cut_is_none() -> None:
+def test_truncated_line_is_ignored() -> None:
     body = f"{FOR_US}Disallow: /private\nDisallow: /".encode()
     robots = read_robots(200, body, is_part=True)
     assert robots is not None

@@ -162,7 +162,7 @@ async def test_a_redirect_to_where_the_rules_keep_us_out_is_not_followed() -> No
     assert probes.memory.is_disallowed_by_robots
 
 
-async def test_a_redirect_to_where_the_rules_let_us_is_followed() -> None:
+async def test_redirect_that_robots_txt_allows_is_followed() -> None:
     observation, server, probes = await redirected("/public/card")
     assert "/public/card" in server.paths
     assert layer(observation.discovery).result is ResultClass.OK
@@ -297,7 +297,7 @@ async def test_target_without_a_timely_connection_is_down() -> None:
     assert layer(await check_robots_rules(visit)).result is ResultClass.TIMEOUT
 
 
-async def test_a_stranger_who_asks_for_patience_is_asked_for_nothing_else() -> None:
+async def test_rate_limited_target_gets_no_further_requests() -> None:
     observation, server, _ = await looked_at(answer(429, Retry_After="100"))
     assert results(observation) == {"discovery": "rate_limited"}
     assert server.paths == [ROBOTS_PATH]

@@ -167,7 +167,7 @@ def test_a_rotated_file_is_left_and_a_new_one_begun(file: ResultsFile, path: Pat
     assert read(path) == [seen(3)]
 
 
-def test_a_file_that_is_copied_and_emptied_goes_on_at_its_start(file: ResultsFile, path: Path) -> None:
+def test_truncated_file_continues_at_its_start(file: ResultsFile, path: Path) -> None:
     file.append([seen(1)])
     os.truncate(path, 0)
     file.append([seen(2)])

@@ -155,7 +155,7 @@ async def test_opted_out_or_blocked_target_is_not_requested() -> None:
 
 
 @on_both_loops
-async def test_an_answer_that_is_no_http_is_none() -> None:
+async def test_non_http_answer_is_no_answer() -> None:
     async def babble(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail.example ESMTP\r\n" * 10)
         await writer.drain()

@@ -292,7 +292,7 @@ async def test_a_census_does_less_at_once_while_it_is_slow() -> None:
 
 
 @in_virtual_time
-async def test_a_defect_in_the_plan_is_heard_of() -> None:
+async def test_defect_in_the_plan_is_logged() -> None:
     bench = Bench(*urls_of(2))
     await bench.begin()
 

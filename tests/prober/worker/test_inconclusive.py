@@ -101,7 +101,7 @@ def test_complete_reports_leave_no_finding() -> None:
     assert missed(slot_of(), ALIVE, CADENCE, BEGAN_S, keeps_ticks=True) is None
 
 
-def test_missed_ticks_are_dated_as_the_last_of_them_and_told_together_with_lost_results() -> None:
+def test_missed_ticks_are_reported_with_lost_results() -> None:
     memory = ALIVE.model_copy(update={"probed_at_s": BEGAN_S - 1200})
     slot = slot_of(memory)
     told = missed(slot, memory, CADENCE, BEGAN_S, keeps_ticks=True)

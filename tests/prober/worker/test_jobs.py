@@ -151,12 +151,12 @@ async def test_blocking_job_runs_in_a_thread() -> None:
 
 
 @pytest.mark.parametrize("every_seconds", [0, -1, 0.5, float("nan"), float("inf")])
-def test_a_time_that_is_none_is_refused(every_seconds: float) -> None:
+def test_invalid_time_is_refused(every_seconds: float) -> None:
     with pytest.raises(InvalidValue, match="every_seconds"):
         Jobs().add("job", every_seconds, lambda: None)
 
 
-def test_a_name_stands_for_one_job() -> None:
+def test_action_name_means_one_job() -> None:
     jobs = Jobs()
     jobs.add("job", 10, lambda: None)
     with pytest.raises(InvalidValue, match="name"):

@@ -143,7 +143,7 @@ async def test_targets_that_are_added_are_found_within_seconds_and_not_probed_in
 
 
 @in_virtual_time
-async def test_a_target_that_left_is_left_alone() -> None:
+async def test_former_target_is_not_probed() -> None:
     stage = Stage(*urls_of(50))
     async with stage.watching() as worker:
         await asyncio.sleep(INTERVAL_S)
@@ -318,7 +318,7 @@ async def test_census_asks_for_the_remaining_number_again_after_an_outage(
 
 @in_virtual_time
 @pytest.mark.parametrize("away_at_s", [0.0, 2.05], ids=["from the beginning", "in the middle"])
-async def test_a_census_ends_if_its_ledger_stays_away_and_the_next_one_goes_on_with_the_rest(
+async def test_census_without_ledger_ends_and_the_next_one_continues(
     away_at_s: float,
 ) -> None:
     urls = urls_of(500)
@@ -348,7 +348,7 @@ async def test_a_census_waits_for_a_ledger_that_comes_back() -> None:
 
 
 @in_virtual_time
-async def test_a_census_that_is_stopped_reports_what_it_has_and_goes_on_with_the_rest() -> None:
+async def test_stopped_census_reports_and_continues_later() -> None:
     urls = urls_of(500)
     stage = Stage(*urls, concurrency=10)
     since_s, stop = stage.loop.wall_s(), asyncio.Event()

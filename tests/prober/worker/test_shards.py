@@ -110,7 +110,7 @@ def test_what_we_know_better_is_not_overwritten_by_what_the_ledger_has_not_heard
     assert applied.to_plan == [(slot, ProbeMemory(probed_at_s=20.0, failures_in_row=3))]
 
 
-def test_a_target_whose_agent_lives_by_now_has_something_to_lose() -> None:
+def test_failure_of_a_target_with_a_living_agent_needs_a_witness() -> None:
     holdings, shard = with_one_shard(entry(A, probed_at_s=10.0))
     slot = shard.slots[target_id(A)]
     slot.remember(ProbeMemory(probed_at_s=20.0, failures_in_row=3))

@@ -64,7 +64,7 @@ async def test_shards_that_hold_nothing_are_not_read() -> None:
 
 
 @in_virtual_time
-async def test_a_look_that_was_asked_for_before_the_clock_was_set_back_is_asked_for_now() -> None:
+async def test_recheck_requested_before_the_clock_was_set_back_is_due_now() -> None:
     (url,) = urls_of(1)
     feeding = Feeding(url)
     now_s = feeding.ledger.clock.wall_s()

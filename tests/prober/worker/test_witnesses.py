@@ -314,7 +314,7 @@ async def test_targets_are_asked_at_most_once_in_30_s() -> None:
 
 
 @in_virtual_time
-async def test_in_a_public_class_only_tls_shows_who_answers() -> None:
+async def test_public_class_needs_tls_for_an_answer() -> None:
     bench = Bench()
     bench.witnesses.note_known("a.example", PUBLIC_IPV4, "http://a.example/", 5.0)
     bench.witnesses.take_news(WitnessNews(handed_out=[(PUBLIC_IPV4, "http://b.example/")]))

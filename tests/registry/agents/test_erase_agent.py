@@ -56,7 +56,7 @@ async def write_state(api: RegistryApi, key: str, **state: int) -> Answer:
     return await api.ask("PUT", STATE, state, key=key, headers={"x-fencing-token": token})
 
 
-async def test_a_state_stays_with_its_intent_without_the_name_of_who_wrote_it(api: RegistryApi) -> None:
+async def test_intent_state_stays_without_its_erased_writer(api: RegistryApi) -> None:
     record, other = await api.register("agent-1"), await api.register("agent-2")
     written = (await write_state(api, record["agent_key"], step=7)).json()
     assert written["holder"] == "agent-1"
@@ -68,7 +68,7 @@ async def test_a_state_stays_with_its_intent_without_the_name_of_who_wrote_it(ap
     assert again["fencing_token"] > kept["fencing_token"]
 
 
-async def test_nothing_is_left_of_a_target_that_showed_life(api: RegistryApi, clock: WoundClock) -> None:
+async def test_erasure_of_a_target_leaves_no_data(api: RegistryApi, clock: WoundClock) -> None:
     url = "https://mrs-secret.example/"
     await put(api, "dir", "one", [url, "https://other.example/"])
     for result in ("ok", "timeout", "ok"):

@@ -77,7 +77,7 @@ async def test_hosts_from_directories_are_listed_only_if_asked_for(api: Registry
     assert everyone == {"own": "own.example:80", "found-0": "stranger.example:443"}
 
 
-async def test_an_agents_own_key_lists_that_agent_alone(api: RegistryApi) -> None:
+async def test_agents_key_lists_only_its_agent(api: RegistryApi) -> None:
     record = await api.register("a", endpoint="http://a.example")
     await api.register("b", endpoint="http://b.example")
     assert {*await found(api, key=record["agent_key"])} == {"a"}

@@ -275,7 +275,7 @@ async def test_what_is_over_is_left_behind_by_a_registration(api: RegistryApi) -
     assert "override_until" not in (await api.events(type="agent.lifecycle"))[-1]["payload"]
 
 
-async def test_a_verdict_that_pins_active_and_a_maintenance_stay_with_who_registers_after_its_death(
+async def test_override_and_maintenance_survive_death_and_registration(
     api: RegistryApi,
 ) -> None:
     key = (await api.register("agent-1"))["agent_key"]

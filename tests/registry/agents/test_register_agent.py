@@ -58,7 +58,7 @@ async def test_living_agent_is_not_registered_again(api: RegistryApi) -> None:
     assert answer.json()["error"]["details"]["status"] == "active"
 
 
-async def test_an_agent_supersedes_its_own_former_life_in_one_request(api: RegistryApi) -> None:
+async def test_agent_supersedes_its_former_incarnation_in_one_request(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     await api.send_heartbeat("agent-1", key, current_load=3)
     answer = await api.ask("POST", AGENTS, {"agent_id": "agent-1", "supersede": True}, key=key)

@@ -132,7 +132,7 @@ async def test_a_batch_over_several_half_hours_loses_none(api: RegistryApi, cloc
     assert [round(slot["answer_ms"]["mean"]) for slot in told[1:]] == [10, 20, 40]
 
 
-async def test_a_new_life_keeps_what_was_seen_of_the_one_before(api: RegistryApi, clock: WoundClock) -> None:
+async def test_new_incarnation_keeps_the_observed_facts(api: RegistryApi, clock: WoundClock) -> None:
     begin_a_day(clock)
     await api.register("agent-1", **PROBED)
     await outcomes(api, seen(clock))
@@ -154,7 +154,7 @@ async def test_erasure_leaves_no_data(api: RegistryApi, clock: WoundClock, datab
     assert (await api.ask("GET", f"{AGENTS}/agent-1/history")).status == 404
 
 
-async def test_an_agent_reads_its_own_history_alone(api: RegistryApi) -> None:
+async def test_agents_key_reads_only_its_history(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     await api.register("agent-2")
     assert (await api.ask("GET", f"{AGENTS}/agent-1/history", key=key)).status == 200

@@ -125,7 +125,7 @@ async def test_malformed_incarnation_or_name_is_reported_only_to_permitted_keys(
     assert told(await api.ask("POST", odd, {})) == (404, "agent_not_found")
 
 
-async def test_a_request_without_a_fault_costs_no_look_of_its_own(
+async def test_request_without_a_fault_needs_no_extra_query(
     api: RegistryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = (await api.register("agent-1"))["agent_key"]

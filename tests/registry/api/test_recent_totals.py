@@ -56,7 +56,7 @@ def test_during_a_recount_the_old_total_is_served_unless_too_old() -> None:
     assert told[2] == 3_000
 
 
-def test_a_count_that_fails_is_taken_up_by_the_next_who_asks() -> None:
+def test_failed_count_is_repeated_by_the_next_request() -> None:
     totals = RecentTotals()
     totals.total(ANY, NOW_S, saying(MANY))
 

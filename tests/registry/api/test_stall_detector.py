@@ -38,5 +38,5 @@ def test_several_pauses_count_from_the_first_and_only_as_long_as_each_matters() 
     assert beating(100.0, 103.0, 105.0).sent_after_s(113.5) == 103.0
 
 
-def test_no_more_are_remembered_than_matter() -> None:
+def test_stored_stalls_cover_the_settling_time() -> None:
     assert MAX_STALLS * MIN_PAUSE_SECONDS > SETTLE_SECONDS

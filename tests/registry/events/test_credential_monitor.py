@@ -98,7 +98,7 @@ async def test_streams_continue_briefly_during_an_outage(
         assert not watch.is_good("a")
 
 
-async def test_a_look_that_fails_is_logged_and_the_next_one_counts(
+async def test_failed_read_is_logged_and_the_next_one_counts(
     watch: CredentialMonitor, followers: Followers, caplog: pytest.LogCaptureFixture
 ) -> None:
     followers.is_broken = True

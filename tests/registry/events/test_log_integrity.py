@@ -25,7 +25,7 @@ async def test_a_log_that_was_left_alone_is_sound(api: RegistryApi, monkeypatch:
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("column", ["actor", "agent_id"])
-async def test_a_changed_event_is_found_and_said(
+async def test_changed_event_is_found_and_reported(
     api: RegistryApi, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, column: str
 ) -> None:
     monkeypatch.setattr(event_log, "PAGE", 3)

@@ -43,7 +43,7 @@ async def test_target_is_shown_by_its_url(api: RegistryApi, clock: WoundClock) -
 
 
 @pytest.mark.both_databases
-async def test_a_page_of_a_rare_kind_goes_on_at_the_end_of_the_log(api: RegistryApi) -> None:
+async def test_page_of_a_rare_type_continues_at_the_end_of_the_log(api: RegistryApi) -> None:
     await api.database.write(appending(draft(), written("intent:i1/a", "i1"), draft()))
     page = (await api.ask("GET", f"{EVENTS}?type=state.written")).json()
     assert [event["sequence"] for event in page["events"]] == [2]
@@ -52,7 +52,7 @@ async def test_a_page_of_a_rare_kind_goes_on_at_the_end_of_the_log(api: Registry
     assert by_intent["events"][0]["intent_id"] == "i1"
 
 
-async def test_an_agent_sees_its_own_events_alone(api: RegistryApi) -> None:
+async def test_agents_key_reads_only_its_events(api: RegistryApi) -> None:
     key = await api.add_agent_key("agent_1")
     await api.database.write(appending(draft(), draft(agent_id="agent_2"), draft()))
     own = (await api.ask("GET", EVENTS, key=key)).json()

@@ -244,7 +244,7 @@ async def test_a_server_that_stops_ends_its_streams_promptly(database: Database)
 
 
 @pytest.mark.both_databases
-async def test_a_reader_that_takes_nothing_is_let_go_and_costs_no_memory_meanwhile(
+async def test_stalled_reader_is_disconnected_and_uses_no_memory(
     served: Serving, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_events, "SEND_SECONDS", 1.0)
@@ -274,7 +274,7 @@ async def test_a_reader_that_takes_nothing_is_let_go_and_costs_no_memory_meanwhi
 
 
 @pytest.mark.both_databases
-async def test_many_followers_share_one_look(served: Serving, database: Database) -> None:
+async def test_many_followers_share_one_read(served: Serving, database: Database) -> None:
     looks = 0
     real = database.read
 

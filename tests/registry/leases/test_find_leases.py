@@ -82,5 +82,5 @@ async def test_an_agent_sees_its_own(api: RegistryApi) -> None:
         "limit=1&limit=2",
     ],
 )
-async def test_a_query_that_cannot_be_meant_is_refused(api: RegistryApi, query: str) -> None:
+async def test_contradictory_query_is_refused(api: RegistryApi, query: str) -> None:
     assert (await api.ask("GET", f"{LEASES}?{query}")).status == 422

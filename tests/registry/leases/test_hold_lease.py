@@ -388,7 +388,7 @@ async def test_dead_agent_cannot_acquire_or_renew(api: RegistryApi) -> None:
     assert await _lease_events(api) == [("lease.acquired", None), ("lease.expired", "agent_deregistered")]
 
 
-async def test_a_former_life_gets_nothing(api: RegistryApi) -> None:
+async def test_former_incarnation_gets_nothing(api: RegistryApi) -> None:
     key = await _agent(api)
     former = await _lease(api, "task:1", key)
     await api.ask("POST", AGENTS, {"agent_id": "agent-1", "supersede": True}, key=key)
@@ -425,7 +425,7 @@ async def test_lease_of_an_agent_that_never_registered_ends_with_its_time(api: R
     assert (await api.database.read(verify_log)).is_good
 
 
-async def test_agent_that_never_registered_has_no_life_to_name(api: RegistryApi) -> None:
+async def test_unregistered_agent_has_no_incarnation(api: RegistryApi) -> None:
     key = await api.add_agent_key("agent-9")
     assert _told(await _acquire(api, "task:1", key, incarnation="1")) == (404, "agent_not_found")
 
@@ -591,7 +591,7 @@ async def test_name_error_is_reported_once(api: RegistryApi, resource: str) -> N
     assert "Value error" not in answer.body.decode()
 
 
-async def test_a_wrong_header_is_named_alone(api: RegistryApi) -> None:
+async def test_header_fault_names_the_header(api: RegistryApi) -> None:
     headers = {"x-fencing-token": "x"}
     answer = await api.ask("PUT", "/api/v1/intents/i/state/s", {}, headers=headers)
     assert answer.json()["message"].startswith("X-Fencing-Token: expected a whole number")

@@ -214,9 +214,7 @@ async def test_invalid_resource_path_is_refused(api: RegistryApi, path: str) -> 
     "/api/v1/intents/./state/s", "/api/v1/intents/../state/s", "/api/v1/intents/i1/state/a/../s",
     "/api/v1/intents/i1/state/..",
 ])  # fmt: skip
-async def test_a_state_that_clients_and_proxies_would_look_for_elsewhere_is_refused(
-    api: RegistryApi, path: str
-) -> None:
+async def test_state_path_that_proxies_resolve_is_refused(api: RegistryApi, path: str) -> None:
     key, _ = await _agents(api)
     for answer in (await _write(api, key, 1, path=path), await api.ask("GET", path)):
         assert _told(answer) == (422, "invalid_resource")

@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> MarkerFile:
     return marker_file(f"sqlite:///{tmp_path}/registry.db", tmp_path / "state" / "deep")
 
 
-def test_a_marker_is_read_as_it_was_written_and_is_the_owners_alone(file: MarkerFile) -> None:
+def test_marker_reads_back_and_is_private(file: MarkerFile) -> None:
     assert file.read() is None
     file.write(MARKER)
     assert file.read() == MARKER

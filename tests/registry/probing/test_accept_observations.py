@@ -228,9 +228,7 @@ async def test_a_found_agents_card_is_where_it_was_seen_last(api: RegistryApi, c
     assert renamed.status == 200
 
 
-async def test_a_found_agent_without_a_card_can_be_named_and_is_nobodys_to_register(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_found_agent_without_a_card_cannot_be_registered(api: RegistryApi, clock: WoundClock) -> None:
     found = f"/api/v1/agents/{target_id(CARD)}"
     await put(api, "directory", "first", [CARD])
     await report(api, seen(clock, target_url=CARD), memories=[{}])
@@ -500,7 +498,7 @@ async def test_an_agent_that_is_off_the_list_is_not_watched(api: RegistryApi, cl
         {"address": "x"},
     ],
 )
-async def test_a_class_or_an_address_that_is_none_is_refused(
+async def test_invalid_class_or_address_is_refused(
     api: RegistryApi, clock: WoundClock, wrong: dict[str, str]
 ) -> None:
     await _probed(api)

@@ -111,7 +111,7 @@ async def test_a_shard_has_one_name(api: RegistryApi, name: str) -> None:
 
 
 @pytest.mark.parametrize(("step_s", "is_over"), [(30, False), (86_400, True)])
-async def test_a_worker_does_not_live_on_after_the_clock_was_set_back(
+async def test_worker_expires_after_the_clock_was_set_back(
     api: RegistryApi,
     clock: WoundClock,
     step_s: float,
@@ -323,7 +323,7 @@ async def test_only_probers_own_shards(api: RegistryApi, role: Role) -> None:
 
 
 @pytest.mark.both_databases
-async def test_a_holder_names_no_key_that_another_could_be_taken_for(api: RegistryApi) -> None:
+async def test_holder_names_no_ambiguous_key(api: RegistryApi) -> None:
     await claim(api, "a:b.c")
     (prober,) = (await shown(api))["probers"]
     assert re.fullmatch(r"key:key_prober_/a:b\.c", prober["holder"])

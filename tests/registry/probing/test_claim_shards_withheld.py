@@ -117,7 +117,7 @@ async def test_workers_of_which_neither_reaches_all_keep_their_shards(workers: W
     assert "reason" not in grant
 
 
-async def test_a_worker_that_lists_classes_of_no_target_takes_no_shard_away(workers: Workers) -> None:
+async def test_worker_with_unused_classes_takes_no_shard(workers: Workers) -> None:
     await workers.claim("a", reached_classes=[V4, V6])
     await workers.claim("b", reached_classes=[V4, V6, "office", "made-up"])
     assert len((await workers.claim("a", reached_classes=[V4, V6]))["shards"]) == SHARDS // 2
@@ -301,7 +301,7 @@ async def test_a_key_gets_no_more_shards_by_more_workers(api: RegistryApi, worke
     await assert_log_is_good(api)
 
 
-async def test_a_key_that_lets_its_claims_run_out_is_barred_too(
+async def test_key_whose_claims_expire_is_barred(
     api: RegistryApi, clock: WoundClock, workers: Workers
 ) -> None:
     """It holds shards for the duration of a claim, and is gone before its results are due."""

@@ -85,7 +85,7 @@ async def test_where_nothing_was_archived_there_is_nothing_to_erase(api: Registr
     assert not (tmp_path / "none").exists()
 
 
-async def test_an_agent_of_whom_archives_never_told_changes_no_file(api: RegistryApi, tmp_path: Path) -> None:
+async def test_erasing_an_unarchived_agent_changes_no_file(api: RegistryApi, tmp_path: Path) -> None:
     await live_a_little(api)
     archived = await archive_everything(api, tmp_path)
     assert archived is not None

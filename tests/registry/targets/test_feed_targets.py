@@ -242,9 +242,7 @@ async def test_a_living_agent_has_something_to_lose_whatever_is_remembered_of_it
     assert await alive_at_s() is None
 
 
-async def test_an_agent_that_a_directory_lists_has_something_to_lose_while_it_lives(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_failure_of_a_living_listed_agent_needs_a_witness(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", URLS[:2])
     for url, result in zip(URLS, ("ok", "refused"), strict=False):
         seen = {

@@ -168,9 +168,7 @@ async def test_replaced_versions_go_after_ninety_days_and_the_newest_stays(
     assert [number for number, _ in await versions(api)] == [2]
 
 
-async def test_a_target_that_never_showed_life_has_versions_and_no_events(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_never_alive_target_has_versions_and_no_events(api: RegistryApi, clock: WoundClock) -> None:
     # Its card could be read only in part: nothing here shows an agent.
     await read(api, clock, card(), result="timeout")
     await read(api, clock, card(name="B"), 1, result="timeout")

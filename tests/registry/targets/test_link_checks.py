@@ -120,7 +120,7 @@ async def test_two_proven_claims_link_neither_with_one_event(api: RegistryApi, c
         ]
 
 
-async def test_a_token_proves_the_claim_of_its_own_agent_alone(api: RegistryApi) -> None:
+async def test_token_proves_only_its_own_agents_claim(api: RegistryApi) -> None:
     async with serving({PROOF_PATH: answer(404)}) as server:
         await listed(api, server, "agent-1", "stranger")
         token = await ask(api, server, "stranger")
@@ -149,7 +149,7 @@ async def test_a_record_says_when_its_token_was_looked_for(api: RegistryApi, clo
         assert "token_refusal" not in link
 
 
-async def test_a_token_on_a_private_network_says_that_it_is_not_looked_for(
+async def test_token_on_a_private_network_is_reported_as_not_fetched(
     database: Database, clock: WoundClock
 ) -> None:
     api = RegistryApi(database, clock, public_url=PUBLIC_URL)
@@ -163,7 +163,7 @@ async def test_a_token_on_a_private_network_says_that_it_is_not_looked_for(
     assert "webhook_networks" in link["token_refusal"]
 
 
-async def test_a_token_is_for_those_who_claim_a_target(api: RegistryApi) -> None:
+async def test_token_is_issued_only_to_claimants(api: RegistryApi) -> None:
     await put(api, "list", "1", ["https://agent.example/"])
     agent = await api.register("agent-1", endpoint="https://agent.example:8443/")
     path = f"{AGENTS}/agent-1/links"

@@ -339,7 +339,7 @@ async def test_other_urls_end_the_claim(api: RegistryApi) -> None:
 
 
 @pytest.mark.both_databases
-async def test_a_target_that_leaves_its_directory_ends_probing_alone(api: RegistryApi) -> None:
+async def test_unlisted_linked_target_ends_only_probing(api: RegistryApi) -> None:
     await api.register("agent-1", card_url=CARD, monitoring="probe")
     await crawl(api, "agent-1")
     await put(api, "list", "2", ["https://another.example/"], allow_shrink=True)

@@ -29,7 +29,7 @@ async def test_prober_receives_the_requested_recheck(api: RegistryApi, clock: Wo
     assert changed["recheck_at"].startswith(moment(clock.at_s).isoformat()[:19])
 
 
-async def test_a_target_is_looked_at_once_a_minute_at_most(api: RegistryApi, clock: WoundClock) -> None:
+async def test_target_is_rechecked_at_most_once_a_minute(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", [URL])
     await recheck(api)
     clock.advance(20.5)
@@ -84,7 +84,7 @@ async def test_former_target_cannot_be_rechecked(api: RegistryApi) -> None:
     assert (unknown.status, unknown.json()["error"]["code"]) == (404, "target_not_found")
 
 
-async def test_an_agent_may_ask_for_itself_alone(api: RegistryApi) -> None:
+async def test_agents_key_reads_only_its_agent(api: RegistryApi) -> None:
     await put(api, "dir", "one", [URL])
     key = (await api.register("one", monitoring="probe", card_url="https://one.example/"))["agent_key"]
     assert (await recheck(api, "one", key)).status == 202

@@ -96,9 +96,7 @@ async def test_a_card_that_is_known_counts_though_it_is_not_read_again(
     ]  # fmt: skip
 
 
-async def test_nothing_is_known_of_who_is_no_target_or_not_any_more(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_unknown_or_former_target_stores_nothing(api: RegistryApi, clock: WoundClock) -> None:
     assert await outcomes(api, probe(clock)) == ["unknown"]
     await put(api, "dir", "one", URLS)
     await put(api, "dir", "two", URLS[1:])

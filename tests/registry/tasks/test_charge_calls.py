@@ -121,7 +121,7 @@ async def test_overspent_call_is_reported(api: RegistryApi) -> None:
 
 
 @pytest.mark.both_databases
-async def test_a_top_up_lets_a_holder_go_on(api: RegistryApi) -> None:
+async def test_holder_continues_after_a_top_up(api: RegistryApi) -> None:
     one, grant, task_id = await _held(api, tokens=10)
     assert told(await one.reserve(grant, "c1", tokens=11)) == (402, "budget_exceeded")
     answer = await steer(api, task_id, "budget", add={"tokens": 5, "usd": 0.5})

@@ -54,7 +54,7 @@ async def test_the_longest_queued_task_comes_first(api: RegistryApi) -> None:
 @pytest.mark.parametrize("wanted", [
     {"agent_id": "agent-2"}, {"role_id": "writers"}, {"capabilities": ["copy", "layout"]},
 ])  # fmt: skip
-async def test_a_task_goes_to_whom_it_is_meant_for(api: RegistryApi, wanted: dict[str, Any]) -> None:
+async def test_task_goes_to_its_named_agent(api: RegistryApi, wanted: dict[str, Any]) -> None:
     one = await worker(api, role_id="readers", capabilities=["copy"])
     other = await worker(api, "agent-2", role_id="writers", capabilities=["layout", "copy", "more"])
     made = await create(api, **wanted)
@@ -154,7 +154,7 @@ async def test_case_2_tokens_rise_over_release_expiry_death_and_hand_off(api: Re
     assert (await log_report(api)).is_good
 
 
-async def test_a_task_of_the_registry_is_leased_by_claiming_it_alone(api: RegistryApi) -> None:
+async def test_task_lease_begins_only_with_a_claim(api: RegistryApi) -> None:
     made = await create(api)
     one = await worker(api)
     body = {"resource": task_resource(made["task_id"])}
@@ -274,7 +274,7 @@ async def test_a_claim_whose_caller_has_left_is_granted_nothing(api: RegistryApi
     assert api.registry.claims._waiting == 0
 
 
-async def test_a_server_that_is_asked_to_end_lets_who_waits_go_with_nothing(
+async def test_stopping_server_answers_waiting_claims_without_a_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     is_waiting, wait = threading.Event(), claim_endpoint.ClaimEndpoint._wait

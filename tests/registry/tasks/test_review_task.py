@@ -112,7 +112,7 @@ async def test_key_that_cannot_create_tasks_cannot_decide_about_them(api: Regist
 
 
 @pytest.mark.both_databases
-async def test_a_review_by_who_never_held_the_parent_is_refused_alike_for_every_task(
+async def test_review_without_the_parent_is_refused_alike_for_every_task(
     api: RegistryApi,
 ) -> None:
     await create(api)

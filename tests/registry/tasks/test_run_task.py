@@ -255,7 +255,7 @@ async def test_the_first_answer_is_the_writers_alone(api: RegistryApi) -> None:
     assert told(await other.write(grant, "complete", output={"secret": 1})) == (404, "task_not_found")
 
 
-async def test_a_former_holder_hears_that_another_holds_the_task_and_that_its_run_is_over(
+async def test_former_holder_learns_that_its_run_has_ended(
     api: RegistryApi,
 ) -> None:
     made = await create(api)
@@ -285,9 +285,7 @@ WRITES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("incarnation", [None, "7", "x"])
-async def test_a_task_that_an_agent_never_had_looks_as_if_it_did_not_exist(
-    api: RegistryApi, incarnation: str | None
-) -> None:
+async def test_task_of_another_agent_looks_absent(api: RegistryApi, incarnation: str | None) -> None:
     made, queued = await create(api), await create(api, agent_id="agent-3")
     one, other = await worker(api), await worker(api, "agent-2")
     grant = await one.granted()
@@ -361,7 +359,7 @@ async def test_unfinished_grandchild_stays_charged_to_the_task_that_pays_for_it(
         assert (budget["settled"]["tokens"], budget["available"]["tokens"]) == (30, 70)
 
 
-async def test_case_11_the_death_of_a_childs_holder_leaves_the_parent_alone(api: RegistryApi) -> None:
+async def test_case_11_death_of_a_childs_holder_does_not_affect_the_parent(api: RegistryApi) -> None:
     parent = await create(api)
     one, other = await worker(api), await worker(api, "agent-2", role_id="croppers")
     grant = await one.granted()
@@ -376,7 +374,7 @@ async def test_case_11_the_death_of_a_childs_holder_leaves_the_parent_alone(api:
     assert (await one.report(grant)).status == 200
 
 
-async def test_case_21_credentials_of_an_old_life_are_useless(api: RegistryApi) -> None:
+async def test_case_21_credentials_of_a_former_incarnation_are_refused(api: RegistryApi) -> None:
     made = await create(api)
     one = await worker(api)
     grant = await one.granted()

@@ -128,7 +128,9 @@ async def test_case_15_the_reaper_works_while_the_monitor_trusts_its_eyes_no_mor
 
 
 @pytest.mark.both_databases
-async def test_a_reaper_whose_round_fails_goes_on(api: RegistryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reaper_continues_after_a_failed_round(
+    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rounds: list[int] = []
 
     async def failing(_reaper: object) -> None:

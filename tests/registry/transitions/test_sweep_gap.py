@@ -111,7 +111,7 @@ async def test_a_short_stall_is_excused_and_not_worth_an_event(machine: Machine)
     assert "monitor.downtime" not in [name for name, _ in await machine.events()]
 
 
-async def test_after_a_downtime_silence_goes_on_where_it_was(machine: Machine) -> None:
+async def test_silence_continues_after_downtime(machine: Machine) -> None:
     await add_agents(machine.database, 1)
     await machine.live(5)
     machine.clock.advance(600)

@@ -98,7 +98,7 @@ def _pretend(revision: str) -> Any:
     return function
 
 
-async def test_a_database_of_a_newer_version_is_left_alone(bare: Database) -> None:
+async def test_database_of_a_newer_version_is_not_changed(bare: Database) -> None:
     await bare.write(_pretend("9999"))
     for function in (schema.check, schema.upgrade, schema.set_up_or_check):
         with pytest.raises(SchemaUnknown, match="9999"):

@@ -74,7 +74,7 @@ def test_who_is_named_by_others_alone_changes_nothing(file: Archived) -> None:
     assert file.path.read_bytes() == before
 
 
-def test_a_file_that_was_moved_away_or_is_in_use_is_left_alone(file: Archived) -> None:
+def test_moved_or_used_file_is_not_removed(file: Archived) -> None:
     with alone_in(file.path.parent) as is_alone:
         assert is_alone
         assert erase_in(file, GONE) is None

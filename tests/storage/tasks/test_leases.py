@@ -138,7 +138,7 @@ async def test_expired_claims_come_earliest_first_and_bounded(database: Database
     assert await expired(2) == ["task:10", "task:20"]
 
 
-async def test_a_listing_goes_on_where_it_stopped(database: Database, clock: WoundClock) -> None:
+async def test_list_continues_where_it_stopped(database: Database, clock: WoundClock) -> None:
     await _hold(database, clock, "agent_1", [f"task:{number}" for number in range(5)])
     await _hold(database, clock, "agent_2", ["task:other"], ttl_s=1)
     clock.advance(1)
