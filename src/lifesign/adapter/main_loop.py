@@ -242,8 +242,8 @@ class Adapter:
     async def _give_back(self, client: RegistryClient) -> None:
         """Release leases that this agent holds without knowing: the answer to its claim was lost."""
         with suppress(RegistryError):
-            held = await client.leases.list(holder=self._place.agent_id)
-            for lease in held.leases:
+            leases = await client.leases.list(holder=self._place.agent_id)
+            for lease in leases.leases:
                 self._say(RunEventKind.REGISTRY, f"releases the unknown lease of {lease.resource}")
                 with suppress(Conflict, Gone, NotFound):
                     await client.leases.release(lease.lease_id, incarnation=self._place.incarnation)

@@ -302,18 +302,20 @@ class TaskRun:
         """Wait until the process has ended by itself, or there is a reason to end it."""
         exited = asyncio.ensure_future(process.wait())
         lost = asyncio.ensure_future(self._keeper.wait_lost())
-        asked = asyncio.ensure_future(self._is_asked.wait())
+        end_requested = asyncio.ensure_future(self._is_asked.wait())
         stalled = asyncio.ensure_future(self._stalled())
         try:
             await asyncio.wait(
-                {exited, lost, asked, stalled},
+                {exited, lost, end_requested, stalled},
                 timeout=self._settings.timeout_s,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if self._written is not None:
                 # The agent has submitted its task and may end by itself; then it is asked to.
                 wait_s = self._settings.grace_s / 2.0
-                await asyncio.wait({exited, asked}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    {exited, end_requested}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
+                )
             await asyncio.wait({exited}, timeout=POLL_SECONDS)
             if exited.done():
                 is_killed = exited.result() == -signal.SIGKILL and self._written is None
@@ -324,15 +326,15 @@ class TaskRun:
                 self.stop(Stop.OVER, f"{self._why}, and goes on")
             elif lost.done():
                 self.stop(_STOPS[lost.result().kind], lost.result().why)
-            elif stalled.done() and not asked.done():
+            elif stalled.done() and not end_requested.done():
                 what = "it has written nothing and called no tool"
                 self.stop(Stop.NO_PROGRESS, f"{what} for {self._settings.no_progress_s:g} s")
-            elif not asked.done():
+            elif not end_requested.done():
                 self.stop(Stop.TIMEOUT, f"it has run for {self._settings.timeout_s:g} s")
             self._was_signalled = True
             self._say(RunEventKind.STOPPING, f"the agent gets a signal to end: {self._why}")
         finally:
-            for waiting in (exited, lost, asked, stalled):
+            for waiting in (exited, lost, end_requested, stalled):
                 waiting.cancel()
 
     async def _stalled(self) -> None:

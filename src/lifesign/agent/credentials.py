@@ -79,11 +79,11 @@ class AgentKeys:
     def _kept(self) -> str | None:
         if self._file is None:
             return None
-        kept = find_secret(self._file, "key_file", "key", _log.warning) or None
-        check_key(kept)
+        stored_key = find_secret(self._file, "key_file", "key", _log.warning) or None
+        check_key(stored_key)
         # Only this process changes the file, and every call needs the key.
-        self._own = kept
-        return kept
+        self._own = stored_key
+        return stored_key
 
 
 def registry_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:

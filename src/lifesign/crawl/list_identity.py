@@ -83,9 +83,9 @@ def absolute_path(file: Path) -> Path:
 
 
 def _came_from(stored: str, source: DirectorySource) -> bool:
-    kept = _STORED_LOCATION.fullmatch(stored)
-    if source.file is not None and kept is not None:
-        return kept["digest"] == _place_digest(source.file)
+    match = _STORED_LOCATION.fullmatch(stored)
+    if source.file is not None and match is not None:
+        return match["digest"] == _place_digest(source.file)
     if source.file is not None:
         return stored == str(absolute_path(source.file))
     url, requested = urlsplit(stored), urlsplit(source.url or "")

@@ -247,16 +247,16 @@ class _Watching(Response):
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """Send chunks until the client disconnects."""
-        gone = asyncio.create_task(_until_gone(receive))
+        disconnected = asyncio.create_task(_until_gone(receive))
         try:
             with self._feed.watched(self._address, self._session):
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 await self._send(send, self._begun or _PING)
-                await self._send_chunks(send, gone)
+                await self._send_chunks(send, disconnected)
         except TimeoutError:
             _log.info("a page did not receive anything for %g s", SEND_SECONDS)
         finally:
-            gone.cancel()
+            disconnected.cancel()
 
     async def _send_chunks(self, send: Send, gone: "asyncio.Task[None]") -> None:
         feed = self._feed

@@ -255,18 +255,18 @@ class Sweeper:
             track: self._assess(transaction, monitors.of(track), self._exits(changes, track, monitors, alike))
             for track in Track
         }
-        held = [change for change in changes if not _may_be_removed(change, looks)]
+        suspended = [change for change in changes if not _may_be_removed(change, looks)]
         going = [change for change in changes if _may_be_removed(change, looks)]
         for track, assessment in looks.items():
             row = with_assessment(row, track, assessment, now_s)
         monitors = monitors_in(row, now_s)
-        going += self._suspended_results(transaction, held, alike, monitors)
+        going += self._suspended_results(transaction, suspended, alike, monitors)
         change_status(transaction, [_with_later_deadline(change, now_s) for change in going], MONITOR)
         for track, assessment in looks.items():
             event_log.append(transaction, monitor_turned(assessment, track, MONITOR))
         is_last = len(found) < limit
         self._store(transaction, row, is_over=is_last and not sweep.assessed)
-        waiting = {track: self._exits(held, track, monitors, alike) for track in Track}
+        waiting = {track: self._exits(suspended, track, monitors, alike) for track in Track}
         return _SweepResult(
             is_last, waiting, [agent.agent_id for agent in found if _is_released(agent, now_s)]
         )
@@ -315,10 +315,12 @@ class Sweeper:
 
         All agents of a track are due together, at its next assessment.
         """
-        kept = judge_agents(transaction, [change.agent for change in held], replace(alike, is_suspended=True))
+        consequences = judge_agents(
+            transaction, [change.agent for change in held], replace(alike, is_suspended=True)
+        )
         changes = [
             replace(change, assess_at_s=self._next_assessment_s(monitors.of(change.track), transaction.now_s))
-            for change in kept
+            for change in consequences
         ]
         agent_rows.set_verdict_due(transaction, {change.agent.id: change.assess_at_s for change in changes})
         return [change for change in changes if change.is_visible]

@@ -53,7 +53,7 @@ def environment_of(
     It contains our variables (`inherited`) without hidden ones and without lifesign's own: no key is passed
     on.
     """
-    kept = {
+    variables = {
         name: value
         for name, value in inherited.items()
         if not name.startswith(VARIABLE_PREFIX) and name not in hidden
@@ -69,4 +69,4 @@ def environment_of(
     }
     if tools is not None:
         members |= {"PROXY_URL": tools.url, "RUN_TOKEN": tools.run_token}
-    return kept | {f"{VARIABLE_PREFIX}{name}": value for name, value in members.items()}
+    return variables | {f"{VARIABLE_PREFIX}{name}": value for name, value in members.items()}

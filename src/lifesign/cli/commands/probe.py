@@ -132,9 +132,15 @@ def probe(
             for place, report in enumerate(reports):
                 if place:
                     sys.stdout.write("\n")
-                seen = report.observation
-                write_observation(sys.stdout, seen.target_url or "", seen.result, seen, now=datetime.now(UTC))
-                lines = [PageLine("hint", hint) for hint in hints(seen, urls)]
+                observation = report.observation
+                write_observation(
+                    sys.stdout,
+                    observation.target_url or "",
+                    observation.result,
+                    observation,
+                    now=datetime.now(UTC),
+                )
+                lines = [PageLine("hint", hint) for hint in hints(observation, urls)]
                 write_page(sys.stdout, lines, colours=False)
     code = exit_code([GROUPS[report.observation.result] for report in reports])
     has_failed = any(each.has_failed for report in reports for each in report.observation.assertions or ())

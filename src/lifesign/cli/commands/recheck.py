@@ -109,9 +109,9 @@ def recheck(
             targets = LocalTargets(local)
             return await _recheck(targets, targets.has_prober, target, wait_seconds)
 
-        seen = run_locally(database, Role.COORDINATOR, looked)
+        result = run_locally(database, Role.COORDINATOR, looked)
     else:
-        seen = ask(
+        result = ask(
             lambda client: _recheck(client.targets, partial(_has_prober, client), target, wait_seconds),
             registry=registry,
             key_file=key_file,
@@ -119,15 +119,15 @@ def recheck(
         )
     with ignore_broken_pipe():
         if as_json:
-            write_json(sys.stdout, seen.target.model_dump(mode="json", exclude_none=True))
+            write_json(sys.stdout, result.target.model_dump(mode="json", exclude_none=True))
         else:
-            _write(seen.target)
-    if seen.exit_code is not ExitCode.NO_ANSWER:
-        return seen.exit_code
+            _write(result.target)
+    if result.exit_code is not ExitCode.NO_ANSWER:
+        return result.exit_code
     where = f"--registry {registry}" if database is None else f"--database {database}"
-    what = "" if seen.has_new_result else "That is the earlier result.\n"
-    sys.stderr.write(f"{printable(_no_result_reason(seen, where, wait_seconds))}\n{what}")
-    return seen.exit_code
+    what = "" if result.has_new_result else "That is the earlier result.\n"
+    sys.stderr.write(f"{printable(_no_result_reason(result, where, wait_seconds))}\n{what}")
+    return result.exit_code
 
 
 def _no_result_reason(seen: RecheckResult, where: str, wait_seconds: float) -> str:
@@ -154,10 +154,13 @@ async def _recheck(
     """
     import asyncio  # noqa: PLC0415 - loaded by now
 
-    asked = await with_agent_id(targets.recheck, targets, given)
-    if asked.not_before is not None and (asked.not_before - asked.recheck_at).total_seconds() > wait_seconds:
+    request = await with_agent_id(targets.recheck, targets, given)
+    if (
+        request.not_before is not None
+        and (request.not_before - request.recheck_at).total_seconds() > wait_seconds
+    ):
         return RecheckResult(
-            asked, await targets.get(asked.target_id), is_new=False, has_prober=await has_prober()
+            request, await targets.get(request.target_id), is_new=False, has_prober=await has_prober()
         )
     loop = asyncio.get_running_loop()
     last_there_s = loop.time()
@@ -165,13 +168,13 @@ async def _recheck(
     while True:
         # In this order: a prober that leaves after the probe has reported its result.
         is_probed = await has_prober()
-        found = await targets.get(asked.target_id)
-        is_new = found.probed_at != asked.observed_at
+        found = await targets.get(request.target_id)
+        is_new = found.probed_at != request.observed_at
         now_s = loop.time()
         if is_probed:
             last_there_s = now_s
         if is_new or now_s >= min(give_up_s, last_there_s + JOIN_SECONDS):
-            return RecheckResult(asked, found, is_new, is_probed)
+            return RecheckResult(request, found, is_new, is_probed)
         await asyncio.sleep(min(POLL_SECONDS, give_up_s - now_s))
 
 

@@ -125,8 +125,8 @@ async def _canary_replies(definition: "ProbeDefinition") -> "Mapping[str, Sequen
     # Nothing is written: these requests leave no evidence.
     unkept = definition.model_copy(update={"evidence": type(definition.evidence)()})
     async with open_prober(unkept) as opened:
-        asked = (
+        requests = (
             opened.witnesses.ask([canary.url for canary in named], network_class, policy.answer_s)
             for network_class, named in canaries.items()
         )
-        return dict(zip(canaries, await asyncio.gather(*asked), strict=True))
+        return dict(zip(canaries, await asyncio.gather(*requests), strict=True))

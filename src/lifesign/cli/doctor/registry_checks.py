@@ -125,8 +125,8 @@ def _has_code(body: bytes) -> bool:
 
 
 def _of_the_key(url: str, key: str) -> Iterator[CheckResult]:
-    asked = fetch(f"{url.rstrip('/')}/api/v1/monitor", key, MAX_LIST_BYTES)
-    status = None if asked is None else asked[0]
+    answer = fetch(f"{url.rstrip('/')}/api/v1/monitor", key, MAX_LIST_BYTES)
+    status = None if answer is None else answer[0]
     if status == 401:
         yield CheckResult(
             "key",
@@ -136,8 +136,8 @@ def _of_the_key(url: str, key: str) -> Iterator[CheckResult]:
         )
     elif status in {200, 403}:
         yield CheckResult("key", "ok", "the registry knows it")
-        if asked is not None and status == 200:
-            yield from of_the_monitor(asked[2])
+        if answer is not None and status == 200:
+            yield from of_the_monitor(answer[2])
             yield from _of_the_probers(url, key)
     else:
         yield CheckResult("key", "warning", f"the registry answers {status} to the key", "ask again later")
@@ -242,10 +242,12 @@ def _is_late(prober: LivingProber, now_s: float) -> bool:
 
 def _of_its_decisions(monitor: MonitorRecord) -> Iterator[CheckResult]:
     """Report whether verdicts are suspended now."""
-    held = {name: track for name, track in monitor.tracks.items() if track.state is MonitorState.SUSPENDED}
-    if not held:
+    suspended_tracks = {
+        name: track for name, track in monitor.tracks.items() if track.state is MonitorState.SUSPENDED
+    }
+    if not suspended_tracks:
         yield CheckResult("decisions", "ok", "silence is believed")
-    for name, track in held.items():
+    for name, track in suspended_tracks.items():
         yield CheckResult(
             "decisions",
             "warning",

@@ -84,14 +84,14 @@ async def _ids_at(url: str, targets: ListsTargets) -> list[str]:
     from lifesign.domain.net.target import host_of, target_id  # noqa: PLC0415 - loaded by now
 
     probed: list[str] = []
-    gone: list[str] = []
+    former_ids: list[str] = []
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         page = await targets.list(limit=PAGE, cursor=cursor, host=host_of(url), include_gone=True)
         for target in page.targets:
             if target.url == url:
-                (probed if target.gone_at is None else gone).append(target.target_id)
+                (probed if target.gone_at is None else former_ids).append(target.target_id)
         cursor = page.cursor
         if cursor is None:
-            return probed or gone
-    return probed or gone or [target_id(url)]
+            return probed or former_ids
+    return probed or former_ids or [target_id(url)]

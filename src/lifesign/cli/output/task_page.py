@@ -73,10 +73,10 @@ def _budget(budget: "BudgetRecord") -> Iterator[PageLine]:
 
 
 def _report(report: "ReportRecord") -> Iterator[PageLine]:
-    said = report.report
-    yield from listed("said", _lines([f"{said['summary']} ({time_text(report.reported_at)})"]))
-    yield from listed("next", _lines([said["nextStep"]] if "nextStep" in said else ()))
-    yield from listed("blocked by", _lines(said.get("blockers", ())), Colour.YELLOW)
+    progress = report.report
+    yield from listed("said", _lines([f"{progress['summary']} ({time_text(report.reported_at)})"]))
+    yield from listed("next", _lines([progress["nextStep"]] if "nextStep" in progress else ()))
+    yield from listed("blocked by", _lines(progress.get("blockers", ())), Colour.YELLOW)
 
 
 def _comment(comment: "CommentRecord", names: Mapping[str, str]) -> str:

@@ -152,8 +152,8 @@ def _next_page(query: TableQuery, last: StoredAgent) -> str:
 
 
 def _page_of(query: TableQuery, **more: str) -> str:
-    kept = query.model_dump(mode="json", exclude_defaults=True, exclude={"after"})
-    return "/agents?" + urlencode(kept | more)
+    query_values = query.model_dump(mode="json", exclude_defaults=True, exclude={"after"})
+    return "/agents?" + urlencode(query_values | more)
 
 
 def _place_in(cursor: str, order: Order) -> Place:

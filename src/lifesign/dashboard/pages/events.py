@@ -42,14 +42,14 @@ def show_events(context: RequestContext, request: Request) -> Mapping[str, Any]:
     if query.agent is not None and types:
         found = [event for event in found if event.type.value in types]
     page = found[:PAGE_SIZE]
-    kept = query.model_dump(exclude_none=True, exclude={"before"})
-    older = {**kept, "before": page[-1].sequence} if len(found) > len(page) else None
+    query_values = query.model_dump(exclude_none=True, exclude={"before"})
+    older = {**query_values, "before": page[-1].sequence} if len(found) > len(page) else None
     archived = event_log.archived_sequence(context.transaction)
     return {
         "lines": lines_of(context.transaction, page),
         "query": query,
         "groups": GROUPS,
-        "newest": "/events?" + urlencode(kept),
+        "newest": "/events?" + urlencode(query_values),
         "older": None if older is None else "/events?" + urlencode(older),
         "archived": archived,
         "position": event_log.last_sequence(context.transaction),

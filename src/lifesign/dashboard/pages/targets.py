@@ -53,14 +53,14 @@ def show_targets(context: RequestContext, request: Request) -> Mapping[str, Any]
     """Return one page of targets."""
     query = query_in(request, TargetsQuery)
     asked: dict[str, object] = {"limit": PAGE_SIZE, "sort": TargetOrder.HOST.value}
-    kept = query.model_dump(mode="json", exclude_none=True)
-    asked |= {name: value for name, value in kept.items() if name not in {"observed", "evidence"}}
+    query_values = query.model_dump(mode="json", exclude_none=True)
+    asked |= {name: value for name, value in query_values.items() if name not in {"observed", "evidence"}}
     if query.evidence is not None:
         asked["max_evidence_age"] = EVIDENCE_AGES_S[query.evidence]
     if query.observed is not None:
         asked |= _results(query.observed)
     page: TargetList = context.ask("GET", "/api/v1/targets", query=asked)
-    kept.pop("cursor", None)
+    query_values.pop("cursor", None)
     return {
         "page": page,
         "rows": [
@@ -73,8 +73,8 @@ def show_targets(context: RequestContext, request: Request) -> Mapping[str, Any]
         "directories": context.ask("GET", "/api/v1/directories").directories,
         "next_page": None
         if page.cursor is None
-        else "/targets?" + urlencode({**kept, "cursor": page.cursor}),
-        "first_page": "/targets?" + urlencode(kept),
+        else "/targets?" + urlencode({**query_values, "cursor": page.cursor}),
+        "first_page": "/targets?" + urlencode(query_values),
     }
 
 
@@ -104,10 +104,10 @@ def recheck(context: RequestContext, request: Request, _form: Mapping[str, str])
 
 def recheck_target(context: RequestContext, target_id: str) -> str:
     """Request a probe of a target now, and return the code of `RECHECK_RESULTS` for the result."""
-    asked: RecheckRecord = context.ask("POST", "/api/v1/targets/{target_id}/probe", target_id=target_id)
+    recheck: RecheckRecord = context.ask("POST", "/api/v1/targets/{target_id}/probe", target_id=target_id)
     if not probers.listing(context.transaction, 1):
         return "recheck_unheard"
-    return "recheck" if asked.not_before is None else "recheck_later"
+    return "recheck" if recheck.not_before is None else "recheck_later"
 
 
 def _results(word: str) -> dict[str, object]:

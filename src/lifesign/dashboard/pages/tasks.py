@@ -48,20 +48,22 @@ def show_tasks(context: RequestContext, request: Request) -> Mapping[str, Any]:
     query = query_in(request, TasksQuery)
     parameters: dict[str, object] = {"limit": PAGE_SIZE}
     names = {"status": "status", "pool": "role_id", "holder": "holder", "cursor": "cursor"}
-    kept = query.model_dump(mode="json", exclude_none=True)
-    parameters |= {names[name]: value for name, value in kept.items()}
+    query_values = query.model_dump(mode="json", exclude_none=True)
+    parameters |= {names[name]: value for name, value in query_values.items()}
     page: TaskList = context.ask("GET", "/api/v1/tasks", query=parameters)
     waiting: TaskList = context.ask(
         "GET", "/api/v1/tasks", query={"status": ",".join(WAITING), "limit": WAITING_SHOWN}
     )
-    kept.pop("cursor", None)
+    query_values.pop("cursor", None)
     return {
         "page": page,
         "waiting": waiting,
         "query": query,
         "statuses": [*TaskStatus],
-        "next_page": None if page.cursor is None else "/tasks?" + urlencode({**kept, "cursor": page.cursor}),
-        "first_page": "/tasks?" + urlencode(kept),
+        "next_page": None
+        if page.cursor is None
+        else "/tasks?" + urlencode({**query_values, "cursor": page.cursor}),
+        "first_page": "/tasks?" + urlencode(query_values),
         "position": event_log.last_sequence(context.transaction),
     }
 

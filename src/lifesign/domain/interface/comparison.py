@@ -72,9 +72,9 @@ class Comparison:
 def compare(old: Form, new: Form, most: int = MAX_CHANGES) -> Comparison:
     """Return the differences between two normalised interfaces, at most `most` of them."""
     found = sorted(_differences(old, new), key=lambda change: (change.pointer, change.change))
-    kept = sorted(found, key=lambda change: not change.breaking)[:most]
-    kept.sort(key=lambda change: (change.pointer, change.change))
-    return Comparison(tuple(kept), len(found) - len(kept), any(change.breaking for change in found))
+    reported = sorted(found, key=lambda change: not change.breaking)[:most]
+    reported.sort(key=lambda change: (change.pointer, change.change))
+    return Comparison(tuple(reported), len(found) - len(reported), any(change.breaking for change in found))
 
 
 def _differences(old: Form, new: Form) -> Iterator[InterfaceChange]:

@@ -107,12 +107,14 @@ def add_span(
     MAX_SPANS the two closest are joined, and the time between them is excluded too: no excluded time is ever
     lost, but some timeouts come later.
     """
-    kept = [known for known in _joined([*spans, span]) if known.end_s >= now_s - keep_s]
-    while len(kept) > MAX_SPANS:
-        gaps_s = [after.begin_s - before.end_s for before, after in pairwise(kept)]
+    recent_spans = [known for known in _joined([*spans, span]) if known.end_s >= now_s - keep_s]
+    while len(recent_spans) > MAX_SPANS:
+        gaps_s = [after.begin_s - before.end_s for before, after in pairwise(recent_spans)]
         closest = gaps_s.index(min(gaps_s))
-        kept[closest : closest + 2] = [ExcludedSpan(kept[closest].begin_s, kept[closest + 1].end_s)]
-    return tuple(kept)
+        recent_spans[closest : closest + 2] = [
+            ExcludedSpan(recent_spans[closest].begin_s, recent_spans[closest + 1].end_s)
+        ]
+    return tuple(recent_spans)
 
 
 def downtime(last_alive_s: float, now_s: float, cadence_s: float) -> ExcludedSpan | None:

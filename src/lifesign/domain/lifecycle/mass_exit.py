@@ -312,10 +312,10 @@ def _while_normal(  # noqa: PLR0917 - what a sweep found
     """Let the exits go, unless they are a wave, or no witness bears them out."""
     would_leave = monitor.exits_this_cadence + len(fresh)
     if would_leave > exit_limit(monitor, policy) or unwitnessed:
-        held = replace(_turned(monitor, MonitorState.SUSPENDED, now_s), is_cadence_quiet=False)
+        suspended = replace(_turned(monitor, MonitorState.SUSPENDED, now_s), is_cadence_quiet=False)
         many = len(unwitnessed)
-        event = _event(monitor, held, MonitorChange.MASS_EXIT, max(would_leave, many), many, policy)
-        return _assess(monitor, _with_counts(held, fresh, unwitnessed), is_suspended=True, event=event)
+        event = _event(monitor, suspended, MonitorChange.MASS_EXIT, max(would_leave, many), many, policy)
+        return _assess(monitor, _with_counts(suspended, fresh, unwitnessed), is_suspended=True, event=event)
     after = replace(monitor, exits_this_cadence=would_leave)
     if monitor.state is MonitorState.NORMAL:
         return _assess(monitor, after, is_suspended=False)

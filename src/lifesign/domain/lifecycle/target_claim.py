@@ -160,8 +160,8 @@ def next_check_s(claims: Collection[LinkClaim], now_s: float) -> float:
     """Return when `decide` may decide otherwise although no new proof was found."""
     moments = [now_s + CHECK_SECONDS]
     for claim in claims:
-        seen = (claim.card_at_s, claim.token_at_s)
-        moments += [at_s + PROOF_GRACE_SECONDS for at_s in seen if at_s is not None]
+        proofs_at_s = (claim.card_at_s, claim.token_at_s)
+        moments += [at_s + PROOF_GRACE_SECONDS for at_s in proofs_at_s if at_s is not None]
         if claim.unlinked_at_s is not None:
             moments.append(claim.unlinked_at_s + RELINK_SECONDS)
     return min(at_s for at_s in moments if at_s > now_s)

@@ -278,11 +278,11 @@ def _is_silent(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedS
 
 def _has_failed_for_long(facts: Facts, now_s: float) -> bool:
     """Return whether the measured failures are recent, and have lasted for the next threshold."""
-    seen = facts.observed
-    if seen is None or unknown_reason(evidence_of(seen), now_s) is not None:
+    observed = facts.observed
+    if observed is None or unknown_reason(evidence_of(observed), now_s) is not None:
         return False
     needed = UNHEALTHY_AFTER_FAILURES if facts.status is Status.ACTIVE else DEAD_AFTER_FAILURES
-    return seen.counted_failures >= needed and seen.counted_silence_s > _patience_s(facts)
+    return observed.counted_failures >= needed and observed.counted_silence_s > _patience_s(facts)
 
 
 def _heartbeat_deadline_s(facts: Facts, excluded_downtime: Sequence[ExcludedSpan]) -> float:
@@ -325,15 +325,17 @@ def _timeout_step(facts: Facts, now_s: float, excluded_downtime: Sequence[Exclud
         return _Step(
             Signal.HEARTBEAT_TIMEOUT, f"no heartbeat for {excess_text(silent_s, _patience_s(facts))}"
         )
-    seen = facts.observed or _NEVER_OBSERVED
-    length = excess_text(seen.counted_silence_s, _patience_s(facts))
-    text = f"no liveness signal for {length}, and {pluralize(seen.counted_failures, 'failure')} in a row"
-    if seen.excused_failures:
-        text += f"; {pluralize(seen.excused_failures, 'failure')} before the end of a maintenance or override"
-        text += f" {plural(seen.excused_failures, 'does', 'do')} not count"
+    observed = facts.observed or _NEVER_OBSERVED
+    length = excess_text(observed.counted_silence_s, _patience_s(facts))
+    text = f"no liveness signal for {length}, and {pluralize(observed.counted_failures, 'failure')} in a row"
+    if observed.excused_failures:
+        text += (
+            f"; {pluralize(observed.excused_failures, 'failure')} before the end of a maintenance or override"
+        )
+        text += f" {plural(observed.excused_failures, 'does', 'do')} not count"
     # Gaps between measured results count for two intervals at most.
-    passed_s = 0.0 if seen.measured_at_s is None else seen.measured_at_s - silent_since_s(facts)
-    if (left_out_s := passed_s - seen.silence_s) >= MIN_EXCLUDED_S:
+    passed_s = 0.0 if observed.measured_at_s is None else observed.measured_at_s - silent_since_s(facts)
+    if (left_out_s := passed_s - observed.silence_s) >= MIN_EXCLUDED_S:
         text += f"; {duration_text(left_out_s)} without measured results do not count"
     return _Step(Signal.PROBE_FAILURES, text)
 
@@ -352,8 +354,8 @@ def _drain(facts: Facts, now_s: float) -> _Step | None:
         return None
     if facts.leases_held == 0:
         return _Step(Signal.DRAIN_COMPLETED, "the time to drain is over, and it holds no lease")
-    held = _leases_text(facts.leases_held)
-    return _Step(Signal.DRAIN_TIMEOUT, f"the time to drain is over, and {held} still held")
+    leases_text = _leases_text(facts.leases_held)
+    return _Step(Signal.DRAIN_TIMEOUT, f"the time to drain is over, and {leases_text} still held")
 
 
 def _rediscovery(facts: Facts) -> _Step | None:
@@ -362,10 +364,10 @@ def _rediscovery(facts: Facts) -> _Step | None:
     An agent that was alive when its drain ended was asked to leave: it must time out before it can be found
     again. After a death by timeout a first signal from shortly before it, which came late, counts from then.
     """
-    seen = facts.observed
-    if facts.monitoring is not Monitoring.PROBE or seen is None:
+    observed = facts.observed
+    if facts.monitoring is not Monitoring.PROBE or observed is None:
         return None
-    began_s, last_s = seen.alive_since_s, seen.last_liveness_signal_at_s
+    began_s, last_s = observed.alive_since_s, observed.last_liveness_signal_at_s
     if began_s is None or last_s is None:
         return None
     if began_s < facts.status_since_s and facts.reason not in _TIMEOUT_REASONS:
@@ -386,19 +388,20 @@ def _declaration(status: Status, override: Override, now_s: float) -> _Step | No
 
 def _observed_fault(facts: Facts, now_s: float) -> _Step | None:
     """Return the fault that a prober's evidence shows, apart from silence."""
-    seen = facts.observed
-    if seen is None or facts.monitoring is Monitoring.HEARTBEAT:
+    observed = facts.observed
+    if observed is None or facts.monitoring is Monitoring.HEARTBEAT:
         return None
-    if _has_wrong_answers(seen, now_s):
-        return _Step(Signal.ASSERTION_FAILED, _assertions_text(seen))
-    health = current_health(seen, now_s)
-    if health is HealthStatus.UNHEALTHY and seen.unhealthy_documents_in_row >= UNHEALTHY_DOCUMENTS:
-        count = seen.unhealthy_documents_in_row
+    if _has_wrong_answers(observed, now_s):
+        return _Step(Signal.ASSERTION_FAILED, _assertions_text(observed))
+    health = current_health(observed, now_s)
+    if health is HealthStatus.UNHEALTHY and observed.unhealthy_documents_in_row >= UNHEALTHY_DOCUMENTS:
+        count = observed.unhealthy_documents_in_row
         return _Step(Signal.HEALTH_REPORTED_UNHEALTHY, f"its last {count} health documents report unhealthy")
-    is_enough = len(seen.recent_interactions) >= MIN_INTERACTIONS
-    if health is HealthStatus.HEALTHY and is_enough and not _half_succeed(seen):
+    is_enough = len(observed.recent_interactions) >= MIN_INTERACTIONS
+    if health is HealthStatus.HEALTHY and is_enough and not _half_succeed(observed):
         return _Step(
-            Signal.OBSERVED_CONTRADICTS_REPORT, f"{_claim_text(seen, now_s)}, yet {_interactions_text(seen)}"
+            Signal.OBSERVED_CONTRADICTS_REPORT,
+            f"{_claim_text(observed, now_s)}, yet {_interactions_text(observed)}",
         )
     return None
 

@@ -273,7 +273,7 @@ def _without_passwords(word: str) -> str:
     A regular expression would search the last @ again at each `://`.
     """
     last = word.rfind("@")
-    kept: list[str] = []
+    parts: list[str] = []
     done = 0
     at = word.find("://")
     while 0 <= at < last:
@@ -281,10 +281,10 @@ def _without_passwords(word: str) -> str:
         colon = _AFTER_USER.search(word, user)
         end = -1 if colon is None or colon[0] != ":" else _end_of_password(word, colon.end(), last)
         if colon is not None and end >= 0:
-            kept += (word[done : colon.start()], ":...@")
+            parts += (word[done : colon.start()], ":...@")
             done = end + 1
         at = word.find("://", max(user, done))
-    return "".join((*kept, word[done:]))
+    return "".join((*parts, word[done:]))
 
 
 def _end_of_password(word: str, start: int, last: int) -> int:

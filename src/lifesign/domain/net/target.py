@@ -93,17 +93,17 @@ def _read_odd(text: str) -> str | AddressRefused:
 def _without_dots(path: str) -> str:
     """Return a path, perhaps with a query, in which `.` and `..` are resolved (RFC 3986 5.2.4)."""
     path, mark, query = path.partition("?")
-    kept: list[str] = []
+    segments: list[str] = []
     dots = ""
     for segment in path.split("/")[1:]:
         dots = segment.lower().replace("%2e", ".")
         if dots == "..":
-            del kept[-1:]
+            del segments[-1:]
         elif dots != ".":
-            kept.append(segment)
+            segments.append(segment)
     # A path that ends in dots is a directory.
-    end = "/" if kept and dots in {".", ".."} else ""
-    return f"/{'/'.join(kept)}{end}{mark}{query}"
+    end = "/" if segments and dots in {".", ".."} else ""
+    return f"/{'/'.join(segments)}{end}{mark}{query}"
 
 
 _remembered: Final = lru_cache(maxsize=MAX_REMEMBERED)(_read_odd)

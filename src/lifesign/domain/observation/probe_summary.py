@@ -101,8 +101,8 @@ def combine_with_card(
 
 def has_lost_interface(layers: Sequence[tuple[Layer, LayerResult]]) -> bool:
     """Return whether an agent is alive without its card, so that the interface was not probed."""
-    seen = dict(layers)
-    card, interface = seen.get(Layer.DISCOVERY), seen.get(Layer.TRANSPORT)
+    results = dict(layers)
+    card, interface = results.get(Layer.DISCOVERY), results.get(Layer.TRANSPORT)
     is_nameless = card is not None and card.has_failed and (interface is None or not interface.is_measured)
     return is_nameless and bool(liveness_signals(layers))
 

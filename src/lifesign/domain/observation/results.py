@@ -376,11 +376,11 @@ class Observation(_Wire):
         if self.assertions is not None:
             # What may not come from the target proves nothing against its answers.
             changed["assertions"] = tuple(each.discounted() for each in self.assertions)
-        seen = self.model_copy(update=changed)
+        discounted = self.model_copy(update=changed)
         return (
-            seen.model_copy(update={"inconclusive_reason": inconclusive_reason})
-            if seen.result in INCONCLUSIVE
-            else seen
+            discounted.model_copy(update={"inconclusive_reason": inconclusive_reason})
+            if discounted.result in INCONCLUSIVE
+            else discounted
         )
 
     def layers_with(self, result: ResultClass) -> tuple[str, ...]:

@@ -235,7 +235,7 @@ class OwnedShards:
 
     def take(self, claims: Iterable[ShardClaim]) -> tuple[list[Shard], list[Shard]]:
         """Note the held shards of a ledger's answer; return the renewed or new ones, and the lost ones."""
-        held: list[Shard] = []
+        claimed: list[Shard] = []
         named: set[int] = set()
         for claim in claims:
             named.add(claim.shard)
@@ -246,9 +246,9 @@ class OwnedShards:
                 # Between the two claims, another worker may have held the shard.
                 shard.is_current, shard.numbered = False, 0
             shard.claim = claim
-            held.append(shard)
+            claimed.append(shard)
         lost = [self.lose(number) for number in self.shards.keys() - named]
-        return held, [shard for shard in lost if shard is not None]
+        return claimed, [shard for shard in lost if shard is not None]
 
     def lose(self, number: int) -> Shard | None:
         """Forget a shard; return it, with its targets in no shard any more."""
@@ -269,10 +269,10 @@ class OwnedShards:
         is_complete, before = not shard.is_current, len(shard.slots)
         for entry in page.entries:
             self._apply_entry(shard, entry, applied)
-        gone = set(page.gone)
+        removed_ids = set(page.gone)
         if is_complete:
-            gone |= shard.slots.keys() - {entry.subject_id for entry in page.entries}
-        left = [slot for subject_id in gone if (slot := shard.slots.pop(subject_id, None))]
+            removed_ids |= shard.slots.keys() - {entry.subject_id for entry in page.entries}
+        left = [slot for subject_id in removed_ids if (slot := shard.slots.pop(subject_id, None))]
         shard.results.subtract(slot.result for slot in left)
         applied.gone += left
         shard.version, shard.is_current = page.version, True

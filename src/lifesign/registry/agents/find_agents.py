@@ -133,8 +133,8 @@ def show_agent(transaction: Transaction, call: Call) -> OperationReply:
         shown.observed is not None
         and (inconclusive := _inconclusive(transaction, agent.agent_id)) is not None
     ):
-        seen = shown.observed.model_copy(update={"inconclusive": inconclusive})
-        shown = shown.model_copy(update={"observed": seen})
+        observed = shown.observed.model_copy(update={"inconclusive": inconclusive})
+        shown = shown.model_copy(update={"observed": observed})
     return OperationReply(content=shown, headers={"ETag": etag(agent)})
 
 

@@ -133,9 +133,9 @@ class WebhookCourier:
         """
         if message.webhook.message_id is not None or not message.events:
             return True
-        kept = {"message_id": message.id, "message_sequence": message.sequence}
+        message_values = {"message_id": message.id, "message_sequence": message.sequence}
         return await self._database.write(
-            lambda transaction: webhooks.settle(transaction, message.webhook, **kept)
+            lambda transaction: webhooks.settle(transaction, message.webhook, **message_values)
         )
 
 

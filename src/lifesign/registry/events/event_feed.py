@@ -119,10 +119,10 @@ class EventFeed:
             ][:MAX_PAGE]
             end = self._end.sequence
         else:
-            seen = self._end or GENESIS
+            known_end = self._end or GENESIS
             is_same_past, found, end = await self._database.read(
                 lambda transaction: (
-                    event_log.leads_over(transaction, seen),
+                    event_log.leads_over(transaction, known_end),
                     event_log.after(
                         transaction,
                         position,
@@ -135,7 +135,7 @@ class EventFeed:
                 )
             )
             if not is_same_past:
-                if seen == self._end:
+                if known_end == self._end:
                     self._restart()
                 return EventBatch((), position)
         is_full = len(found) == MAX_PAGE
@@ -200,14 +200,17 @@ class EventFeed:
 
     async def _skip_to_end(self) -> None:
         """Start at the end of the log, unless that is near; clients read older events from the database."""
-        seen = self._end or GENESIS
+        known_end = self._end or GENESIS
         leads_over_seen, last = await self._database.read(
-            lambda transaction: (event_log.leads_over(transaction, seen), event_log.head(transaction).last)
+            lambda transaction: (
+                event_log.leads_over(transaction, known_end),
+                event_log.head(transaction).last,
+            )
         )
         self._has_rested = False
         if not leads_over_seen:
             self._restart()
-        elif self._end is None or last.sequence - seen.sequence > MAX_RECENT:
+        elif self._end is None or last.sequence - known_end.sequence > MAX_RECENT:
             self._end = last
             self._forget()
             self.wake()

@@ -189,7 +189,7 @@ def _vet_batch(transaction: Transaction, call: Call, batch: ObservationBatch) ->
     claims = leases.find_many(transaction, map(shard_resource, tokens))
     now_s = transaction.after_waiting().now_s
     refusals: dict[int, LifesignError] = {}
-    held: dict[int, Claim] = {}
+    claims_by_shard: dict[int, Claim] = {}
     drafts: list[EventDraft] = []
     for shard, token in sorted(tokens.items()):
         resource = shard_resource(shard)
@@ -205,8 +205,8 @@ def _vet_batch(transaction: Transaction, call: Call, batch: ObservationBatch) ->
             )
             refusals[shard] = refused(refusal, resource, now_s=now_s, token=token)
         elif claim is not None:
-            held[shard] = claim
-    return _BatchShards(tokens, held, refusals, drafts)
+            claims_by_shard[shard] = claim
+    return _BatchShards(tokens, claims_by_shard, refusals, drafts)
 
 
 def _receipt(
@@ -453,7 +453,7 @@ def _fold_in(
             places.setdefault(each.subject_id, []).append(place)
         else:
             outcomes[place] = ReportOutcome.ACCEPTED
-    held = leases_of_draining(transaction, known.agents.values())
+    leases_by_agent = leases_of_draining(transaction, known.agents.values())
     rows: list[ObservedRow] = []
     over: dict[int, list[OpenSlot]] = {}
     changes: list[Change] = []
@@ -470,7 +470,7 @@ def _fold_in(
             if ended := ended_slot(before.slot, seen.slot):
                 over.setdefault(agent.id, []).append(ended)
         rows.append(agent_rows.observed_row(agent.id, seen))
-        verdict = assess_agent(agent, held.get(agent.agent_id, 0), transaction.now_s, around, seen)
+        verdict = assess_agent(agent, leases_by_agent.get(agent.agent_id, 0), transaction.now_s, around, seen)
         changes.append(change_of(agent, verdict))
     agent_rows.set_observed(transaction, rows)
     store_half_hours(transaction, over)

@@ -146,20 +146,20 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
     probers.lock_all(transaction)
     shards = _locked(transaction)
     now_s = transaction.now_s
-    held = _confirmed_shards(shards, holder, body.held, now_s)
+    confirmed = _confirmed_shards(shards, holder, body.held, now_s)
     living = _join(transaction, call, body, holder)
     idle = _count_idle(transaction, shards, holder)
     workers = _living_workers(transaction, living)
     reason = _withheld(transaction, idle, workers[holder], list(workers.values()))
     for shard, claim in shards.claims.items():
-        if claim.holder == holder and (reason is not None or shard not in held):
+        if claim.holder == holder and (reason is not None or shard not in confirmed):
             shards.end(shard, EndReason.RELEASED, now_s)
     joined_at_s = next(prober.joined_at_s for prober in living if prober.holder == holder)
     is_new = now_s - joined_at_s <= COMPANIONS_S
     share = _fair_share(workers, key_of(holder), body.companions if is_new else 0, now_s)
     if reason is None:
         free = [shard for shard, claim in shards.claims.items() if not is_unexpired(claim, now_s)]
-        division = divide(held, free, share)
+        division = divide(confirmed, free, share)
         grants_left = idle[key_of(holder)].grants_left
         if len(division.granted) > grants_left:
             division = replace(division, granted=division.granted[:grants_left])

@@ -92,10 +92,10 @@ def apply_import(transaction: Transaction, call: Call) -> OperationReply:
 def confirm_directory(transaction: Transaction, call: Call) -> OperationReply:
     """Retire the missing targets of a directory that has shrunk; the server does the rest by itself."""
     directory = _known(transaction, call)
-    held = directories.latest_imports(transaction, directory.id, [ImportState.SUSPENDED])
-    if not held:
+    suspended_imports = directories.latest_imports(transaction, directory.id, [ImportState.SUSPENDED])
+    if not suspended_imports:
         raise NothingSuspended(directory.name)
-    found = directories.find_import(transaction, directory.id, held[0].import_id, to_change=True)
+    found = directories.find_import(transaction, directory.id, suspended_imports[0].import_id, to_change=True)
     if found is None or found.state != ImportState.SUSPENDED:
         raise NothingSuspended(directory.name)
     return OperationReply(content=_import_record(confirm(transaction, directory, found, call.actor)))
@@ -187,12 +187,12 @@ def _record(transaction: Transaction, directory: StoredDirectory) -> DirectoryRe
     applied = None
     if directory.applied_import is not None:
         applied = directories.applied_import(transaction, directory.applied_import)
-    held = directories.latest_imports(transaction, directory.id, [ImportState.SUSPENDED])
+    suspended_imports = directories.latest_imports(transaction, directory.id, [ImportState.SUSPENDED])
     return DirectoryRecord(
         name=directory.name,
         size=directory.size,
         applied=None if applied is None else _import_record(applied),
-        suspended=_import_record(held[0]) if held else None,
+        suspended=_import_record(suspended_imports[0]) if suspended_imports else None,
     )
 
 

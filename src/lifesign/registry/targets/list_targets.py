@@ -196,10 +196,10 @@ def _number_of(transaction: Transaction, name: str) -> int:
 
 
 def _summary(row: Row[Any], now_s: float) -> dict[str, Any]:
-    seen = None if row.observed is None else from_json(row.observed)
+    observed = None if row.observed is None else from_json(row.observed)
     times_s = {
         "result_since": row.result_since_s,
-        "observed_at": observed_at_of(seen),
+        "observed_at": observed_at_of(observed),
         "gone_at": row.gone_at_s,
         "evidence_at": row.evidence_at_s,
     }
@@ -213,7 +213,7 @@ def _summary(row: Row[Any], now_s: float) -> dict[str, Any]:
         "target_id": row.subject_id,
         "url": row.url,
         "result": row.result,
-        "why": None if seen is None else observed_reason(seen, row.layers),
+        "why": None if observed is None else observed_reason(observed, row.layers),
         "gone_reason": row.gone_reason,
         "unknown_reason": unknown_reason(evidence, now_s) if row.gone_at_s is None else None,
         **{name: moment(at_s) for name, at_s in times_s.items() if at_s is not None},

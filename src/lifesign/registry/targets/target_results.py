@@ -87,8 +87,8 @@ class Results:
         is_excluded = memory is not None and memory.is_excluded
         if layers and supersedes(result, subject.result, is_excluded=is_excluded):
             self._remember(subject, left, result, layers, at_s)
-            seen = observation.model_dump_json(exclude=_NOT_STORED, exclude_none=True)
-            left.observed = f'{{"observed_at_s":{at_s!r},{seen[1:]}'
+            observation_json = observation.model_dump_json(exclude=_NOT_STORED, exclude_none=True)
+            left.observed = f'{{"observed_at_s":{at_s!r},{observation_json[1:]}'
         if memory is not None:
             left.memory = memory.to_json()
             version = memory.protocol_version

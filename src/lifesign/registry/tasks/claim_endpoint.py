@@ -123,12 +123,12 @@ class ClaimEndpoint:
             raise TooManyClaims(MAX_WAITING)
         self._waiting += 1
         news = asyncio.ensure_future(self._news.wait_beyond(number))
-        gone = asyncio.ensure_future(_gone(receive))
+        disconnected = asyncio.ensure_future(_gone(receive))
         stops = asyncio.ensure_future(self.stops.wait())
-        waited: set[asyncio.Future[Any]] = {news, gone, stops}
+        waited: set[asyncio.Future[Any]] = {news, disconnected, stops}
         try:
             await asyncio.wait(waited, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
-            if gone.done():
+            if disconnected.done():
                 raise ClientDisconnect
         finally:
             self._waiting -= 1

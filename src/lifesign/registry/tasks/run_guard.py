@@ -143,14 +143,14 @@ def answer_once(
 ) -> OperationReply:
     """Store the answer to a write for repeated requests, and return it."""
     written = call.body_as(FencedWrite)
-    kept = StoredWrite(
+    stored_write = StoredWrite(
         task=entered.task.number,
         run_id=entered.run.run_id,
         idempotency_key=written.idempotency_key,
         digest=_digest(call),
         answer=to_json([status, answer.model_dump(mode="json", exclude_none=True)]).decode(),
     )
-    task_runs.add_write(entered.transaction, kept)
+    task_runs.add_write(entered.transaction, stored_write)
     return OperationReply(content=answer, status=status)
 
 

@@ -146,16 +146,16 @@ def _with_report(
 ) -> tuple[StoredTask, list[EventDraft]]:
     """Keep a report; return the task with it, to be stored, and the event."""
     now_s = entered.transaction.now_s
-    kept = StoredReport(
+    stored_report = StoredReport(
         task=task.number,
         number=task.reports + 1,
         run_id=entered.run.run_id,
         reported_at_s=now_s,
         report=to_json(report.members()).decode(),
     )
-    task_runs.add_report(entered.transaction, kept, MAX_REPORTS)
-    task = replace(task, reports=kept.number, progress_at_s=now_s)
-    return task, [task_events.reported(task, kept, call.actor)]
+    task_runs.add_report(entered.transaction, stored_report, MAX_REPORTS)
+    task = replace(task, reports=stored_report.number, progress_at_s=now_s)
+    return task, [task_events.reported(task, stored_report, call.actor)]
 
 
 def _answered(

@@ -69,9 +69,12 @@ def judge_agents(
     transaction: Transaction, agents: Sequence[StoredAgent], verdict_context: VerdictContext
 ) -> list[Change]:
     """Return for each agent the consequences at the transaction's time."""
-    held = leases_of_draining(transaction, agents)
+    leases_by_agent = leases_of_draining(transaction, agents)
     return [
-        change_of(agent, assess_agent(agent, held.get(agent.agent_id, 0), transaction.now_s, verdict_context))
+        change_of(
+            agent,
+            assess_agent(agent, leases_by_agent.get(agent.agent_id, 0), transaction.now_s, verdict_context),
+        )
         for agent in agents
     ]
 

@@ -18,10 +18,10 @@ def store_half_hours(transaction: Transaction, over: Mapping[int, Sequence[OpenS
     if not over:
         return
     known = histories.find(transaction, sorted(over))
-    kept = {}
+    changed = {}
     for number, slots in over.items():
         history = known.get(number, KeptHistory())
         for slot in slots:
             history = added(history, closed(slot))
-        kept[number] = history
-    histories.store(transaction, kept)
+        changed[number] = history
+    histories.store(transaction, changed)

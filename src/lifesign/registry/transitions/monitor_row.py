@@ -123,8 +123,8 @@ def with_excluded_downtime(row: RegistryRow, excluded: ExcludedDowntime | None, 
     if excluded is None:
         return row
     excluded_downtime = excluded_time_in(row)
-    kept = [known for known in excluded_downtime.holds if known.end_s >= now_s - EXCLUDED_FOR_SECONDS]
-    return _with_excluded(row, replace(excluded_downtime, holds=(*kept, excluded)[-MAX_SUSPENSIONS:]))
+    recent_holds = [known for known in excluded_downtime.holds if known.end_s >= now_s - EXCLUDED_FOR_SECONDS]
+    return _with_excluded(row, replace(excluded_downtime, holds=(*recent_holds, excluded)[-MAX_SUSPENSIONS:]))
 
 
 def without_future(row: RegistryRow, now_s: float) -> RegistryRow:

@@ -106,8 +106,8 @@ def lose_tasks(transaction: Transaction, lost: Iterable[Claim], actor: str) -> d
         # Nearly all leases are of this kind: a query for each would double the cost of a release.
         return {}
     numbers = sorted(number for number in ours if number is not None)
-    held = [task for task in task_rows.find_many(transaction, numbers) if task.status in HELD]
-    run_ids = task_runs.last_ids(transaction, [(task.number, task.runs) for task in held])
+    leased_tasks = [task for task in task_rows.find_many(transaction, numbers) if task.status in HELD]
+    run_ids = task_runs.last_ids(transaction, [(task.number, task.runs) for task in leased_tasks])
     moves = [
         Move(
             task=task,
@@ -115,7 +115,7 @@ def lose_tasks(transaction: Transaction, lost: Iterable[Claim], actor: str) -> d
             run_id=run_ids.get(task.number),
             exit_reason=exit_reason_of(ours[task.number].end_reason or EndReason.EXPIRED),
         )
-        for task in held
+        for task in leased_tasks
     ]
     moved = move_all(transaction, moves, actor)
     return {ours[task.number].resource: drafts for task, drafts in moved}

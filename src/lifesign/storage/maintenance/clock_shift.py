@@ -107,7 +107,7 @@ def move_agents_back(
     moved = {"by_s": by_s, "now_s": now_s, "after": after, "last": numbers[-1]}
     for statement in (_HEARTBEATS_BACK, _STATUSES_BACK, _DEADLINES_BACK):
         transaction.connection.execute(statement, moved)
-    seen = transaction.connection.execute(
+    stored_facts = transaction.connection.execute(
         select(observed.c.agent, observed.c.facts).where(
             observed.c.agent > after, observed.c.agent <= numbers[-1]
         )
@@ -116,7 +116,7 @@ def move_agents_back(
         transaction,
         [
             stored_agents.observed_row(number, moved_back(Observed.from_json(facts), by_s, now_s))
-            for number, facts in seen
+            for number, facts in stored_facts
         ],
     )
     return int(numbers[-1])

@@ -324,14 +324,16 @@ def end_run(transaction: Transaction, run_id: str, counts: Mapping[str | None, i
     run = find_run(transaction, run_id)
     if run is None or run.ended_at_s is not None:
         return
-    kept = {NEVER_MEASURED if result is None else result: count for result, count in counts.items()}
+    count_by_result = {
+        NEVER_MEASURED if result is None else result: count for result, count in counts.items()
+    }
     sums = run_sums(transaction, run_id)
     transaction.connection.execute(
         update(census_runs)
         .where(census_runs.c.run_id == run_id, census_runs.c.ended_at_s.is_(None))
         .values(
             ended_at_s=transaction.now_s,
-            counts=to_json(kept).decode(),
+            counts=to_json(count_by_result).decode(),
             sums=None if sums is None else to_json(sums).decode(),
         )
     )

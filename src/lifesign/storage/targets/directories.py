@@ -306,11 +306,13 @@ def list_targets(
         "in_import": in_import,
     }
     connection = transaction.connection
-    kept = connection.scalar(_COUNT_KEPT_POSTGRESQL if is_postgresql else _COUNT_KEPT_SQLITE, values) or 0
+    found_count = (
+        connection.scalar(_COUNT_KEPT_POSTGRESQL if is_postgresql else _COUNT_KEPT_SQLITE, values) or 0
+    )
     revive = {"subjects": values["subjects"], "version": version}
     connection.execute(_REVIVE_POSTGRESQL if is_postgresql else _REVIVE_SQLITE, revive)
     changed = connection.execute(_LIST_POSTGRESQL if is_postgresql else _LIST_SQLITE, values).rowcount
-    return kept, changed - kept
+    return found_count, changed - found_count
 
 
 def next_to_leave(

@@ -417,11 +417,11 @@ def feed(
 
 def feed_shards(transaction: Transaction, shards: Sequence[int]) -> dict[int, list[FeedRow]]:
     """Return all targets of these shards, without duplicates, in one query of a fixed cost."""
-    held: dict[int, list[FeedRow]] = {shard: [] for shard in shards}
+    rows_by_shard: dict[int, list[FeedRow]] = {shard: [] for shard in shards}
     wanted = _OF_SHARDS_POSTGRESQL if transaction.is_postgresql else _OF_SHARDS_SQLITE
     for shard, *row in transaction.connection.execute(wanted, given(transaction, shards)):
-        held[shard].append(_feed_row(*row))
-    return held
+        rows_by_shard[shard].append(_feed_row(*row))
+    return rows_by_shard
 
 
 def _feed_row(version: int, number: int, *value: Any) -> FeedRow:
