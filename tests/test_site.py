@@ -56,7 +56,7 @@ def test_no_page_fetches_anything_from_elsewhere(site: Path) -> None:
     assert not FETCHED.search('<a href="https://elsewhere.example/">')
 
 
-def test_what_a_link_leads_to_is_there(site: Path) -> None:
+def test_every_link_has_a_target(site: Path) -> None:
     links = re.compile(r'href="([^"#:?]+)(?:#[^"]*)?"')
     assert [
         f"{page.relative_to(site)}: {target}"

@@ -56,7 +56,7 @@ async def test_heartbeat_cannot_be_sent_for_another_agent(registry: RegistryServ
         assert await heart.send_heartbeat(due("a")) == HeartbeatAccepted("active"), "but an admin"
 
 
-async def test_what_the_registry_wants_of_an_agent_comes_along(registry: RegistryServer) -> None:
+async def test_commands_come_with_the_answer_to_a_heartbeat(registry: RegistryServer) -> None:
     keys = await keys_of(registry, "a")
     async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
         command = await client.agents.send_command("a", reason="an update")

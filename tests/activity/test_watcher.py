@@ -213,7 +213,7 @@ async def test_after_a_steady_stream_it_is_asked_soon_again() -> None:
 
 
 @in_virtual_time
-async def test_what_moved_while_the_stream_was_lost_is_found_by_asking() -> None:
+async def test_activity_during_a_lost_stream_is_found_by_a_query() -> None:
     async with (
         opencode(ses_1="busy", ses_2="busy") as (fake, url),
         watching(url, {"a": ["ses_1"], "b": ["ses_2"]}) as seen,

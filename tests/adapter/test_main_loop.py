@@ -98,7 +98,7 @@ async def test_the_whole_time_is_the_agents_before_its_grace_begins(world: World
         assert "stopping" not in {told.what for told in adapter.told}
 
 
-async def test_of_the_time_that_the_registry_gives_the_grace_is_a_part(world: World) -> None:
+async def test_grace_is_part_of_the_drain_timeout(world: World) -> None:
     async with world.adapting(*shell("exec sleep 1000"), grace_s=10.0) as adapter:
         await adapter.until("started")
         adapter.adapter.on_drain_requested("a new version", 60.0)
@@ -124,9 +124,7 @@ async def test_another_process_that_takes_the_agents_place_ends_its_run(
         assert pid not in process_watcher.processes()
 
 
-async def test_what_goes_on_of_a_run_whose_adapter_was_killed_is_ended_by_the_next_one(
-    world: World, registry: RegistryServer
-) -> None:
+async def test_next_adapter_ends_processes_of_a_killed_one(world: World, registry: RegistryServer) -> None:
     code = (
         "setsid sh -c 'echo $$ > left; env -i sleep 1000 & echo $! > below; wait' & "
         "echo $$ > pid; exec sleep 1000"

@@ -118,7 +118,7 @@ def test_user_without_access_is_refused_before_a_directory_is_created(tmp_path: 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may give a directory to another user")
-def test_what_is_handed_over_is_its_users_and_so_is_what_is_handed_in(places: Workspaces) -> None:
+def test_workspace_files_belong_to_the_user_of_the_command(places: Workspaces) -> None:
     user = AgentUser(name="its", uid=12345, gid=12346, groups=(12346,), home="/", login_shell="/bin/sh")
     workspace = places.prepare(RUN)
     workspace.put("input.json", {})
@@ -178,7 +178,7 @@ def test_one_whose_adapter_was_killed_is_kept_from_when_that_was_found(
     assert places.prune() == 1
 
 
-def test_what_a_link_leads_to_is_never_removed(places: Workspaces, clock: Clock, tmp_path: Path) -> None:
+def test_target_of_a_symlink_is_never_removed(places: Workspaces, clock: Clock, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("dear")
@@ -195,7 +195,7 @@ def test_what_a_link_leads_to_is_never_removed(places: Workspaces, clock: Clock,
     assert list(places.root.iterdir()) == []
 
 
-def test_what_the_agent_shut_against_its_owner_is_removed(places: Workspaces, clock: Clock) -> None:
+def test_unreadable_directories_of_a_workspace_are_removed(places: Workspaces, clock: Clock) -> None:
     workspace = failed(places)
     (workspace.path / "shut" / "inner").mkdir(parents=True)
     (workspace.path / "shut" / "inner" / "file").touch(mode=0)

@@ -324,7 +324,7 @@ def test_the_package_is_light_until_something_of_it_is_used() -> None:
     assert {"aiohttp", "yaml", "asyncio"} & set(json.loads(found.stdout)) == set()
 
 
-def test_what_a_program_does_beside_its_agent_does_not_end_it(
+def test_other_work_of_a_program_does_not_end_its_agent(
     registry: RegistryServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     @Agent("billing-01", registry=registry.url, key=KEYS[Role.ENROLL])

@@ -23,7 +23,7 @@ async def test_a_coroutine_runs_in_the_loop_and_a_function_in_a_thread_of_its_ow
     assert await call(threading.get_ident) != threading.get_ident()
 
 
-async def test_what_it_returns_and_raises_comes_back() -> None:
+async def test_handlers_result_and_exception_are_returned() -> None:
     def fail() -> None:
         raise ZeroDivisionError
 
@@ -39,7 +39,7 @@ async def test_what_it_returns_and_raises_comes_back() -> None:
         await call(stop)
 
 
-async def test_one_that_ends_the_program_ends_its_own_call_alone() -> None:
+async def test_handler_that_exits_ends_only_its_own_call() -> None:
     async def leave() -> None:
         sys.exit(3)
 

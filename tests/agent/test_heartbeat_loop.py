@@ -88,7 +88,7 @@ async def test_heartbeats_are_sent_a_little_early_each_interval() -> None:
 
 
 @in_virtual_time
-async def test_it_speaks_by_its_own_key_once_it_has_one_and_names_its_life() -> None:
+async def test_agent_uses_its_own_key_and_names_its_incarnation() -> None:
     async with living() as agent:
         await agent.registry.until_beats(1)
         first, send_heartbeat = agent.registry.asked

@@ -376,7 +376,7 @@ async def test_a_method_that_is_no_coroutine_does_not_keep_heartbeats_waiting(
         assert await running is True
 
 
-async def test_what_cannot_be_right_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_invalid_values_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LIFESIGN_KEY", raising=False)
     monkeypatch.delenv("LIFESIGN_REGISTRY", raising=False)
     with pytest.raises(InvalidValue, match="registry: expected a URL"):
@@ -393,7 +393,7 @@ async def test_what_cannot_be_right_is_refused_at_once(monkeypatch: pytest.Monke
         AgentRunner("a", profile=AgentProfile(agent_id="b"), registry="http://127.0.0.1", key=KEY)
 
 
-async def test_what_is_called_out_of_turn_says_so() -> None:
+async def test_call_in_the_wrong_state_is_reported() -> None:
     runner = AgentRunner("a", registry="http://127.0.0.1:1", key=KEY)
     with pytest.raises(InvalidAgent, match="start before wait"):
         await runner.wait()

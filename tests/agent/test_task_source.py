@@ -158,7 +158,7 @@ async def test_a_handler_that_raises_is_a_crash_and_case_23_the_next_goes_on_fro
     assert "no more" in caplog.text
 
 
-async def test_what_is_no_output_is_a_crash(registry: RegistryServer, admin: RegistryClient) -> None:
+async def test_invalid_return_value_is_a_crash(registry: RegistryServer, admin: RegistryClient) -> None:
     made = await admin.tasks.create("large", agent_id="verbose", max_attempts=1)
 
     async def work(_task: ClaimedTask) -> dict[str, str]:

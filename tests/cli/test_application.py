@@ -280,7 +280,7 @@ def test_an_output_that_cannot_be_written_is_no_judgement(arguments: str, redire
     assert "Traceback" not in ended.stderr
 
 
-def test_what_the_system_refuses_elsewhere_is_no_output_that_cannot_be_written(
+def test_other_os_errors_are_not_output_errors(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def refused(_arguments: object) -> int:

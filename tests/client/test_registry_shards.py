@@ -100,7 +100,7 @@ async def test_results_are_reported_with_what_is_to_be_remembered(prober: Regist
     assert (later.lost, later.counts) == ([SHARD], {ReportOutcome.SHARD_LOST: 1})
 
 
-async def test_what_cannot_be_sent_is_not(prober: RegistryClient, registry: RegistryServer) -> None:
+async def test_unsendable_claims_are_not_sent(prober: RegistryClient, registry: RegistryServer) -> None:
     with pytest.raises(InvalidValue, match="worker"):
         await prober.shards.claim("a/b", held={})
     with pytest.raises(InvalidValue, match="held"):
@@ -112,7 +112,7 @@ async def test_what_cannot_be_sent_is_not(prober: RegistryClient, registry: Regi
             await reader.shards.claim("a", held={})
 
 
-async def test_what_is_no_shard_is_refused() -> None:
+async def test_invalid_shard_is_refused() -> None:
     page = {"targets": [{"subject_id": 7}], "gone": [], "version": 1}
     path = f"/api/v1/shards/7/targets?limit={registry_shards.PAGE}"
     async with serving({path: as_json(page)}) as server, RegistryClient(server.url, key="k") as client:

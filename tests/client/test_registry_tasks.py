@@ -196,7 +196,7 @@ async def test_people_decide_how_a_task_goes_on(client: RegistryClient, agent: R
         await client.tasks.get("task_00000000000000000000000000")
 
 
-async def test_what_cannot_be_right_is_not_sent(agent: RegistryClient) -> None:
+async def test_invalid_values_are_not_sent(agent: RegistryClient) -> None:
     with pytest.raises(InvalidValue, match="title"):
         await agent.tasks.create("")
     with pytest.raises(InvalidValue, match="wait_seconds"):

@@ -72,7 +72,7 @@ async def test_a_list_becomes_targets_and_says_what_was_left_out(
     assert await sizes(database) == {"agents.txt": 2}
 
 
-async def test_what_was_left_out_is_named_by_its_first_examples(
+async def test_skipped_entries_are_named_by_examples(
     database: Database, tmp_path: Path, a_list: ProbeDefinition
 ) -> None:
     good = [f"{name}.example" for name in "abcdefg"]
@@ -84,7 +84,7 @@ async def test_what_was_left_out_is_named_by_its_first_examples(
     )
 
 
-async def test_it_can_be_seen_how_far_a_list_is(
+async def test_progress_of_an_import_is_shown(
     database: Database, tmp_path: Path, a_list: ProbeDefinition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_PAGE_URLS", 2)
@@ -141,7 +141,7 @@ async def test_loopback_targets_are_reported_only_if_not_requested(
     assert ("this machine" in outcome.text) is (not networks)
 
 
-async def test_what_did_not_change_is_not_handed_over_again(
+async def test_unchanged_list_is_not_sent_again(
     database: Database, tmp_path: Path, a_list: ProbeDefinition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_list(tmp_path, "a.example", "b.example", "b.example", "mailto:c@d.example")

@@ -68,7 +68,7 @@ def on_signal(monkeypatch: pytest.MonkeyPatch) -> Heard:
     return Heard()
 
 
-async def test_one_that_was_asked_to_end_before_is_not_done(tmp_path: Path, on_signal: Heard) -> None:
+async def test_process_that_was_stopped_is_not_complete(tmp_path: Path, on_signal: Heard) -> None:
     parts = cast(tmp_path, "finish", "unfinished")
     assert not await probe_all(parts, asyncio.Event(), on_signal.report, on_signal.died.append, act)
 
@@ -89,7 +89,7 @@ async def test_process_that_dies_repeatedly_ends_the_crawl(tmp_path: Path, on_si
     assert any(re.match(r"worker-1 .*\(exit code 1\).* 0\.01 s$", line) for line in on_signal.lines)
 
 
-async def test_one_that_can_store_nothing_is_not_replaced(tmp_path: Path, on_signal: Heard) -> None:
+async def test_process_that_can_store_nothing_is_not_replaced(tmp_path: Path, on_signal: Heard) -> None:
     parts = cast(tmp_path, "sleep", "held up")
     with pytest.raises(PassDelayed) as delayed:
         await probe_all(parts, asyncio.Event(), on_signal.report, on_signal.died.append, act)

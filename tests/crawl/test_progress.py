@@ -220,7 +220,7 @@ def test_a_crawl_without_an_end_has_no_bar() -> None:
     assert "━" not in stream.getvalue()
 
 
-def test_what_is_shown_suits_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_form_depends_on_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     assert isinstance(progress_on("a", io.StringIO()), PlainProgress)
     assert isinstance(progress_on("a", Terminal()), DrawnProgress)

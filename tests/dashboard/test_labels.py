@@ -30,7 +30,7 @@ SEEN = {
 
 
 @pytest.mark.parametrize(("result", "word"), SEEN.items())
-def test_what_was_seen_has_one_word(result: ResultClass | None, word: str) -> None:
+def test_each_result_has_one_label(result: ResultClass | None, word: str) -> None:
     assert labels.label_of_result(result).word == word
 
 

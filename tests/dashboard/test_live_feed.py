@@ -174,7 +174,7 @@ def test_more_than_so_many_pages_are_put_off(served: Sample, monkeypatch: pytest
         assert stream.answer.status == 503
 
 
-def test_what_a_task_is_called_is_not_told_to_everyone(served: Sample) -> None:
+def test_title_of_a_task_is_not_in_events(served: Sample) -> None:
     with open_page(served, position(served)) as stream:
         create_task(served, title="A secret errand")
         assert "secret" not in next_of(stream, "task.created")["data"]

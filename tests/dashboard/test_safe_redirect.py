@@ -72,7 +72,7 @@ def test_everything_else_leads_home(said: str) -> None:
 @example("/@evil.example")
 @example("/.//evil.example")
 @example("/..//evil.example")
-def test_whatever_is_said_one_stays_at_this_server(said: str) -> None:
+def test_any_redirect_stays_on_this_server(said: str) -> None:
     path = local_path(said)
     assert path.isascii()
     assert path.isprintable()

@@ -47,7 +47,7 @@ def test_a_file_is_made_for_its_owner_alone_whatever_the_umask(path: Path, umask
     assert mode_of(path) == 0o600
 
 
-def test_what_is_there_is_opened_as_it_is_and_no_child_inherits_it(path: Path) -> None:
+def test_existing_file_is_opened_unchanged_and_not_inherited(path: Path) -> None:
     path.touch(mode=0o600)
     path.write_bytes(b"counts")
     fd = open_private(path, create=True)
@@ -130,7 +130,7 @@ def test_last_of_several_quarantined_files_is_kept(path: Path) -> None:
     assert path.with_name(path.name + ".set-aside").read_text() == "two"
 
 
-def test_what_cannot_be_set_aside_stays_and_raises_nothing(path: Path) -> None:
+def test_unmovable_file_stays_without_an_error(path: Path) -> None:
     path.write_text("a file")
     path.with_name(path.name + ".set-aside").mkdir()
     set_aside(path, "is corrupt")

@@ -64,7 +64,7 @@ async def test_an_answer_is_text_and_an_object_in_both_eras_of_the_protocol(mode
     assert result.structured_content == {"word": "hé\n"}
 
 
-async def test_what_is_absent_is_shown_by_tools_that_say_so() -> None:
+async def test_tools_with_null_show_absent_values() -> None:
     async with client_of(tool(echo, shows_absent=True)) as client:
         result = await client.call_tool("echo", {})
     assert result.structured_content == {"word": "", "absent": None}

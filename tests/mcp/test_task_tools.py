@@ -168,7 +168,7 @@ async def test_unreachable_registry_is_reported(registry: RegistryServer) -> Non
         ("delegate_subtask", {"title": "x", "budget": {"usd": -1}}, "budget.usd: expected at least 0"),
     ],
 )
-async def test_what_cannot_be_right_is_said_and_not_sent(
+async def test_invalid_arguments_are_reported_and_not_sent(
     registry: RegistryServer, tool: str, arguments: dict[str, Any], words: str
 ) -> None:
     run = HeldRun(task_id=f"task_{'0' * 26}", run_id=f"run_{'0' * 26}", fencing_token=1)

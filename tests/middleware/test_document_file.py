@@ -188,7 +188,7 @@ def test_insecure_file_is_quarantined_and_replaced(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_what_cannot_be_set_aside_is_an_error_that_says_where(path: Path) -> None:
+def test_unmovable_file_is_an_error_with_its_path(path: Path) -> None:
     path.mkdir()
     path.with_name("board.set-aside").write_text("in the way")
     with pytest.raises(OSError, match="board"):

@@ -114,7 +114,7 @@ TAKING = sorted(
 
 
 @pytest.mark.parametrize(("path", "method"), TAKING)
-async def test_what_is_no_number_of_json_is_taken_nowhere(api: RegistryApi, path: str, method: str) -> None:
+async def test_non_json_numbers_are_refused_everywhere(api: RegistryApi, path: str, method: str) -> None:
     example = DOCUMENTED[path][method]["requestBody"]["content"]["application/json"]["example"]
     asked = path.replace("{agent_id}", "poet")
     await api.register("poet")

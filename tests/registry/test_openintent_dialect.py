@@ -32,7 +32,7 @@ async def acquired(api: RegistryApi, key: str, intent_id: str = "i", scope: str 
     return await api.ask("POST", f"{PREFIX}/intents/{intent_id}/leases", {"scope": scope}, key=key)
 
 
-async def test_it_is_spoken_only_where_it_is_switched_on(database: Database, clock: WoundClock) -> None:
+async def test_dialect_is_served_only_if_switched_on(database: Database, clock: WoundClock) -> None:
     api = RegistryApi(database, clock)
     for operation in OPERATIONS:
         path = operation.path.replace("{agent_id}", "a").replace("{intent_id}", "i")

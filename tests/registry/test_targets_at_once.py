@@ -105,9 +105,7 @@ class Crowd:
 
 
 @pytest.mark.both_databases
-async def test_whatever_comes_at_once_nothing_contradicts_anything(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_concurrent_changes_stay_consistent(api: RegistryApi, clock: WoundClock) -> None:
     crowd = Crowd(api, clock)
     await put(api, "one", "start", URLS)
     for number in range(ROUNDS):

@@ -37,7 +37,7 @@ def test_a_closed_terminal_asks_a_command_to_end_unless_it_runs_under_nohup() ->
 
 
 @pytest.mark.parametrize(("how", "code"), [("left", {0}), ("kept", {1, 120})])
-def test_what_is_said_to_a_closed_terminal_is_lost_and_fails_nothing(how: str, code: set[int]) -> None:
+def test_output_to_a_closed_terminal_is_dropped(how: str, code: set[int]) -> None:
     terminal, other_side = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-c", SPEAKS_AFTERWARDS, how],

@@ -49,7 +49,7 @@ def test_requests_are_logged_only_if_asked_for(access_log: bool) -> None:  # noq
     assert logging.getLogger("uvicorn.access").isEnabledFor(logging.INFO) is access_log
 
 
-def test_what_a_record_brings_besides_is_on_its_line() -> None:
+def test_extra_members_of_a_record_are_on_its_line() -> None:
     made = record("done")
     made.agent_id, made.count, made.note = "a b", 3, 'say "x"\n'
     line = LogLine().format(made)

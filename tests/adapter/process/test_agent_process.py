@@ -82,9 +82,7 @@ async def test_exit_code_is_reported(tmp_path: Path, code: str, expected: int) -
         await process.wait_gone()
 
 
-async def test_it_gets_its_environment_and_nothing_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_process_gets_only_its_own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIFESIGN_KEY", "ahk_secret")
     code = "import json, os; print(json.dumps([dict(os.environ), sorted(os.listdir('/proc/self/fd'))]))"
     odd = {"ODD": os.fsdecode(b"\xff\xfe ok"), "LANG": "C"}

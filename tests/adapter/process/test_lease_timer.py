@@ -12,7 +12,7 @@ def clock_ns() -> int:
 @pytest.mark.parametrize(
     ("left_s", "is_due"), [(-1e9, True), (-1.0, True), (0.0, True), (1e3, False), (1e8, False)]
 )
-def test_it_is_due_once_its_time_is_over(left_s: float, *, is_due: bool) -> None:
+def test_timer_is_due_after_its_time(left_s: float, *, is_due: bool) -> None:
     before_ns = clock_ns()
     timer = LeaseTimer(left_s)
     assert timer.is_due == is_due

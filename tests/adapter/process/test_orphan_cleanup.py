@@ -25,5 +25,5 @@ async def test_a_machine_that_stood_still_does_not_keep_it_from_being_killed(
     assert await end_left([run_id]) == Ended(0, 0)
 
 
-async def test_of_no_run_nothing_is_ended() -> None:
+async def test_cleanup_without_a_run_ends_no_process() -> None:
     assert await end_left([]) == Ended(0, 0)

@@ -77,7 +77,7 @@ def test_obstacles_visible_only_at_the_start_are_left_to_it(place: Path, first_l
 
 
 @pytest.mark.parametrize("shut", ["/proc/1/cwd/x", "/dev/null/x", "/" + "x" * 300, "", "/absent"])
-def test_what_of_path_cannot_be_looked_into_is_passed_over(
+def test_unreadable_directory_in_path_is_skipped(
     place: Path, monkeypatch: pytest.MonkeyPatch, shut: str
 ) -> None:
     work = script(place / "work")
@@ -100,9 +100,7 @@ def test_directories_without_permission_are_skipped_for_other_users(
 
 
 @ONLY_ROOT
-def test_what_a_user_cannot_start_is_passed_over_for_what_that_one_can(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_program_that_the_user_cannot_start_is_skipped(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = AgentUser.called("nobody")
     inner = script(place / "roots" / "python")
     (place / "roots").chmod(0o700)

@@ -141,7 +141,7 @@ async def test_call_that_may_have_been_executed_is_charged(registry: RegistrySer
         assert failed(await work.call("long", {"bytes": 2_000}))[0] == "budget_exceeded"
 
 
-async def test_what_a_url_answers_instead_is_paid_for_unless_it_is_a_refusal(
+async def test_other_answer_of_a_server_is_charged_unless_refused(
     registry: RegistryServer,
 ) -> None:
     refusals = {"internal_error", "unauthorized"}

@@ -45,7 +45,7 @@ async def test_clients_of_both_ages_are_served(proxy: OpenProxy, mode: str) -> N
     assert missing.value.code == INVALID_PARAMS
 
 
-async def test_what_is_not_meant_for_us_is_refused(proxy: OpenProxy) -> None:
+async def test_unacceptable_request_is_refused(proxy: OpenProxy) -> None:
     cases: list[tuple[Mapping[str, str], bytes, int]] = [
         ({}, LIST, 200),
         ({"Accept": "application/*;q=0.5"}, LIST, 200),

@@ -48,7 +48,7 @@ def test_invalid_answer_fails_its_call(line: str) -> None:
         '{"jsonrpc":"2.0","result":"a,\\"id\\":7}',
     ],
 )
-def test_what_is_no_answer_is_nobodys(line: str) -> None:
+def test_line_without_an_id_answers_no_call(line: str) -> None:
     assert read_line(line.encode()) is None
 
 

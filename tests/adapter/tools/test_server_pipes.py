@@ -77,7 +77,7 @@ async def test_what_it_is_asked_it_reads_and_what_it_says_is_read(tmp_path: Path
         ("yes no-end-at-all | tr -d '\\n'", "than 64 bytes"),
     ],
 )
-async def test_whatever_ends_the_reading_is_known_at_once(
+async def test_any_end_of_reading_is_noticed_at_once(
     tmp_path: Path, script: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "EXIT_SECONDS", 0.1)
@@ -137,7 +137,7 @@ async def test_a_program_that_cannot_be_started_leaves_nothing_open(tmp_path: Pa
     await asyncio.to_thread(until, "all is closed", lambda: open_files() <= before)
 
 
-async def test_it_ends_with_the_lease_of_the_run_that_it_serves(tmp_path: Path) -> None:
+async def test_server_ends_with_the_lease_of_its_run(tmp_path: Path) -> None:
     timer, end = LeaseTimer(1_000.0), ServerEnd()
     script = "trap '' TERM; sleep 1000 & echo $! > pid; while :; do sleep 0.05; done"
     async with server_pipes(program(script, tmp_path, timer), end):

@@ -22,7 +22,7 @@ def test_so_many_lines_a_second_are_logged_and_the_rest_is_counted(caplog: pytes
     assert (left_out.args, again.getMessage()) == (("acme", 7), "acme wrote: again")
 
 
-def test_what_a_server_left_out_before_its_end_is_counted_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_dropped_before_the_end_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     pipe = ServerLogPipe(ServerLog("acme", lambda: 10.0))
     writing = os.dup(pipe.write_fd)
     pipe.begin()

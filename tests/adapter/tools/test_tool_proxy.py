@@ -168,7 +168,7 @@ async def test_each_run_has_a_place_and_a_token_of_its_own_that_end_with_it() ->
                 await http.post(one.url)
 
 
-async def test_what_is_under_way_ends_with_the_block(registry: RegistryServer, tmp_path: Path) -> None:
+async def test_pending_calls_end_with_the_block(registry: RegistryServer, tmp_path: Path) -> None:
     program = ["sh", "-c", "touch $0/began; tail -f /dev/null $0/began", str(tmp_path)]
     upstreams = read(upstreams={"slow": {"command": program, "tools": {"search": {"usd_per_call": 0}}}})
     async with (

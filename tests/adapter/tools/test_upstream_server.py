@@ -142,7 +142,7 @@ async def test_invalid_response_fails_only_its_own_call(
     assert "Traceback" not in caplog.text
 
 
-async def test_what_is_no_text_ends_all_calls_at_once_and_the_server_is_started_again(
+async def test_non_text_output_ends_all_calls_and_restarts_the_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)

@@ -242,7 +242,7 @@ async def test_results_from_before_a_clock_setback_do_not_prevent_probes(
         ("none.txt", "No such file"), ("-", "No such file"), ("x" * 300, os.strerror(errno.ENAMETOOLONG)),
     ],
 )  # fmt: skip
-def test_what_is_no_list_that_can_be_read_is_wrong_usage_and_leaves_nothing(
+def test_unreadable_list_is_a_usage_error_and_leaves_no_file(
     source: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.mkfifo(tmp_path / "pipe")

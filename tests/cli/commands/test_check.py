@@ -74,7 +74,7 @@ async def test_exit_codes_are_those_of_a_monitoring_plugin(
     assert status in capsys.readouterr().out
 
 
-async def test_what_cannot_be_read_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_unreadable_document_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     ended, _ = await run({HEALTH_PATH: answer(500)})
     assert ended == 3
     shown = capsys.readouterr().out

@@ -152,7 +152,7 @@ async def test_shards_of_a_crawl_that_was_killed_are_taken_up_at_once(tmp_path: 
         assert len((await next_one.claim("worker-1", 60.0, {})).claims) == SHARDS
 
 
-async def test_what_a_crawl_without_an_end_does_now_and_then_can_be_done(tmp_path: Path) -> None:
+async def test_periodic_work_of_an_endless_crawl_runs(tmp_path: Path) -> None:
     directory = tmp_path / "report"
     report = Report(directory=directory, name="mixed", deadlines=Timeouts(total_seconds=7).deadlines)
     async with open_local_backend("sqlite:///mixed.db", report) as home:

@@ -354,7 +354,7 @@ def test_missing_key_is_reported_with_its_sources(
     assert hint.startswith("hint: ")
 
 
-def test_what_the_tools_are_to_know_the_command_is_not(
+def test_command_does_not_get_variables_of_tools(
     at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEARCH_KEY", "sesame")

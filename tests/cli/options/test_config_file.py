@@ -297,7 +297,7 @@ def test_invalid_network_is_reported_in_plain_words(network: str, capsys: pytest
     assert "rules allow" not in told
 
 
-def test_what_opens_the_servers_database_finds_it_in_the_servers_file(
+def test_commands_read_the_database_from_the_servers_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write('[server]\ndatabase = "sqlite:///ours.db"\nport = 9000\n')

@@ -62,7 +62,7 @@ def test_a_directory_has_a_file_for_each_agent(tmp_path: Path) -> None:
         (["s=a"], ["/x", "/y"], "--key-file: AGENT_ID=FILE"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(maps: list[str], key_files: list[str], told: str) -> None:
+def test_invalid_arguments_are_refused(maps: list[str], key_files: list[str], told: str) -> None:
     with pytest.raises(InvalidValue) as refused:
         read_watched(maps, key_files)
     assert [word for word in told.split() if word not in str(refused.value)] == []

@@ -51,7 +51,7 @@ def test_repeated_message_of_a_library_is_printed_once(capfd: pytest.CaptureFixt
     assert event == ["redirected to a", "redirected to b", *["acme wrote: again"] * 2]
 
 
-def test_what_a_library_says_of_a_server_begins_with_its_name(capfd: pytest.CaptureFixture[str]) -> None:
+def test_log_lines_about_a_server_begin_with_its_name(capfd: pytest.CaptureFixture[str]) -> None:
     def say(name: str) -> None:
         SPOKEN_WITH.set(name)
         logging.getLogger("mcp.client.streamable_http").warning("Unknown SSE event: cut")

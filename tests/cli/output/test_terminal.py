@@ -46,7 +46,7 @@ def test_password_is_never_shown(before: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "plain", "Zürich 東京 🙂", "a b"])
-def test_what_can_be_read_stays_as_it_is(text: str) -> None:
+def test_readable_text_is_unchanged(text: str) -> None:
     assert printable(text) == text
 
 

@@ -77,7 +77,7 @@ def test_links_of_agents_lead_out_without_a_trace_and_over_http_only(sample: Sam
     assert 'rel="noopener noreferrer nofollow"' in link
 
 
-def test_it_says_what_is_missing_where_no_document_was_read(sample: Sample) -> None:
+def test_page_without_a_document_names_what_is_missing(sample: Sample) -> None:
     visitor = sample.visitor(Role.READER)
     beats = visitor.get("/agents/librarian").text
     assert re.search("none was read: .* monitoring both", beats)

@@ -142,7 +142,7 @@ def test_unknown_differs_from_never_measured(open_sample: Sample) -> None:
         "capability=a,b",
     ],
 )
-def test_what_cannot_be_asked_is_said(open_sample: Sample, query: str) -> None:
+def test_invalid_page_query_is_refused(open_sample: Sample, query: str) -> None:
     page = open_sample.visitor().get(f"/agents?{query}")
     assert page.status == 422
     assert '<a href="/agents">' in page.html

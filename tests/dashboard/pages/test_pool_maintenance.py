@@ -61,7 +61,7 @@ def test_the_maintenance_of_a_pool_begins_and_ends(acted: Sample) -> None:
     assert log.body.count(b'"actor":"key:key_coordinator_') == 14
 
 
-def test_what_can_be_done_about_a_pool_is_shown_and_nothing_else(acted: Sample) -> None:
+def test_only_possible_actions_on_a_pool_are_shown(acted: Sample) -> None:
     visitor = acted.visitor(Role.COORDINATOR)
     assert functions(visitor.get(POOL)) == [DEED]
     visitor.do("/agents/billing-1", "/agents/billing-1/maintenance", minutes="5", reason="new disk")

@@ -81,7 +81,7 @@ def test_census_is_shown_with_its_plots(sample: Sample) -> None:
 @pytest.mark.parametrize(
     "path", ["/targets?observed=well", "/targets?directory=%20", "/events?group=x", "/events?before=0"]
 )
-def test_what_cannot_be_asked_is_said(sample: Sample, path: str) -> None:
+def test_invalid_page_query_is_refused(sample: Sample, path: str) -> None:
     assert sample.visitor(Role.READER).get(path).status == 422
 
 

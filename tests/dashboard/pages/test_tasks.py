@@ -83,9 +83,7 @@ def test_work_is_rejected_by_who_is_sure(acted: Sample) -> None:
         ("handoff", ["Answer the request for help", "Cancel the task"]),
     ],
 )
-def test_what_can_be_decided_stands_together_under_a_name(
-    sample: Sample, name: str, legends: list[str]
-) -> None:
+def test_possible_decisions_are_grouped_with_a_heading(sample: Sample, name: str, legends: list[str]) -> None:
     html = sample.visitor(Role.COORDINATOR).get(f"/tasks/{sample.tasks[name]}").html
     forms = re.findall(r'<form method="post" action="/tasks/.*?</form>', html)
     grouped = r"<fieldset><legend>([^<]*)</legend>.*<button.*</fieldset></form>$"
@@ -114,7 +112,7 @@ def test_multi_line_text_of_agents_keeps_its_lines(sample: Sample) -> None:
         ("cancelled", "resolve", {"resolution": "done"}, 409),
     ],
 )
-def test_what_cannot_be_decided_is_said(
+def test_impossible_decision_is_reported(
     sample: Sample, name: str, function: str, fields: dict[str, str], status: int
 ) -> None:
     assert decided(sample, name, function, fields).status == status

@@ -104,7 +104,7 @@ def test_health_under_a_private_key_is_read_and_named(
 
 
 @pytest.mark.parametrize("value", ["ok", True, {"status": "ok"}, None, "//evil.test/", "mailto:a@b.test"])
-def test_what_is_no_place_announces_no_health(value: object) -> None:
+def test_invalid_url_announces_no_health(value: object) -> None:
     assert interpret_agent_card(CARD_01 | {"health": value}).health is None
 
 

@@ -93,6 +93,6 @@ def test_an_answer_gets_the_form_of_an_answer_to_a_message(spelling: A2aVariant,
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'{"error": 1}', b"\xff"])
-def test_what_is_no_task_stays_as_it_is(body: bytes) -> None:
+def test_answer_without_a_task_is_unchanged(body: bytes) -> None:
     for spelling in (RPC_1_0, RPC_0_3, REST_1_0):
         assert as_sent_answer(spelling, body) == body

@@ -137,9 +137,7 @@ def test_another_role_gains_nothing_by_an_agent_on_its_key(role: Role) -> None:
 
 
 @given(PRINCIPALS, ACTIONS, st.none() | AGENT_IDS)
-def test_what_is_required_is_what_may_be_done(
-    principal: Principal, action: Permission, agent_id: str | None
-) -> None:
+def test_require_agrees_with_may(principal: Principal, action: Permission, agent_id: str | None) -> None:
     if may(principal, action, agent_id):
         require(principal, action, agent_id)
         assert may_at_all(principal, action)

@@ -39,7 +39,7 @@ def test_errors_are_in_plain_words(model: type[BaseModel], given: dict[str, obje
     assert str(invalid_setting(refused.value, "it")) == told
 
 
-def test_of_what_was_given_a_little_is_shown() -> None:
+def test_invalid_value_is_shown_shortened() -> None:
     with pytest.raises(ValidationError) as refused:
         Registration.model_validate({"agent_id": "x" * 5_000})
     assert len(str(invalid_setting(refused.value, "it"))) < 200

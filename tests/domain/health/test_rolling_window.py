@@ -480,7 +480,7 @@ def test_written_counts_stay_plausible() -> None:
 
 
 @pytest.mark.parametrize("back_slots", [1, 2, SLOTS_PER_WINDOW])
-def test_what_a_writer_wrote_is_plausible_after_the_clock_was_set_back(back_slots: int) -> None:
+def test_samples_stay_plausible_after_the_clock_was_set_back(back_slots: int) -> None:
     block = written(
         *(answered(START_NS + slot * SLOT_NS) for slot in range(ROWS) for _ in range(1 + slot * 7))
     )

@@ -104,7 +104,7 @@ def nested(levels: int) -> dict[str, Any]:
         ({"kind": "agent_card", "name": "\ud800"}, "not_json"),
     ],
 )
-def test_what_is_no_interface_is_refused(form: dict[str, Any], fault: str) -> None:
+def test_invalid_interface_is_refused(form: dict[str, Any], fault: str) -> None:
     with pytest.raises(PydanticCustomError) as refused:
         take_interface(form)
     assert refused.value.type == fault

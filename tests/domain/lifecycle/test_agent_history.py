@@ -250,7 +250,7 @@ def test_records_from_a_clock_that_was_ahead_are_removed() -> None:
     assert back.days == ()
 
 
-def test_what_runs_now_is_shown_and_what_is_too_old_is_not() -> None:
+def test_current_slot_is_shown_and_old_slots_are_not() -> None:
     history = kept(*range(NOW - 3 * HALF_HOURS_PER_DAY, NOW))
     running = OpenSlot(number=NOW, alive=2, failed=1)
     view = shown(history, running, NOW_S)
@@ -323,7 +323,7 @@ def test_packed_numbers_return_within_their_precision(slots: list[HistorySlot]) 
                     assert now == pytest.approx(was, rel=0.004)
 
 
-def test_what_lies_beyond_the_ends_is_kept_as_the_end() -> None:
+def test_values_beyond_the_range_are_stored_as_its_end() -> None:
     far = HistorySlot(NOW, 5_000, 0, 0, {ANSWER: Spread(0.0, 1e-9, 9e15)})
     (back,) = unpacked(packed([far]))
     assert back.alive == 4_095

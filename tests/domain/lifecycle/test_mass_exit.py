@@ -500,7 +500,7 @@ LOOKS = st.lists(
 
 @given(LOOKS)
 @example([(0.0, [1.0] * 30, ""), (0.0, [], "release")])
-def test_whatever_happens_holds_end_and_the_row_stays_small(
+def test_suspensions_always_end_and_the_row_stays_small(
     story: list[tuple[float, list[float], str]],
 ) -> None:
     now_s, monitor = START_S, new_monitor(START_S)

@@ -97,7 +97,7 @@ def test_no_single_key_makes_a_class_silent_for_others(
     st.integers(0, 1_000),
     st.integers(0, 1_000),
 )
-def test_whatever_one_key_reports_a_class_whose_other_addresses_answer_stays_a_witness(
+def test_one_key_cannot_silence_an_answering_class(
     others: dict[str, tuple[int, int]], addresses: int, silent: int
 ) -> None:
     alive = {key: counts(most, 0) for key, (most, _) in others.items()}

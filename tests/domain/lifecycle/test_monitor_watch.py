@@ -41,7 +41,7 @@ def test_a_short_loss_is_not_reported_at_all() -> None:
 
 
 @pytest.mark.parametrize("reason", [UnknownReason.ASKED_TO_WAIT, UnknownReason.NOT_ALLOWED])
-def test_what_an_agent_asked_for_is_no_loss(reason: UnknownReason) -> None:
+def test_requested_wait_is_no_loss_of_evidence(reason: UnknownReason) -> None:
     assert watched_after(EvidenceWatchState(), {reason: 5}, NOW_S, 0)[1] is None
 
 

@@ -332,7 +332,7 @@ def test_the_document_is_kept_with_what_it_claims() -> None:
     assert (held.response_ratio, held.sample_count, held.latency_p99_ms) == (0.97, 40, 12.5)
 
 
-def test_what_the_agent_calls_itself_stays_until_it_says_otherwise() -> None:
+def test_reported_agent_id_stays_until_it_changes() -> None:
     named = seen(0, reported_agent_id="urn:one")
     assert add_up(named, seen(1, **LIFE)).reported_agent_id == "urn:one"
     assert add_up(named, seen(1, reported_agent_id="urn:two")).reported_agent_id == "urn:two"
@@ -381,7 +381,7 @@ histories = st.lists(st.tuples(observations(), st.integers(-2000, 2000)), max_si
 
 
 @given(histories)
-def test_whatever_comes_in_whatever_order_the_sum_agrees_with_itself(
+def test_facts_are_consistent_in_any_order(
     history: list[tuple[Observation, int]],
 ) -> None:
     known = Observed()
@@ -421,7 +421,7 @@ def test_health_holds_until_the_moment_that_is_stored(
     assert current_health(known, last_s + later) is expected_status
 
 
-def test_what_lies_ahead_of_a_clock_that_was_set_back_is_brought_back_once() -> None:
+def test_future_times_are_corrected_once_after_the_clock_was_set_back() -> None:
     known = add_up(read(0, "healthy"))
     back = moved_back(known, -3600, NOW_S - 3600)
     assert back.last_observed_at_s == back.measured_at_s == back.last_liveness_signal_at_s == NOW_S - 3600

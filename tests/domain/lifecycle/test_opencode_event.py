@@ -116,7 +116,7 @@ def test_text_of_a_server_is_shortened() -> None:
     "text",
     ["", "hello", "[]", "null", "{}", '{"type": 7}', '{"payload": 7}', '{"payload": []}', "[" * 99_999],
 )
-def test_what_is_no_event_is_none(text: str) -> None:
+def test_other_json_is_no_event(text: str) -> None:
     assert read_event(text) is None
 
 

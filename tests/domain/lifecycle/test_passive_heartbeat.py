@@ -177,7 +177,7 @@ def test_a_heartbeat_that_would_be_late_is_left_out() -> None:
     assert watched.beats.next_at_s(watched.now_s) == math.inf
 
 
-def test_what_moved_while_the_stream_was_lost_was_active() -> None:
+def test_session_changed_during_a_lost_stream_was_active() -> None:
     watched = Watched(a1=BUSY, b1=BUSY, c1=IDLE, d1=IDLE)
     watched.wind(6)
     watched.beats.note_lost()

@@ -798,7 +798,7 @@ def test_agent_that_was_not_probed_is_not_unreachable() -> None:
         ),
     ],
 )
-def test_what_does_not_change_is_explained_too(known: Facts, explanation: str) -> None:
+def test_verdict_without_change_has_an_explanation(known: Facts, explanation: str) -> None:
     assert judged(known).explanation == explanation
 
 

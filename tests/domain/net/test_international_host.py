@@ -77,7 +77,7 @@ def test_digits_of_other_alphabets_are_the_address_that_they_are(url: str) -> No
     "url",
     ["https://us\u00e9r:p@agent.example/", "https://agent.example/caf\u00e9", "ftp://b\u00fccher.example"],
 )
-def test_what_else_is_odd_stays_refused(url: str) -> None:
+def test_other_invalid_hosts_are_refused(url: str) -> None:
     assert isinstance(read_target(url), AddressRefused)
 
 
@@ -102,7 +102,7 @@ def test_every_face_spells_it_so() -> None:
 
 
 @given(st.text(max_size=30))
-def test_whatever_is_taken_is_a_host_that_other_readers_read_alike(text: str) -> None:
+def test_any_accepted_host_is_read_alike_by_others(text: str) -> None:
     host = ascii_host(text)
     if isinstance(host, AddressRefused) or text.isascii():
         return

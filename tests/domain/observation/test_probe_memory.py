@@ -50,7 +50,7 @@ def test_a_target_that_was_never_probed_leaves_nothing() -> None:
     assert ProbeMemory.from_json("{}") == ProbeMemory()
 
 
-def test_what_is_not_known_takes_no_room() -> None:
+def test_unknown_members_are_not_stored() -> None:
     memory = ProbeMemory(probed_at_s=1_800_000_000.25, result=ResultClass.REFUSED, failures_in_row=3)
     assert json.loads(memory.to_json()) == {
         "probed_at_s": 1_800_000_000.25,

@@ -50,7 +50,7 @@ def layers(**results: R | tuple[R, str]) -> list[tuple[Layer, LayerResult]]:
         (layers(discovery=(R.NOT_MEASURED, "we are ill")), "we are ill"),
     ],
 )
-def test_it_is_said_what_was_seen(seen: list[tuple[Layer, LayerResult]], told: str) -> None:
+def test_summary_names_the_observed_layers(seen: list[tuple[Layer, LayerResult]], told: str) -> None:
     assert probe_summary(seen) == told
 
 

@@ -303,7 +303,7 @@ def test_half_a_surrogate_pair_in_the_json_is_refused() -> None:
 
 
 @pytest.mark.parametrize("char", ["\x00", "\x1b", "\n", "\u202e", "\ud800"])
-def test_what_a_peer_is_quoted_with_cannot_break_a_page_or_a_database(char: str) -> None:
+def test_quoted_text_of_a_peer_is_safe(char: str) -> None:
     assert LayerResult(result=ResultClass.HTTP_ERROR, reason=f"5{char}0").reason == "5\ufffd0"
 
 

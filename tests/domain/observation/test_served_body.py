@@ -113,7 +113,7 @@ def test_a_place_where_nothing_is_meant_leads_to_the_next(status: int) -> None:
 @pytest.mark.parametrize(
     "result", sorted(set(ResultClass) - {ResultClass.NOT_AN_AGENT, ResultClass.HTTP_ERROR})
 )
-def test_what_is_there_or_cannot_be_reached_is_the_answer(result: ResultClass) -> None:
+def test_present_or_unreachable_document_is_the_answer(result: ResultClass) -> None:
     assert not is_absent(result, 404)
 
 

@@ -28,7 +28,7 @@ def named(place: LenientObject) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("kind", "value"), [(str, "a"), (bool, False), (list, [1]), (dict, {"a": 1})])
-def test_what_has_the_wanted_kind_is_taken_as_it_is(kind: Any, value: object) -> None:
+def test_member_of_the_expected_type_is_unchanged(kind: Any, value: object) -> None:
     place = reading(a=value)
     assert place.take("a", kind) is value
     assert named(place) == []
@@ -45,7 +45,7 @@ def test_member_of_another_type_counts_as_absent(value: Any, kind: Any) -> None:
         assert named(place) == [("null_for_absent" if value is None else "wrong_type", "/place/a")]
 
 
-def test_what_is_absent_is_not_named_unless_it_is_required() -> None:
+def test_only_missing_required_members_are_named() -> None:
     place = reading()
     assert place.take("a", str) is None
     assert place.text("a") is None

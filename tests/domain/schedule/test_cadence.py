@@ -166,7 +166,7 @@ def test_late_probes_and_slow_answers_do_not_move_the_ticks(
 
 
 @given(IDS, TIMES, st.floats(0, DAY_S), st.integers(0, 30))
-def test_it_does_not_matter_when_the_process_started(
+def test_ticks_do_not_depend_on_the_start_of_the_process(
     subject_id: str, one_start_s: float, earlier_s: float, failures: int
 ) -> None:
     memory = ProbeMemory(failures_in_row=failures, result=ResultClass.REFUSED)
@@ -794,14 +794,14 @@ def test_target_probed_in_a_past_future_is_due_as_if_unprobed(
 
 
 @given(MEMORIES, TIMES)
-def test_what_does_not_lie_ahead_is_believed(memory: ProbeMemory, now_s: float) -> None:
+def test_stored_time_in_the_past_is_used(memory: ProbeMemory, now_s: float) -> None:
     names = ("probed_at_s", "not_before_s", "robots_read_at_s", "card_read_at_s")
     moments = [at_s for name in names if (at_s := getattr(memory, name)) is not None]
     if max(moments, default=now_s) <= now_s:
         assert believed(memory, now_s) is memory
 
 
-def test_what_a_peer_asked_for_is_kept_from_now_on_after_the_clock_was_set_back() -> None:
+def test_requested_wait_starts_again_after_the_clock_was_set_back() -> None:
     ahead_s = START_S + 2 * DAY_S
     asked = ProbeMemory(probed_at_s=ahead_s, not_before_s=ahead_s + 3600, confirm_at_s=ahead_s + 30)
     assert believed(asked, START_S) == ProbeMemory(not_before_s=START_S + 3600)

@@ -34,7 +34,7 @@ def test_one_try_leaves_room_for_another_and_none_outlasts_the_deadline(now_s: f
 
 
 @given(TIMES, WINDOWS, st.integers(1, 10_000), CHANCES, st.none() | st.floats(0, 1e9))
-def test_it_is_tried_again_before_the_deadline_whatever_the_registry_asks_for(
+def test_renewal_is_retried_before_the_deadline(
     now_s: float, left_s: float, failures: int, chance: float, retry_after_s: float | None
 ) -> None:
     due_s = next_try_s(now_s, now_s + left_s, failures, chance, retry_after_s)

@@ -106,7 +106,7 @@ def test_a_lost_run_is_no_attempt_but_a_task_that_loses_all_its_holders_comes_to
     assert is_lost(reason)
 
 
-def test_what_the_task_itself_may_have_done_is_an_attempt_however_many_runs_were_lost() -> None:
+def test_crash_counts_as_an_attempt_despite_lost_runs() -> None:
     assert [reason for reason in ExitReason if is_lost(reason)] == [
         ExitReason.LEASE_EXPIRED,
         ExitReason.KILLED,
@@ -116,7 +116,7 @@ def test_what_the_task_itself_may_have_done_is_an_attempt_however_many_runs_were
     assert after_failure(ExitReason.TIMEOUT, 2, policy, lost_runs=0).signal is TaskSignal.ESCALATED
 
 
-def test_what_a_wrong_key_has_ended_is_not_tried_again() -> None:
+def test_run_that_ended_by_auth_is_not_retried() -> None:
     assert after_failure(ExitReason.AUTH, 1, RetryPolicy()).signal is TaskSignal.ESCALATED
 
 

@@ -37,7 +37,7 @@ def test_direction_marks_and_invisible_characters_are_removed(text: str, shown: 
 
 
 @given(st.text(st.characters() | st.sampled_from([*MARKS, *JOINERS, "\u202e", "\ud800"])))
-def test_whatever_is_said_can_be_shown_and_what_is_shown_stays(text: str) -> None:
+def test_any_text_can_be_shown_and_safe_text_is_unchanged(text: str) -> None:
     shown = harmless(text)
     shown.encode()
     assert all(char.isprintable() or char in JOINERS for char in shown)

@@ -26,6 +26,6 @@ def test_it_reads_back_as_the_same_moment_and_as_an_answer_of_the_api_writes_it(
         ("milliseconds", "2026-09-21T14:08:20.250Z"),
     ],
 )
-def test_what_is_finer_than_asked_for_is_cut_off(precision: Precision, text: str) -> None:
+def test_finer_fractions_are_truncated(precision: Precision, text: str) -> None:
     east = timezone(timedelta(hours=2))
     assert utc_text(datetime(2026, 9, 21, 16, 8, 20, 250_500, tzinfo=east), precision) == text

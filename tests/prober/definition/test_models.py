@@ -317,7 +317,7 @@ def test_target_alive_for_probe_is_alive_in_census() -> None:
         (["a.example"], {"contact": "me"}, "contact"),
     ],
 )
-def test_what_a_look_may_not_be_given_is_refused_by_its_name(
+def test_invalid_probe_setting_is_refused_by_name(
     urls: list[str], settings: dict[str, Any], name: str
 ) -> None:
     with pytest.raises(InvalidValue) as caught:

@@ -63,7 +63,7 @@ def test_nothing_that_would_end_the_header_or_its_comment_is_a_contact(contact: 
 
 
 @given(st.text(max_size=12), st.text(max_size=12))
-def test_whatever_is_a_contact_is_one_visible_word_without_brackets(start: str, end: str) -> None:
+def test_any_contact_is_one_visible_word(start: str, end: str) -> None:
     for text in (f"mailto:{start}@{end}", f"https://{start}{end}"):
         if takes(Contact, text):
             assert re.fullmatch(r"[!-'*-\[\]-~]+", text)
@@ -146,7 +146,7 @@ def test_a_name_is_the_same_however_its_accents_are_written() -> None:
 
 
 @given(st.text())
-def test_whatever_gives_a_name_gives_one_that_may_be_written_too(text: str) -> None:
+def test_any_derived_name_is_valid(text: str) -> None:
     assert re.fullmatch(NAME_PATTERN, name_from(text))
     assert takes(Name, name_from(text))
 

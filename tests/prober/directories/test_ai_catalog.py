@@ -34,7 +34,7 @@ def test_a_card_that_the_catalog_holds_says_where_its_agent_is_called(card: dict
     assert listed(page) == [("https://sums.test/a2a", "One", Kind.A2A_ENDPOINT)]
 
 
-def test_of_several_places_the_first_that_can_be_called_is_listed() -> None:
+def test_first_callable_url_of_several_is_listed() -> None:
     places = [
         {"url": url} for url in ("https://{tenant}.example/", "grpc://a.example/", "https://a.example/a2a")
     ]
@@ -135,7 +135,7 @@ def test_nesting_ends_where_it_is_too_deep() -> None:
     assert (listed(too_deep), skipped(too_deep)) == ([], [("", "too_deep")])
 
 
-def test_what_is_named_too_deep_is_not_read_either() -> None:
+def test_deeply_nested_catalogs_are_not_read() -> None:
     for levels, named in ((MAX_NESTING_DEPTH, 1), (MAX_NESTING_DEPTH + 1, 0)):
         value = catalog(entry(NESTED, url="https://deep.example/catalog.json"))
         for _ in range(levels):

@@ -21,7 +21,7 @@ def test_byte_order_mark_and_white_space_are_ignored() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"null", b"1", b'"text"', b"true", b"https://a.example/", b"<html>", b" "]
 )
-def test_what_is_neither_object_nor_list_is_not_even_parsed(body: bytes) -> None:
+def test_scalar_json_is_not_parsed(body: bytes) -> None:
     assert read_json(body) == (None, "neither a JSON object nor a JSON list")
 
 

@@ -180,7 +180,7 @@ async def test_a_format_of_another_package_is_found_by_content_and_by_name(
     assert (found.format, len(found.entries), found.left_out["no_url"].count) == ("yellow_pages", 2, 1)
 
 
-async def test_what_it_refuses_is_refused(install: Install, tmp_path: Path) -> None:
+async def test_list_that_its_format_refuses_is_refused(install: Install, tmp_path: Path) -> None:
     install(GOOD, yellow_pages="yellow_pages:PAGES")
     source = written(tmp_path, "a.example")
     found = await read_directory(ListSource(file=source.file, format="yellow_pages"))

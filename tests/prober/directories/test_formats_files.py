@@ -70,7 +70,7 @@ async def test_agent_is_listed_at_the_url_of_its_directory() -> None:
     assert catalog.url == "https://api.acme-corp.com/agents/acme-finance-agent.json"
 
 
-async def test_what_a_file_names_is_not_asked_for() -> None:
+async def test_urls_in_a_local_file_are_not_requested() -> None:
     found = await snapshot("ard_basic_ai-catalog.json")
     (finding,) = found.findings
     assert finding.name == "nested_not_read"

@@ -98,7 +98,7 @@ def test_relative_url_is_resolved_against_its_document(text: str, url: str) -> N
 
 
 @pytest.mark.parametrize("text", ["//[", "/\x00", "//{x}/"])
-def test_what_is_relative_may_lead_nowhere(text: str) -> None:
+def test_relative_url_may_be_invalid(text: str) -> None:
     assert urls(gather(text, base=BASE)) == []
 
 
@@ -145,7 +145,7 @@ def test_kind_of_a_target_is_stated_by_its_entry_or_beside_the_list(
     assert target_kind(kind, wanted) is expected
 
 
-def test_what_a_format_left_out_is_counted_with_its_first_examples() -> None:
+def test_skipped_entries_are_counted_with_examples() -> None:
     found = gather(*(Skipped(f"entry {n}" if n else "", "no_url") for n in range(MAX_EXAMPLES + 3)))
     examples = tuple(f"entry {n}" for n in range(1, MAX_EXAMPLES + 1))
     assert found.left_out == {"no_url": SkippedEntries(MAX_EXAMPLES + 3, examples)}
@@ -257,7 +257,7 @@ def test_text_that_is_far_too_long_is_not_looked_at(monkeypatch: pytest.MonkeyPa
     assert looked_at == []
 
 
-def test_what_is_left_out_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_skipped_entries_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ITEMS", 3)
     with pytest.raises(TooManyEntries, match="more than 3 items"):
         gather("x", "y", "z", "x")

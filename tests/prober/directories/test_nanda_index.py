@@ -17,7 +17,7 @@ def test_every_agent_is_listed_by_its_id() -> None:
     assert (page.items, skipped(page)) == (3, [("agentm3", "no_url")])
 
 
-def test_what_older_indexes_add_is_passed_over() -> None:
+def test_members_of_older_indexes_are_ignored() -> None:
     page = read(INDEX, {"agent_status": {"agentm1": {"alive": True}}, "agentm1": "http://a.example:6000"})
     assert (page.items, skipped(page)) == (1, [])
 

@@ -315,7 +315,7 @@ def test_a_line_that_is_too_long_or_too_deep_is_left_out(line: str) -> None:
 
 @given(st.binary(max_size=300) | st.text(max_size=100).map(str.encode))
 @example(b"#")
-def test_whatever_comes_is_recognised_or_not_and_read_or_refused(body: bytes) -> None:
+def test_any_text_is_read_or_refused(body: bytes) -> None:
     made = document(body)
     is_recognised = PLAIN.recognises(made)
     try:

@@ -133,7 +133,7 @@ async def test_a_list_is_read_whole(fetcher: Fetcher) -> None:
     assert found.left_out["foreign_scheme"].examples == ("ftp://x.example/",)
 
 
-async def test_what_was_found_can_be_shown_in_a_line(fetcher: Fetcher) -> None:
+async def test_reading_has_a_one_line_summary(fetcher: Fetcher) -> None:
     content = "".join(f"a{number}.example\n" for number in range(1_000))
     async with serving({"/list": text(content)}) as server:
         # asyncio.run shows what it returns, and throws that away.
@@ -462,7 +462,7 @@ async def test_what_is_sent_again_may_be_the_same(fetcher: Fetcher) -> None:
     assert found.version == known.replace("v1", "v2")
 
 
-async def test_what_has_changed_is_a_snapshot(fetcher: Fetcher) -> None:
+async def test_changed_directory_gives_a_snapshot(fetcher: Fetcher) -> None:
     async with serving({"/list": in_turn(text(LIST, ETag='"v1"'), text("c.example", ETag='"v2"'))}) as server:
         reader = Reader(fetcher, server)
         known = (await reader.snapshot()).version
@@ -478,7 +478,7 @@ async def test_changed_format_reads_the_list_again(settings: dict[str, Any], fet
         assert "if-none-match" not in server.asked("/list")
 
 
-async def test_of_several_documents_none_speaks_for_the_others(fetcher: Fetcher) -> None:
+async def test_version_of_several_documents_covers_all_of_them(fetcher: Fetcher) -> None:
     replies = {
         "/list": as_json(catalog(card("https://a.example/"), nested("/one.json")), ETag='"v1"'),
         "/one.json": answer(404),
@@ -572,7 +572,7 @@ async def test_a_file_that_is_the_same_is_unchanged(tmp_path: Path) -> None:
     assert isinstance(await read_directory(ListSource(file=file), known=found.version), Snapshot)
 
 
-async def test_what_a_file_names_is_read_if_there_is_a_way(fetcher: Fetcher, tmp_path: Path) -> None:
+async def test_documents_named_by_a_file_are_read_if_possible(fetcher: Fetcher, tmp_path: Path) -> None:
     async with serving({"/one.json": as_json(catalog(card("https://a.example/")))}) as server:
         file = tmp_path / "catalog.json"
         file.write_text(json.dumps(catalog(nested(f"{server.url}/one.json"))))

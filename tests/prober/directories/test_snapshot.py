@@ -23,11 +23,11 @@ def test_a_time_is_remembered_where_there_is_no_entity_tag() -> None:
 
 
 @pytest.mark.parametrize("etag", ["", " a", "a ", "a\r\nX: y", "é", "a" * (MAX_VALIDATOR_CHARS + 1)])
-def test_what_cannot_be_sent_is_not_remembered(etag: str) -> None:
+def test_invalid_etag_is_not_stored(etag: str) -> None:
     assert read_version(str(version(etag))) == version()
 
 
 @given(st.none() | st.text() | st.from_regex(r"1 [0-9a-f]{14,18} [0-9a-f]{62,66}( etag .*)?", fullmatch=True))
-def test_whatever_was_remembered_is_a_version_or_none(text: str | None) -> None:
+def test_any_memory_is_a_version_or_none(text: str | None) -> None:
     found = read_version(text)
     assert found is None or str(found) == text

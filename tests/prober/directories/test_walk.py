@@ -69,7 +69,7 @@ def test_a_next_page_that_no_reader_of_urls_survives_ends_the_reading(following:
 
 
 @given(st.text(), st.text())
-def test_whatever_a_document_names_the_reading_goes_on_or_ends_in_words(following: str, nested: str) -> None:
+def test_any_document_is_read_or_refused_with_a_reason(following: str, nested: str) -> None:
     walk = Walk()
     with suppress(Endless):
         take(walk, page(following, nested=(nested, f"//{nested}")))

@@ -91,7 +91,7 @@ async def test_hints_before_the_answer_are_no_answer() -> None:
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",
     ],
 )
-async def test_what_cannot_be_asked_again_says_so(answer: bytes) -> None:
+async def test_broken_connection_reports_that_it_cannot_be_retried(answer: bytes) -> None:
     async with connected(raw(answer)) as line:
         reply = await line.ask(ASKED)
         if reply.status == 200:

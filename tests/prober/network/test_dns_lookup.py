@@ -77,7 +77,7 @@ async def test_servers_of_the_root_are_queried_each_time() -> None:
         assert not await answers_for_root([dns.address], 0.2)
 
 
-def test_what_this_machine_reaches_is_seen_without_sending(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reachable_address_families_are_found_without_sending(monkeypatch: pytest.MonkeyPatch) -> None:
     sources: dict[int, Any] = {}
     monkeypatch.setattr(dns_lookup, "_source_towards", lambda address: sources.get(address.version))
     assert dns_lookup._usable_family() is socket.AF_UNSPEC

@@ -66,7 +66,7 @@ def test_listed_host_is_excluded(line: str, url: str) -> None:
         ("", "https://agent.example/"),
     ],
 )
-def test_what_only_looks_like_it_is_not(line: str, url: str) -> None:
+def test_similar_host_is_not_excluded(line: str, url: str) -> None:
     assert read_target(url) == url
     assert entry(line, url) is None
 

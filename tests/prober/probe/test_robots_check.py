@@ -130,7 +130,7 @@ def unfinished(body: bytes, *, is_held_open: bool) -> Reply:
     ],
 )
 @with_sockets_in_virtual_time
-async def test_of_a_file_that_cannot_be_read_whole_the_beginning_counts(robots: Reply) -> None:
+async def test_beginning_of_an_incomplete_robots_txt_counts(robots: Reply) -> None:
     observation, server, probes = await looked_at(robots, **IMPATIENT)
     assert results(observation) == {"discovery": "not_measured"}
     assert server.paths == [ROBOTS_PATH]

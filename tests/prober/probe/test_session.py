@@ -139,7 +139,7 @@ async def test_card_at_a_refused_redirect_is_not_dead(place: str, result: str) -
     assert (probes.memory.failures_in_row, probes.memory.result) == (0, None)
 
 
-async def test_what_we_lack_for_one_request_we_lack_for_all() -> None:
+async def test_internal_fault_ends_the_requests_of_a_probe() -> None:
     observation, witness = await played(KNOWN, agent=always(ResultClass.INTERNAL))
     assert results(observation) == {"transport": "internal"}
     assert len(witness.requests) == 1

@@ -91,13 +91,13 @@ def test_the_oldest_go_when_all_is_too_much_and_no_more_than_must(
     assert [path.exists() for path in paths] == [True] * 85 + [False] * 12
 
 
-def test_of_one_minute_no_more_go_than_must(quota: EvidenceQuota, tmp_path: Path) -> None:
+def test_sweep_of_one_minute_removes_no_more_than_needed(quota: EvidenceQuota, tmp_path: Path) -> None:
     for number in range(97):
         put(tmp_path, number, age_s=0)
     assert quota.sweep(NOW_S) == Swept(12, 12 * BLOCK_BYTES, 85 * BLOCK_BYTES)
 
 
-def test_what_is_not_too_much_is_left_alone(quota: EvidenceQuota, tmp_path: Path) -> None:
+def test_evidence_within_the_limit_is_kept(quota: EvidenceQuota, tmp_path: Path) -> None:
     for number in range(95):
         put(tmp_path, number, age_s=number)
     assert quota.sweep(NOW_S) == Swept(0, 0, 95 * BLOCK_BYTES)

@@ -79,7 +79,7 @@ def settled(evidence: EvidenceStore) -> None:
 # --- keeping and showing -------------------------------------------------------------------------
 
 
-def test_what_was_kept_can_be_shown(evidence: EvidenceStore) -> None:
+def test_stored_evidence_can_be_read(evidence: EvidenceStore) -> None:
     assert evidence.keep(BODY) == DIGEST
     assert evidence.read(DIGEST) == BODY
     assert evidence.holds(DIGEST)
@@ -97,9 +97,7 @@ def test_a_body_lies_under_its_hash_for_its_owner_alone_and_zcat_reads_it(
 
 
 @given(body=st.binary(max_size=5000))
-def test_whatever_it_is_it_comes_back_as_it_was(
-    tmp_path_factory: pytest.TempPathFactory, body: bytes
-) -> None:
+def test_any_body_reads_back_equal(tmp_path_factory: pytest.TempPathFactory, body: bytes) -> None:
     opened = EvidenceStore(tmp_path_factory.getbasetemp() / "any", max_bytes=10**9, keep_s=KEEP_S)
     digest = opened.keep(body)
     assert (digest is None) == (body == b"")
@@ -244,9 +242,7 @@ def test_evidence_in_use_is_not_expired(evidence: EvidenceStore, clock: Wound) -
     assert evidence.read(DIGEST) == BODY
 
 
-def test_what_was_seen_within_the_hour_is_left_alone(
-    evidence: EvidenceStore, tmp_path: Path, clock: Wound
-) -> None:
+def test_evidence_of_the_last_hour_is_kept(evidence: EvidenceStore, tmp_path: Path, clock: Wound) -> None:
     evidence.keep(BODY)
     (file,) = files_in(tmp_path / "kept")
     clock.now_s += TOUCH_AFTER_S

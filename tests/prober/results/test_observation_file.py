@@ -122,7 +122,7 @@ def test_the_largest_observation_is_shorter_than_the_longest_line(file: ResultsF
     assert read(path) == [largest]
 
 
-def test_what_was_there_stays(path: Path) -> None:
+def test_existing_lines_stay(path: Path) -> None:
     path.write_text("{}\n")
     opened = ResultsFile(path)
     opened.append([seen(1)])

@@ -223,9 +223,7 @@ async def test_unreachable_registry_is_an_unreachable_ledger() -> None:
         (422, Unprocessable),
     ],
 )
-async def test_what_the_registry_will_never_take_is_no_absence(
-    status: int, expected: type[Exception]
-) -> None:
+async def test_permanent_refusal_is_no_outage(status: int, expected: type[Exception]) -> None:
     url = "https://registry.example"
     claim = ShardClaim(shard=SHARD, fencing_token=1, expires_at_s=0.0)
     with aioresponses() as mock:

@@ -64,7 +64,7 @@ async def test_each_request_has_a_connection_of_its_own_and_any_status_is_an_ans
 @pytest.mark.parametrize(
     "bad", ["https://[::1", "http://[::1]@", "https://x:99999999/", "https://127.0.0.2/\xe9", "https:", ""]
 )
-async def test_what_is_no_url_does_not_keep_the_other_witnesses_from_being_asked(bad: str) -> None:
+async def test_invalid_url_does_not_prevent_other_witnesses(bad: str) -> None:
     async with serving({}, host="127.0.0.2") as server, requesting() as (requests, _):
         good, other = await ask(requests, f"{server.url}/", bad)
         assert (good.status, other.status) == (404, None)

@@ -21,7 +21,7 @@ def names(due: DueTimes[Thing], now_s: float) -> list[int]:
     return [thing.name for _, thing in due.pop(now_s)]
 
 
-def test_what_is_due_comes_in_its_order_and_nothing_comes_too_soon() -> None:
+def test_due_items_come_in_order_and_not_early() -> None:
     due: DueTimes[Thing] = DueTimes()
     for name, at_s in enumerate([7.25, 3.5, 7.2, 0.0, 12.0]):
         due.add(Thing(name), at_s)
@@ -68,7 +68,7 @@ def test_a_thing_that_was_removed_does_not_come() -> None:
     assert names(due, 11) == [1]
 
 
-def test_what_is_added_while_things_are_given_out_comes_too_if_it_is_due() -> None:
+def test_items_added_meanwhile_come_if_due() -> None:
     due: DueTimes[Thing] = DueTimes()
     due.add(Thing(1), 1.0)
     given_out = []
@@ -82,7 +82,7 @@ def test_what_is_added_while_things_are_given_out_comes_too_if_it_is_due() -> No
 
 @settings(max_examples=examples(50))
 @given(st.lists(st.tuples(st.integers(0, 9), TIMES | st.none() | st.just("pop"))))
-def test_it_gives_out_what_a_sorted_list_would(functions: list[tuple[int, float | str | None]]) -> None:
+def test_due_times_come_in_sorted_order(functions: list[tuple[int, float | str | None]]) -> None:
     due: DueTimes[Thing] = DueTimes()
     things = [Thing(name) for name in range(10)]
     waiting: dict[int, float] = {}

@@ -54,7 +54,7 @@ def test_a_failure_that_does_not_count_is_not_remembered() -> None:
     assert memory.probed_at_s == BEGAN_S
 
 
-def test_what_a_probe_learned_is_remembered_though_its_failure_does_not_count() -> None:
+def test_memory_of_a_probe_is_kept_without_its_failure() -> None:
     report = report_of(discovery="timeout")
     report = replace(
         report,

@@ -73,7 +73,7 @@ def test_results_go_in_the_order_in_which_they_were_made() -> None:
     assert (outbox.oldest_at_s, len(outbox), outbox.ready) == (None, 0, 0)
 
 
-def test_what_is_put_back_goes_first_again_and_loses_nothing_as_json() -> None:
+def test_returned_results_come_first_again() -> None:
     outbox, slots = filled(5)
     taken = outbox.take(3, anywhere)
     outbox.put_back(taken)
@@ -141,7 +141,7 @@ def test_overdue_results_are_dropped() -> None:
     assert slots[0].given_up == 2
 
 
-def test_what_waits_aside_is_within_the_bounds_too() -> None:
+def test_taken_results_count_towards_the_limits() -> None:
     outbox, _ = filled(10, max_results=4)
     assert outbox.take(10, lambda _: False) == []
     assert outbox.give_up(0.0) == 6

@@ -143,7 +143,7 @@ async def test_many_results_go_in_whole_batches_of_many_shards() -> None:
 
 
 @in_virtual_time
-async def test_what_comes_in_without_end_still_goes_in_whole_batches() -> None:
+async def test_endless_results_are_sent_in_full_batches() -> None:
     desk = Desk()
     slots = deque(await desk.hold(*urls_of(100)))
     async with desk.open():

@@ -131,7 +131,7 @@ def test_ticks_that_back_off_left_out_were_not_missed() -> None:
 
 @settings(max_examples=examples(60))
 @given(st.floats(0, 300), st.floats(0, 100_000))
-def test_what_was_missed_lies_between_the_last_probe_and_this_one(after_s: float, took_s: float) -> None:
+def test_missed_ticks_lie_between_two_probes(after_s: float, took_s: float) -> None:
     last_s = BASE_S + after_s
     told = missed(ProbeMemory(probed_at_s=last_s), last_s + took_s)
     if told is None:

@@ -126,7 +126,7 @@ async def test_erased_id_may_be_used_and_erased_again(api: RegistryApi) -> None:
     assert found.is_good, found
 
 
-async def test_what_an_archive_knew_of_it_is_forgotten_too(api: RegistryApi, tmp_path: Path) -> None:
+async def test_archived_events_of_the_agent_are_erased(api: RegistryApi, tmp_path: Path) -> None:
     await live_a_little(api)
     archived = await archive_everything(api, tmp_path)
     assert archived is not None

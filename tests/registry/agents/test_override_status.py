@@ -265,7 +265,7 @@ async def test_the_log_and_the_store_agree_on_what_stays(api: RegistryApi) -> No
     assert (report.fault, report.differences) == (None, ())
 
 
-async def test_what_is_over_is_left_behind_by_a_registration(api: RegistryApi) -> None:
+async def test_registration_drops_ended_overrides(api: RegistryApi) -> None:
     await api.register("agent-1")
     await api.ask("PUT", OVERRIDE, WRONG)
     await api.ask("PUT", MAINTENANCE, DISKS)
@@ -330,7 +330,7 @@ async def test_the_end_of_a_pools_maintenance_names_who_was_in_one(api: Registry
     assert len(await api.events(type="agent.maintenance_changed")) == 3
 
 
-async def test_what_is_over_is_shown_no_more_and_ends_without_an_event(api: RegistryApi) -> None:
+async def test_ended_maintenance_is_hidden_without_an_event(api: RegistryApi) -> None:
     await api.register("agent-1")
     await api.ask("PUT", OVERRIDE, WRONG)
     await api.ask("PUT", MAINTENANCE, DISKS)

@@ -183,7 +183,7 @@ async def test_clock_difference_is_reported_once_and_decides_nothing(api: Regist
 
 
 @pytest.mark.both_databases
-async def test_what_waited_for_us_is_no_drift_of_theirs(api: RegistryApi) -> None:
+async def test_heartbeat_delayed_by_the_server_is_no_drift(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     now_s = time.monotonic()
     api.registry.dispatcher.pauses.tick(now_s - 100)

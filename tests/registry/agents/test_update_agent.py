@@ -60,7 +60,7 @@ async def test_shorter_thresholds_count_at_the_next_sweep(api: RegistryApi) -> N
 @pytest.mark.parametrize(
     "body", [{"status": "active"}, {"agent_id": "b"}, {"heartbeat_config": {"dead_after_seconds": 1}}]
 )
-async def test_what_may_not_be_changed_is_refused(api: RegistryApi, body: dict[str, object]) -> None:
+async def test_change_of_a_fixed_member_is_refused(api: RegistryApi, body: dict[str, object]) -> None:
     await api.register("agent-1")
     assert (await api.ask("PATCH", PATH, body, headers=FIRST)).status == 422
 

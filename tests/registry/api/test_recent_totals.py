@@ -77,7 +77,7 @@ def test_a_small_one_is_counted_every_time(total: int) -> None:
     assert totals.total(ANY, NOW_S + 2 * CACHE_SECONDS, saying(5)) == 5
 
 
-def test_what_was_counted_before_the_clock_was_set_back_is_counted_again() -> None:
+def test_total_is_counted_again_after_the_clock_was_set_back() -> None:
     totals = RecentTotals()
     assert totals.total(ANY, NOW_S, saying(MANY)) == MANY
     assert totals.total(ANY, NOW_S - 0.5, saying(9_999)) == 9_999

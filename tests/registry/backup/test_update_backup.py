@@ -82,7 +82,7 @@ async def test_a_backup_of_an_older_version_holds_afterwards_what_an_upgrade_mak
 
 
 @pytest.mark.both_databases
-async def test_what_was_brought_up_to_date_is_restored_to_either_kind_of_database(
+async def test_upgraded_backup_is_restored_to_either_database(
     database_kind: str, tmp_path: Path, directory: Path
 ) -> None:
     file = tmp_path / "before.gz"

@@ -103,7 +103,7 @@ async def test_an_address_that_no_setting_allows_is_refused(api: RegistryApi, ur
 @pytest.mark.parametrize(
     "body", [{}, {"url": URL, "types": ["x"]}, {"url": URL, "agent_id": " "}, {"url": 1}]
 )
-async def test_what_makes_no_sense_is_refused(api: RegistryApi, body: dict[str, object]) -> None:
+async def test_invalid_request_is_refused(api: RegistryApi, body: dict[str, object]) -> None:
     assert (await api.ask("POST", WEBHOOKS, body)).status == 422
 
 

@@ -65,7 +65,7 @@ async def test_agents_key_reads_only_its_events(api: RegistryApi) -> None:
     "query",
     ["after=1", "after=-1", "limit=0", "limit=1001", "type=x", "agent_id=%20", "other=1", "after=0&after=0"],
 )
-async def test_what_makes_no_sense_is_refused(api: RegistryApi, query: str) -> None:
+async def test_invalid_request_is_refused(api: RegistryApi, query: str) -> None:
     assert (await api.ask("GET", f"{EVENTS}?{query}")).status == 422
 
 

@@ -82,7 +82,7 @@ async def test_a_follower_gets_what_it_asked_for_and_no_more(served: Serving, da
 
 
 @pytest.mark.both_databases
-async def test_what_is_erased_is_not_told_from_memory(served: Serving, database: Database) -> None:
+async def test_erased_payloads_are_not_streamed_from_memory(served: Serving, database: Database) -> None:
     def erase(transaction: Transaction) -> None:
         events = event_log.erase_of(transaction, "agent_1")
         payload = AgentErased(agent_id="agent_1", events=events)
@@ -124,7 +124,7 @@ async def test_an_agents_key_shows_its_own_events_alone(served: Serving, databas
         ("?after=0", "0", 200),
     ],
 )
-async def test_what_makes_no_sense_is_refused(
+async def test_invalid_request_is_refused(
     served: Serving, query: str, last_event_id: str | None, status: int
 ) -> None:
     headers = {"x-api-key": READER_KEY}

@@ -34,7 +34,7 @@ async def test_running_leases_are_found_by_resource_and_holder(api: RegistryApi)
     assert await _list(api, "resource=task:2&holder=agent-2") == {"leases": [], "total": 0}
 
 
-async def test_what_is_over_is_shown_on_demand_as_it_ended(api: RegistryApi) -> None:
+async def test_ended_leases_are_listed_on_request(api: RegistryApi) -> None:
     first, _ = await _some(api)
     (lease,) = (await _list(api, "resource=task:2"))["leases"]
     await api.ask("DELETE", f"{LEASES}/{lease['lease_id']}", key=first)

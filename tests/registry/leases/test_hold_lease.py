@@ -465,11 +465,11 @@ async def test_events_of_an_intents_scope_name_the_intent(api: RegistryApi) -> N
         [],
     ],
 )
-async def test_what_cannot_be_meant_is_refused(api: RegistryApi, body: object) -> None:
+async def test_invalid_arguments_are_refused(api: RegistryApi, body: object) -> None:
     assert (await api.ask("POST", LEASES, body, key=await _agent(api))).status == 422
 
 
-async def test_what_is_no_json_or_too_long_is_refused(api: RegistryApi) -> None:
+async def test_invalid_or_overlong_json_is_refused(api: RegistryApi) -> None:
     key = await _agent(api)
     assert (await api.ask("POST", LEASES, key=key, raw=b"{")).status == 400
     assert (await api.ask("POST", LEASES, key=key, raw=b" " * 5_000)).status == 413

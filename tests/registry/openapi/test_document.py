@@ -126,7 +126,7 @@ def test_only_what_is_public_needs_no_key() -> None:
     assert public == {"check_readiness", "check_server", "show_openapi", "show_signpost"}
 
 
-async def test_it_is_served_without_a_key_and_not_sent_twice(api: RegistryApi) -> None:
+async def test_openapi_document_needs_no_key_and_has_an_etag(api: RegistryApi) -> None:
     answer = await api.ask("GET", "/openapi.json", key=None)
     assert answer.status == 200
     assert answer.header("content-type") == "application/json"

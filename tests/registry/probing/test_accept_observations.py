@@ -560,9 +560,7 @@ async def test_only_probers_report(api: RegistryApi, clock: WoundClock, role: Ro
         {"interval_s": 86_401},
     ],
 )
-async def test_what_is_no_batch_is_refused(
-    api: RegistryApi, clock: WoundClock, wrong: dict[str, Any]
-) -> None:
+async def test_invalid_batch_is_refused(api: RegistryApi, clock: WoundClock, wrong: dict[str, Any]) -> None:
     body = batch(seen(clock)) | wrong
     assert (await api.ask("POST", OBSERVATIONS, body, key=Role.PROBER)).status == 422
 

@@ -27,9 +27,7 @@ async def test_passes_that_begin_at_the_same_moment_are_one(api: RegistryApi) ->
     assert await begin(api, begun[0]) == begun[0]
 
 
-async def test_what_is_over_too_old_or_of_another_name_is_not_joined(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_finished_old_or_other_pass_is_not_joined(api: RegistryApi, clock: WoundClock) -> None:
     assert await begin(api, "one") == "one"
     assert await begin(api, "other", "daily") == "other"
     assert await begin(api, "one", is_over=True) == "one"

@@ -196,7 +196,7 @@ async def test_probes_of_one_run_are_counted_apart(api: RegistryApi, clock: Woun
         ("PUT", "/runs/a", {}),
     ],
 )
-async def test_what_cannot_be_asked_is_refused(
+async def test_invalid_census_query_is_refused(
     api: RegistryApi, method: str, path: str, body: object
 ) -> None:
     assert (await api.ask(method, f"{PATH}{path}", body)).status == 422

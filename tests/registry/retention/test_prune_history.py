@@ -146,7 +146,7 @@ async def test_confirmed_pruning_continues_unattended(
     assert (shown["size"], shown["applied"]["import_id"]) == (3, "two")
 
 
-async def test_it_prunes_once_an_hour_and_after_the_clock_was_set_back(
+async def test_pruning_runs_once_an_hour_and_after_the_clock_was_set_back(
     api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pruned = 0

@@ -300,12 +300,12 @@ async def test_an_erased_agent_is_no_target(api: RegistryApi) -> None:
 
 
 @pytest.mark.parametrize("path", ["1024/targets", "-1/targets", "x/targets", "9999999999/targets"])
-async def test_what_is_no_shard_is_refused(api: RegistryApi, path: str) -> None:
+async def test_invalid_shard_is_refused(api: RegistryApi, path: str) -> None:
     assert (await api.ask("GET", f"{SHARDS}/{path}")).status == 422
 
 
 @pytest.mark.parametrize("query", ["after_version=-1", "limit=0", "limit=5001", "cursor=x", "after=1"])
-async def test_what_is_no_query_is_refused(api: RegistryApi, query: str) -> None:
+async def test_invalid_query_is_refused(api: RegistryApi, query: str) -> None:
     assert (await api.ask("GET", f"{SHARDS}/{SHARD}/targets?{query}")).status == 422
 
 

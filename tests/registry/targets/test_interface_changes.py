@@ -199,7 +199,7 @@ async def test_hostile_names_do_not_break_the_log(api: RegistryApi, clock: Wound
     "interfaces",
     [[], [{"kind": "other"}], [{"kind": "agent_card", "name": "x" * 40_000}], ["text"]],
 )
-async def test_what_is_no_interface_is_refused(
+async def test_invalid_interface_is_refused(
     api: RegistryApi, clock: WoundClock, interfaces: list[Any]
 ) -> None:
     seen = {"target_url": URL, "observed_at": moment(clock.at_s).isoformat(), "discovery": {"result": "ok"}}

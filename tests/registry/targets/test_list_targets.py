@@ -350,7 +350,7 @@ async def test_an_agent_sees_itself_alone(api: RegistryApi) -> None:
         ("results=ok", 422),
     ],
 )
-async def test_what_is_no_query_is_refused(api: RegistryApi, query: str, status: int) -> None:
+async def test_invalid_query_is_refused(api: RegistryApi, query: str, status: int) -> None:
     assert (await api.ask("GET", f"{PATH}?{query}")).status == status
 
 

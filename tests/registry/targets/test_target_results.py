@@ -348,9 +348,7 @@ async def test_target_that_closes_its_robots_txt_is_not_alive_forever_in_a_censu
     assert "inconclusive" not in (await api.record(agent))["observed"]
 
 
-async def test_what_a_card_says_of_its_protocol_can_be_counted_whatever_it_says(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_protocol_of_any_card_can_be_counted(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", URLS)
     said = "0.3\u0000\n" + "x" * 59
     await report(api, probe(clock), memories=[{"protocol_version": said}])
@@ -370,9 +368,7 @@ async def test_what_a_card_says_of_its_protocol_can_be_counted_whatever_it_says(
         {"tokens": {"1": 1}, "shard": 1, "fencing_token": 1},
     ],
 )
-async def test_what_is_no_batch_is_refused(
-    api: RegistryApi, clock: WoundClock, wrong: dict[str, Any]
-) -> None:
+async def test_invalid_batch_is_refused(api: RegistryApi, clock: WoundClock, wrong: dict[str, Any]) -> None:
     body = {
         "observations": [probe(clock)],
         "tokens": {"1": 1},

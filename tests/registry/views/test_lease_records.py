@@ -15,7 +15,7 @@ NAMES = st.text(st.characters(codec="utf-8"), min_size=1)
     acquired_at_s=MOMENTS_S,
     lasts_s=st.floats(1.0, 86_400.0),
 )
-def test_what_a_holder_is_answered_is_the_record_that_lists_show(
+def test_holder_gets_the_record_that_lists_show(
     resource: str, holder: str, token: int, acquired_at_s: float, lasts_s: float
 ) -> None:
     claim = Claim(

@@ -86,7 +86,7 @@ async def test_started_transaction_continues_after_the_timeout_answer(database: 
 
 
 @pytest.mark.both_databases
-async def test_what_has_not_begun_is_given_up(database: Database) -> None:
+async def test_transaction_that_has_not_begun_is_given_up(database: Database) -> None:
     prompt = DeadlineDatabase(database, MOST_S)
     busy = POOL_CONNECTIONS if isinstance(database, PostgresqlDatabase) else 1
     slow = [asyncio.create_task(database.write(_slowly(_do_nothing))) for _ in range(busy)]

@@ -170,7 +170,7 @@ async def test_a_table_of_revisions_without_one_makes_other_tables_no_less_forei
         await bare.write(schema.upgrade)
 
 
-async def test_what_others_put_beside_our_tables_later_is_their_business(bare: Database) -> None:
+async def test_tables_of_others_are_ignored(bare: Database) -> None:
     assert await bare.write(schema.set_up_or_check) is True
     await bare.write(_done("CREATE TABLE customers (name text)"))
     assert await bare.write(schema.set_up_or_check) is False

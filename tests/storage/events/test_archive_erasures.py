@@ -17,7 +17,7 @@ async def everything(database: Database) -> list[ArchiveErasure]:
     return await database.read(lambda transaction: archive_erasures.after(transaction, 0, limit=100))
 
 
-async def test_what_is_noted_is_found_in_its_order_and_left_as_it_is_said(database: Database) -> None:
+async def test_noted_erasures_are_found_in_order(database: Database) -> None:
     def note(transaction: Transaction) -> None:
         for number in (9, 5, 7):
             archive_erasures.add(transaction, erasure(number, (1, 4), (6, 6)))

@@ -98,7 +98,7 @@ DAMAGE: dict[str, Callable[[list[bytes]], list[bytes]]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_what_does_not_hold_what_its_name_says_stays_as_it_is(file: Archived, damage: str) -> None:
+def test_file_with_other_content_than_its_name_is_not_changed(file: Archived, damage: str) -> None:
     lines = file.path.read_bytes().splitlines(keepends=True)
     damaged = b"".join(DAMAGE[damage](lines))
     file.path.write_bytes(damaged)
@@ -107,7 +107,7 @@ def test_what_does_not_hold_what_its_name_says_stays_as_it_is(file: Archived, da
     assert file.path.read_bytes() == damaged
 
 
-def test_of_a_directory_only_files_that_are_there_and_named_so_count(file: Archived, tmp_path: Path) -> None:
+def test_only_archive_files_in_the_directory_count(file: Archived, tmp_path: Path) -> None:
     (tmp_path / "events-000000000001-000000000004.jsonl").symlink_to(file.path)
     (tmp_path / "events-1-4.jsonl").touch()
     (tmp_path / f".{file.path.name}.0123456789abcdef").touch()
