@@ -1,16 +1,20 @@
 import logging
 import os
 import shutil
+import sqlite3
+import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
+from subprocess import run
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import delete, insert, select
 from tests.support.databases import create_tables
 
 from lifesign.storage.engine import open_files
 from lifesign.storage.engine.database import Database, open_database
-from lifesign.storage.engine.open_files import OpenFiles
+from lifesign.storage.engine.open_files import FILE_TRUNCATED, OpenFiles
 from lifesign.storage.engine.tables import registry
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
@@ -103,6 +107,76 @@ async def test_first_commit_after_a_loss_is_not_acknowledged(
         assert str(file.parent) not in str(refused.value)
     assert isinstance(database.writes.failure, DatabaseReplaced)
     assert [record.args for record in caplog.records if record.levelno == logging.ERROR] == [(file, why)]
+
+
+def _size_of(file: Path) -> int:
+    return file.stat().st_size
+
+
+VACUUM = """
+import sqlite3, sys
+with sqlite3.connect(sys.argv[1], isolation_level=None) as connection:
+    connection.execute("VACUUM")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    for number in map(int, sys.argv[2:]):
+        connection.execute(
+            "INSERT INTO registry (id, token_floor, monitor, excluded_downtime) VALUES (?, 0, ?, '')",
+            (number, "m" * 50_000),
+        )
+"""
+
+
+def _compact_elsewhere(file: Path, *numbers: int) -> None:
+    """Have another process shorten the file, and add large rows to the log."""
+    run([sys.executable, "-c", VACUUM, file, *map(str, numbers)], check=True, timeout=60)
+
+
+async def _write_and_remove(database: Database, file: Path) -> None:
+    """Let the file have pages that are in use, and free ones, all of them out of the log."""
+
+    def write(transaction: Transaction) -> None:
+        for number in range(10, 60):
+            transaction.connection.execute(
+                insert(registry).values(id=number, token_floor=0, monitor="m" * 9_000, excluded_downtime="")
+            )
+
+    def remove(transaction: Transaction) -> None:
+        transaction.connection.execute(delete(registry).where(registry.c.id >= 30))
+
+    await database.write(write)
+    await database.write(remove)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    await database.write(_add_row(2))
+
+
+@pytest.mark.parametrize("share", [0, 0.1, 0.5])
+async def test_truncated_file_is_found_before_anything_is_written(
+    database: Database, file: Path, share: float
+) -> None:
+    await _write_and_remove(database, file)
+    os.truncate(file, int(_size_of(file) * share))
+    log = file.with_name("registry.db-wal").read_bytes()
+    for _ in range(2):
+        with pytest.raises(DatabaseReplaced) as refused:
+            await database.write(_add_row(3))
+        assert refused.value.why == FILE_TRUNCATED
+        with pytest.raises(DatabaseReplaced):
+            await database.check_files()
+    assert file.with_name("registry.db-wal").read_bytes() == log
+
+
+@pytest.mark.parametrize("numbers", [(), (4, 5, 6)])
+async def test_file_that_sqlite_itself_shortened_is_whole(
+    database: Database, file: Path, numbers: tuple[int, ...]
+) -> None:
+    await _write_and_remove(database, file)
+    before = _size_of(file)
+    _compact_elsewhere(file, *numbers)
+    assert _size_of(file) < before
+    await database.check_files()
+    await database.write(_add_row(3))
+    assert await database.read(_rows) == [1, 2, 3, *numbers, *range(10, 30)]
 
 
 async def test_failed_transaction_on_a_lost_file_reports_the_loss(database: Database, file: Path) -> None:

@@ -1,19 +1,22 @@
 """The files of an open SQLite database, and whether their paths still refer to them.
 
 SQLite keeps its files open. If a path is removed, or another file takes its place, commits go to a file that
-no later process finds. In WAL mode SQLite does not notice.
+no later process finds. In WAL mode SQLite does not notice. Nor does it notice a file that was truncated.
 """
 
 import os
+import sqlite3
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
-from lifesign.storage.engine.write_ahead_log import WriteAheadLog
+from lifesign.storage.engine.write_ahead_log import FileShrunk, WriteAheadLog
 from lifesign.storage.errors import DatabaseReplaced
 
 COMPANIONS = ("-wal", "-shm")
 """Suffixes of the write-ahead log and of its index. SQLite keeps both while a connection is open."""
+
+FILE_TRUNCATED: Final = "the database file was truncated"
 
 FileId = tuple[int, int]
 """Device and inode. The inode is not used again while the file is open."""
@@ -23,8 +26,8 @@ class OpenFiles:
     """The database file and its companions as this process opened them.
 
     A check costs one `os.stat` per file. It detects a removed, renamed or replaced file, a renamed directory,
-    a changed symbolic link and a shorter log. It does not detect other content in the same file (`cp` over
-    the file).
+    a changed symbolic link, a truncated file and a shorter log. It does not detect other content of the same
+    size in the same file (`cp` over the file).
     """
 
     def __init__(self, file: Path) -> None:
@@ -35,6 +38,8 @@ class OpenFiles:
         self.log: WriteAheadLog | None = None
         """Known once a connection has been opened."""
         self._opened: dict[Path, FileId] = {}
+        self._size = 0
+        """Size of the database file at the last check that found it whole."""
         self._has_companions = False
         """Whether the companion files were looked for."""
 
@@ -62,9 +67,10 @@ class OpenFiles:
     def check(self) -> None:
         """Raise DatabaseReplaced unless each path refers to the file that was opened.
 
-        LogShrunk if they do, and the log is shorter than after the last commit.
+        FileShrunk if they do, and the database file or the log is shorter than before.
         """
         log_size = None
+        size = self._size
         for path, opened in self._opened.items():
             try:
                 found = _stat(path)
@@ -75,11 +81,58 @@ class OpenFiles:
             else:
                 if _id_of(found) != opened:
                     self._lose(path, "was replaced by another file")
-                if self.log is not None and path == self.log.file:
+                if path == self.file:
+                    size = found.st_size
+                elif self.log is not None and path == self.log.file:
                     log_size = found.st_size
+        self._note_size(size)
         if self.log is not None and log_size is not None:
             self.log.check_size(log_size)
         self.is_lost = False
+
+    def check_before_commit(self) -> None:
+        """Raise FileShrunk if the database file or the log is shorter than before."""
+        with suppress(OSError):
+            found = _stat(self.file)
+            # Otherwise `check` reports the loss of the path.
+            if _id_of(found) == self._opened.get(self.file):
+                self._note_size(found.st_size)
+        if self.log is not None:
+            self.log.check_before_commit()
+
+    def confirm(self, connection: sqlite3.Connection) -> None:
+        """Raise DatabaseReplaced if the database file, or its log, lacks anything.
+
+        SQLite itself shortens the file after VACUUM. Call it outside of a transaction.
+        """
+        size = _stat(self.file).st_size
+        if size < self._size:
+            # SQLite would take an empty file for a new database, and remove the log.
+            if not size or not self._is_whole(connection, size):
+                self.is_lost = True
+                raise DatabaseReplaced(FILE_TRUNCATED)
+            self._size = size
+        if self.log is not None:
+            self.log.confirm(connection)
+
+    def _is_whole(self, connection: sqlite3.Connection, size: int) -> bool:
+        """Return whether no page is missing: each is in the file, or in the log."""
+        try:
+            [(page_bytes,)] = connection.execute("PRAGMA page_size")
+            [(pages,)] = connection.execute("PRAGMA page_count")
+            if pages * page_bytes <= size:
+                return True
+            # The cache still has the missing pages.
+            connection.execute("PRAGMA shrink_memory")
+            [*faults] = connection.execute("PRAGMA quick_check(1)")
+        except sqlite3.Error:
+            return False
+        return faults == [("ok",)]
+
+    def _note_size(self, size: int) -> None:
+        if size < self._size:
+            raise FileShrunk(FILE_TRUNCATED)
+        self._size = size
 
     def _lose(self, path: Path, how: str) -> NoReturn:
         self.is_lost = True

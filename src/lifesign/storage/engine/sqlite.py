@@ -22,10 +22,10 @@ from sqlalchemy.pool import StaticPool
 
 from lifesign.domain.events.event import EventDraft
 from lifesign.storage.engine.database_faults import translated
-from lifesign.storage.engine.open_files import OpenFiles
+from lifesign.storage.engine.open_files import FILE_TRUNCATED, OpenFiles
 from lifesign.storage.engine.sqlite_file import BUSY_SECONDS, enter_wal_mode, is_foreign_file, make_private
 from lifesign.storage.engine.transaction import Clock, T, Transaction
-from lifesign.storage.engine.write_ahead_log import TRUNCATED, LogShrunk
+from lifesign.storage.engine.write_ahead_log import TRUNCATED, FileShrunk
 from lifesign.storage.engine.write_watch import WriteWatch
 from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
 
@@ -116,7 +116,7 @@ class SqliteDatabase:
             return
         try:
             self._files.check()
-        except LogShrunk:
+        except FileShrunk:
             await asyncio.get_running_loop().run_in_executor(self._writer, self._check_files)
 
     async def close(self) -> None:
@@ -162,9 +162,9 @@ class SqliteDatabase:
                 self._check_files()
             try:
                 outcomes, has_changed = self._commit_group(functions)
-            except LogShrunk:
+            except FileShrunk:
                 # Nothing was written.
-                self._confirm_log()
+                self._confirm_files()
                 outcomes, has_changed = self._commit_group(functions)
             # Before any answer, a refusal too: a commit to a file without a path is lost.
             self._files.note_companions()
@@ -183,19 +183,19 @@ class SqliteDatabase:
             self._files.check()
             if self._files.log is not None:
                 self._files.log.note_commit(has_changed=has_changed)
-        except LogShrunk:
-            self._confirm_log()
+        except FileShrunk:
+            self._confirm_files()
             self._files.is_lost = False
 
-    def _confirm_log(self) -> None:
-        """Raise DatabaseReplaced if the log is shorter than what SQLite has written to it."""
-        if self._files is None or self._files.log is None:
+    def _confirm_files(self) -> None:
+        """Raise DatabaseReplaced if the file or its log lacks something that SQLite has written to it."""
+        if self._files is None:
             return
         with translated():
             connection = self._write_engine.raw_connection()
         driver: Any = connection.driver_connection
         try:
-            self._files.log.confirm(driver)
+            self._files.confirm(driver)
         finally:
             connection.close()
 
@@ -212,9 +212,9 @@ class SqliteDatabase:
                 run = self._run_in_savepoint if len(functions) > 1 else self._run_plainly
                 outcomes = [run(connection, function) for function in functions]
                 has_changed = driver.total_changes > changes
-                if has_changed and self._files is not None and self._files.log is not None:
-                    self._files.log.check_before_commit()
-        except LogShrunk:
+                if has_changed and self._files is not None:
+                    self._files.check_before_commit()
+        except FileShrunk:
             raise
         except Exception as error:  # noqa: BLE001 - it is handed to all who wait
             return [_Outcome(error=error)] * len(functions), False
@@ -223,14 +223,14 @@ class SqliteDatabase:
     def _say_loss(self, error: DatabaseReplaced) -> None:
         """Log that the files are lost, and move the log of a lost file into it.
 
-        SQLite would apply the log to whatever database lies at the path. The moved file becomes complete. A
-        truncated log is left as it is: its rest is not the database's state at any time.
+        SQLite would apply the log to whatever database lies at the path. The moved file becomes complete.
+        Truncated files are left as they are: the rest is not the database's state at any time.
         """
         if self._has_told_loss or self._files is None:
             return
         self._has_told_loss = True
         _log.error("%s: %s; see docs/operating.md, section 10", self._files.file, error.why)
-        if error.why == TRUNCATED:
+        if error.why in {TRUNCATED, FILE_TRUNCATED}:
             return
         with suppress(SQLAlchemyError, sqlite3.Error, StoreUnavailable):
             connection = self._write_engine.raw_connection()

@@ -21,7 +21,11 @@ MAGIC: Final = frozenset({b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83"})
 TRUNCATED: Final = "the database's wal file was truncated"
 
 
-class LogShrunk(DatabaseReplaced):
+class FileShrunk(DatabaseReplaced):
+    """A file is shorter than before. SQLite, in this process or another one, may have shortened it."""
+
+
+class LogShrunk(FileShrunk):
     """The log is shorter than expected. Another process may have moved it into the database file."""
 
     def __init__(self) -> None:
