@@ -38,6 +38,7 @@ from lifesign.registry.api.operations import NO_HEADERS, Call, Operation
 from lifesign.registry.app import Registry
 from lifesign.registry.errors import BodyTooLarge, BodyTooSlow, TooManyRequests
 from lifesign.registry.operation_table import OPERATIONS
+from lifesign.registry.policies import Policies
 from lifesign.serving.error_body import REFUSAL_MEMBER
 from lifesign.storage.engine.transaction import Transaction
 
@@ -77,6 +78,7 @@ class RequestContext:
 
     transaction: Transaction
     visitor: Visitor
+    policies: Policies
 
     def ask(
         self,
@@ -101,6 +103,7 @@ class RequestContext:
             query=None if operation.query is None else checked(operation.query, query or {}),
             headers=headers,
             digest=self.visitor.digest,
+            policies=self.policies,
         )
         reply = operation.function(self.transaction, call)
         if isinstance(reply, LifesignError):
@@ -114,6 +117,7 @@ class PageHandler:
     def __init__(self, registry: Registry) -> None:
         self.database = registry.dispatcher.database
         self.is_open = registry.settings.open_dashboard
+        self._policies = registry.settings.policies
         public_url = registry.settings.public_url
         self._public = None if public_url is None else PublicUrl.read(public_url)
         self._names = _names(self._public)
@@ -155,13 +159,17 @@ class PageHandler:
             self.set_cookie(answer, request, SESSION_COOKIE, "", 0)
         return answer
 
+    def in_context(self, transaction: Transaction, visitor: Visitor) -> RequestContext:
+        """Return a visitor's request within a transaction."""
+        return RequestContext(transaction, visitor, self._policies)
+
     async def context(self, request: Request, function: Callable[[RequestContext], T]) -> tuple[Visitor, T]:
         """Read the visitor's session; NotLoggedIn if a login is required."""
         token = self.token_in(request, SESSION_COOKIE)
 
         def read(transaction: Transaction) -> tuple[Visitor, T]:
             visitor = login_sessions.visitor_of(transaction, token, is_open=self.is_open)
-            return visitor, function(RequestContext(transaction, visitor))
+            return visitor, function(self.in_context(transaction, visitor))
 
         return await self.database.read(read)
 
@@ -179,7 +187,7 @@ class PageHandler:
 
                 def write(transaction: Transaction) -> str:
                     visitor = login_sessions.visitor_of(transaction, token, is_open=False)
-                    return function(RequestContext(transaction, visitor), request, form)
+                    return function(self.in_context(transaction, visitor), request, form)
 
                 done, where = await self.database.write(write), flash.page_of(request).where
                 answer = RedirectResponse(where, 303, HEADERS)

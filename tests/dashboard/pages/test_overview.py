@@ -1,3 +1,4 @@
+import json
 import re
 from pathlib import Path
 
@@ -102,6 +103,17 @@ def test_suspension_is_shown_with_its_cause_and_ended_by_an_admin(acted: Sample)
     assert "End the suspension" in admin.get("/").text
     assert admin.do("/", "/monitor/release").status == 303
     assert "Decisions are held" not in admin.get("/").text
+
+
+def test_the_dashboard_applies_the_policy_of_its_server(filled: Filled, tmp_path: Path) -> None:
+    with filled.served(tmp_path, mass_exit_min_exits=7) as served:
+        served.server.write(suspend)
+        admin = served.visitor(Role.ADMIN)
+        assert admin.do("/", "/monitor/release").status == 303
+        sent = {"x-api-key": KEYS[Role.ADMIN]}
+        events = admin.get("/api/v1/events?limit=1000", **sent).body
+    (ended,) = [each for each in json.loads(events)["events"] if each["type"] == "monitor.resuming"]
+    assert ended["payload"]["limit"] == 7
 
 
 def test_a_server_behind_a_proxy_takes_forms_of_its_public_address(filled: Filled, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from lifesign.registry.transitions.monitor_row import verdict_context
 from lifesign.registry.views.agent_records import record
 from lifesign.storage.agents import dashboard_table
 from lifesign.storage.agents.dashboard_table import Order, TableFilter
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 
 EVENTS_SHOWN = 15
@@ -67,9 +68,11 @@ class Overview:
 
     async def read_once(self) -> None:
         """Read the data of the page without a visitor: the first queries of a process are the slowest."""
-        await self._desk.database.read(
-            lambda transaction: _read(RequestContext(transaction, visitor_of(transaction, "", is_open=True)))
-        )
+
+        def read(transaction: Transaction) -> None:
+            _read(self._desk.in_context(transaction, visitor_of(transaction, "", is_open=True)))
+
+        await self._desk.database.read(read)
 
 
 def _read(context: RequestContext) -> Mapping[str, Any]:
