@@ -11,7 +11,8 @@ from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.target import host_of, shard_of, target_id
+from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
+from lifesign.registry.probing.accept_observations import MAX_LOGGED_REFUSALS
 from lifesign.storage.engine.transaction import Transaction
 
 HOST = "agent.example"
@@ -252,6 +253,16 @@ async def test_only_lost_shards_are_refused(api: RegistryApi, clock: WoundClock)
     answer = await report(api, probe(clock), **body)
     assert (answer["lost"], answer["counts"]) == (sorted([SHARD, there]), {"shard_lost": 1})
     assert len(await results(api)) == 1
+
+
+async def test_a_batch_with_stale_tokens_of_all_shards_leaves_few_events(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "dir", "one", URLS)
+    tokens = {str(shard): 1 for shard in range(SHARDS)}
+    answer = await report(api, probe(clock), tokens=tokens)
+    assert len(answer["lost"]) == SHARDS
+    assert len(await api.events(type="fenced_write_rejected")) == MAX_LOGGED_REFUSALS
 
 
 async def test_a_stale_token_of_one_shard_refuses_its_batch_with_its_memories(

@@ -70,6 +70,9 @@ from lifesign.storage.targets import target_links, target_rows
 from lifesign.storage.targets.target_links import CardFound
 from lifesign.storage.tasks import leases
 
+MAX_LOGGED_REFUSALS = 16
+"""Maximum of events about stale tokens per batch, which may name all shards: the log keeps its events."""
+
 _URL: TypeAdapter[str] = TypeAdapter(Url)
 _ALIVE = frozenset({Status.ACTIVE, Status.UNHEALTHY})
 
@@ -83,7 +86,7 @@ class _BatchShards:
     """Claims of the caller's shards: a result from before the grant does not count."""
     refusals: dict[int, LifesignError]
     drafts: list[EventDraft]
-    """Events about the refusals."""
+    """Events about the refusals, of the first MAX_LOGGED_REFUSALS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,13 +203,14 @@ def _vet_batch(transaction: Transaction, call: Call, batch: ObservationBatch) ->
         refusal = check_write(claim, writer, token, now_s)
         if refusal is not None:
             agent_id = call.caller.agent_id
-            drafts.append(
-                lease_events.write_rejected(refusal, resource, writer=writer, token=token, agent_id=agent_id)
+            event = lease_events.write_rejected(
+                refusal, resource, writer=writer, token=token, agent_id=agent_id
             )
+            drafts.append(event)
             refusals[shard] = refused(refusal, resource, now_s=now_s, token=token)
         elif claim is not None:
             claims_by_shard[shard] = claim
-    return _BatchShards(tokens, claims_by_shard, refusals, drafts)
+    return _BatchShards(tokens, claims_by_shard, refusals, drafts[:MAX_LOGGED_REFUSALS])
 
 
 def _receipt(
