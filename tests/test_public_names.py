@@ -9,7 +9,7 @@ from tools.public_names import PACKAGES, PUBLIC, SNAPSHOT, public_names, snapsho
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 
 
-def test_snapshot_is_what_the_code_says() -> None:
+def test_snapshot_is_up_to_date() -> None:
     assert SNAPSHOT.read_text() == snapshot()
 
 

@@ -66,7 +66,7 @@ async def test_commands_come_with_the_answer_to_a_heartbeat(registry: RegistrySe
         )
 
 
-async def test_who_has_to_register_again_or_is_not_known_is_refused(registry: RegistryServer) -> None:
+async def test_unknown_or_ended_agent_is_refused(registry: RegistryServer) -> None:
     keys = await keys_of(registry, "a")
     async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
         await client.agents.deregister("a")

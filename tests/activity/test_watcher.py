@@ -294,7 +294,7 @@ def test_refused_agent_is_reported_once_and_skipped_for_its_interval(interval_s:
 
 
 @in_virtual_time
-async def test_who_is_refused_at_the_very_beginning_ends_it() -> None:
+async def test_refused_first_heartbeat_ends_the_watcher() -> None:
     heart = OwnHeart()
     heart.ending["a"] = HeartbeatRefused("HTTP 401: no such key")
     async with opencode(ses_1="idle") as (_, url), watching(url, {"a": ["ses_1"]}, heart) as seen:

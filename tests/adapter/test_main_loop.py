@@ -48,7 +48,7 @@ async def test_heartbeat_names_the_running_task(world: World) -> None:
         assert record.reported.tasks_in_progress == [world.task.task_id]
 
 
-async def test_a_drain_lets_the_run_in_progress_end(world: World) -> None:
+async def test_running_task_ends_during_a_drain(world: World) -> None:
     go = world.directory / "go"
     async with world.adapting(*shell(f"until test -e {go}; do sleep 0.05; done")) as adapter:
         await adapter.until("started")
@@ -238,9 +238,7 @@ async def test_unreachable_registry_ends_the_agent_at_the_lease_deadline(tmp_pat
                 await asyncio.to_thread(other.start)
 
 
-async def test_nothing_of_an_agent_that_hears_nothing_is_left_at_the_deadline_however_long_its_grace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_deaf_agent_is_gone_at_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Most of the time left after the registry became unreachable belongs to the agent.
     monkeypatch.setattr(lease_renewal, "RENEW_RATIO", 0.1)
     monkeypatch.setattr(lease_renewal, "NOTICE_RATIO", 0.8)

@@ -46,7 +46,7 @@ async def test_exit_code_0_hands_the_task_in_with_the_output_file(world: World) 
     assert list((world.directory / "runs").iterdir()) == []
 
 
-async def test_while_a_workspace_is_removed_the_loop_goes_on(
+async def test_loop_continues_while_a_workspace_is_removed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has_begun, goes_on = threading.Event(), threading.Event()
@@ -274,7 +274,7 @@ async def test_case_23_the_next_run_gets_the_latest_report_and_a_new_token(world
         assert int(said[end:]) > first.fencing_token
 
 
-async def test_the_next_run_finds_what_people_have_said(world: World) -> None:
+async def test_next_run_gets_the_comments_of_people(world: World) -> None:
     async with world.adapting(*shell("test ! -e $LIFESIGN_WORKSPACE/comments.json && exit 77")) as adapter:
         assert (await adapter.outcome()).exit_code == 77
     await world.client.tasks.resolve(world.task.task_id, "requeue", comment="use logo-2026")
@@ -293,7 +293,7 @@ async def test_task_whose_command_cannot_start_is_released_at_once(world: World)
     assert (await world.now()).status == "queued"
 
 
-async def test_who_cannot_look_whether_anything_goes_on_does_not_give_the_run_back(
+async def test_run_is_not_released_after_a_failed_process_search(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lifesign.adapter.process.agent_process.WATCHER_TIMEOUT_SECONDS", 0.1)

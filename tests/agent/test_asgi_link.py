@@ -107,7 +107,7 @@ def in_directory(test: Callable[..., Any]) -> Callable[..., None]:
 
 
 @in_directory
-async def test_what_it_says_is_read_too_if_it_wants_to(directory: str) -> None:
+async def test_linked_app_may_be_monitored_by_both(directory: str) -> None:
     async with scripted_registry() as registry:
         where = {"card_url": "https://agent.example", "monitoring": "both"}
         server = Server(link_to(registry, Desk().app, directory, **where))

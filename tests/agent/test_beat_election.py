@@ -55,7 +55,7 @@ def test_joining_worker_is_not_mistaken_for_a_dead_one(
     first.leave()
 
 
-def test_workers_join_and_leave_while_another_one_looks_at_the_loads(tmp_path: Path) -> None:
+def test_workers_join_and_leave_while_loads_are_read(tmp_path: Path) -> None:
     def come_and_go() -> None:
         for _ in range(200):
             BeatElection.join(tmp_path).leave()
@@ -163,7 +163,7 @@ def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None
         BeatElection.join(linked)
 
 
-def test_the_place_that_is_chosen_is_this_users_and_this_agents_alone(tmp_path: Path) -> None:
+def test_lock_directory_is_private_to_user_and_agent(tmp_path: Path) -> None:
     place = default_directory("https://registry.example", "a")
     assert place != default_directory("https://registry.example", "b")
     assert place != default_directory("https://other.example", "a")

@@ -54,7 +54,7 @@ async def test_a_function_sees_the_context_of_its_caller() -> None:
     assert await call(name.get) == "caller"
 
 
-async def test_a_function_that_blocks_blocks_nothing_else_and_can_be_left_alone() -> None:
+async def test_blocking_function_blocks_no_heartbeats() -> None:
     may_end, has_ended = threading.Event(), threading.Event()
 
     def block() -> None:

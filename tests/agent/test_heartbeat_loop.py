@@ -344,7 +344,7 @@ async def test_clocks_that_differ_are_said_once(caplog: pytest.LogCaptureFixture
 
 
 @in_virtual_time
-async def test_who_drains_without_a_life_begins_none(caplog: pytest.LogCaptureFixture) -> None:
+async def test_draining_agent_without_an_incarnation_begins_none(caplog: pytest.LogCaptureFixture) -> None:
     async with living() as agent:
         agent.registry.answers("POST", *[refusal(403, "not_permitted")] * 1000)
         await agent.registry.until(lambda: agent.registry.asked)
@@ -355,7 +355,7 @@ async def test_who_drains_without_a_life_begins_none(caplog: pytest.LogCaptureFi
 
 
 @in_virtual_time
-async def test_a_drain_is_over_when_the_registry_says_so_and_no_life_follows() -> None:
+async def test_drain_ends_when_the_registry_deregisters() -> None:
     async with living() as agent:
         await agent.registry.until_beats(1)
         agent.loop.begin_drain()

@@ -67,7 +67,7 @@ def test_an_unknown_setting_is_refused_also_beside_a_profile(
         ({"on_drain": "leave"}, "on_drain"),
     ],
 )
-def test_what_is_of_another_kind_is_refused_in_each_way_to_say_it(said: dict[str, Any], named: str) -> None:
+def test_wrong_type_is_refused_in_every_declaration(said: dict[str, Any], named: str) -> None:
     declared: Callable[..., object] = Agent if "on_drain" not in said else AgentRunner
     for say in (declared, AgentRunner, lambda **given: AgentLink(app, **given)):
         with pytest.raises(InvalidValue, match=f"^{named}"):

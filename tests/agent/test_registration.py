@@ -67,7 +67,7 @@ def test_unlisted_target_has_left_already(answer: tuple[int, str]) -> None:
 
 
 @in_virtual_time
-async def test_who_never_had_a_place_asks_nothing() -> None:
+async def test_leaving_without_registration_sends_no_request() -> None:
     async with placed() as (place, registry):
         await place.leave()
         assert registry.asked == []

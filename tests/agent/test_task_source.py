@@ -137,7 +137,7 @@ async def test_agent_without_capacity_gets_one_task_at_a_time(
         await becomes(admin, made[1].task_id, "review")
 
 
-async def test_a_handler_that_raises_is_a_crash_and_case_23_the_next_goes_on_from_its_report(
+async def test_case_23_next_holder_continues_after_a_crash(
     registry: RegistryServer, admin: RegistryClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = await admin.tasks.create("hard", agent_id="stumbles", backoff_seconds=0)

@@ -81,7 +81,7 @@ def test_no_name_becomes_an_element() -> None:
     assert "\u202e" not in "".join(shown.texts)
 
 
-def test_all_tables_of_the_census_stand_on_it_with_their_heads() -> None:
+def test_page_has_all_tables_with_their_headings() -> None:
     shown = page()
     census = take_census(facts())
     assert len(shown.of("table")) == len(list(tables(census)))
@@ -121,7 +121,7 @@ def test_an_empty_census_is_a_page_too() -> None:
     assert "There are no targets." in "".join(Page(empty).texts)
 
 
-def test_parts_of_a_bar_stand_side_by_side() -> None:
+def test_parts_of_a_bar_are_adjacent() -> None:
     drawn = bar([(Group.ALIVE, 0.25), (Group.UNKNOWN, 0.0), (Group.NOT_ALIVE, 0.75)])
     rects = Page(drawn).of("rect")
     assert [(rect["class"], rect["x"], rect["width"]) for rect in rects] == [

@@ -241,7 +241,7 @@ def test_every_target_is_counted_once_in_each_part(hosts: list[HostCount]) -> No
 
 
 @given(st.lists(HOSTS, max_size=10), st.randoms())
-def test_the_order_of_rows_does_not_matter(hosts: list[HostCount], chance: Random) -> None:
+def test_order_of_rows_is_ignored(hosts: list[HostCount], chance: Random) -> None:
     shuffled = list(hosts)
     chance.shuffle(shuffled)
     assert take_census(facts(hosts=hosts)) == take_census(facts(hosts=shuffled))

@@ -14,7 +14,7 @@ def rows_of_csv(name: str = "mixed") -> list[list[str]]:
     return list(csv.reader(io.StringIO(as_csv(take_census(facts(name=name))), newline="")))
 
 
-def test_markdown_begins_with_what_matters() -> None:
+def test_markdown_begins_with_the_summary() -> None:
     lines = as_markdown(take_census(facts())).splitlines()
     assert lines[0] == "# Census: mixed"
     assert lines[2] == "5 of 81 measured targets are alive (6.2 %), 1 of them behind a gate."

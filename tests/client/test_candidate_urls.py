@@ -71,7 +71,7 @@ def test_health_is_requested_at_its_announced_url_and_then_below_the_prefix(
     assert paths_of_health(path, found, announced) == expected
 
 
-def test_the_query_belongs_to_the_given_address_alone() -> None:
+def test_query_is_kept_only_for_the_given_url() -> None:
     place = parse_agent_url(ORIGIN + HEALTH + "?agent=1")
     assert [str(found.url) for found in health_places(place, None)] == [
         ORIGIN + HEALTH + "?agent=1",

@@ -269,7 +269,7 @@ async def test_reason_of_the_refusal_is_available_without_a_request(
 
 
 @in_virtual_time
-async def test_what_is_not_the_registrys_own_no_is_asked_again() -> None:
+async def test_only_a_refusal_of_the_registry_ends_renewal() -> None:
     async with renewing() as (registry, client):
         html = web.Response(status=403, text="<html>maintenance", content_type="text/html")
         patience = refusal(503, "store_unavailable", **{"Retry-After": "7"})
@@ -281,7 +281,7 @@ async def test_what_is_not_the_registrys_own_no_is_asked_again() -> None:
 
 
 @in_virtual_time
-async def test_what_was_answered_at_all_is_the_reason_and_not_that_nothing_was_at_last() -> None:
+async def test_last_received_answer_is_the_reason_of_a_loss() -> None:
     async with renewing() as (registry, client):
         page = web.Response(text="<html>log in", content_type="text/html")
         registry.answers.append(page)

@@ -406,7 +406,7 @@ def test_stream_without_three_keep_alives_is_given_up() -> None:
     assert registry_connection.IDLE_SECONDS >= 3 * PING_SECONDS
 
 
-async def test_one_text_is_no_list_of_texts_wherever_several_are_meant() -> None:
+async def test_text_is_refused_in_place_of_a_list() -> None:
     async with RegistryClient("http://127.0.0.1:1") as client:
         many: Any = "abc"
         for ask in (

@@ -175,7 +175,7 @@ async def test_a_claim_may_wait_longer_than_other_calls_may_take(
         assert await own.tasks.claim(wait_seconds=0.05) is None
 
 
-async def test_people_decide_how_a_task_goes_on(client: RegistryClient, agent: RegistryClient) -> None:
+async def test_people_decide_how_a_task_continues(client: RegistryClient, agent: RegistryClient) -> None:
     made = await client.tasks.create("hard", max_attempts=1)
     grant = await agent.tasks.claim()
     assert grant is not None

@@ -26,7 +26,7 @@ def test_a_second_crawl_is_refused_also_by_a_link(tmp_path: Path) -> None:
         assert not lock_of(link).exists()
 
 
-def test_the_lock_file_stays_beside_a_database_alone(tmp_path: Path) -> None:
+def test_lock_file_stays_only_beside_an_existing_database(tmp_path: Path) -> None:
     kept, gone = tmp_path / "kept.db", tmp_path / "gone.db"
     with locked_database(kept):
         kept.touch()

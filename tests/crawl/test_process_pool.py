@@ -123,7 +123,7 @@ def test_the_sums_of_a_process_that_died_stay() -> None:
     assert state.results == {ResultClass.OK: 9, ResultClass.REFUSED: 12}
 
 
-def test_what_has_to_be_known_is_noted() -> None:
+def test_faults_of_workers_are_in_the_note() -> None:
     statuses = WorkerStatuses(total=None)
     statuses.note("a", replace(STANDING, is_ledger_unreachable=True, held=70, given_up=5, missed=3))
     unreached = ("public_ipv6", "public_ipv4")

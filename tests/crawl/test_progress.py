@@ -101,7 +101,7 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
     assert RATE_WINDOW_SECONDS < 19
 
 
-def test_two_looks_at_one_moment_are_no_rate() -> None:
+def test_two_reads_at_one_moment_give_no_rate() -> None:
     rate = Rate()
     rate.add(1.0, 0)
     rate.add(1.0, 5)

@@ -172,7 +172,7 @@ def broken_rules(page: Page) -> list[str]:
     return [f"{rule['id']}: {rule['nodes'][0]['html'][:200]}" for rule in found]
 
 
-def test_login_and_search_work_by_keyboard_alone(browser: Browser, served: Sample) -> None:
+def test_login_and_search_work_by_keyboard(browser: Browser, served: Sample) -> None:
     with browser.new_context(viewport=DESK, base_url=served.server.url) as context:
         context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()

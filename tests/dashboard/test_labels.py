@@ -105,7 +105,7 @@ def test_a_block_from_elsewhere_keeps_its_lines_and_nothing_else(text: str, most
     assert shown.replace("\n", "").isprintable()
 
 
-def test_lines_stay_in_a_block_and_stand_behind_one_another_in_a_line() -> None:
+def test_lines_stay_in_a_block_and_join_in_a_brief_text() -> None:
     assert labels.block("one\r\ntwo\n\nthree\x1b[2J") == "one\ntwo\n\nthree\ufffd[2J"
     assert labels.brief("one\r\ntwo\nthree") == "one two three"
 

@@ -152,9 +152,7 @@ def test_open_page_gets_no_events_after_its_session(acted: Sample, way: str) -> 
         assert b":\n" not in stream.answer.read().splitlines(keepends=True)
 
 
-def test_behind_a_public_https_url_it_streams_and_browsers_learn_to_ask_by_https_alone(
-    filled: Filled, tmp_path: Path
-) -> None:
+def test_https_url_streams_and_sends_hsts(filled: Filled, tmp_path: Path) -> None:
     with filled.served(tmp_path, public_url="https://registry.example") as served:
         cookies = served.visitor(Role.READER).cookies
         said = {"host": "registry.example", "cookie": "; ".join("=".join(pair) for pair in cookies.items())}

@@ -30,7 +30,7 @@ def mode_of(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def test_missing_file_is_none(path: Path) -> None:
+def test_missing_private_file_is_none(path: Path) -> None:
     assert open_private(path, create=False) is None
     assert not path.exists()
 

@@ -89,9 +89,7 @@ def hand_in(process: "subprocess.Popen[str]", task: str) -> None:
     process.stdin.flush()
 
 
-def test_sigterm_lets_an_agent_finish_and_leave_and_a_second_one_ends_it_at_once(
-    registry: RegistryServer, tmp_path: Path
-) -> None:
+def test_second_sigterm_ends_a_draining_agent_at_once(registry: RegistryServer, tmp_path: Path) -> None:
     with reporter(registry, tmp_path) as process:
         assert line(process) == "registered, life 1"
         hand_in(process, "1")

@@ -128,7 +128,7 @@ def test_programs_reach_the_api_over_tls(proxied: Proxied) -> None:
     assert (status, found["status"]) == (200, "active")
 
 
-def test_people_log_in_and_their_session_is_for_tls_alone(proxied: Proxied) -> None:
+def test_session_of_a_login_is_only_for_tls(proxied: Proxied) -> None:
     visitor = Visitor(proxied.visitor.url, trusts=proxied.visitor.trusts)
     entered = visitor.log_in(ADMIN_KEY)
     assert (entered.status, entered.headers["location"]) == (303, "/")

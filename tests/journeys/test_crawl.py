@@ -136,7 +136,7 @@ def is_running(pid: int) -> bool:
         pytest.param("2", [signal.SIGHUP, signal.SIGHUP], marks=pytest.mark.long),
     ],
 )
-async def test_ctrl_c_ends_a_crawl_cleanly_and_the_next_one_goes_on(
+async def test_ctrl_c_ends_a_crawl_and_the_next_one_continues(
     workers: str, signals: list[signal.Signals], tmp_path: Path
 ) -> None:
     async with slow_targets(tmp_path) as servers:

@@ -7,7 +7,7 @@ import sys
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 
-def test_the_demo_shows_who_of_a_directory_is_alive_and_what_becomes_of_one_that_is_killed() -> None:
+def test_demo_shows_living_agents_and_a_killed_one() -> None:
     command = [sys.executable, "docs/examples/crawl_demo.py"]
     done = subprocess.run(
         command, cwd=REPOSITORY, capture_output=True, text=True, timeout=4 * PATIENCE_SECONDS, check=False

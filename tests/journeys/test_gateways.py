@@ -176,7 +176,7 @@ def nginx(world: World, directory: Path) -> Iterator[Server]:
 
 
 @absent("nginx", "nginx-light")
-def test_nginx_sends_requests_to_a_ready_agent_alone(world: World, tmp_path: Path) -> None:
+def test_nginx_sends_requests_only_to_a_ready_agent(world: World, tmp_path: Path) -> None:
     agent = world.agents[0]
     with nginx(world, tmp_path) as server:
         assert answered(server) == (200, agent.agent_id)
@@ -247,7 +247,7 @@ def haproxy(world: World, directory: Path) -> Iterator[Server]:
 
 
 @absent("haproxy", "haproxy")
-def test_haproxy_sends_requests_to_ready_agents_alone(world: World, tmp_path: Path) -> None:
+def test_haproxy_sends_requests_only_to_ready_agents(world: World, tmp_path: Path) -> None:
     first, second = world.agents
 
     def answers(server: Server) -> set[tuple[int, str]]:
@@ -311,7 +311,7 @@ def sd_failures(server: Server) -> float:
 
 
 @absent("prometheus", "prometheus")
-def test_prometheus_scrapes_the_agents_that_live(world: World, tmp_path: Path) -> None:
+def test_prometheus_scrapes_living_agents(world: World, tmp_path: Path) -> None:
     first, second = world.agents
 
     def scraped(server: Server) -> dict[str, tuple[str, str]]:

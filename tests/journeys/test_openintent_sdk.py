@@ -82,7 +82,7 @@ def test_an_agent_registers_and_is_shown(said: Any) -> None:
     assert said["beat"]["pending_commands"] == []
 
 
-def test_listings_are_arrays_and_an_agent_sees_itself_alone(said: Any) -> None:
+def test_lists_are_arrays_and_an_agent_lists_only_itself(said: Any) -> None:
     assert said["listed"] == ["one"]
     assert said["listed by role"] == ["one"]
 

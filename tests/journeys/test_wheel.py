@@ -103,7 +103,7 @@ def test_description_of_the_wheel_needs_no_file_of_the_repository(wheel: Path) -
     assert ("Project-URL" in metadata) == bool(PROJECT_URL)
 
 
-def test_an_agent_is_wrapped_with_pydantic_and_hdrhistogram_alone(environment: Path) -> None:
+def test_middleware_needs_only_pydantic_and_hdrhistogram(environment: Path) -> None:
     found = json.loads(run(environment / "python", "-c", AGENT))
     assert found["status"] == 200
     assert found["document"]["health"]["status"] == "healthy"

@@ -64,7 +64,7 @@ async def test_the_end_may_bring_a_last_report(registry: RegistryServer) -> None
     assert task.latest_report.report == REPORT
 
 
-async def test_two_calls_that_say_the_same_and_are_both_meant_have_keys(registry: RegistryServer) -> None:
+async def test_intended_repeats_have_idempotency_keys(registry: RegistryServer) -> None:
     async with holding(registry, "splitter") as holder:
         server = server_of(holder.own, holder.run)
         part = {"title": "A part", "agentId": "nobody"}

@@ -245,7 +245,7 @@ def test_encoded_answer_is_not_inspected(headers: dict[str, str], encoding: str)
 
 
 @pytest.mark.parametrize("encoding", ["", "identity"])
-def test_what_is_not_encoded_was(encoding: str) -> None:
+def test_unencoded_answer_is_inspected(encoding: str) -> None:
     assert answer(JSON | {"content-encoding": encoding}, FAULT) == Outcome.SERVER_FAULT
 
 
@@ -263,7 +263,7 @@ def test_invalid_json_is_reported() -> None:
 
 
 @pytest.mark.parametrize("headers", [PLAIN, {}, {"content-type": "text/html; charset=utf-8"}])
-def test_text_and_what_has_no_type_claims_to_be_nothing_that_is_looked_into(headers: dict[str, str]) -> None:
+def test_text_and_untyped_answers_are_not_inspected(headers: dict[str, str]) -> None:
     assert content_of(start(headers=headers)) == "other"
     assert content_of({"type": "http.response.start", "status": 200}) == "other"
 

@@ -238,7 +238,7 @@ async def test_matching_etag_gets_304(spelling: str, method: str) -> None:
     "broken",
     ['"x"', "", '"', "W/", "W/*", "{bare}", "{tag}x", '"*"', ",,,", "{tag}" * 500],
 )
-async def test_who_has_something_else_gets_the_document(broken: str) -> None:
+async def test_other_entity_tag_gets_the_document(broken: str) -> None:
     middleware = agent()
     first = await get(middleware)
     tag = first.header("etag") or ""

@@ -99,7 +99,7 @@ async def test_the_other_form_is_as_coarse(status: str, said: str, http_status: 
 
 @pytest.mark.parametrize("scheme", [b"Bearer", b"bearer", b"BEARER"])
 @pytest.mark.parametrize("accept", [b"application/json", FORM])
-async def test_the_token_gets_the_full_document_for_itself_alone(scheme: bytes, accept: bytes) -> None:
+async def test_token_gets_a_private_full_document(scheme: bytes, accept: bytes) -> None:
     answer = await get(coarse(), bearer(TOKEN, scheme), (b"accept", accept))
     assert answer.status == 200
     assert answer.body == (await get(agent(), (b"accept", accept))).body

@@ -69,7 +69,7 @@ class Surrounding(BaseHTTPMiddleware):
         [start(trailers=True), chunk(b"x"), final()],
     ],
 )
-async def test_an_exception_before_the_end_counts_once_and_goes_on_as_it_is(
+async def test_exception_before_the_end_counts_once_and_is_reraised(
     before: list[Step], error: BaseException, outcome: str
 ) -> None:
     cause, context = error.__cause__, error.__context__
@@ -386,7 +386,7 @@ async def test_a_slow_upload_is_the_callers_time() -> None:
     assert document.calibration.latency_p99_ms == pytest.approx(100, rel=0.01)
 
 
-async def test_an_upload_that_goes_on_during_the_answer_makes_no_negative_latency() -> None:
+async def test_upload_during_the_answer_makes_no_negative_latency() -> None:
     clock = HandClock()
     incoming: asyncio.Queue[Message] = asyncio.Queue()
 

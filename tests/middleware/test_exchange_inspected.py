@@ -370,7 +370,7 @@ async def test_a_long_good_stream_is_a_response() -> None:
 
 @pytest.mark.parametrize("spec_version", ["2.3", "2.4"])
 @pytest.mark.parametrize("last", [FAULT, FAILED])
-async def test_failure_counts_though_events_before_it_are_passed_over(spec_version: str, last: bytes) -> None:
+async def test_failure_counts_although_earlier_events_are_skipped(spec_version: str, last: bytes) -> None:
     """Servers of one version send each message through another way."""
     scope = http_scope(asgi={"version": "3.0", "spec_version": spec_version})
     outcome = "task_failed" if last is FAILED else "server_fault"
@@ -589,9 +589,7 @@ async def test_large_request_is_not_held_until_the_answer_ends() -> None:
 
 @pytest.mark.parametrize("headers", [JSON, EVENTS, PLAIN])
 @pytest.mark.parametrize("begun", [[], [chunk(b'{"a":')]])
-async def test_nothing_is_held_while_a_background_task_goes_on(
-    headers: dict[str, str], begun: list[Step]
-) -> None:
+async def test_background_task_keeps_no_inspected_bytes(headers: dict[str, str], begun: list[Step]) -> None:
     held: list[object] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

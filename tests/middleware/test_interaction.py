@@ -36,9 +36,7 @@ def test_an_interaction_takes_as_long_as_its_body(health: AgentHealth, clock: Ha
         (OSError("the backend is gone"), "raised"),
     ],
 )
-def test_an_exception_is_counted_and_goes_on_as_it_is(
-    health: AgentHealth, error: BaseException, outcome: str
-) -> None:
+def test_exception_is_counted_and_reraised(health: AgentHealth, error: BaseException, outcome: str) -> None:
     with pytest.raises(type(error)) as raised, health.interaction():
         raise error
     assert raised.value is error

@@ -30,7 +30,7 @@ def wrapped(**settings: Any) -> AgentHealthMiddleware:
     return AgentHealthMiddleware(app, agent_id="agent-1", **settings)
 
 
-async def test_the_numbers_of_the_document_stand_at_a_path() -> None:
+async def test_metrics_of_the_document_are_at_a_path() -> None:
     agent = wrapped(metrics_path="/metrics")
     for number in range(20):
         await ask(agent, "/fails" if number < 5 else "/")

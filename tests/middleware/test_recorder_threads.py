@@ -91,7 +91,7 @@ def test_threads_lose_no_interaction(
     assert sum(health._latencies) == sum(health._first_bytes) == sent
 
 
-def test_threads_lose_no_quick_answer_while_others_look(clock: HandClock) -> None:
+def test_threads_lose_no_quick_answer_while_others_read(clock: HandClock) -> None:
     health = agent(clock)
     now_ns = clock.monotonic_ns()
     turns = itertools.count()

@@ -296,5 +296,5 @@ def test_uptime_is_the_even_time_since_the_worker_opened_its_window(clock: HandC
     assert health.document().health.uptime_seconds == HOUR_S
 
 
-def test_the_clock_of_the_tests_begins_where_it_says(clock: HandClock) -> None:
+def test_test_clock_begins_at_its_stated_time(clock: HandClock) -> None:
     assert clock.wall_ns() == START_WALL_NS

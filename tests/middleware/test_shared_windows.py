@@ -348,7 +348,7 @@ def test_one_recent_file_keeps_them_all(workers: Workers) -> None:
     assert (other / "worker-0.window").exists()
 
 
-def test_other_agents_and_what_is_not_ours_are_left_alone(workers: Workers) -> None:
+def test_files_of_other_agents_and_programs_are_not_changed(workers: Workers) -> None:
     workers.leave_behind(10, agent_id="another")
     (other,) = shape_dirs(workers)
     age(other, 1000, workers.clock)

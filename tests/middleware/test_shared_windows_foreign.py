@@ -142,7 +142,7 @@ def test_foreign_file_is_moved_aside_with_a_warning_at_the_start(
 
 
 @pytest.mark.parametrize("corrupt", CORRUPT)
-def test_who_is_there_does_not_count_it_and_goes_on(place: Place, corrupt: Callable[[Path], None]) -> None:
+def test_worker_ignores_a_corrupt_file_and_continues(place: Place, corrupt: Callable[[Path], None]) -> None:
     worker = place.start()
     corrupt(place.leave_behind())
     record(worker, 3)

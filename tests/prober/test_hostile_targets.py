@@ -189,7 +189,7 @@ async def test_cut_connection_is_classified_at_each_stage() -> None:
 
 
 @on_both_loops
-async def test_who_talks_first_is_taken_at_their_word_and_no_more() -> None:
+async def test_server_that_talks_first_is_no_http_server() -> None:
     async def chatter(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             writer.write(b"220 smtp.example ESMTP\r\n" * 1000)

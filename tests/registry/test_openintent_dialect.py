@@ -60,7 +60,7 @@ async def test_registration_by_target_id_is_refused(api: RegistryApi) -> None:
     assert (await api.ask("POST", f"{AGENTS}/register", body, key=Role.ENROLL)).status == 400
 
 
-async def test_who_never_beats_has_null_where_the_sdk_looks_for_its_heartbeat(api: RegistryApi) -> None:
+async def test_agent_without_heartbeats_has_null_for_the_sdk(api: RegistryApi) -> None:
     body = {"agent_id": "one", "monitoring": "probe", "card_url": "https://agent.example/card"}
     answer = await api.ask("POST", f"{AGENTS}/register", body)
     assert answer.json()["last_heartbeat_at"] is None

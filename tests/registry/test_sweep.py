@@ -506,9 +506,7 @@ async def test_sweep_claimed_by_another_process_is_skipped_until_that_stops(
     assert lost is None
 
 
-async def test_time_that_passes_in_the_middle_of_a_sweep_is_nobodys_silence(
-    database: Database, clock: WoundClock
-) -> None:
+async def test_time_within_a_sweep_is_no_silence(database: Database, clock: WoundClock) -> None:
     await add_agents(database, 2)
     settings = RegistrySettings.read(sweep_seconds=5)
     sweeper = Sweeper(database, settings, clock.now_s, heard=TalkingAgents(clock.now_s))

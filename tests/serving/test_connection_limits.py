@@ -251,7 +251,7 @@ async def test_a_second_head_that_grows_while_the_first_request_waits_ends_both(
 
 
 @on_both_loops
-async def test_who_waits_for_an_answer_may_wait() -> None:
+async def test_caller_may_wait_long_for_an_answer() -> None:
     async with served() as server:
         caller = await server.connect(b"GET /waits HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         await server.asked.wait()

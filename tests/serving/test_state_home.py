@@ -11,7 +11,7 @@ from lifesign.serving.state_home import state_home
     ("", "/home/ann/.local/state/lifesign"),
     (None, "/home/ann/.local/state/lifesign"),
 ])  # fmt: skip
-def test_state_lies_where_the_xdg_specification_says(
+def test_state_is_in_the_xdg_state_home(
     variable: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/home/ann")

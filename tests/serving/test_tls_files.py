@@ -44,9 +44,7 @@ def test_a_certificate_and_its_key_are_taken(files: Path, certificate: str, key:
         ("cert1", "key2", "tls_key", "the key of "),
     ],
 )
-def test_of_others_the_file_at_fault_is_named(
-    files: Path, certificate: str, key: str, name: str, expected: str
-) -> None:
+def test_faulty_tls_file_is_named(files: Path, certificate: str, key: str, name: str, expected: str) -> None:
     with pytest.raises(InvalidValue) as refused:
         check_pair(files / certificate, files / key)
     assert refused.value.name == name

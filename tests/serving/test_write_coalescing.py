@@ -110,7 +110,7 @@ async def test_nothing_is_written_once_the_connection_closes() -> None:
 
 
 @on_both_loops
-async def test_what_was_kept_comes_before_the_end_of_the_writing_side() -> None:
+async def test_buffered_head_is_sent_before_eof() -> None:
     ours, theirs = socket.socketpair()
     loop = asyncio.get_running_loop()
     transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)

@@ -268,7 +268,7 @@ async def test_one_that_is_not_known_to_have_begun_in_time_is_ended(
     assert not process_watcher.descendants(os.getpid()).keys() - before
 
 
-async def test_who_cannot_look_does_not_say_that_nothing_of_it_goes_on(
+async def test_failed_process_search_is_not_reported_as_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lifesign.adapter.process.agent_process.WATCHER_TIMEOUT_SECONDS", 0.1)

@@ -19,7 +19,7 @@ def test_timer_is_due_after_its_time(left_s: float, *, is_due: bool) -> None:
     assert before_ns <= timer.due_ns - round(left_s * 1e9) <= clock_ns()
 
 
-def test_watchers_are_told_each_new_deadline() -> None:
+def test_watchers_get_each_new_deadline() -> None:
     timer, told = LeaseTimer(-1.0), list[int]()
     timer.add(told.append)
     timer.set(1_000.0)
@@ -29,7 +29,7 @@ def test_watchers_are_told_each_new_deadline() -> None:
     assert timer.is_due
 
 
-def test_removed_watcher_is_told_nothing() -> None:
+def test_removed_watcher_gets_no_deadline() -> None:
     timer, told = LeaseTimer(1.0), list[int]()
     timer.add(told.append)
     timer.remove(told.append)

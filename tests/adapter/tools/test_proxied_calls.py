@@ -144,7 +144,7 @@ async def test_case_9_repeated_end_of_a_run_has_one_effect(
         assert work.heard == [tool]
 
 
-async def test_case_11_a_child_is_delegated_by_tool_and_its_parent_goes_on(registry: RegistryServer) -> None:
+async def test_case_11_child_is_delegated_by_tool_and_its_parent_continues(registry: RegistryServer) -> None:
     async with proxied(registry, "divides", budget={"usd": 1.0}) as work:
         part = {"title": "A part", "agentId": "nobody", "budget": {"usd": 0.75}}
         made = await work.call("delegate_subtask", part)

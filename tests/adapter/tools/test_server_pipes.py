@@ -50,7 +50,7 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def test_what_it_is_asked_it_reads_and_what_it_says_is_read(tmp_path: Path) -> None:
+async def test_pipes_carry_requests_and_answers(tmp_path: Path) -> None:
     end = ServerEnd()
     script = f"read line; echo '{ANSWER}'; printf '%s' \"$line\" > asked; cat > rest"
     async with server_pipes(program(script, tmp_path), end) as (incoming, outgoing):

@@ -224,7 +224,7 @@ def test_server_is_loaded_before_the_first_connection_if_a_tools_file_names_serv
         ("lifesign.adapter.tools.proxied_calls", "read_arguments"),
     ],
 )
-async def test_the_adapters_loop_goes_on_while_a_message_is_read(
+async def test_adapters_loop_continues_while_a_message_is_read(
     registry: RegistryServer, monkeypatch: pytest.MonkeyPatch, module: str, name: str
 ) -> None:
     read_in_earnest = getattr(importlib.import_module(module), name)

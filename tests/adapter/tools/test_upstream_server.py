@@ -290,7 +290,7 @@ def heard() -> Iterator[set[tuple[str, str]]]:
         sdk.removeHandler(hearing)
 
 
-async def test_what_the_sdk_logs_is_of_the_server_that_it_speaks_with() -> None:
+async def test_log_lines_of_the_sdk_name_their_server() -> None:
     with http_misbehaving() as url, heard() as said:
         async with started(None, url=url) as one, started(None, url=url, name="other") as other:
             failed = await asyncio.gather(

@@ -213,9 +213,7 @@ def test_agent_excluded_by_robots_txt_shows_since_when(registry: RegistryServer,
     assert told.endswith(f": {closed.reason}")
 
 
-def test_whom_a_url_does_not_single_out_is_named_by_its_id(
-    registry: RegistryServer, capsys: Captured
-) -> None:
+def test_ambiguous_url_is_answered_with_ids(registry: RegistryServer, capsys: Captured) -> None:
     url = "https://agent.example/card"
     listed(registry, url)
     unseen = shown_by(capsys, "show", url, ends=1)
@@ -231,7 +229,7 @@ def test_whom_a_url_does_not_single_out_is_named_by_its_id(
 @pytest.mark.parametrize(
     "command", ["drain", "deregister", "erase", "command {} drain", "maintenance {} --for 1h --reason disk"]
 )
-def test_who_is_changed_is_named_by_its_id(command: str, capsys: Captured) -> None:
+def test_change_names_its_agent_by_id(command: str, capsys: Captured) -> None:
     url = "https://agent.example"
     arguments = [word.format(url) for word in (command if "{}" in command else f"{command} {{}}").split()]
     told = shown_by(capsys, *arguments, ends=3)

@@ -677,7 +677,7 @@ def test_a_disk_that_is_full_before_the_list_is_read_is_left_as_it_was(
 
 
 @pytest.mark.fault
-async def test_a_disk_that_fills_up_in_the_middle_ends_a_pass_and_the_same_command_goes_on_with_it(
+async def test_full_disk_ends_a_pass_and_the_same_command_continues_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(process_module, "DATABASE_PATIENCE_SECONDS", 1.0)

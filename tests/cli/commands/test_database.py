@@ -151,7 +151,7 @@ def test_a_restore_that_cannot_update_the_marker_says_so_and_has_restored(
     ("damaged", "warning"),
     ("unreadable", "fault"),
 ])  # fmt: skip
-def test_the_doctor_looks_at_the_marker(
+def test_doctor_checks_the_marker(
     url: str, file: MarkerFile, state: str, verdict: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     match state:

@@ -72,9 +72,7 @@ def test_absent_value_is_not_shown_as_none(capsys: Captured) -> None:
     assert "None" not in shown_by(capsys, "maintenance", "a", ends=3)
 
 
-def test_the_end_of_a_pools_maintenance_names_who_was_in_one(
-    registry: RegistryServer, capsys: Captured
-) -> None:
+def test_end_of_a_pools_maintenance_names_its_agents(registry: RegistryServer, capsys: Captured) -> None:
     for agent_id in ("a", "b"):
         shown_by(capsys, "register", agent_id, "--pool", "billing")
     shown_by(capsys, "maintenance", "a", "--for", "1h", "--reason", "new disk")

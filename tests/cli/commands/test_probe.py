@@ -48,7 +48,7 @@ async def test_a_document_from_the_future_is_not_called_old(capsys: pytest.Captu
     assert "10 d 1 h in the future" in capsys.readouterr().out
 
 
-async def test_who_only_serves_a_card_is_said_to_do_no_more(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_target_with_only_a_card_is_reported_so(capsys: pytest.CaptureFixture[str]) -> None:
     replies = {CARD_PATH: as_json(card(url=f"http://127.0.0.1:{free_port()}/"))}
     ended, _ = await run(replies)
     assert ended == 0

@@ -73,7 +73,7 @@ def test_how_it_ends_is_its_exit_code(
     assert main(["run", *ONCE, "--wait", "0s", "--", "true"]) == 5
 
 
-def test_two_do_not_live_as_one_agent_with_the_same_workspaces(
+def test_two_adapters_cannot_share_an_agent_and_workspaces(
     at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     who = ("--agent-id", "coder-twice", "--workspaces", str(tmp_path / "runs"), "--wait", "0s")

@@ -76,7 +76,7 @@ def test_a_task_is_created_worked_at_and_reviewed(
     assert "(invalid_task_transition)" in refused
 
 
-def test_tasks_stand_under_one_another_the_newest_first(registry: RegistryServer, capsys: Captured) -> None:
+def test_tasks_are_listed_newest_first(registry: RegistryServer, capsys: Captured) -> None:
     assert shown_by(capsys, "list") == "no task matches\n"
     shown_by(capsys, "create", "first", "--pool", "writers")
     second = json_of(capsys, "create", "second", "--agent", "worker")

@@ -279,9 +279,7 @@ def test_some_of_many_unknown_variables_are_named(
 
 
 @pytest.mark.parametrize("network", ["0.0.0.0/0", "::/0", "10.0.0.0/8,0.0.0.0/0"])
-def test_who_trusts_everybody_s_word_on_addresses_is_warned(
-    network: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_trusting_all_proxies_is_warned_about(network: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--trusted-proxies", network, "--show-config"]) == 0
     assert "trusted_proxies" in capsys.readouterr().err
     assert main(["serve", "--trusted-proxies", "10.0.0.0/8", "--show-config"]) == 0

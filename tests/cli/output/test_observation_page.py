@@ -38,7 +38,7 @@ def test_login_of_a_refusal_is_a_fact_of_its_own() -> None:
     assert (last.split()[0], "bearer" in last, "oauth2" in last) == ("login", True, True)
 
 
-def test_who_lives_does_so_by_all_that_is_known() -> None:
+def test_page_says_alive_with_its_reasons() -> None:
     why = "a card, an interface that answers"
     answers = Observation(target_url=URL, observed_at=READ_AT, transport=OK)
     assert f"alive: {why}\n" in shown(answers, why)

@@ -54,7 +54,7 @@ def test_history_is_described_for_screen_readers(sample: Sample) -> None:
     assert re.fullmatch(r"Status: active \d+\.\d %, unhealthy \d+\.\d % of the time shown", status)
 
 
-def test_numbers_over_time_are_drawn_told_and_in_a_table(sample: Sample) -> None:
+def test_history_is_shown_as_plot_text_and_table(sample: Sample) -> None:
     page = sample.visitor(Role.READER).get(AGENT)
     for title in ("Probes: ", "Share of answered requests: ", "Share of errors: ", "How long answers took: "):
         assert len(re.findall(rf'role="img"[^>]+aria-label="{title}', page.html)) == 2
@@ -65,7 +65,7 @@ def test_numbers_over_time_are_drawn_told_and_in_a_table(sample: Sample) -> None
     assert "NaN" not in page.html
 
 
-def test_who_only_beats_has_no_such_numbers_and_the_page_says_why(sample: Sample) -> None:
+def test_page_of_a_heartbeat_agent_explains_missing_numbers(sample: Sample) -> None:
     page = sample.visitor(Role.READER).get("/agents/librarian")
     assert "no prober probes it or reads its health document" in page.text
     assert "Numbers" not in page.text

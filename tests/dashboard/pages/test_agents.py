@@ -14,7 +14,7 @@ ALPHA = target_id("https://alpha.example.net/")
 @pytest.mark.parametrize(
     "path", ["/agents?status=dead", "/tasks?status=done", "/events?group=task", "/targets?observed=down"]
 )
-def test_what_others_add_to_a_link_changes_nothing(sample: Sample, path: str) -> None:
+def test_unknown_query_parameters_change_nothing(sample: Sample, path: str) -> None:
     visitor = sample.visitor(Role.READER)
     plain, passed_on = (
         visitor.get(f"{path}{added}") for added in ("", "&utm_source=chat&fbclid=1&fbclid=2&x[]=%00")

@@ -41,7 +41,7 @@ def test_holder_is_shown_once_and_by_name() -> None:
     assert ended == ("ops, key:key_1/a", "lost 1 shard (expired)", "")
 
 
-def test_an_explanation_that_says_no_more_than_who_did_it_gives_way_to_the_name() -> None:
+def test_explanation_that_only_repeats_the_actor_is_replaced() -> None:
     said = {
         "agent_id": "a",
         "previous_status": "active",

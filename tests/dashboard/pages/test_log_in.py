@@ -380,9 +380,7 @@ def test_pages_ask_nothing_of_the_host_that_is_named(sample: Sample, host: str) 
     assert sample.visitor().get("/login", host=host).status == 200
 
 
-def test_once_the_public_url_is_known_pages_answer_to_it_and_to_addresses_alone(
-    filled: Filled, tmp_path: Path
-) -> None:
+def test_pages_answer_only_to_the_public_url_and_addresses(filled: Filled, tmp_path: Path) -> None:
     with filled.served(tmp_path, public_url="https://registry.example") as served:
         visitor = served.visitor()
         refused = visitor.get("/login", host="evil.example")

@@ -27,7 +27,7 @@ def test_targets_are_found_by_what_was_seen(sample: Sample, query: str, hosts: l
     assert sorted(re.findall(r">https://(\w+)\.example\.net/<", html)) == hosts
 
 
-def test_targets_stand_by_host(sample: Sample) -> None:
+def test_targets_are_ordered_by_host(sample: Sample) -> None:
     html = sample.visitor(Role.READER).get("/targets").html
     hosts = re.findall(r">https://(\w+)\.example\.net/<", html)
     assert len(hosts) > 3

@@ -71,7 +71,7 @@ def test_people_decide(acted: Sample) -> None:
     assert decided(acted, "queued", "cancel", sure).status == 409
 
 
-def test_work_is_rejected_by_who_is_sure(acted: Sample) -> None:
+def test_rejection_needs_a_confirmation(acted: Sample) -> None:
     rejected = {"verdict": "reject", "comment": "page 3 is empty", "sure": "yes"}
     assert "rejected: page 3 is empty" in decided(acted, "review", "review", rejected).text
 

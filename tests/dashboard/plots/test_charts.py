@@ -64,7 +64,7 @@ def test_no_line_leads_across_a_gap_and_the_gap_is_seen() -> None:
     assert gaps[2][1] == WIDTH
 
 
-def test_who_was_down_has_no_latency_and_looks_other_than_who_was_not_looked_at() -> None:
+def test_down_slot_has_no_latency_and_differs_from_a_gap() -> None:
     (span,) = drawn(slot(2, answer_ms=flat(50)), slot(1, alive=0, failed=6), slot(0, alive=0, unknown=2))
     assert [stretch.word for stretch in span.silences] == ["never-measured", "down"]
     down, unknown = span.columns[1:]

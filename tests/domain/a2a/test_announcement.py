@@ -108,7 +108,7 @@ def test_invalid_url_announces_no_health(value: object) -> None:
     assert interpret_agent_card(CARD_01 | {"health": value}).health is None
 
 
-def test_the_extension_stands_over_a_private_key() -> None:
+def test_extension_outranks_a_private_key() -> None:
     card = interpret_agent_card(announce_health(CARD_01 | {"health_check": "/private"}))
     assert card.health is not None
     assert card.health.source == "extension"

@@ -148,7 +148,7 @@ def test_long_event_is_read_though_its_shape_is_known() -> None:
     assert shape_after(artifact(), max_event_bytes=MAX_SHAPED_BYTES - 1) is None
 
 
-def test_once_a_task_has_failed_no_event_is_passed_over() -> None:
+def test_after_a_failed_task_no_event_is_skipped() -> None:
     working = event(rpc(result=update_10("WORKING")))
     assert shape_after(working) is not None
     assert shape_after(working, event(rpc(result=update_10("FAILED")))) is None

@@ -292,7 +292,7 @@ def test_result_of_a_tool_is_known_by_its_content() -> None:
 
 
 @pytest.mark.parametrize("member", ["message", "kind", "contents", "messages", "completion"])
-def test_result_of_a_known_operation_needs_no_look_at_the_request(member: str) -> None:
+def test_result_of_a_known_operation_needs_no_request(member: str) -> None:
     assert judge_json(json.dumps(rpc(result={member: {}})).encode()) is GOOD_ANSWER
 
 

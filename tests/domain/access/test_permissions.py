@@ -150,7 +150,7 @@ def test_require_agrees_with_may(principal: Principal, action: Permission, agent
 
 
 @given(PRINCIPALS, ACTIONS)
-def test_what_may_be_done_at_all_may_be_done_to_some_record(principal: Principal, action: Permission) -> None:
+def test_permission_at_all_means_permission_for_some_record(principal: Principal, action: Permission) -> None:
     records = [None, "agent_c", principal.agent_id]
     assert may_at_all(principal, action) == any(may(principal, action, agent_id) for agent_id in records)
 

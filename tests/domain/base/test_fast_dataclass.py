@@ -28,13 +28,13 @@ class Named:
     name: str
 
 
-def test_it_is_a_value() -> None:
+def test_fast_dataclass_compares_by_value() -> None:
     assert Point(1) == Point(1, 0) != Point(1, 2)
     assert {Point(1), Point(1, 0)} == {Point(1)}
     assert replace(Point(1), y=3) == Point(1, 3)
 
 
-def test_it_holds_nothing_else() -> None:
+def test_fast_dataclass_has_slots_only() -> None:
     assert not hasattr(Point(1), "__dict__")
     assert Point.__slots__ == FrozenPoint.__slots__  # type: ignore[attr-defined]
 
@@ -44,7 +44,7 @@ def test_members_have_names_where_they_must() -> None:
         Named("a")  # type: ignore[call-arg]
 
 
-def test_immutability_is_checked_by_the_type_checker_alone() -> None:
+def test_only_the_type_checker_checks_immutability() -> None:
     point = Point(1)
     # mypy fails here as soon as there is nothing to ignore.
     point.x = 2  # type: ignore[misc]

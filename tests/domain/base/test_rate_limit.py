@@ -25,7 +25,7 @@ def times_allowed(limit: RateLimit, times_s: list[float]) -> list[float]:
     return allowed
 
 
-def test_a_burst_is_let_in_at_once_and_then_one_request_per_spacing() -> None:
+def test_burst_is_allowed_and_then_one_request_per_spacing() -> None:
     limit = RateLimit(per_second=10, burst=3)
     assert times_allowed(limit, [100.0] * 5) == [100.0] * 3
     assert times_allowed(limit, [100.0] * 5 + [100.05, 100.1, 100.15, 100.2]) == [100.0] * 3 + [100.1, 100.2]
@@ -37,9 +37,7 @@ def test_idle_caller_regains_its_whole_burst_and_no_more() -> None:
 
 
 @given(LIMITS, TIMES, STEPS)
-def test_no_span_of_time_lets_in_more_than_a_burst_and_the_rate(
-    limit: RateLimit, start_s: float, steps: list[float]
-) -> None:
+def test_no_period_exceeds_burst_and_rate(limit: RateLimit, start_s: float, steps: list[float]) -> None:
     times_s = list(accumulate((step * limit.spacing_s for step in steps), initial=start_s))
     allowed = times_allowed(limit, times_s)
     for first in range(len(allowed)):
@@ -157,5 +155,5 @@ def test_all_addresses_of_an_ipv6_network_are_one_caller(network: int, one: int,
 
 
 @pytest.mark.parametrize("text", ["", "unknown", "testclient", "1.2.3", "::1::"])
-def test_what_is_no_address_counts_as_itself(text: str) -> None:
+def test_non_address_counts_as_itself(text: str) -> None:
     assert caller_at(text) == text

@@ -159,7 +159,7 @@ def test_wrapped_and_escaped_base64_is_removed(wrap: Callable[[bytes], str], off
     assert b"REMOVED-SECRET" in cleaned
 
 
-def test_spans_are_those_of_the_escaped_text_alone() -> None:
+def test_spans_cover_only_the_escaped_text() -> None:
     assert found(b"a\\u0063anary-1 b", "canary-1") == [b"\\u0063anary-1"]
     assert found(b"a%63anary-%31%62", "canary-1") == [b"%63anary-%31"]
     assert found(b"canary-1 canary-%31", "canary-1") == [b"canary-1", b"canary-%31"]

@@ -254,7 +254,7 @@ def test_the_canonical_form_is_that_of_rfc_8785(value: object) -> None:
 # --- the chain -----------------------------------------------------------------------------------
 
 
-def test_the_hash_can_be_computed_from_what_the_schema_says() -> None:
+def test_hash_can_be_computed_by_the_schema() -> None:
     (event,) = chained(DRAFT)
     members = event.members()
     assert members.pop("hash") == event.hash

@@ -86,7 +86,7 @@ def test_event_about_an_altered_key_is_not_trusted() -> None:
 
 
 @given(first=ENDS, then=ENDS, kind=st.sampled_from([ROTATED, REVOKED]))
-def test_no_event_lets_a_key_last_longer(first: float | None, then: float | None, kind: EventType) -> None:
+def test_no_event_extends_a_key(first: float | None, then: float | None, kind: EventType) -> None:
     state = known_after(
         (CREATED, told(replace(KEY, expires_at_s=first))), (kind, told(replace(KEY, expires_at_s=then)))
     )

@@ -83,7 +83,7 @@ def faults(text: str) -> tuple[FileFault, ...]:
 # Accepted input
 
 
-def test_a_whole_file_is_read_and_what_is_not_about_agents_is_left_alone() -> None:
+def test_other_members_of_a_workflow_file_are_ignored() -> None:
     agents = read_workflow(WHOLE).agents
     assert list(agents) == ["translator", "archivist"]
     translator = agents["translator"]
@@ -390,7 +390,7 @@ def test_thresholds_are_taken_if_each_is_twice_the_one_before(interval: int, lat
         assert faults(text)[0].path == "/agents/a/heartbeat"
 
 
-def test_the_file_that_the_documentation_shows_declares_what_it_says() -> None:
+def test_workflow_file_of_the_docs_is_valid() -> None:
     page = Path(__file__).parents[3].joinpath("docs/agent-sdk.md").read_text()
     shown = page.partition("```yaml\n")[2].partition("```")[0]
     (declared,) = read_workflow(shown).agents.values()

@@ -41,7 +41,7 @@ def faults(text: str) -> list[tuple[int, str, str]]:
     return [(fault.line, fault.path, fault.expected) for fault in read.misread(caught.value, Tree).faults]
 
 
-def test_values_are_what_they_look_like() -> None:
+def test_yaml_values_have_the_expected_types() -> None:
     text = "a: 1\nb: 2.5\nc: yes\nd: ~\ne: 2026-01-01\nf: '1'\ng: [x, {y: z}]\n"
     assert document(text).to_dict() == {
         "a": 1, "b": 2.5, "c": True, "d": None, "e": "2026-01-01", "f": "1", "g": ["x", {"y": "z"}],

@@ -72,7 +72,7 @@ def test_a_longer_latency_never_falls_into_a_lower_bin(one_ns: int, other_ns: in
 @example(-1)
 @example(HOUR_NS + 1)
 @example(2**80)
-def test_what_no_clock_and_no_patience_allows_is_clamped(latency_ns: int) -> None:
+def test_latency_out_of_range_is_clamped(latency_ns: int) -> None:
     within = clamped(latency_ns)
     assert 0 <= within <= LONGEST_LATENCY_NS
     assert within == latency_ns or within in {0, LONGEST_LATENCY_NS}

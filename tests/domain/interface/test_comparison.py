@@ -62,7 +62,7 @@ def test_any_two_objects_are_compared_within_the_limits(old: Any, new: Any, most
     assert some.breaking == everything.breaking
 
 
-def test_what_breaks_callers_is_kept_first() -> None:
+def test_breaking_changes_are_kept_first() -> None:
     more = [{"id": f"a{place:03}", "name": "n"} for place in range(20)]
     compared = compare(card_interface(CARD_03).form, card_interface(CARD_03 | {"skills": more}).form, 3)
     assert compared.omitted == 18

@@ -46,12 +46,12 @@ def test_members_of_a_tool() -> None:
 
 @settings(max_examples=examples(50))
 @given(st.randoms(use_true_random=False))
-def test_order_of_tools_members_and_sets_does_not_matter(chance: random.Random) -> None:
+def test_order_of_tools_members_and_sets_is_ignored(chance: random.Random) -> None:
     tools = [ADD, ADD | {"name": "sub"}]
     assert tool_interface(shuffled(tools, chance)).digest == tool_interface(tools).digest
 
 
-def test_order_of_other_lists_matters() -> None:
+def test_order_of_other_lists_is_compared() -> None:
     first = ADD | {"inputSchema": {"prefixItems": [{"type": "string"}, {"type": "number"}]}}
     second = ADD | {"inputSchema": {"prefixItems": [{"type": "number"}, {"type": "string"}]}}
     assert tool_interface([first]).digest != tool_interface([second]).digest
@@ -90,7 +90,7 @@ def test_schema_beyond_the_depth_of_the_encoder_is_a_digest() -> None:
     assert is_digest(tool_interface([ADD | {"inputSchema": deep}]).form["tools"]["add"]["input_schema"])
 
 
-def test_schema_that_looks_like_a_digest_is_none_of_ours() -> None:
+def test_schema_that_looks_like_a_digest_is_hashed() -> None:
     claimed = {"sha256": "0" * 64}
     form = tool_interface([ADD | {"inputSchema": claimed}]).form["tools"]["add"]["input_schema"]
     assert is_digest(form)

@@ -113,7 +113,7 @@ WAYS = st.lists(st.integers(-60, 400), min_size=1, max_size=80).map(
 )
 
 
-def test_what_is_gathered_of_one_half_hour_is_its_lowest_mean_and_highest() -> None:
+def test_half_hour_stores_minimum_mean_and_maximum() -> None:
     open_slot: OpenSlot | None = None
     for at, (ms, ratio) in enumerate([(100.0, 0.9), (400.0, 1.0), (130.0, 0.8)]):
         probe = seen(NOW_S + at, {"response_ratio": ratio, "latency_p99_ms": 900.0}, transport=("ok", ms))
@@ -171,7 +171,7 @@ def stored_slot(answer_ms: str) -> OpenSlot:
 @pytest.mark.parametrize(
     "stored", ["[12.5,30.0,42.5,2]", '{"low":12.5,"high":30.0,"total":42.5,"count":2}'], ids=["now", "once"]
 )
-def test_what_was_gathered_is_read_as_it_is_stored_now_and_as_it_was_once(stored: str) -> None:
+def test_former_format_of_a_half_hour_is_read(stored: str) -> None:
     slot = stored_slot(stored)
     assert slot.gathered[Measure.ANSWER_MS] == OpenMeasure(low=12.5, high=30.0, total=42.5, values=2)
     assert OpenSlot.model_validate_json(slot.model_dump_json()) == slot

@@ -37,7 +37,7 @@ def test_late_answer_makes_the_next_heartbeat_soon_but_not_immediate(
 
 
 @given(INTERVALS, CHANCES)
-def test_the_first_beat_is_spread_over_the_interval(interval_s: float, chance: float) -> None:
+def test_first_heartbeat_is_spread_over_the_interval(interval_s: float, chance: float) -> None:
     assert 0 < first_heartbeat_at_s(0.0, interval_s, chance) <= interval_s
 
 

@@ -74,7 +74,7 @@ def test_the_session_is_named_in_one_of_three_places(members: dict[str, Any]) ->
     assert read.session_id == SESSION
 
 
-def test_what_proves_the_server_concerns_no_session() -> None:
+def test_server_heartbeat_names_no_session() -> None:
     read = read_event(text_of(("server.heartbeat", {})))
     assert read is not None
     assert (read.meaning, read.session_id) == (OTHER, None)
@@ -123,7 +123,7 @@ def test_other_json_is_no_event(text: str) -> None:
 @pytest.mark.parametrize(
     "named", ["", ".", "..", "a/b", "a\\b", "a b", "\n", "\u00e9", "x" * 257, 7, None, ["a"]]
 )
-def test_what_could_lead_elsewhere_names_no_session(named: object) -> None:
+def test_invalid_session_id_is_ignored(named: object) -> None:
     assert not is_session_id(named)
     read = read_event(text_of(("session.idle", {"sessionID": named})))
     assert read is not None

@@ -152,7 +152,7 @@ def test_sessions_without_agent_are_counted_and_not_guessed(monkeypatch: pytest.
     assert watched.beats.agent_of(None) is None
 
 
-def test_who_is_held_says_nothing_and_nothing_of_it_later() -> None:
+def test_held_agent_sends_no_heartbeats_and_none_later() -> None:
     watched = Watched(a1=BUSY, b1=BUSY)
     watched.hears(tool("a1"), tool("b1"))
     watched.hears(tool("a1"))

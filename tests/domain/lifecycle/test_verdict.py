@@ -318,7 +318,7 @@ def dead(since_s: float = NOW - 1000, reason: Reason = Reason.PROBE_FAILURES, **
 
 
 @pytest.mark.parametrize(("apart_s", "signals"), [(0, 0), (29.9, 0), (30, 1), (300, 1)])
-def test_two_signs_of_life_half_a_minute_apart_raise_the_dead(apart_s: float, signals: int) -> None:
+def test_two_liveness_signals_half_a_minute_apart_revive_the_dead(apart_s: float, signals: int) -> None:
     verdict = judged(dead(observed=alive(alive_since_s=NOW - apart_s)))
     assert verdict.signals == (Signal.PROBE_REDISCOVERED,) * signals
     assert verdict.status is (Status.ACTIVE if signals else Status.DEAD)
@@ -335,7 +335,7 @@ def test_a_sign_from_before_the_death_counts_from_the_death(since_s: float, sign
     assert len(judged(dead(since_s, observed=alive())).signals) == signals
 
 
-def test_who_was_alive_when_its_drain_timed_out_must_fall_silent_first() -> None:
+def test_agent_alive_at_its_drain_timeout_must_fall_silent_first() -> None:
     gone = dead(NOW - 300, Reason.DRAIN_TIMEOUT, observed=alive(alive_since_s=NOW - 301))
     assert judged(gone).signals == ()
     back = dead(NOW - 300, Reason.DRAIN_TIMEOUT, observed=alive(alive_since_s=NOW - 200))
@@ -419,7 +419,7 @@ def test_slow_answers_of_two_probes_degrade_and_take_no_agent_down(
     assert (verdict.signals, verdict.health) == ((), HealthStatus.DEGRADED)
 
 
-def test_wrong_answers_of_an_agent_that_only_beats_decide_nothing() -> None:
+def test_failed_assertions_of_a_heartbeat_agent_do_not_decide() -> None:
     wrong = saying("healthy", failed_assertions_in_row=9, failed_limits_in_row=9)
     verdict = judged(facts(observed=wrong))
     assert (verdict.signals, verdict.health) == ((), HealthStatus.HEALTHY)
@@ -603,7 +603,7 @@ def test_a_hold_keeps_silence_back_until_it_ends(silent: Facts) -> None:
     assert judged(silent).status is Status.DEAD
 
 
-def test_signs_of_life_and_reports_flow_through_a_hold() -> None:
+def test_liveness_signals_and_reports_count_while_suspended() -> None:
     for known, signal in [
         (unhealthy(Reason.HEARTBEAT_TIMEOUT), Signal.HEARTBEAT_RESUMED),
         (unhealthy(Reason.PROBE_FAILURES, Monitoring.PROBE, observed=alive()), Signal.PROBE_RECOVERED),

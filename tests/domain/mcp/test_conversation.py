@@ -103,7 +103,7 @@ def test_other_messages_are_no_reply(message: dict[str, Any]) -> None:
     assert read_reply(JSON, json.dumps({"jsonrpc": "2.0", **message}).encode()) == NO_REPLY
 
 
-def test_reply_in_a_batch_is_found_and_a_batch_without_it_is_none() -> None:
+def test_reply_is_found_in_a_batch() -> None:
     batch = [{"jsonrpc": "2.0", "id": number, "result": {"n": number}} for number in range(5)]
     assert read_reply(JSON, json.dumps(batch).encode()).result == {"n": FIRST_ID}
     others = [{"jsonrpc": "2.0", "id": -1, "result": {}}] * 10_000

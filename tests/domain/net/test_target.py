@@ -168,7 +168,7 @@ def test_a_target_is_a_url_that_an_observation_takes(text: str) -> None:
         ("http://[::1]/", "::1"),
     ],
 )
-def test_the_host_of_a_target_is_what_stands_before_port_and_path(url: str, host: str) -> None:
+def test_host_of_a_target_excludes_port_and_path(url: str, host: str) -> None:
     assert host_of(url) == host
 
 
@@ -196,7 +196,7 @@ def test_id_is_short_printable_and_stable() -> None:
 
 
 @given(URLS)
-def test_every_id_of_a_target_looks_like_one_in_any_case(url: str) -> None:
+def test_ids_of_targets_are_recognised_in_any_case(url: str) -> None:
     assert is_target_id(target_id(url))
     assert is_target_id(target_id(url).upper())
 

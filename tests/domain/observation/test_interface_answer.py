@@ -51,7 +51,7 @@ def test_every_status_code_is_classified_and_only_success_has_no_reason(status: 
     assert result in ANSWERED or not 200 <= status < 400 or status == 304
 
 
-def test_some_frameworks_call_a_place_not_found_that_takes_post_alone() -> None:
+def test_status_404_of_a_post_only_interface_is_recognised() -> None:
     assert [status for status in range(100, 600) if may_take_post(status)] == [404, 410]
     assert not may_take_post(None)
     assert takes_post(200, "POST")
@@ -68,5 +68,5 @@ def test_only_a_good_answer_that_names_the_method_counts(status: int | None, met
     assert takes_post(status, " ,\t".join(methods)) == (is_good and "post" in methods)
 
 
-def test_unchanged_is_no_answer_to_who_asked_on_no_condition() -> None:
+def test_unconditional_request_accepts_no_304() -> None:
     assert classify_interface(304)[0] is ResultClass.HTTP_ERROR

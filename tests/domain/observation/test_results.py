@@ -56,9 +56,7 @@ def refusal(**members: Any) -> str:
         ("readiness", {"ok"}),
     ],
 )
-def test_signs_of_life_are_a_card_an_interface_that_answers_and_a_valid_document(
-    layer: str, results: set[str]
-) -> None:
+def test_liveness_signals_are_card_interface_and_valid_document(layer: str, results: set[str]) -> None:
     assert {str(result) for result in RESULTS if seen(**{layer: result}).is_liveness_signal} == results
 
 
@@ -117,7 +115,7 @@ def test_a_fault_of_a_credential_counts_as_gated(layer: str, result: str) -> Non
 
 
 @pytest.mark.parametrize("card", sorted(INCONCLUSIVE))
-def test_who_could_not_be_asked_for_its_card_lives_by_what_else_shows_life(card: str) -> None:
+def test_target_without_a_requested_card_is_alive_by_other_signals(card: str) -> None:
     assert seen(discovery=card, readiness="ok").result is ResultClass.OK
     assert seen(discovery=card, transport="gated", readiness="not_an_agent").result is ResultClass.GATED
 
@@ -179,7 +177,7 @@ def test_an_observation_of_nothing_says_nothing() -> None:
 
 
 @given(st.fixed_dictionaries({layer: st.none() | st.sampled_from(RESULTS) for layer in LAYERS}))
-def test_life_and_failure_exclude_each_other(layers: dict[str, ResultClass | None]) -> None:
+def test_liveness_signal_and_failure_exclude_each_other(layers: dict[str, ResultClass | None]) -> None:
     observation = seen(**layers_of(layers))
     assert not (observation.is_liveness_signal and observation.is_measured_failure)
     if all(result is None or result in INCONCLUSIVE for result in layers.values()):
@@ -317,7 +315,7 @@ def test_an_observation_cannot_be_changed() -> None:
         observation.agent_id = "b"
 
 
-def test_the_document_keeps_what_was_said() -> None:
+def test_observation_keeps_the_reported_document() -> None:
     document = seen(
         readiness="ok",
         document={
@@ -376,7 +374,7 @@ def test_only_the_layers_that_are_named_lose_their_count(result: str) -> None:
     assert changed.transport == (observation.transport if result != "timeout" else changed.discovery)
 
 
-def test_what_answered_has_answered_whatever_does_not_count() -> None:
+def test_answered_layer_stays_answered() -> None:
     changed = seen(discovery="ok", transport="timeout", readiness="ok").discounted(
         InconclusiveReason.NO_WITNESS, "x" * 1000
     )

@@ -39,7 +39,7 @@ def test_a_registrys_record_of_a_card_is_one() -> None:
 
 @pytest.mark.parametrize("body", [b"", b" \r\n"])
 @pytest.mark.parametrize("is_json", [True, False])
-def test_an_empty_answer_was_never_meant_as_a_card_or_a_document(body: bytes, *, is_json: bool) -> None:
+def test_empty_answer_is_neither_card_nor_document(body: bytes, *, is_json: bool) -> None:
     content_type = "application/json" if is_json else ""
     for served in (
         classify_card(body, is_json=is_json),
@@ -105,7 +105,7 @@ def test_any_body_gives_a_document_or_a_reason(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 204, 400, 404, 405, 410, 422])
-def test_a_place_where_nothing_is_meant_leads_to_the_next(status: int) -> None:
+def test_absent_document_leads_to_the_next_place(status: int) -> None:
     assert is_absent(ResultClass.NOT_AN_AGENT, status)
     assert is_absent(ResultClass.HTTP_ERROR, status) == (status >= 400)
 

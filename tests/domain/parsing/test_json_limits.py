@@ -26,7 +26,7 @@ def levels_of(value: Any) -> int:
 
 
 @given(OBJECTS)
-def test_it_is_taken_up_to_its_depth_and_its_size_and_not_beyond(value: dict[str, Any]) -> None:
+def test_json_is_accepted_up_to_its_depth_and_size(value: dict[str, Any]) -> None:
     levels, size = levels_of(value), len(to_json(value))
     assert take_small(value, levels, size) is value
     with pytest.raises(PydanticCustomError, match="levels of nesting"):
@@ -37,7 +37,7 @@ def test_it_is_taken_up_to_its_depth_and_its_size_and_not_beyond(value: dict[str
 
 @pytest.mark.parametrize("number", [nan, inf, -inf, 10**309, -(10**400)])
 @pytest.mark.parametrize("levels", [1, 2, 32])
-def test_what_most_read_as_no_number_is_refused_wherever_it_stands(number: float, levels: int) -> None:
+def test_ambiguous_numbers_are_refused_everywhere(number: float, levels: int) -> None:
     value: Any = number
     for level in range(levels):
         value = {"a": value} if (levels - level) % 2 else [0, value]
@@ -72,7 +72,7 @@ ANY_NUMBERS = st.recursive(
 
 
 @given(ANY_NUMBERS)
-def test_it_is_said_of_a_whole_as_of_each_of_its_numbers(value: Any) -> None:
+def test_value_is_finite_if_all_its_numbers_are(value: Any) -> None:
     assert is_finite(value) is all(abs(number) <= float_info.max for number in numbers_of(value))
 
 

@@ -125,7 +125,7 @@ def waits(times_s: Iterable[float]) -> list[float]:
 
 
 @given(IDS, MEMORIES, CADENCES, TIMES, MOMENTS)
-def test_what_is_due_next_lies_ahead_and_not_further_than_the_longest_rest(
+def test_next_tick_is_in_the_future_within_the_longest_wait(
     subject_id: str, memory: ProbeMemory, cadence: Cadence, now_s: float, recheck_at_s: float | None
 ) -> None:
     due_s = next_probe_at_s(subject_id, memory, cadence, now_s)
@@ -258,7 +258,7 @@ def test_never_alive_target_is_probed_half_as_often_after_each_failure() -> None
 
 
 @given(IDS, CADENCES, MEMORIES, TIMES)
-def test_who_is_backed_off_is_who_is_looked_at_less_often_than_in_every_interval(
+def test_backed_off_target_is_probed_less_often_than_every_interval(
     subject_id: str, cadence: Cadence, memory: ProbeMemory, now_s: float
 ) -> None:
     memory = memory.model_copy(
@@ -344,7 +344,7 @@ def test_registered_agent_that_never_answered_is_probed_in_every_interval_until_
     assert backs_off(patient.model_copy(update={"failures_in_row": cadence.patient_failures + 1}), cadence)
 
 
-def test_life_that_returns_is_followed_at_the_normal_cadence_at_once() -> None:
+def test_recovered_target_is_probed_at_the_normal_cadence() -> None:
     back_s = START_S + 5 * DAY_S
     done = probes(
         lambda at_s: ANSWERS if at_s >= back_s else SILENT, since_s=START_S, until_s=back_s + 2 * DAY_S
@@ -441,7 +441,7 @@ def test_flapping_target_is_probed_at_most_twice_per_interval() -> None:
     assert 100 <= len(done) <= 200
 
 
-def test_two_signs_of_life_that_bring_back_the_dead_lie_far_enough_apart() -> None:
+def test_confirmation_is_late_enough_to_revive_the_dead() -> None:
     # The first one is seen when its probe ends; the second not before its probe began.
     slow = after_probe(remembered(SILENT), seen(START_S + 308, ANSWERS), CADENCE, START_S + 300)
     assert slow.confirm_at_s == START_S + 308 + 30
@@ -531,7 +531,7 @@ def test_no_agent_that_fails_gets_long_waits_until_it_would_be_dead(
     assert memory.not_before_s == pytest.approx(expected_s, rel=0, abs=0.000_01)
 
 
-def test_who_is_well_and_asks_for_a_pause_gets_it() -> None:
+def test_requested_wait_of_a_living_target_is_followed() -> None:
     memory = remembered(ANSWERS, memory=ProbeMemory(card_read_at_s=START_S - 300))
     for observation in (seen(START_S, TOO_OFTEN), seen(START_S, ANSWERS, UNAVAILABLE)):
         after = after_probe(memory, observation, CADENCE, START_S, 99_999_999)
@@ -581,7 +581,7 @@ def test_a_card_that_was_read_is_a_liveness_signal_of_a_memory_that_names_none()
 
 
 @given(MEMORIES, st.sampled_from([ANSWERS, SILENT, SKIPPED, TOO_OFTEN, UNAVAILABLE]))
-def test_what_was_learned_stays_without_the_result(before: ProbeMemory, card: LayerResult) -> None:
+def test_learned_facts_stay_without_the_result(before: ProbeMemory, card: LayerResult) -> None:
     after = after_probe(
         before, seen(START_S, card), CADENCE, START_S, 60.0, learned={"card_digest": "0" * 64}
     )

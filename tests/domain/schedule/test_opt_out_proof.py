@@ -66,7 +66,7 @@ def test_a_token_in_a_line_of_its_own_is_a_proof(token: str, before: str) -> Non
     ],
     ids=str,
 )
-def test_anything_else_is_none(body: bytes) -> None:
+def test_other_body_proves_nothing(body: bytes) -> None:
     assert not is_proven(TOKEN, body)
 
 
@@ -106,5 +106,5 @@ def test_proof_covers_its_origin_and_https_covers_http(url: str, origin: str, *,
     assert is_covered(url, origin) is covered
 
 
-def test_the_file_stands_under_the_well_known_path() -> None:
+def test_proof_file_is_below_well_known() -> None:
     assert PROOF_PATH.startswith("/.well-known/")

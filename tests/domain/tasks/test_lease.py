@@ -224,7 +224,7 @@ def test_leased_resource_is_refused_with_its_holder() -> None:
 
 
 @pytest.mark.parametrize("claim", [HELD, RELEASED])
-def test_the_counter_goes_on_after_expiry_and_release(claim: Claim) -> None:
+def test_counter_continues_after_expiry_and_release(claim: Claim) -> None:
     granted = decide_acquire(claim, Status.ACTIVE, token_floor=0, now_s=1300.0)
     assert isinstance(granted, Grant)
     assert granted.token == 8
@@ -517,7 +517,7 @@ def test_later_restore_of_one_backup_grants_higher_tokens(
     assert next_token(0, second) > next_token(next_token(0, first), first)
 
 
-def test_what_is_restored_in_the_same_moment_differs_by_the_salt() -> None:
+def test_simultaneous_restores_differ_by_the_salt() -> None:
     floors = {raised_floor([0], 1_800_000_000.0, salt) for salt in range(COUNTERS_PER_MS)}
     assert len(floors) == COUNTERS_PER_MS
     assert {floor // 2**32 for floor in floors} == {raised_epoch([0], 1_800_000_000.0)}

@@ -33,7 +33,7 @@ PAGE = "task-lifecycle.md"
 TASK_ID = "task_01jd8w3q5t6v7x9zabcdefghjk"
 
 
-def test_the_page_of_a_tasks_life_is_that_of_the_table() -> None:
+def test_task_lifecycle_page_matches_the_table() -> None:
     assert (DOCS / PAGE).read_text() == pages()[PAGE], "run: make schemas"
 
 

@@ -44,12 +44,12 @@ def test_settings_keep_their_tenths(seconds: float, text: str) -> None:
         (86_401, 86_400, "1 d 1 h, more than 1 d"),
     ],
 )
-def test_what_is_beyond_its_limit_looks_like_it(seconds: float, limit_s: float, text: str) -> None:
+def test_excess_text_shows_the_excess(seconds: float, limit_s: float, text: str) -> None:
     assert excess_text(seconds, limit_s) == text
 
 
 @given(st.floats(0.1, 1e7), st.floats(0.01, 1e6))
-def test_what_is_beyond_never_looks_like_its_limit(limit_s: float, more_s: float) -> None:
+def test_excess_text_differs_from_its_limit(limit_s: float, more_s: float) -> None:
     beyond, _, limit = excess_text(limit_s + more_s, limit_s).partition(", more than ")
     assert beyond != limit
 

@@ -12,7 +12,7 @@ TIMES = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=ZONES)
 
 
 @given(TIMES)
-def test_it_reads_back_as_the_same_moment_and_as_an_answer_of_the_api_writes_it(at: datetime) -> None:
+def test_time_reads_back_and_is_written_as_in_the_api(at: datetime) -> None:
     text = utc_text(at)
     assert datetime.fromisoformat(text) == at
     assert f'"{text}"'.encode() == TypeAdapter(datetime).dump_json(at.astimezone(UTC))

@@ -38,7 +38,7 @@ def test_a_mapping_without_settings_is_the_same_as_its_url() -> None:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_settings_are_kept_if_the_url_is_also_listed_alone(order: int) -> None:
+def test_settings_are_kept_if_the_url_is_also_listed(order: int) -> None:
     targets = [{"url": URL, "ask": {"health": False}}, "agent.example", "b.example"][::order]
     definition = defined(*targets)
     assert sorted(definition.target_urls) == [URL, "https://b.example/"]

@@ -45,7 +45,7 @@ def test_the_last_page_is_the_one_that_reaches_the_total() -> None:
     assert read(REGISTRY, page(19, 200, total=219)).next_page is None
 
 
-def test_an_empty_page_is_the_last_one_whatever_the_total_says() -> None:
+def test_empty_page_is_the_last_one() -> None:
     assert read(REGISTRY, page(0, 200, total=219)).next_page is None
 
 
@@ -79,6 +79,6 @@ def test_by_name_what_holds_no_agents_is_refused(value: object) -> None:
 
 
 @pytest.mark.parametrize(("query", "offset"), [("", 100), ("?offset=300", 400), ("?offset=x", 100)])
-def test_page_start_may_be_in_its_url_alone(query: str, offset: int) -> None:
+def test_page_start_may_be_only_in_its_url(query: str, offset: int) -> None:
     made = document({"agents": agents(100), "total": 500}, url=f"https://registry.example/api/agents{query}")
     assert REGISTRY.read(made).next_page == {"offset": str(offset), "limit": "100"}

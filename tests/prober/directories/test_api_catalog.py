@@ -48,7 +48,7 @@ def test_an_api_whose_status_is_a_health_document_is_an_agents() -> None:
     assert listed(read(CATALOG, linkset(context))) == [("https://a.example/a2a", None, Kind.A2A_ENDPOINT)]
 
 
-def test_an_api_whose_card_is_linked_is_listed_by_its_card_alone() -> None:
+def test_api_with_a_linked_card_is_listed_only_by_its_card() -> None:
     api = "https://a.example/a2a"
     card = hrefs("https://a.example/card.json", type="application/a2a-agent-card+json")
     page = read(

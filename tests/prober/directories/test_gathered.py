@@ -247,7 +247,7 @@ def test_urls_and_names_are_bounded_in_bytes(name: str, most: int, monkeypatch: 
     assert len(found.entries) == most
 
 
-def test_text_that_is_far_too_long_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlong_text_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[str] = []
     monkeypatch.setattr(module, "read_target", looked_at.append)
     found = gather(

@@ -67,7 +67,7 @@ def test_the_remotes_of_one_server_are_bounded() -> None:
     assert len(listed(read(REGISTRY, page_of(server("one", *urls))))) == MAX_REMOTES
 
 
-def test_servers_that_stand_by_themselves_are_read_too() -> None:
+def test_single_servers_are_read() -> None:
     seed = [{"name": "one", "version_detail": {}, "remotes": [{"url": "https://a.example/sse"}]}, 5]
     page = read(REGISTRY, seed)
     assert listed(page) == [("https://a.example/sse", "one", Kind.MCP)]

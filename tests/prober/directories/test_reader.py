@@ -452,7 +452,7 @@ async def test_where_there_is_no_entity_tag_the_time_will_do(fetcher: Fetcher) -
         assert server.asked("/list")["if-modified-since"] == time
 
 
-async def test_what_is_sent_again_may_be_the_same(fetcher: Fetcher) -> None:
+async def test_reordered_list_is_unchanged(fetcher: Fetcher) -> None:
     again = text("b.example\na.example\na.example\n", ETag='"v2"')
     async with serving({"/list": in_turn(text(LIST, ETag='"v1"'), again)}) as server:
         reader = Reader(fetcher, server)
@@ -551,7 +551,7 @@ async def test_a_key_is_not_taken_elsewhere_by_a_redirect(fetcher: Fetcher) -> N
         ("agents", "a.example"),
     ],
 )
-async def test_a_file_is_read_as_its_suffix_says(name: str, content: str, tmp_path: Path) -> None:
+async def test_file_format_follows_its_suffix(name: str, content: str, tmp_path: Path) -> None:
     file = tmp_path / name
     file.write_text(content)
     found = await read_directory(ListSource(file=file))

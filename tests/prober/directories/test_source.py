@@ -68,7 +68,7 @@ def test_refusal_shows_no_password() -> None:
     assert str(refused.value).endswith("got 'https://...@directory.example/'")
 
 
-def test_the_key_goes_to_its_own_origin_alone() -> None:
+def test_key_is_sent_only_to_its_own_origin() -> None:
     source = ListSource(url=f"{ORIGIN}/list", key="secret")
     assert source.wanted(f"{ORIGIN}/other?x=1").key == "secret"
     for url in ("http://directory.example/list", f"{ORIGIN}:8443/list", "https://x.directory.example/list"):

@@ -80,7 +80,7 @@ def test_any_document_is_read_or_refused_with_a_reason(following: str, nested: s
 @pytest.mark.parametrize(
     "following", ["https://other.example/list", "http://directory.example/list?2", "//x.example"]
 )
-def test_the_next_page_never_stands_on_another_origin(following: str) -> None:
+def test_next_page_is_never_on_another_origin(following: str) -> None:
     with pytest.raises(Endless, match="another origin"):
         take(Walk(), page(following))
 
@@ -228,7 +228,7 @@ def test_items_of_nested_catalogs_are_none_of_the_total() -> None:
     assert (walk.items, walk.findings()) == (2, [])
 
 
-def test_what_is_not_counted_is_not_compared() -> None:
+def test_list_without_a_total_is_not_compared() -> None:
     walk = Walk()
     take(walk, page(items=None, total=5))
     assert (walk.items, walk.findings()) == (None, [])

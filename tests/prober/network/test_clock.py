@@ -39,7 +39,7 @@ def test_the_clock_for_ages_runs_on() -> None:
     assert SYSTEM_CLOCK.boot_s() >= before_s
 
 
-def test_the_machines_calendar_counts_until_the_ledger_has_told_its_time() -> None:
+def test_machines_clock_counts_until_the_ledgers_time_is_known() -> None:
     machine = Machine(ahead_s=3_600.0)
     ledger = LedgerClock(machine.clock)
     assert ledger.clock.wall_s() == machine.true_s + 3_600.0

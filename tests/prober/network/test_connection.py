@@ -33,7 +33,7 @@ async def connected(reply: Reply) -> AsyncIterator[HttpConnection]:
 # ── what we rely on in aiohttp ──
 
 
-def test_aiohttp_lets_its_protocol_be_used_without_its_session() -> None:
+def test_aiohttps_protocol_works_without_its_session() -> None:
     asked = inspect.signature(ResponseHandler.set_response_params).parameters
     assert {"read_until_eof", "read_bufsize", "max_line_size", "max_field_size", "max_headers"} <= set(asked)
     # Compressed bodies are unpacked by default.

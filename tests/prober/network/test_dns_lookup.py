@@ -27,7 +27,7 @@ async def told(dns: DnsServer | None, host: str, timeout_s: float = 5) -> NameAn
 
 
 @on_both_loops
-async def test_so_many_addresses_are_looked_at_and_no_more() -> None:
+async def test_number_of_addresses_is_limited() -> None:
     many = tuple(f"192.0.{number // 250}.{number % 250 + 1}" for number in range(1000))
     async with dns_serving({"many.example": many}) as dns:
         # Too many for a datagram: they come over TCP.

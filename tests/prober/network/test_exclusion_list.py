@@ -153,7 +153,7 @@ def test_empty_exclusion_list_excludes_no_target() -> None:
     assert OptOuts().entry_for("https://agent.example/") is None
 
 
-def test_a_long_list_is_looked_up_without_walking_it() -> None:
+def test_lookup_in_a_long_list_is_fast() -> None:
     lines = [
         *(f"agent-{number}.example" for number in range(40_000)),
         *(f".domain-{number}.example" for number in range(30_000)),

@@ -74,7 +74,7 @@ async def test_an_answer_comes_with_all_that_is_known_of_it(
 
 
 @on_both_loops
-async def test_we_say_who_we_are_and_ask_for_what_we_can_unpack() -> None:
+async def test_requests_name_us_and_supported_encodings() -> None:
     async with serving({"/": as_json({})}) as server, asking() as asker:
         await asker.get(f"{server.url}/", accept="application/linkset+json", headers={"A2A-Version": "1.0"})
         asked = server.asked("/")
@@ -210,7 +210,7 @@ async def test_a_body_may_take_longer_than_its_first_byte() -> None:
     assert (fetched.result, fetched.body) == (ResultClass.OK, b"{}")
 
 
-async def test_what_broke_as_we_gave_it_up_was_late() -> None:
+async def test_answer_broken_by_our_timeout_is_a_timeout() -> None:
     line = HttpConnection(asyncio.get_running_loop())
     line.address = ip_address("127.0.0.1")
     broken = aiohttp.ClientPayloadError("not enough data")

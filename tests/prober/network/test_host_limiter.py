@@ -40,7 +40,7 @@ def test_no_more_start_than_may_be_under_way_and_the_rest_waits_in_order() -> No
     assert items(take_all(pace, 1.0)) == ["c"]
 
 
-def test_who_is_urgent_stands_before_all_others_in_the_line_of_its_host_and_of_all() -> None:
+def test_urgent_request_is_first_in_its_queues() -> None:
     pace = pace_of(concurrency=2, per_host=1)
     for name in ("a 0", "a 1", "b 0"):
         pace.offer(name[0], name, 0.0)

@@ -90,7 +90,7 @@ async def test_the_card_of_another_agent_at_the_origins_root_is_no_liveness_sign
     assert HEALTH_PATH not in server.paths
 
 
-async def test_an_address_whose_card_went_does_not_live_on_by_that_of_the_root() -> None:
+async def test_agent_at_a_path_does_not_live_by_the_roots_card() -> None:
     async with serving({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}) as server:
         own = {
             "/rpc": answer(405),
@@ -160,7 +160,7 @@ async def test_first_answer_counts_if_neither_place_has_a_card() -> None:
 
 
 @with_sockets_in_virtual_time
-async def test_who_takes_the_request_and_is_silent_is_not_asked_at_the_other_path() -> None:
+async def test_timeout_at_one_card_path_skips_the_other() -> None:
     observation, paths = await found({CARD_PATH: silence}, **IMPATIENT)
     assert layer(observation.discovery).result is ResultClass.TIMEOUT
     assert paths == [CARD_PATH]

@@ -243,9 +243,7 @@ async def unfinished_head(writer: asyncio.StreamWriter, _head: str) -> None:
 @pytest.mark.parametrize("robots", [silence, unfinished_head])
 @pytest.mark.parametrize("place", [CARD_PATH, HEALTH_PATH])
 @with_sockets_in_virtual_time
-async def test_who_gives_no_answer_for_its_rules_alone_is_asked_all_the_same(
-    robots: Reply, place: str
-) -> None:
+async def test_timeout_of_robots_txt_does_not_prevent_the_probe(robots: Reply, place: str) -> None:
     async with serving(agent(robots)) as server, probing(**(FOLLOWING | IMPATIENT)) as probes:
         others = {CARD_PATH, HEALTH_PATH} - {place}
         server.replies |= dict.fromkeys(others, answer(404))
@@ -267,7 +265,7 @@ async def test_known_rules_apply_while_robots_txt_is_silent() -> None:
 
 
 @with_sockets_in_virtual_time
-async def test_who_gives_no_answer_to_anything_is_asked_for_its_rules_and_its_card() -> None:
+async def test_silent_target_gets_requests_for_robots_txt_and_card() -> None:
     silent = dict.fromkeys((ROBOTS_PATH, CARD_PATH, HEALTH_PATH), silence)
     async with serving(silent) as server, probing(**(FOLLOWING | IMPATIENT)) as probes:
         observation = await probes.see(server.url)
@@ -276,7 +274,7 @@ async def test_who_gives_no_answer_to_anything_is_asked_for_its_rules_and_its_ca
 
 
 @pytest.mark.parametrize("result", [ResultClass.OK, ResultClass.TIMEOUT])
-async def test_where_the_rules_took_all_the_time_it_is_said(result: ResultClass) -> None:
+async def test_probe_without_time_after_robots_txt_reports_it(result: ResultClass) -> None:
     def late(request: Request) -> Fetched:
         visit._deadline_s = 0.0
         return said(request, result)

@@ -108,7 +108,7 @@ async def test_other_origin_is_requested_only_with_its_card(result: ResultClass)
         assert "https://other.example" in observation.transport.reason
 
 
-async def test_it_is_the_last_place_of_a_redirect_that_cannot_be_reached() -> None:
+async def test_last_url_of_a_redirect_is_the_unreachable_one() -> None:
     elsewhere = URL("https://gone.example/card.json")
     gone = Fetched(url=elsewhere, result=ResultClass.REFUSED, reason="", is_reached=False)
     observation, witness = await played(card=lambda _: gone)

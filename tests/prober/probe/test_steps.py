@@ -164,7 +164,7 @@ async def test_a_gated_agent_is_alive_and_nothing_of_it_is_broken() -> None:
     assert observation.result is ResultClass.OK
 
 
-async def test_an_agent_that_gates_even_its_card_shows_a_gate_alone() -> None:
+async def test_gated_card_is_the_only_result() -> None:
     async with serving({CARD_PATH: answer(401), HEALTH_PATH: answer(401)}) as server:
         observation = await see(server.url)
     assert results(observation) == {"discovery": "gated", "readiness": "gated"}
@@ -212,7 +212,7 @@ async def test_a_target_is_named_by_its_address_and_an_agent_by_its_id() -> None
             assert agent.observation.target_url is None
 
 
-async def test_what_follows_from_a_probe_is_remembered() -> None:
+async def test_result_and_failures_of_a_probe_are_remembered() -> None:
     async with serving({CARD_PATH: as_json(card(url="https://{x}/"))}) as server, probing() as probes:
         await probes.see(server.url, at_s=AT_S)
         memory = probes.memory

@@ -188,7 +188,7 @@ async def test_before_an_agent_is_called_gone_its_card_may_say_that_it_moved() -
         assert server.paths == [RPC, RPC, CARD_PATH, "/new"]
 
 
-async def test_an_agent_does_not_live_on_by_the_interface_of_another_that_its_last_card_named() -> None:
+async def test_interface_of_another_agent_keeps_none_alive() -> None:
     async with serving({RPC: answer(405)}) as another, probing(**WITHOUT_HEALTH) as probes:
         async with serving({CARD_PATH: as_json(card(url=another.url + RPC), ETag='"1"')}) as server:
             url = server.url

@@ -58,7 +58,7 @@ def test_taken_space_counts_for_all_processes(quota: EvidenceQuota, tmp_path: Pa
     other.close()
 
 
-def test_room_is_short_before_there_is_none(quota: EvidenceQuota) -> None:
+def test_quota_is_short_before_it_is_full(quota: EvidenceQuota) -> None:
     assert quota.take(int(100 * HIGH_WATER_RATIO) * BLOCK_BYTES)
     assert not quota.is_short
     assert quota.take(BLOCK_BYTES)

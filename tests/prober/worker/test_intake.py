@@ -228,7 +228,7 @@ async def test_a_second_request_that_comes_too_late_is_a_first_failure_again() -
 
 
 @in_virtual_time
-async def test_a_second_failure_by_name_needs_a_witness_that_was_looked_up() -> None:
+async def test_second_name_failure_needs_a_resolved_witness() -> None:
     by_name = ProbeConnection(network_class=PUBLIC_IPV4, is_name_failure=True)
     desk = Desk()
     desk.take(discovery="timeout")
@@ -329,9 +329,7 @@ async def test_a_target_that_never_answered_fails_as_it_is_with_a_wrong_clock_to
 
 
 @in_virtual_time
-async def test_an_interface_of_another_class_that_is_not_reached_needs_a_witness_though_the_agent_lives() -> (
-    None
-):
+async def test_interface_of_another_class_needs_a_witness_beside_a_card() -> None:
     unreached = ProbeConnection(network_class=PUBLIC_IPV6, unreached_layers=("transport",))
     desk = Desk()
     desk.take(discovery="ok", transport="timeout", contact=unreached)

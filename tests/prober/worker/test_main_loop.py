@@ -918,7 +918,7 @@ async def test_ipv6_alone_that_is_cut_is_the_fault_of_no_host_behind_it() -> Non
 
 
 @in_virtual_time
-async def test_names_that_do_not_resolve_need_a_witness_that_was_looked_up() -> None:
+async def test_unresolved_names_need_a_resolved_witness() -> None:
     urls = urls_of(20)
     stage = Stage(*urls)
     async with stage.watching():
@@ -1158,7 +1158,7 @@ def test_a_prober_whose_calendar_is_wrong_or_jumps_keeps_the_ticks_of_its_regist
 
 
 @in_virtual_time
-async def test_ticks_that_cannot_be_kept_are_skipped_and_told() -> None:
+async def test_missed_ticks_are_skipped_and_reported() -> None:
     urls = urls_of(100)
     stage = Stage(*urls, concurrency=1)
     # Each probe takes 6 s, so that half of them fit into an interval.

@@ -149,7 +149,7 @@ def test_taken_results_count_towards_the_limits() -> None:
     assert numbers(outbox.take(10, anywhere)) == [6, 7, 8, 9]
 
 
-def test_a_ledger_that_is_slow_does_not_let_objects_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_results_beyond_a_limit_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox_module, "MAX_UNPACKED", 3)
     outbox, _ = filled(5)
     assert [result.bytes > 0 for result in outbox] == [False, False, False, True, True]

@@ -38,7 +38,7 @@ def test_target_is_due_at_its_tick_and_not_again_before_it_is_rescheduled() -> N
     assert plan.left is None
 
 
-def test_it_is_counted_who_is_left_out_at_some_ticks_until_that_ends_or_they_leave() -> None:
+def test_backed_off_targets_are_counted() -> None:
     plan = WatchPlan(CADENCE)
     dead, limited, well = (slot_of(f"https://{name}.example/") for name in ("a", "b", "c"))
     for _ in range(2):

@@ -101,7 +101,7 @@ def test_changes_are_added_to_what_is_known() -> None:
     assert (a.is_gone, shard.slots[target_id(B)].recheck_at_s, holdings.targets) == (True, 50.0, 2)
 
 
-def test_what_we_know_better_is_not_overwritten_by_what_the_ledger_has_not_heard_yet() -> None:
+def test_unreported_results_are_not_overwritten_by_the_ledger() -> None:
     holdings, shard = with_one_shard(entry(A, probed_at_s=10.0))
     slot = shard.slots[target_id(A)]
     slot.remember(ProbeMemory(probed_at_s=20.0, failures_in_row=3))
@@ -168,7 +168,7 @@ def test_a_target_is_counted_as_unknown_once_its_last_measured_result_is_too_old
     assert holdings.results() == {ok: 1}
 
 
-def test_targets_are_counted_by_their_latest_result_that_told_anything() -> None:
+def test_targets_are_counted_by_their_latest_measured_result() -> None:
     ok, refused, unread = ResultClass.OK, ResultClass.REFUSED, ResultClass.NOT_MEASURED
     holdings, shard = with_one_shard(entry(A), entry(B, probed_at_s=5.0), entry(C))
     assert holdings.results() == {None: 2, unread: 1}

@@ -69,7 +69,7 @@ def test_an_answer_releases_what_failed_before_it_in_its_class() -> None:
     assert failures.release(answer(25.0), 26.0) == []
 
 
-def test_a_name_waits_for_a_witness_that_was_looked_up() -> None:
+def test_name_failure_waits_for_a_resolved_witness() -> None:
     failures = WaitingFailures()
     name, other = failure(10.0, is_name_failure=True), failure(11.0)
     failures.add(name)
@@ -90,7 +90,7 @@ def test_cancelled_request_stops_waiting() -> None:
     assert (len(failures), failures.asked_again) == (1, 0)
 
 
-def test_what_was_seen_and_learned_is_kept_and_the_result_is_not() -> None:
+def test_waiting_failure_keeps_facts_without_the_result() -> None:
     kept = failure(10.0)
     assert kept.observation.discovery == LayerResult(result=ResultClass.TIMEOUT, reason="as seen")
     assert kept.memory == MEMORY.model_copy(update={"card_digest": "0" * 64})

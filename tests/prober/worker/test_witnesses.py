@@ -196,7 +196,7 @@ async def test_classes_have_witnesses_of_their_own() -> None:
 
 
 @in_virtual_time
-async def test_a_name_needs_a_canary_that_was_looked_up() -> None:
+async def test_name_failure_needs_a_resolved_canary() -> None:
     bench = Bench(canaries={PUBLIC_IPV4: FIVE})
     bench.is_looked_up = False
     name, other = bench.fail(is_name_failure=True), bench.fail()
@@ -326,7 +326,7 @@ async def test_public_class_needs_tls_for_an_answer() -> None:
 
 
 @in_virtual_time
-async def test_what_answered_before_the_start_is_asked_after_what_answered_since() -> None:
+async def test_targets_that_answered_this_worker_come_first() -> None:
     bench = Bench()
     for number in (3, 5, 4):
         bench.witnesses.note_known(f"{number}.example", PUBLIC_IPV4, f"https://{number}.example/", number)
@@ -427,7 +427,7 @@ async def test_reached_classes_are_unknown_before_targets_are_read() -> None:
 
 
 @in_virtual_time
-async def test_reached_classes_are_those_of_witnesses_and_who_did_not_answer_by_chance_is_asked() -> None:
+async def test_reached_classes_are_those_of_answering_witnesses() -> None:
     bench = Bench(canaries={PUBLIC_IPV4: FIVE})
     bench.witnesses.has_read_targets = True
     bench.answer("six.example", PUBLIC_IPV6)

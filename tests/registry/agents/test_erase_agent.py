@@ -147,7 +147,7 @@ async def test_only_an_operator_erases(api: RegistryApi) -> None:
     assert (await api.record("agent-1"))["status"] == "active"
 
 
-async def test_tasks_stay_without_the_name_of_who_had_or_created_them(api: RegistryApi) -> None:
+async def test_tasks_stay_without_the_id_of_an_erased_agent(api: RegistryApi) -> None:
     one, other = await worker(api, "agent-1"), await worker(api, "agent-2")
     made = await create(api, agent_id="agent-1")
     waiting = await create(api, agent_id="agent-1")

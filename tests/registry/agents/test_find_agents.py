@@ -124,7 +124,7 @@ async def test_a_pool_adds_up_its_active_members(api: RegistryApi) -> None:
 
 
 @pytest.mark.both_databases
-async def test_an_agent_reads_the_totals_of_its_own_pool_alone(api: RegistryApi) -> None:
+async def test_agents_key_reads_only_the_totals_of_its_pool(api: RegistryApi) -> None:
     await api.register("member", role_id="billing-processor")
     await api.register("other", role_id="writers")
     for agent_id, is_told in (("member", True), ("other", False)):
@@ -133,7 +133,7 @@ async def test_an_agent_reads_the_totals_of_its_own_pool_alone(api: RegistryApi)
         assert ("pool" in answer) is is_told
 
 
-async def test_an_agent_sees_itself_alone(api: RegistryApi) -> None:
+async def test_agents_key_lists_only_itself(api: RegistryApi) -> None:
     await _some(api)
     key = await api.add_agent_key("a")
     listed = (await api.ask("GET", AGENTS, key=key)).json()
@@ -220,7 +220,7 @@ async def test_unrouted_request_gets_the_common_error_form(
     assert answer.json()["error"]["code"] == code
 
 
-async def test_the_key_that_took_an_agent_off_is_called_by_its_name_to_who_may_read_events(
+async def test_deregistering_key_is_named_to_readers_of_events(
     api: RegistryApi,
 ) -> None:
     key = (await api.register("agent-1"))["agent_key"]

@@ -319,7 +319,7 @@ async def test_pool_maintenance_stays_with_its_members_and_excludes_later_ones(
     assert found == [UNTIL, None, None]
 
 
-async def test_the_end_of_a_pools_maintenance_names_who_was_in_one(api: RegistryApi) -> None:
+async def test_end_of_a_pools_maintenance_names_its_agents(api: RegistryApi) -> None:
     for name in ("agent-1", "agent-2", "agent-3"):
         await api.register(name, role_id="billing")
     await api.ask("PUT", MAINTENANCE, DISKS)

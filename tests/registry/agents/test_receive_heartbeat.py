@@ -55,7 +55,7 @@ async def test_heartbeats_that_arrive_together_are_each_answered(api: RegistryAp
     assert [agent["capacity"]["current_load"] for agent in listed] == list(range(30))
 
 
-async def test_two_heartbeats_of_one_agent_at_once_leave_what_either_said(api: RegistryApi) -> None:
+async def test_concurrent_heartbeats_keep_all_reported_values(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     answers = await asyncio.gather(
         api.send_heartbeat("agent-1", key, current_load=2),

@@ -82,13 +82,13 @@ async def test_unauthorised_caller_learns_nothing_about_queries(api: RegistryApi
         assert (await api.ask(method, f"{path}?odd=1")).status in {400, 422}, (method, path)
 
 
-async def test_who_may_not_ask_for_it_learns_that_alone(api: RegistryApi) -> None:
+async def test_unauthorised_caller_learns_only_the_refusal(api: RegistryApi) -> None:
     for method, path, role in NOT_ALLOWED:
         answer = await api.ask(method, path, raw=b"{" if method != "GET" else b"", key=role)
         assert told(answer) == (403, "not_allowed"), (method, path, role)
 
 
-async def test_whose_role_does_not_let_in_learns_neither_of_bodies_nor_of_what_there_is(
+async def test_key_without_permission_learns_nothing(
     api: RegistryApi,
 ) -> None:
     refused = 0

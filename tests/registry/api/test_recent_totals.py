@@ -97,7 +97,7 @@ def test_the_largest_page_holds_no_more_than_the_least_total_that_is_remembered(
 
 
 @pytest.mark.both_databases
-async def test_who_has_just_registered_is_on_the_page_at_once_and_in_a_large_total_a_moment_later(
+async def test_new_agent_is_listed_at_once_and_in_a_large_total_later(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await add_agents(api.database, MANY)
@@ -111,7 +111,7 @@ async def test_who_has_just_registered_is_on_the_page_at_once_and_in_a_large_tot
     assert (await api.ask("GET", f"{AGENTS}?limit=5")).json()["total"] == MANY + 1
 
 
-async def test_of_a_page_that_holds_all_the_total_is_what_it_holds(api: RegistryApi) -> None:
+async def test_total_of_a_single_page_is_its_length(api: RegistryApi) -> None:
     await add_agents(api.database, EXACT_UP_TO)
     assert (await api.ask("GET", f"{AGENTS}?limit=1000")).json()["total"] == EXACT_UP_TO
     await api.ask("DELETE", f"{AGENTS}/agent-0")

@@ -14,7 +14,7 @@ def beating(*times_s: float) -> StallDetector:
     return pauses
 
 
-def test_while_it_beats_nothing_has_waited() -> None:
+def test_heartbeats_without_pauses_were_not_delayed() -> None:
     assert StallDetector().sent_after_s(5.0) == 5.0
     pauses = beating(*(number * INTERVAL_SECONDS for number in range(100)))
     assert pauses.sent_after_s(25.0) == 25.0
@@ -30,7 +30,7 @@ def test_state_is_unknown_during_and_shortly_after_a_stall() -> None:
     assert pauses.sent_after_s(125.3) == 115.25
 
 
-def test_several_pauses_count_from_the_first_and_only_as_long_as_each_matters() -> None:
+def test_several_pauses_count_from_the_first() -> None:
     pauses = beating(100.0, 103.0, 105.0)
     assert pauses.sent_after_s(105.1) == 100.0
     assert pauses.sent_after_s(105.0 + MIN_PAUSE_SECONDS) == 100.0

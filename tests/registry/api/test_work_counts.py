@@ -79,7 +79,7 @@ def test_unserved_requests_share_one_counter() -> None:
     assert counts.place_of("GET", "/b") == counts.place_of("BREW", "/a") == 0
 
 
-def test_the_latest_look_at_the_log_counts() -> None:
+def test_latest_read_of_the_log_counts() -> None:
     counts = WorkCounts()
     assert counts.sums().log is None
     state = LogState(checked_at_s=1_763_640_000.5, is_sound=False, sequence=7)

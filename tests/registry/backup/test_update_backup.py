@@ -121,9 +121,7 @@ async def test_rows_that_do_not_fit_the_tables_of_their_time_are_refused(
         await updated(file, directory)
 
 
-async def test_who_was_logged_in_at_an_older_version_is_not_brought_along(
-    tmp_path: Path, directory: Path
-) -> None:
+async def test_sessions_of_older_backups_are_dropped(tmp_path: Path, directory: Path) -> None:
     file = _written(tmp_path / "older.gz", BEFORE, "sessions", ["digest"])
     with reading(await updated(file, directory)) as (_, batches):
         assert [batch.table for batch in batches] == []

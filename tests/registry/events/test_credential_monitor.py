@@ -112,6 +112,6 @@ async def test_failed_read_is_logged_and_the_next_one_counts(
     assert failure.levelname == "ERROR"
 
 
-def test_who_is_out_is_out_in_about_a_second() -> None:
+def test_revoked_key_ends_its_streams_within_a_second() -> None:
     assert credential_monitor.CHECK_SECONDS <= 1.0
     assert credential_monitor.MAX_UNKNOWN_SECONDS <= 5.0

@@ -159,7 +159,7 @@ async def test_events_arrive_in_order_in_batches_and_signed(api: RegistryApi, re
                 Webhook(created["secret"]).verify(body, broken)
 
 
-async def test_delivery_is_what_the_openapi_document_says(api: RegistryApi, receiver: Receiver) -> None:
+async def test_delivery_matches_the_openapi_document(api: RegistryApi, receiver: Receiver) -> None:
     await subscribe(api, receiver.url)
     async with delivering(api.database):
         await until(lambda: receiver.sequences == [1])

@@ -99,7 +99,7 @@ async def test_erased_payloads_are_not_streamed_from_memory(served: Serving, dat
     assert [set(one.data["payload"]) for one in told[:2]] == [{"erased"}, {"erased"}]
 
 
-async def test_an_agents_key_shows_its_own_events_alone(served: Serving, database: Database) -> None:
+async def test_agents_key_streams_only_its_events(served: Serving, database: Database) -> None:
     async with following(served.url, key=AGENT_KEY, query="?after=0") as follower:
         await database.write(
             appending(draft(agent_id="agent_2"), draft(), draft(agent_id="agent_2"), draft())

@@ -174,7 +174,7 @@ async def test_a_stored_state_that_does_not_follow_is_found(api: RegistryApi) ->
 
 
 @pytest.mark.both_databases
-async def test_the_registry_may_go_on_while_it_is_looked_at(api: RegistryApi) -> None:
+async def test_registry_may_write_while_it_is_verified(api: RegistryApi) -> None:
     async def go_on() -> None:
         for number in range(8):
             await api.register(f"other-{number}")

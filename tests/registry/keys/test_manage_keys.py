@@ -73,7 +73,7 @@ async def test_a_rotated_key_is_good_until_the_end_of_the_overlap(
     assert await told(database) == [("key.created", old), ("key.rotated", old), ("key.created", new.key_id)]
 
 
-async def test_rotation_makes_no_life_longer_unasked(database: Database, clock: WoundClock) -> None:
+async def test_rotation_does_not_extend_a_key_unasked(database: Database, clock: WoundClock) -> None:
     old = await create(database, expires_in_seconds=100)
     clock.advance(90)
     rotation = KeyRotation(overlap_seconds=3600)
@@ -125,7 +125,7 @@ async def test_the_last_valid_admin_key_stays(database: Database, clock: WoundCl
 
 
 @pytest.mark.both_databases
-async def test_two_admins_who_revoke_each_other_leave_one(database: Database) -> None:
+async def test_one_admin_remains_if_two_revoke_each_other(database: Database) -> None:
     admins = [await create(database, role="admin") for _ in range(2)]
     outcomes = await asyncio.gather(*(revoke(database, key_id) for key_id in admins), return_exceptions=True)
     assert sorted(type(outcome).__name__ for outcome in outcomes) == ["LastAdminKey", "NoneType"]

@@ -608,7 +608,7 @@ async def test_a_lease_whose_name_is_refused_today_still_ends_with_its_event(api
 
 
 @pytest.mark.both_databases
-async def test_of_a_table_that_has_just_grown_postgresql_does_not_read_all(api: RegistryApi) -> None:
+async def test_postgresql_uses_the_index_of_a_table_that_has_just_grown(api: RegistryApi) -> None:
     database = api.registry.database
     digest = digest_of(await _agent(api))
 

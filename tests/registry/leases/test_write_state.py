@@ -63,7 +63,7 @@ async def test_the_holder_writes_and_reads_what_it_wrote(api: RegistryApi) -> No
     assert {event["intent_id"] for event in written} == {"i1"}
 
 
-async def test_the_next_holder_goes_on_from_what_was_written(api: RegistryApi) -> None:
+async def test_next_holder_continues_from_the_written_state(api: RegistryApi) -> None:
     mine, other = await _agents(api)
     await _write(api, mine, (await _hold(api, mine))["fencing_token"], {"step": 7})
     api.clock.advance(60)

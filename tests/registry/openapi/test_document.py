@@ -138,7 +138,7 @@ async def test_openapi_document_needs_no_key_and_has_an_etag(api: RegistryApi) -
     assert (await api.ask("GET", "/openapi.json", headers={"If-None-Match": '"x"'})).status == 200
 
 
-async def test_real_answers_are_what_the_document_says(api: RegistryApi) -> None:
+async def test_real_answers_match_the_document(api: RegistryApi) -> None:
     registered = await api.ask("POST", AGENTS, EXAMPLES["Registration"])
     validator_of("AgentRecord").validate(registered.json())
     agent_id, key = registered.json()["agent_id"], registered.json()["agent_key"]

@@ -49,7 +49,7 @@ async def test_only_worker_gets_all_shards_and_keeps_their_tokens(
     await assert_log_is_good(api)
 
 
-async def test_shards_go_over_to_who_comes_as_others_give_up_what_is_too_much(api: RegistryApi) -> None:
+async def test_surplus_shards_move_to_a_new_worker(api: RegistryApi) -> None:
     first = await claim(api, "a")
     assert await claim(api, "b") == {}
     kept = await claim(api, "a", first)

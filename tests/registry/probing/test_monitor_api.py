@@ -57,7 +57,7 @@ async def test_an_operator_ends_a_hold_and_the_silent_go(api: RegistryApi) -> No
     assert [event["actor"] for event in events] == ["key:key_admin_"]
 
 
-async def test_the_time_of_a_hold_is_nobodys_silence(api: RegistryApi) -> None:
+async def test_suspended_time_is_no_silence(api: RegistryApi) -> None:
     await add_agents(api.database, 30)
     api.clock.advance(91)
     await api.sweep()

@@ -320,9 +320,7 @@ def members(ranges: Sequence[Range]) -> set[int]:
 
 
 @given(RANGES, st.integers(1, 60), st.integers(0, 60))
-def test_what_is_left_of_ranges_is_what_was_not_taken(
-    ranges: tuple[Range, ...], first: int, more: int
-) -> None:
+def test_remaining_ranges_exclude_processed_ones(ranges: tuple[Range, ...], first: int, more: int) -> None:
     left = without(ranges, (first, first + more))
     assert members(left) == members(ranges) - members([(first, first + more)])
     assert list(left) == sorted(left)

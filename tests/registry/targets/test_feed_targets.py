@@ -87,9 +87,7 @@ async def test_a_memory_that_cannot_be_read_is_left_out(
     assert all(f"memory of {target_id(URLS[0])} cannot be read" in told for told in caplog.messages)
 
 
-async def test_what_no_probe_can_leave_is_not_sent_to_the_next_prober(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_implausible_memory_is_not_sent_to_the_next_prober(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", URLS[:1])
     invented = {"robots_read_at_s": 1.7e308, "probed_at_s": -1e20, "card_url": "http://[::1"}
     await report(api, clock, URLS[0], {"failures_in_row": 1, "is_disallowed_by_robots": True, **invented})

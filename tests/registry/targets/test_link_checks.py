@@ -136,7 +136,7 @@ async def test_token_proves_only_its_own_agents_claim(api: RegistryApi) -> None:
         assert await link_events(api) == []
 
 
-async def test_a_record_says_when_its_token_was_looked_for(api: RegistryApi, clock: WoundClock) -> None:
+async def test_record_shows_when_its_token_was_last_requested(api: RegistryApi, clock: WoundClock) -> None:
     async with serving({PROOF_PATH: answer(404)}) as server:
         await listed(api, server, "agent-1")
         await ask(api, server, "agent-1")

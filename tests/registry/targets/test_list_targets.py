@@ -310,7 +310,7 @@ async def test_all_that_is_known_of_a_target_is_shown(api: RegistryApi, clock: W
 
 
 @pytest.mark.usefixtures("directory")
-async def test_who_was_looked_at_and_not_asked_has_the_reason(api: RegistryApi) -> None:
+async def test_disallowed_target_has_the_reason(api: RegistryApi) -> None:
     shown = (await api.ask("GET", f"{PATH}?host=agent-2.example", key=Role.READER)).json()["targets"][0]
     assert (shown["result"], shown["why"]) == ("not_measured", "robots.txt")
     assert "observed_at" in shown
@@ -328,7 +328,7 @@ async def test_unmeasured_target_shows_no_result(api: RegistryApi) -> None:
 
 
 @pytest.mark.both_databases
-async def test_an_agent_sees_itself_alone(api: RegistryApi) -> None:
+async def test_agents_key_lists_only_itself(api: RegistryApi) -> None:
     await put(api, "dir", "one", URLS)
     key = (await api.register("one", monitoring="probe", card_url=SAME_HOST))["agent_key"]
     assert await listed(api, key=key) == [SAME_HOST]

@@ -247,7 +247,7 @@ async def test_an_idempotency_key_is_good_for_one_write_of_a_run(api: RegistryAp
     assert (await one.report(await one.granted())).status == 200
 
 
-async def test_the_first_answer_is_the_writers_alone(api: RegistryApi) -> None:
+async def test_repeated_answer_is_only_for_its_writer(api: RegistryApi) -> None:
     await create(api)
     one, other = await worker(api), await worker(api, "agent-2")
     grant = await one.granted()

@@ -42,7 +42,7 @@ async def test_case_10_leases_of_the_dead_expire_after_the_agents_event(
     assert (await log_report(api)).is_good
 
 
-async def test_a_death_is_no_attempt_but_a_task_that_goes_on_losing_its_holders_comes_to_people(
+async def test_death_is_no_attempt_but_many_lost_runs_need_people(
     api: RegistryApi,
 ) -> None:
     one = await worker(api, heartbeat_config=QUICK)

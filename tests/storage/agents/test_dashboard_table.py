@@ -57,7 +57,7 @@ async def found(
         (Order.CHANGED, ["a-2", "d-5", "a-4", "c-3", "b-1"]),
     ],
 )
-async def test_every_order_goes_on_where_a_page_ended(
+async def test_every_order_continues_where_a_page_ended(
     filled: RegistryApi, order: Order, expected: list[str], size: int
 ) -> None:
     assert await found(filled, {}, order, size=size) == expected
@@ -91,7 +91,7 @@ async def test_filters_agree(filled: RegistryApi, wanted: dict[str, str], expect
     assert sorted(await found(filled, wanted, Order.CHANGED, size=1)) == sorted(expected)
 
 
-async def test_sqlite_looks_for_a_part_of_a_name_once_whatever_the_order(
+async def test_sqlite_searches_a_part_of_a_name_once_in_any_order(
     filled: RegistryApi, database_kind: str
 ) -> None:
     if database_kind == "postgresql":

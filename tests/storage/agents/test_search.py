@@ -101,7 +101,7 @@ def pages(transaction: Transaction, wanted: AgentFilter, size: int, *, by_load: 
     return named
 
 
-async def test_all_who_match_are_found_in_their_order_and_counted(fleet: Database) -> None:
+async def test_all_matches_are_found_in_order_and_counted(fleet: Database) -> None:
     def check(transaction: Transaction) -> None:
         for wanted, by_load in product(FILTERS, (False, True)):
             found = pages(transaction, wanted, 4, by_load=by_load)

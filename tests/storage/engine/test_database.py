@@ -103,7 +103,7 @@ async def test_disconnect_undoes_no_change(database: Database) -> None:
     assert 2 in await database.read(_rows)
 
 
-async def test_the_time_stands_still_within_a_transaction(database: Database, clock: WoundClock) -> None:
+async def test_time_is_fixed_within_a_transaction(database: Database, clock: WoundClock) -> None:
     def look_twice(transaction: Transaction) -> tuple[float, float]:
         first = transaction.now_s
         clock.advance(5)

@@ -38,11 +38,11 @@ async def _costs_of_pages(url: str) -> list[str]:
     return costs
 
 
-async def test_storage_is_taken_for_flash(tmp_path: Path) -> None:
+async def test_default_page_cost_is_that_of_flash(tmp_path: Path) -> None:
     assert await _costs_of_pages(empty_url("postgresql", tmp_path)) == ["1.1", "1.1"]
 
 
-async def test_who_runs_the_database_knows_its_storage_better(tmp_path: Path) -> None:
+async def test_page_cost_of_the_database_is_kept(tmp_path: Path) -> None:
     url = empty_url("postgresql", tmp_path)
     name = make_url(url).database
     postgresql_server().psql(f"ALTER DATABASE {name} SET random_page_cost = 2.5")

@@ -67,7 +67,7 @@ def test_only_what_came_before_the_erasure_is_erased(file: Archived) -> None:
     assert erased(file) == [FIRST + 1]
 
 
-def test_who_is_named_by_others_alone_changes_nothing(file: Archived) -> None:
+def test_agent_named_only_by_others_changes_no_archive(file: Archived) -> None:
     before = file.path.read_bytes()
     # A resource, a lease's field, and the beginning of a name.
     assert erase_in(file, {"r": 1_000, "holder": 1_000, "agent": 1_000}) == 0

@@ -219,9 +219,7 @@ async def test_two_passes_within_an_hour_have_each_the_sums_of_their_own_probes(
     assert await sums("three") is None
 
 
-async def test_of_a_pass_of_an_earlier_version_no_sums_are_known(
-    database: Database, clock: WoundClock
-) -> None:
+async def test_pass_of_an_earlier_version_has_no_sums(database: Database, clock: WoundClock) -> None:
     await database.write(partial(census_counts.begin_run, run_id="old", name="census"))
     await database.write(lambda tx: tx.connection.execute(update(census_runs).values(sums=None)))
     for _ in range(2):
