@@ -79,7 +79,7 @@ class BeatElection:
             raise
 
     def lead(self) -> bool:
-        """Become the leader if there is none; True from then on."""
+        """Become the leader if no worker is; return whether this worker is the leader."""
         if self._lead_fd is None:
             fd = _opened(self._directory / "lead")
             if not try_lock(fd):
@@ -107,7 +107,7 @@ class BeatElection:
         return not self._loads_of_others()
 
     def incarnation(self) -> int | None:
-        """Return the life that a worker has begun; None if there is none, HAS_LEFT if it is over."""
+        """Return the incarnation that a worker has begun; None without one, HAS_LEFT if it has ended."""
         try:
             with (self._directory / "life").open("rb") as file:
                 return int(file.read(_MAX_INCARNATION_BYTES))

@@ -49,7 +49,7 @@ class OnRegistryReply(Protocol):
     """Callbacks for the registry's answers. They must return at once and never raise."""
 
     def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
-        """The registry wants the agent to leave. Called once for each command."""
+        """Begin a drain that the registry requests. Called once per command."""
 
     def on_registered(self, incarnation: int) -> None:
         """The agent is registered."""

@@ -74,7 +74,7 @@ class RegistrySession:
         return self.profile.agent_id
 
     async def check_key(self) -> None:
-        """Raise NotPermitted if its next incarnation would get none of the tasks that it wants.
+        """Raise NotPermitted if the key could not claim tasks in the next incarnation.
 
         A new agent gets its own key. An existing agent has it already, and no other caller gets it: with
         another key, a process could end the agent's incarnation, or begin one, and would then be refused all

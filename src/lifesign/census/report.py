@@ -211,7 +211,7 @@ def _of_tally(tally: _Tally) -> GroupCounts:
 
 
 def _results(counts: Mapping[ResultClass | None, int], whole: int) -> tuple[ResultCount, ...]:
-    """Return the classes that occur, the most frequent first; never measured is none of them."""
+    """Return the result classes that occur, the most frequent first, without `never measured`."""
     occurring = {result: count for result, count in counts.items() if result is not None and count}
     ordered = sorted(occurring.items(), key=lambda item: (-item[1], item[0]))
     return tuple(

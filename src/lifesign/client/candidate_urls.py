@@ -95,7 +95,7 @@ ANOTHERS_DOCUMENT: Final = (
 
 
 def parse_agent_url(url: str) -> ParsedAgentUrl:
-    """Understand an agent's base URL, card URL or health URL; InvalidValue if it is none of them."""
+    """Parse an agent's base URL, card URL or health URL; InvalidValue for any other text."""
     given = _parse(url)
     path = given.raw_path
     for card_path in CARD_PATHS:

@@ -113,6 +113,6 @@ def _place_digest(file: Path) -> str:
 
 
 def _places_of_hosts() -> set[str]:
-    """Return the paths at which a list is requested from a host alone, in any format of ours."""
+    """Return the paths at which any format requests a list if only the host is given."""
     host = ListSource(url="https://agent.example/")
     return {urlsplit(place).path for each in (None, *BUILT_IN.values()) for place in host.places(each)}

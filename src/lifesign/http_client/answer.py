@@ -62,7 +62,7 @@ class Answer:
 
 
 def in_ms(seconds: float) -> float:
-    """Return a duration in ms, to the microsecond: what would stand behind that was not measured."""
+    """Return a duration in ms, rounded to the microsecond: further digits were not measured."""
     return round(seconds * 1000.0, 3)
 
 
@@ -137,7 +137,7 @@ def _served_at(date: str, age: str) -> datetime | None:
 
 @lru_cache(maxsize=MAX_DATES)
 def _read_date(text: str) -> datetime:
-    """Return a time of HTTP; what hundreds of servers say within one second is the same."""
+    """Return a time of HTTP. It is cached, because hundreds of servers send the same second."""
     date = parsedate_to_datetime(text)
     return date.replace(tzinfo=date.tzinfo or UTC)
 

@@ -67,7 +67,7 @@ def is_compressed(start: Message) -> bool:
 
 
 def is_partial(start: Message, method: str) -> bool:
-    """Return whether an answer is only a requested `Range`, which a GET alone has (RFC 9110 14.2)."""
+    """Return whether an answer is a requested `Range`, which only a GET may have (RFC 9110 14.2)."""
     return method == "GET" and (start.get("status") == 206 or bool(header(start, b"content-range")))
 
 

@@ -79,7 +79,7 @@ class DocumentFile:
         self._view[: len(fields) + _CHECKSUM.size] = fields + _checksum(fields)
 
     def read(self) -> PublishedDocument | None:
-        """Return the newest sound notice, None if there is none."""
+        """Return the newest intact document; None without one."""
         notices = [notice for place in _PLACES if (notice := self._read(place))]
         return max(notices, key=lambda notice: notice.computed_ns, default=None)
 

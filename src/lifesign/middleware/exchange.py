@@ -385,7 +385,7 @@ class RequestExchange:
             raise
 
     async def _send_last(self, message: Message) -> None:  # noqa: C901 - calls would cost more than the work
-        """Send the last message of the body, and only then look into it."""
+        """Send the last message of the body, and inspect the body afterwards."""
         observer, send = self._observer, self._send
         now_ns = observer.now_ns
         # Taken before: a compression outside puts its own bytes into the message.
@@ -649,7 +649,7 @@ class RequestExchange:
         return not isinstance(request, bytes) or b'"jsonrpc"' in request
 
     def _expects_rpc_answer(self) -> bool:
-        """Return whether the caller made a JSON-RPC call. One to a path of the REST binding is none."""
+        """Return whether the request is a JSON-RPC call. A call to a path of the REST binding is not."""
         scope = self._scope
         return (
             scope["method"] == "POST" and not is_rest_path(scope["path"]) and expects_rpc_answer(self._call())

@@ -212,7 +212,7 @@ class AgentHealth:
         self._counts[outcome] += 1
 
     def count_quick_answer(self, latency_ns: int, now_ns: int) -> None:
-        """Count one answer that took 0 to QUICK_NS and needs no inspection: `count` for that case alone.
+        """Count one answer that took 0 to QUICK_NS and needs no inspection: `count` for this frequent case.
 
         It is added to the window together with others, before the window is read or the slot ends.
         """

@@ -327,7 +327,7 @@ class InterfaceVersionNotFound(LifesignError):
 
 
 class TargetGone(LifesignError):
-    """It is no longer a target; `reason` says why."""
+    """The URL is no longer a target; `reason` says why."""
 
     def __init__(self, target_id: str, reason: str) -> None:
         super().__init__(f"{target_id!r} is no longer probed: {reason.replace('_', ' ')}")

@@ -17,7 +17,7 @@ YOUNG_OBJECTS = 20_000
 
 @contextmanager
 def rarely_collected() -> Iterator[None]:
-    """Have Python look for garbage less often than by default, for as long as this lasts."""
+    """Run Python's garbage collection less often than by default within this context."""
     before = gc.get_threshold()
     gc.set_threshold(max(YOUNG_OBJECTS, before[0]) if before[0] else 0, *before[1:])
     try:

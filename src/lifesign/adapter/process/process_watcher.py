@@ -153,7 +153,7 @@ class ProcessWatcher:
                 self._report(f"exited {os.waitstatus_to_exitcode(status)}")
 
     def _left_seconds(self) -> float | None:
-        """Return the time before the deadline; None if there is none."""
+        """Return the time to the deadline; None if there is no deadline."""
         if self._deadline_ns is None:
             return None
         return max(0.0, (self._deadline_ns - time.clock_gettime_ns(time.CLOCK_BOOTTIME)) / _NANOSECONDS)

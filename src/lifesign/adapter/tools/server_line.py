@@ -61,7 +61,7 @@ def read_line(line: bytes) -> JSONRPCMessage | None:
 
 
 def error_in(body: bytes) -> JSONRPCError | None:
-    """Return the error that a server itself has sent; None if this is none."""
+    """Return the error that a server itself has sent; None if this is not an error."""
     if b'"error"' not in body:
         return None
     try:

@@ -267,7 +267,7 @@ async def _write(
 
 
 async def _end(process: AgentProcess, stdin: asyncio.StreamWriter, *, at_once: bool) -> None:
-    """Let it end by itself unless that must be `at_once`, then end it with all that it has started."""
+    """Wait for the server to end, unless `at_once`; then end it with all processes that it started."""
     stdin.close()
     if not at_once:
         with anyio.move_on_after(EXIT_SECONDS):

@@ -349,7 +349,7 @@ def _all(database: str, role: "Role | None") -> Iterator[dict[str, Any]]:
 def _show_new(
     stored: "StoredKey", key: str, file: Path | None, keep: Callable[[str], None] | None, *, as_json: bool
 ) -> None:
-    """Store a key in its file, or print it, alone on standard output."""
+    """Store a key in its file, or print it as the only text on standard output."""
     if keep is not None:
         keep(key)
     if as_json:

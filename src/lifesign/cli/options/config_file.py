@@ -88,7 +88,7 @@ def _take(context: typer.Context, file: Path | None, table: str) -> Path | None:
 
 
 def _warn_of_unknown_variables(context: typer.Context, table: str) -> None:
-    """Return variables that look like a setting of a table and are none.
+    """Warn of variables that have the prefix of a table and name no setting.
 
     They are not refused as in a file: other programs set such variables too, as Kubernetes does for each of
     its services.

@@ -54,7 +54,7 @@ _Row = Mapping[int, str]
 
 
 def _row(done: str, failed: str, no_answer: str, usage: str = "wrong usage", **further: str) -> _Row:
-    """Return a row; an empty text stands for a code that the command does not have."""
+    """Return a row; an empty meaning marks a code that the command does not use."""
     named = {"success": done, "failed": failed, "no_answer": no_answer, "usage": usage, **further}
     return MappingProxyType({ExitCode[name.upper()]: text for name, text in named.items() if text})
 

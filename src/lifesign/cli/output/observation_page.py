@@ -91,7 +91,7 @@ def _row(name: str, layer: "LayerResult") -> tuple[str, ...]:
 
 
 def _ms(ms: float | None) -> str:
-    """Return a time; one that did not happen, or on a connection that stood already, is none."""
+    """Return a time in ms; `-` if the phase did not happen, or the connection was open already."""
     if ms is None:
         return _NOT_MEASURED
     return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms"

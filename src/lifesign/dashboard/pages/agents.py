@@ -157,7 +157,7 @@ def _page_of(query: TableQuery, **more: str) -> str:
 
 
 def _place_in(cursor: str, order: Order) -> Place:
-    """Return the place that a cursor of this order names; InvalidRequest if it is none of ours."""
+    """Return the place that a cursor of this order names; InvalidRequest for any other text."""
     listed = _LISTED[order]
     if order is Order.NAME:
         return (text_in(cursor, listed, MAX_NAME_CHARACTERS),)

@@ -122,7 +122,7 @@ def _comment(form: Mapping[str, str], name: str) -> dict[str, object]:
 
 
 def _ancestors(context: RequestContext, task: TaskRecord) -> list[TaskSummary]:
-    """Return from whom a task was delegated, the first one first."""
+    """Return the tasks from which a task was delegated, the first one first."""
     found: list[TaskSummary] = []
     parent_id = task.parent_id
     while parent_id is not None and len(found) < MAX_ANCESTORS:

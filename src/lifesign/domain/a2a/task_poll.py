@@ -59,7 +59,7 @@ class UnfinishedTask:
 
 
 def unfinished_task(spelling: A2aVariant, url: str, tenant: str | None, body: bytes) -> UnfinishedTask | None:
-    """Return the task that an answer to a message says is not finished; None if it says no such thing."""
+    """Return the unfinished task that an answer to a message names; None if it names none."""
     message = parse_or_none(body)
     found = _task_id(message) if task_state(message) in UNFINISHED else None
     return None if found is None else UnfinishedTask(spelling, url, tenant, found)

@@ -37,7 +37,7 @@ def offset_text(offset_s: float) -> str:
 
 
 def last_not_ahead(latest_first: Iterable[T], began_at_s: Callable[[T], float], now_s: float) -> T | None:
-    """Return the first of these that does not lie ahead; else the first of all, None if there is none."""
+    """Return the latest item that does not begin in the future, else the latest; None without items."""
     known = list(latest_first)
     believed = (each for each in known if not lies_ahead(began_at_s(each), now_s))
     return next(believed, known[0] if known else None)

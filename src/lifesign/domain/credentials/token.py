@@ -106,7 +106,7 @@ def client_pair(client_id: str, secret: str) -> str:
 
 
 def read_token(status: int, answer: Any, retry_after_s: float | None = None) -> AccessToken | TokenFault:
-    """Return the token of an answer; `answer` is its parsed JSON, or None if it is none."""
+    """Return the token of an answer; `answer` is its parsed JSON, None if it is not JSON."""
     members = answer if isinstance(answer, dict) else None
     if status != _OK:
         reason = f"HTTP {status}{_error_text(members)}"

@@ -75,7 +75,7 @@ class Event:
         return _erased_hash(self.payload) is not None
 
     def members(self) -> dict[str, Any]:
-        """Return it as JSON values, as it travels; without `intent_id` if there is none."""
+        """Return the event as the JSON values that are sent; `intent_id` is omitted if it is None."""
         members = {name: getattr(self, name) for name in _MEMBERS}
         if self.intent_id is None:
             del members["intent_id"]

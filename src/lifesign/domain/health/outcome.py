@@ -164,7 +164,7 @@ _OUTCOME_OF_STATUS: Mapping[int, Outcome] = {
 
 
 def outcome_of_status(status: int, *, has_route: bool) -> Outcome:
-    """Return the outcome of a finished answer by its HTTP status alone.
+    """Return the outcome of a finished answer from its HTTP status, without its body.
 
     `has_route`: whether a route of the application matched. A 404 of an endpoint is an answer to the caller's
     request; a 404 of the router never reached an operation.

@@ -101,7 +101,7 @@ def bounded_interface(kind: InterfaceKind, groups: Mapping[str, Any]) -> Interfa
 
 
 def take_interface(form: Form) -> Form:
-    """Return the form of an interface as another process sent it; PydanticCustomError if it is none."""
+    """Return the form of an interface that another process sent; PydanticCustomError if it is invalid."""
     take_small(form, MAX_INTERFACE_LEVELS, MAX_INTERFACE_BYTES)
     if form.get("kind") not in [*InterfaceKind]:
         raise PydanticCustomError("interface_kind", "expected `kind` to be agent_card or mcp_tools")
@@ -160,7 +160,7 @@ def name_set(value: object, most: int = MAX_ENTRIES) -> Form:
 
 
 def optional_text(value: object) -> str | None:
-    """Return a text within its limit; None if the value is none, or empty."""
+    """Return a text within its limit; None if the value is not a text, or empty."""
     return short(value) if isinstance(value, str) and value else None
 
 

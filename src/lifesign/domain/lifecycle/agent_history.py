@@ -145,7 +145,7 @@ def gathered(slot: OpenSlot | None, observation: Observation, at_s: float) -> Op
 
 
 def ended_slot(before: OpenSlot | None, after: OpenSlot | None) -> OpenSlot | None:
-    """Return the slot that was open before and is over now that another one is; None if there is none."""
+    """Return the former open slot if it is not the open one any more; None otherwise."""
     if before is None or (after is not None and after.number == before.number):
         return None
     return before
@@ -291,7 +291,7 @@ def _with(known: OpenMeasure | None, value: float) -> OpenMeasure:
 
 
 def _split(text: str) -> dict[int, str]:
-    """Return slots by their numbers, each still packed; ValueError if they are none."""
+    """Return packed slots by their numbers; ValueError if the text has another form."""
     slots: dict[int, str] = {}
     at, last = 0, -1
     while at < len(text):

@@ -225,7 +225,7 @@ def _move(
 
 
 def _next_move_s(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> float | None:
-    """Return the first moment at which time alone may move the agent, after all signals of now.
+    """Return the first time at which the agent may change without new evidence.
 
     The only function that knows a deadline. It ignores suspensions, which can end at any time.
     """

@@ -388,7 +388,7 @@ def _literal(host: str) -> Address | AddressRefused:
 
 
 def _port(text: str | None, default: int) -> int | None:
-    """Return the port, or None if it is none; nothing after the colon means the default (RFC 3986 3.2.3)."""
+    """Return the port, None if it is invalid; nothing after the colon means the default (RFC 3986 3.2.3)."""
     if not text:
         return default
     # The length is checked first: converting many digits to a number takes long.

@@ -15,7 +15,7 @@ def called(agent_id: str, name: str | None = None, target_url: str | None = None
 
 
 def place_of(target_url: str) -> str:
-    """Return a target's URL without obvious parts: https, and the slash after a host alone."""
+    """Return a target's URL without obvious parts: https, and a path that is only a slash."""
     place = target_url.removeprefix("https://")
     return place.removesuffix("/") if target_url.count("/") == 3 else place
 

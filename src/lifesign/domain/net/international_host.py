@@ -30,7 +30,7 @@ def with_ascii_host(url: str) -> str | AddressRefused:
 
 
 def ascii_host(host: str) -> str | AddressRefused:
-    """Return a host's name in ASCII, in lower case if it was not; or why it is none."""
+    """Return a host's name in ASCII, in lower case if it was converted, or why it is invalid."""
     if host.isascii():
         return host
     if len(host) > MAX_HOST_CHARACTERS:

@@ -140,7 +140,7 @@ def _fault(members: dict[str, Any], servers: Sequence[str], resources: Sequence[
 
 
 def _plain(url: str) -> str | None:
-    """Return a URL in one spelling, without a slash at its end; None if it is none."""
+    """Return a normalised URL without a slash at its end; None if it is invalid."""
     try:
         parts = urlsplit(url)
         port = parts.port or _PORTS.get(parts.scheme)

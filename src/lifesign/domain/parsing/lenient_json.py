@@ -52,7 +52,7 @@ class LenientObject:
         self.add(Finding(name, json_pointer(*self.way, *inner), message))
 
     def add(self, finding: Finding) -> None:
-        """Add a finding; the last one that fits says that there were more."""
+        """Add a finding; beyond the limit the last one states that there were more."""
         if len(self.findings) < MAX_FINDINGS:
             is_last = len(self.findings) == MAX_FINDINGS - 1
             self.findings.append(_TOO_MANY_FINDINGS if is_last else finding)

@@ -52,7 +52,7 @@ class TargetSettings(DefinitionMapping):
 
 
 def spelled_out(given: Any) -> Any:
-    """Return the mapping that a URL alone means."""
+    """Return the mapping for a target that is written as a URL."""
     return given if isinstance(given, dict | BaseModel) else {"url": given}
 
 

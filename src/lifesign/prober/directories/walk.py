@@ -150,7 +150,7 @@ class Walk:
 
 
 def _following(base: str, page: DirectoryPage) -> str | None:
-    """Return the URL of the next page, None if there is none; empty if there is one and no way to it."""
+    """Return the URL of the next page; None without one, empty if there is one but no base URL."""
     if page.next_page is None:
         return None
     if not base:

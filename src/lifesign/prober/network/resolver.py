@@ -87,7 +87,7 @@ class LookupWidth:
 
 @dataclass(slots=True, eq=False)
 class _Lookup:
-    """A name that is looked up, or will be."""
+    """A name that is being resolved, or waits for it."""
 
     host: str
     waiting: list[asyncio.Future[NameAnswer | None]]

@@ -159,7 +159,7 @@ def _read(fetched: Fetched) -> AccessToken | TokenFault:
 
 
 def _answer(fetched: Fetched) -> Any:
-    """Return the JSON of an answer; None if it is none."""
+    """Return the parsed JSON of an answer; None if it is not JSON."""
     try:
         return json.loads(fetched.body)
     except (ValueError, RecursionError):

@@ -130,7 +130,7 @@ def _without_new_token(fetched: Fetched, credential: Credential) -> Fetched:
 
 
 def _without_token(fetched: Fetched | None, credential: Credential) -> Fetched | None:
-    """Return the answer to a request that was sent without its credential, for want of a token."""
+    """Return the answer to a request that was sent without its credential because there is no token."""
     if fetched is None:
         return None
     why = credential.fault or "the token endpoint has not answered yet"

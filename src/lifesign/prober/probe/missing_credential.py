@@ -19,7 +19,7 @@ def refused_for_want(visit: ProbeSession, layer: LayerResult | None) -> str | No
 def without_refused(
     visit: ProbeSession, layers: Mapping[str, LayerResult | None]
 ) -> tuple[dict[str, LayerResult | None], str | None]:
-    """Return layers with such answers as not measured, and the first reason; None if there are none."""
+    """Return the layers, the refused ones as `not_measured`, and the first reason, None without one."""
     changed = dict(layers)
     first: str | None = None
     for name, layer in layers.items():

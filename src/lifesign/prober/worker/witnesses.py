@@ -159,7 +159,7 @@ class Witnesses:
     # Received facts
 
     def add(self, failure: WaitingFailure) -> None:
-        """Let a failure wait for a witness of its class; the caller has looked whether there is room."""
+        """Let a failure wait for a witness of its class; the caller has checked that there is room."""
         self._failures.add(failure)
         state = self._classes[failure.network_class]
         if state.attending is None:

@@ -25,12 +25,12 @@ def cursor_at(listed: str, *place: int | str) -> str:
 
 
 def numbers_in(cursor: str, listed: str, how_many: int) -> list[int]:
-    """Return the numbers in a cursor of this list, 0 to 2^63 - 1; InvalidRequest if it is none of ours."""
+    """Return the numbers in a cursor of this list, 0 to 2^63 - 1; InvalidRequest for any other text."""
     return _numbers(_decode(cursor, listed), how_many)
 
 
 def text_in(cursor: str, listed: str, most_characters: int = MAX_ID_CHARACTERS) -> str:
-    """Return the id in a cursor of this list; InvalidRequest if it is none of ours."""
+    """Return the id in a cursor of this list; InvalidRequest for any other text."""
     return _text(_decode(cursor, listed), most_characters)
 
 

@@ -1,4 +1,4 @@
-"""Requests of agents: when a server process last heard from any agent, as a witness for missed heartbeats.
+"""Time of the last request from any agent to a server process: a witness for missed heartbeats.
 
 Each process notes its own requests in memory, and stores the time with its sweeps. So every process that
 assesses agents knows whether the inbound network works.

@@ -58,7 +58,7 @@ def end_step(
     *,
     is_new_incarnation: bool = False,
 ) -> None:
-    """Make an agent a target at this URL; None: it does not want to be one, or no longer does.
+    """Make an agent a target at this URL; with None, end its target.
 
     A new incarnation is probed at once: earlier failures are no evidence about it.
     """

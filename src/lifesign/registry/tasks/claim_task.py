@@ -114,7 +114,7 @@ def _agent(transaction: Transaction, seeker: TaskClaimant) -> StoredAgent:
 
 
 def _claimant(transaction: Transaction, agent: StoredAgent, wanted: TaskClaim) -> Claimant:
-    """Return the criteria of the search; raises the reason why the agent can never get what it wants."""
+    """Return the criteria of the search; raise the error of a claim that can never be granted."""
     if wanted.role_id is not None and wanted.role_id != agent.role_id:
         raise _not_its_own("/role_id", "the role_id that the agent is registered with")
     able = agent.capabilities if wanted.capabilities is None else tuple(wanted.capabilities)

@@ -69,7 +69,7 @@ def excluded_time_in(row: RegistryRow) -> ExcludedTime:
 
 
 def monitor_turned(assessment: Assessment, track: Track, actor: str) -> list[EventDraft]:
-    """Return the event of a look that changed the state of a track; none otherwise."""
+    """Return the event of an assessment that changed the state of a track; empty otherwise."""
     turned = assessment.event
     if turned is None:
         return []

@@ -371,7 +371,7 @@ def _able(outline: _Outline) -> Select[tuple[int]]:
 def _is_found(
     number: ColumnElement[int], found: Select[tuple[int]], *, is_postgresql: bool
 ) -> ColumnElement[bool]:
-    """Return whether a number is among the found ones, which are sorted and looked up one after another.
+    """Return the condition that a number is among the found ones, which are sorted and looked up in turn.
 
     For a join PostgreSQL would read all heartbeats, which takes three times as long for one agent in 20. For
     several capabilities SQLite would remove agents with two of them, and sort all again.

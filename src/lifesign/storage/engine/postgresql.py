@@ -64,7 +64,7 @@ class PostgresqlDatabase:
         return result
 
     async def check_files(self) -> None:
-        """There are none of ours."""
+        """Do nothing: the server owns the files of a PostgreSQL database."""
 
     async def close(self) -> None:
         """Let all connections go."""

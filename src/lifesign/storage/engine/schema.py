@@ -93,7 +93,7 @@ def upgrade(transaction: Transaction) -> Upgrade:
 
 
 def set_up_or_check(transaction: Transaction) -> bool:
-    """Create the tables in an empty database, else `check`; say whether it was empty."""
+    """Create the tables in an empty database, else `check`; return whether it was empty."""
     lock(transaction)
     if revision(transaction) is None:
         upgrade(transaction)

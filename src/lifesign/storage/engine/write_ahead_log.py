@@ -49,7 +49,7 @@ class WriteAheadLog:
             raise LogShrunk
 
     def check_before_commit(self) -> None:
-        """Raise LogShrunk if the log is shorter than after the last commit, or was not looked at yet.
+        """Raise LogShrunk if the log is shorter than after the last commit, or its size is unknown.
 
         Within a transaction no other process may shorten the log.
         """

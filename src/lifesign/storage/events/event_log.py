@@ -327,7 +327,7 @@ def _head(row: Row[tuple[object, ...]]) -> LogHead:
 
 
 def _event(row: Row[tuple[object, ...]]) -> Event:
-    """Return a row as an event; BrokenChain if it is none, since we have not written it then."""
+    """Return a row as an event; BrokenChain if it is invalid, because this program did not write it."""
     try:
         return _read(row)
     except ValueError as error:

@@ -187,7 +187,7 @@ def store(transaction: Transaction, changed: Sequence[ProbeResultRow]) -> None:
 
 
 def last_of(transaction: Transaction, subject_id: str) -> Row[Any] | None:
-    """Return the columns `_LAST` of a target; None if it is none, or has no result."""
+    """Return the columns `_LAST` of a target; None without such a target or without a result."""
     wanted = select(*_LAST).join(targets, targets.c.id == probe_results.c.target)
     is_it = (
         targets.c.subject_id == subject_id,

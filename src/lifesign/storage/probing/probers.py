@@ -18,7 +18,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCredential:
-    """A credential of a worker, as it said with its last claim."""
+    """State of a worker's credential, from the worker's last claim."""
 
     scope: CredentialScope
     state: CredentialState | None = None

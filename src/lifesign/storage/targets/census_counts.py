@@ -280,7 +280,7 @@ def shown(
 
 
 def lock_runs(transaction: Transaction) -> None:
-    """Keep others from beginning a pass meanwhile; on SQLite every write does so by itself."""
+    """Block the start of other passes until the transaction ends; on SQLite every write does."""
     if transaction.is_postgresql:
         transaction.connection.exec_driver_sql("LOCK TABLE census_runs IN SHARE ROW EXCLUSIVE MODE")
 

@@ -300,7 +300,7 @@ def put_token(transaction: Transaction, target: int, agent: int, token: str) -> 
 
 
 def check_token_now(transaction: Transaction, target: int, agent: int) -> None:
-    """Have the token of a claim looked for in the next round."""
+    """Mark the token of a claim for a check in the next round."""
     transaction.connection.execute(update(target_claims).where(_is(target, agent)).values(checked_at_s=None))
 
 

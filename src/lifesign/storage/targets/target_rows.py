@@ -226,7 +226,7 @@ def add(transaction: Transaction, urls: Mapping[str, str], version: int, kind: s
 
 
 def enter(transaction: Transaction, agent_id: str, url: str, version: int) -> None:
-    """Make an agent that wants to be probed a target; `url` in the form of `read_target`.
+    """Make an agent that registered to be probed a target; `url` has the form of `read_target`.
 
     A target that gets another URL loses the memory of its last probe. In the shard of another host it is new,
     and the former prober gets its id as gone.

@@ -33,7 +33,7 @@ _columns: Callable[[Claim], tuple[Any, ...]] = attrgetter(*_CLAIM_COLUMNS)
 
 
 def _exact(column: str) -> str:
-    """Return a time as JSON with all its digits: by itself SQLite writes 15, which is 10 µs."""
+    """Return a time as JSON with all its digits; SQLite's own conversion has 15, which is 10 µs."""
     return f"iif({column} IS NULL, NULL, json(printf('%!.17g', {column})))"
 
 

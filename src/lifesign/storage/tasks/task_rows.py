@@ -112,7 +112,7 @@ def store(transaction: Transaction, changed: Sequence[StoredTask]) -> None:
 
 
 def forget_agent(transaction: Transaction, agent_id: str, finished: Collection[str]) -> None:
-    """Remove an agent's name from the tasks that it created, and from finished ones for it alone.
+    """Remove an agent's id from tasks that it created, and from finished tasks that named this agent.
 
     Open tasks for it keep the name, or any agent could claim them.
     """
