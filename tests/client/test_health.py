@@ -1,10 +1,9 @@
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import Any, cast
+from typing import cast
 
 import aiohttp
 import pytest
-from mcp.server.mcpserver import MCPServer
 from tests.support.agent_check import card, check, document, names
 from tests.support.hostile_server import (
     CARD_PATH,
@@ -15,10 +14,8 @@ from tests.support.hostile_server import (
     redirect,
     serving,
 )
-from tests.support.uvicorn_thread import served
 from yarl import URL
 
-from lifesign import AgentHealthMiddleware
 from lifesign.client import fetch_health
 from lifesign.client.health import MAX_TIMEOUT_SECONDS
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES
@@ -113,38 +110,6 @@ async def test_an_own_document_counts_beside_a_card_at_the_root_that_is_anothers
     assert checked.document is not None
     assert checked.document.agent_id == "a"
     assert "found_at_origin_root" not in names(checked)
-
-
-@pytest.mark.parametrize("path", ["/mcp", "/a/mcp"])
-@pytest.mark.parametrize("is_named", [True, False])
-async def test_document_of_an_mcp_server_is_found_below_the_parent_of_its_endpoint(
-    path: str, *, is_named: bool
-) -> None:
-    def app(origin: str) -> Any:
-        agent_id = f"{origin}{path}" if is_named else "urn:example:tools"
-        server = MCPServer("tools").streamable_http_app(streamable_http_path=path)
-        health_path = f"{path.rpartition('/')[0]}{HEALTH_PATH}"
-        return AgentHealthMiddleware(server, agent_id=agent_id, path=health_path)
-
-    with served(app) as origin:
-        checked = await fetch_health(f"{origin}{path}")
-        assert checked.health_url == f"{origin}{path.rpartition('/')[0]}{HEALTH_PATH}"
-        assert checked.document is not None
-        assert "found_at_origin_root" not in names(checked)
-        elsewhere = await fetch_health(f"{origin}/other")
-    assert elsewhere.document is None
-
-
-async def test_only_a_url_with_a_document_beside_it_is_asked_whether_it_is_a_server() -> None:
-    async with serving({}) as server:
-        await fetch_health(f"{server.url}/mcp")
-        before = len(server.paths)
-        server.replies[HEALTH_PATH] = as_json(document())
-        await fetch_health(f"{server.url}/mcp")
-        await fetch_health(f"{server.url}/mcp{CARD_PATH}")
-    posts = [head.startswith("POST /mcp ") for head in server.heads]
-    assert not any(posts[:before])
-    assert sum(posts[before:]) == 2
 
 
 async def test_an_own_card_that_redirects_to_the_root_does_not_lend_the_roots_document() -> None:

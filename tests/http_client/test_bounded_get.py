@@ -32,6 +32,13 @@ from lifesign.domain.observation.results import ResultClass
 
 # ── what else may come back ──
 
+
+async def endless_stream(writer: asyncio.StreamWriter, _: str) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n: hello\n\n")
+    await writer.drain()
+    await asyncio.Event().wait()
+
+
 NOT_AN_AGENT = {
     "an empty body": answer(200, Content_Type="application/json"),
     "an HTML page": answer(200, b"<html>Hello</html>", Content_Type="text/html; charset=utf-8"),
@@ -40,6 +47,7 @@ NOT_AN_AGENT = {
     "JSON of another kind": as_json({"status": "UP"}),
     "a JSON list": as_json([]),
     "204": answer(204),
+    "an event stream that nobody requested": endless_stream,
     "404": answer(404),
     "410": answer(410),
 }

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lifesign.client.health import HealthCheck
+from lifesign.client.server_detection import DetectedServer
 
 
 def check_report(checked: HealthCheck) -> dict[str, Any]:
@@ -30,7 +31,21 @@ def check_report(checked: HealthCheck) -> dict[str, Any]:
             "age_seconds": checked.age_seconds,
             "latency_ms": None if checked.latency_ms is None else round(checked.latency_ms, 3),
         },
+        "server": checked.server and _server_report(checked.server),
         "login": checked.login and checked.login.model_dump(mode="json"),
         "document": document and document.model_dump(mode="json", exclude_unset=True),
         "findings": [asdict(finding) for finding in checked.findings],
+    }
+
+
+def _server_report(server: DetectedServer) -> dict[str, Any]:
+    answer = server.answer
+    return {
+        "is_mcp": server.is_server,
+        "result": answer.result,
+        "reason": answer.reason or None,
+        "generation": server.generation,
+        "version": server.version,
+        "name": server.name or None,
+        "latency_ms": round(answer.latency_ms, 3),
     }

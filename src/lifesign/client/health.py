@@ -27,16 +27,18 @@ from lifesign.client.candidate_urls import (
     place_under,
     server_health_url,
 )
-from lifesign.client.server_detection import is_mcp_server
+from lifesign.client.server_detection import DetectedServer, detect_server
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES, AgentCard
 from lifesign.domain.a2a.announcement import DEFAULT_HEALTH_PATH
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
+from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.decision import Decision, age_seconds, decide, is_stale
 from lifesign.domain.observation.login import Login, login_of
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.observation.served_body import classify_card, classify_document, is_absent
+from lifesign.domain.observation.server_answer import may_be_server
 from lifesign.domain.text.durations import duration_text
 from lifesign.errors import InvalidValue
 from lifesign.http_client.answer import Answer
@@ -59,6 +61,7 @@ _TOKEN = re.compile(r"[!-~]+")
 _NOT_HTTPS = Finding(
     "not_https", "", "read over plain HTTP, which any host on the way can change", "draft 4.1"
 )
+_NO_CARD = "an MCP server has no card"
 # The server is unreachable: a second request is useless.
 _UNREACHABLE = frozenset({ResultClass.REFUSED, ResultClass.DNS_FAILURE, ResultClass.TLS_FAILURE})
 
@@ -72,7 +75,9 @@ class HealthCheck:
     card_url: str
     """URL of the card; without one, the last requested URL."""
     is_server: bool
-    """Whether the document is that of an MCP server, which has no card."""
+    """Whether the URL is that of an MCP server, which has no card."""
+    server: DetectedServer | None
+    """Answer to the requests of MCP; None if the URL got none."""
     card: AgentCard | None
     """The card, with its own findings; None unless `card_result` is `ok`."""
     card_result: ResultClass
@@ -106,6 +111,8 @@ async def fetch_health(
     timeout_seconds: float = TIMEOUT_SECONDS,
     detail_token: str | None = None,
     allowed_networks: Sequence[str] = (),
+    kind: str | None = None,
+    identify: bool = False,
 ) -> HealthCheck:
     """Read an agent's card and its health document, and decide whether to call it.
 
@@ -114,6 +121,11 @@ async def fetch_health(
     than the card's. The card at the origin's root counts for a path only if it names an address at or below
     it, and so does the document there: else that is a finding, and the agent is unknown. There is always a
     result: InvalidValue is only raised for the caller's arguments.
+
+    `kind` is `a2a` or `mcp` (the URL of an MCP server's endpoint, which has no card); without it, the card
+    and the document show the kind. `identify` asks a URL that has neither whether it is an MCP server, by at
+    most five requests. They are POSTs, so that a person must have chosen the URL. A URL with a document of a
+    server beside it gets them anyway, unless the document names the URL or `kind` is `a2a`.
 
     `timeout_seconds` (above 0, at most 300) is for all requests together. `detail_token` is sent as Bearer to
     the health document on the origin of `url`, and nowhere else. A session of the caller keeps its cookies,
@@ -127,9 +139,11 @@ async def fetch_health(
     """
     given = parse_entered_url(url)
     _check_settings(timeout_seconds, detail_token)
+    if kind is not None and kind not in set(TargetKind):
+        raise InvalidValue("kind", kind, "a2a or mcp")
     networks = _networks(allowed_networks)
     started_s = asyncio.get_running_loop().time()
-    visit = _HealthCheck(url, given, started_s, timeout_seconds, detail_token)
+    visit = _HealthCheck(url, given, started_s, timeout_seconds, detail_token, kind, identify)
     if get is not None:
         return await _check(get, visit)
     async with GuardedSessions(networks, trusted=given.url, session=session) as sessions:
@@ -192,6 +206,8 @@ class _HealthCheck:
     started_s: float
     timeout_seconds: float
     token: str | None
+    kind: str | None
+    identify: bool
 
     @property
     def card_deadline_s(self) -> float:
@@ -214,13 +230,22 @@ class _HealthAnswer:
     place: CandidateUrl
     document: HealthDocument | None = None
     findings: tuple[Finding, ...] = ()
-    is_server: bool = False
-    """Whether the document is that of an MCP server."""
     is_at_root: bool = False
     """Whether there is a document at the origin's root, where it counts for another agent."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """An MCP server: that the URL is one, and its answer if it was asked."""
+
+    health: _HealthAnswer
+    is_server: bool
+    answer: DetectedServer | None = None
+
+
 async def _check(get: Get, visit: _HealthCheck) -> HealthCheck:
+    if visit.kind == TargetKind.MCP:
+        return await _check_server(get, visit)
     card = await _find_card(get, visit)
     if card.answer.result in _UNREACHABLE:
         return _conclude(visit, card, None, ())
@@ -235,10 +260,26 @@ async def _check(get: Get, visit: _HealthCheck) -> HealthCheck:
         given = replace(given, prefix="")
     places = health_places(given, card_url, announced)
     health = await _find_health(get, visit, places)
-    is_other = given.is_card or given.is_health or not given.prefix
-    if health.document is None and card.card is None and not is_other:
-        health = await _find_server_health(get, visit) or health
+    if health.document is None and card.card is None and visit.kind is None:
+        server = await _find_server(get, visit, card, health)
+        return _conclude(
+            visit, card, server.health, _findings(visit, announced, card, server.health), server=server
+        )
     return _conclude(visit, card, health, _findings(visit, announced, card, health))
+
+
+async def _check_server(get: Get, visit: _HealthCheck) -> HealthCheck:
+    """Check a URL that the caller says is the endpoint of an MCP server."""
+    url = visit.given.url
+    card = _CardAnswer(Answer(url=url, result=ResultClass.NOT_MEASURED, reason=_NO_CARD), None)
+    health = await _ask_server_health(get, visit)
+    if health.answer.result in _UNREACHABLE:
+        return _conclude(visit, card, None, (), server=_Server(health, is_server=True))
+    answer = None
+    if health.document is None:
+        answer = await detect_server(get, url, visit.deadline_s)
+    server = _Server(health, is_server=True, answer=answer)
+    return _conclude(visit, card, health, _findings(visit, NO_ANNOUNCEMENT, card, health), server=server)
 
 
 async def _find_card(get: Get, visit: _HealthCheck) -> _CardAnswer:
@@ -279,20 +320,36 @@ async def _find_health(get: Get, visit: _HealthCheck, places: Iterable[Candidate
     return first
 
 
-async def _find_server_health(get: Get, visit: _HealthCheck) -> _HealthAnswer | None:
-    """Return the document of an MCP server whose endpoint is the given URL; None if there is none.
+async def _find_server(get: Get, visit: _HealthCheck, card: _CardAnswer, health: _HealthAnswer) -> _Server:
+    """Ask a URL without a card and a document of its own whether it is an MCP server.
 
     A document at the usual URL of servers may be that of another agent there. It counts if it names the given
     URL, or if that URL is the endpoint of an MCP server.
     """
-    place = CandidateUrl(server_health_url(visit.given.url))
-    ask = Ask(max_bytes=MAX_DOCUMENT_BYTES, deadline_s=visit.deadline_s)
-    found = _assess_document(place, await get(place.url, ask))
-    if found.document is None:
-        return None
-    is_named = found.document.agent_id == str(visit.given.url)
-    is_found = is_named or await is_mcp_server(get, visit.given.url, visit.deadline_s)
-    return replace(found, is_server=True) if is_found else None
+    given, none = visit.given, _Server(health, is_server=False)
+    if given.is_card or given.is_health:
+        return none
+    # Without a path, that document was requested already.
+    own = await _ask_server_health(get, visit) if given.prefix else health
+    if own.document is not None and own.document.agent_id == str(given.url):
+        return _Server(own, is_server=True)
+    is_asked = visit.identify and may_be_server(card.answer.result, card.answer.status)
+    if own.document is None and not is_asked:
+        return none
+    answer = await detect_server(get, given.url, visit.deadline_s)
+    if not answer.is_server:
+        return replace(none, answer=answer)
+    return _Server(own, is_server=True, answer=answer)
+
+
+async def _ask_server_health(get: Get, visit: _HealthCheck) -> _HealthAnswer:
+    """Ask for the document below the parent of an endpoint's path."""
+    # Unless the caller says that this is a server, the document may be that of another agent.
+    is_known = visit.kind == TargetKind.MCP
+    place = CandidateUrl(server_health_url(visit.given.url), is_root=not is_known)
+    token = visit.token if _takes_token(visit, place) else None
+    ask = Ask(max_bytes=MAX_DOCUMENT_BYTES, deadline_s=visit.deadline_s, token=token)
+    return _assess_document(place, await get(place.url, ask))
 
 
 def _with_document_at_root(own: _HealthAnswer) -> _HealthAnswer:
@@ -390,9 +447,10 @@ def _origin(url: URL) -> str:
     return f"{url.scheme}://{url.raw_authority}"
 
 
-def _login(card: _CardAnswer, health: _HealthAnswer | None) -> Login | None:
+def _login(card: _CardAnswer, health: _HealthAnswer | None, server: DetectedServer | None) -> Login | None:
     """Return the login that refused requests ask for; None if no request was refused."""
     answers = [card.answer] if health is None else [card.answer, health.answer]
+    answers += [] if server is None else [server.answer]
     refused = [answer for answer in answers if answer.result is ResultClass.GATED]
     if not refused:
         return None
@@ -401,10 +459,15 @@ def _login(card: _CardAnswer, health: _HealthAnswer | None) -> Login | None:
 
 
 def _conclude(
-    visit: _HealthCheck, card: _CardAnswer, health: _HealthAnswer | None, findings: tuple[Finding, ...]
+    visit: _HealthCheck,
+    card: _CardAnswer,
+    health: _HealthAnswer | None,
+    findings: tuple[Finding, ...],
+    server: _Server | None = None,
 ) -> HealthCheck:
     """Combine the results, and decide; `health` is None if no server could be reached."""
-    answer = card.answer if health is None else health.answer
+    last = card.answer if server is None else server.health.answer
+    answer = last if health is None else health.answer
     document = None if health is None else health.document
     result, now = answer.result, answer.served_at or datetime.now(UTC)
     age = None if document is None else age_seconds(document, now)
@@ -418,21 +481,36 @@ def _conclude(
         failure=answer.reason,
         retry_after_seconds=answer.retry_after_seconds,
     )
+    document_reason = "" if result is ResultClass.OK else decision.reasons[0]
+    is_server = server is not None and server.is_server
+    asked = None if server is None else server.answer
+    if is_server and asked is not None and result is not ResultClass.OK:
+        decision = replace(decision, reasons=(_server_reason(asked), *decision.reasons))
     return HealthCheck(
         url=visit.url,
         card_url=str(card.answer.url),
-        is_server=health is not None and health.is_server,
+        is_server=is_server,
+        server=asked,
         card=card.card,
         card_result=card.answer.result,
         card_reason=card.answer.reason,
         health_url=None if health is None else str(answer.url),
         document=document,
         document_result=result,
-        document_reason="" if result is ResultClass.OK else decision.reasons[0],
+        document_reason=document_reason,
         findings=findings,
         age_seconds=age,
         refresh_in_seconds=None if document is None else answer.max_age_seconds,
         latency_ms=None if health is None else answer.latency_ms,
         decision=decision,
-        login=_login(card, health),
+        login=_login(card, health, asked),
     )
+
+
+def _server_reason(asked: DetectedServer) -> str:
+    """Return what an MCP server without a usable document answered to the requests of MCP."""
+    if asked.is_gated:
+        return "an MCP server answers, and asks for a login"
+    if asked.is_server:
+        return "an MCP server answers"
+    return f"no MCP server answers: {asked.answer.reason}"

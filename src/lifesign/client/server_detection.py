@@ -1,14 +1,16 @@
 """Detection of MCP servers: `server/discover`, else a handshake, else an event stream (HTTP with SSE).
 
-Only for a URL that a person or a program named: two of the requests are POSTs.
+Only for a URL that a person or a program named: most of the requests are POSTs.
 """
 
+from dataclasses import dataclass, replace
 from typing import Final
 
 from yarl import URL
 
 from lifesign.domain.mcp.conversation import (
     ACCEPT,
+    CURRENT_VERSION,
     EVENT_STREAM,
     Generation,
     McpReply,
@@ -20,40 +22,84 @@ from lifesign.domain.mcp.conversation import (
     is_discovered,
     may_be_older,
     may_stream_answers,
+    offered_version,
     read_reply,
+    server_name,
     usable_session,
 )
+from lifesign.domain.mcp.event_reader import ReplyReader
 from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.observation.server_answer import (
+    READ_RESULTS,
+    classify_failed_discovery,
+    is_login_of_server,
+)
 from lifesign.http_client.answer import Answer
 from lifesign.http_client.bounded_get import Ask, Get
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024
-READ_RESULTS: Final = frozenset({
-    ResultClass.OK, ResultClass.NOT_AN_AGENT, ResultClass.HTTP_ERROR,
-})  # fmt: skip
-"""Results with a complete answer, whose body may be that of an MCP server."""
 
 
-async def is_mcp_server(get: Get, url: URL, deadline_s: float) -> bool:
-    """Return whether `url` is the endpoint of an MCP server, by at most four requests.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectedServer:
+    """Answer of a URL to the first requests of a client of MCP."""
+
+    answer: Answer
+    """The answer that decided; its result is `ok` if an MCP server answered as one."""
+    generation: Generation | None = None
+    """Generation of MCP that the server speaks; None if it is unknown."""
+    version: str | None = None
+    """Version of MCP that the server named or accepted; None if it is unknown."""
+    name: str = ""
+    """Name and version that the server states, printable and bounded."""
+
+    @property
+    def is_server(self) -> bool:
+        """Whether an MCP server answered, possibly with a request for a login."""
+        return self.answer.result is ResultClass.OK or self.is_gated
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether an MCP server asked for a login."""
+        return is_login_of_server(self.answer.result, self.answer.challenges)
+
+
+async def detect_server(get: Get, url: URL, deadline_s: float) -> DetectedServer:
+    """Ask whether `url` is the endpoint of an MCP server, by at most five requests.
 
     `deadline_s` is that of the event loop's clock, for all of them. A session that the server opens is ended.
     """
+    version = CURRENT_VERSION
     answer, reply = await _post(get, url, discover_request(), deadline_s)
+    if (offered := offered_version(reply)) is not None:
+        version = offered
+        answer, reply = await _post(get, url, discover_request(offered), deadline_s)
     if is_discovered(reply):
-        return True
+        return _found(answer, reply, Generation.STATELESS, version)
     if answer.result not in READ_RESULTS or not may_be_older(answer.status or 0, answer.body, reply):
-        return False
+        return _failed(answer, reply)
     answer, reply = await _post(get, url, initialize_request(), deadline_s)
-    if (version := initialized_version(reply)) is not None:
-        await _end_session(get, answer, version, deadline_s)
-        return True
-    if answer.result not in READ_RESULTS or not may_stream_answers(answer.status or 0, reply):
-        return False
-    # The head shows the event stream, which may never end.
-    ask = Ask(max_bytes=0, deadline_s=deadline_s, headers={"Accept": EVENT_STREAM}, is_head_enough=True)
-    answer = await get(url, ask)
-    return answer.result is ResultClass.OK and answer.content_type == EVENT_STREAM
+    if (accepted := initialized_version(reply)) is not None:
+        await _end_session(get, answer, accepted, deadline_s)
+        return _found(answer, reply, Generation.HANDSHAKE, accepted)
+    if answer.result in READ_RESULTS and may_stream_answers(answer.status or 0, reply):
+        # The head shows the event stream, which may never end.
+        ask = Ask(max_bytes=0, deadline_s=deadline_s, headers={"Accept": EVENT_STREAM}, is_head_enough=True)
+        streamed = await get(url, ask)
+        if streamed.result is ResultClass.OK and streamed.content_type == EVENT_STREAM:
+            return DetectedServer(answer=streamed, generation=Generation.EVENT_STREAM)
+    return _failed(answer, reply)
+
+
+def _found(answer: Answer, reply: McpReply, generation: Generation, version: str) -> DetectedServer:
+    # A server may answer a request with a status of its own.
+    read = replace(answer, result=ResultClass.OK, reason="")
+    return DetectedServer(answer=read, generation=generation, version=version, name=server_name(reply))
+
+
+def _failed(answer: Answer, reply: McpReply) -> DetectedServer:
+    result, reason = classify_failed_discovery(answer.result, answer.status, answer.reason, reply)
+    return DetectedServer(answer=replace(answer, result=result, reason=reason))
 
 
 async def _post(get: Get, url: URL, request: McpRequest, deadline_s: float) -> tuple[Answer, McpReply]:
@@ -64,6 +110,7 @@ async def _post(get: Get, url: URL, request: McpRequest, deadline_s: float) -> t
             deadline_s=deadline_s,
             body=request.body,
             headers={**request.headers, "Accept": ACCEPT},
+            is_enough=ReplyReader(request.request_id).feed,
         ),
     )
     return answer, read_reply(answer.content_type, answer.body, request.request_id)

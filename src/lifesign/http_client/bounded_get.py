@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import metadata
 from time import perf_counter
-from typing import Literal
+from typing import Final, Literal
 
 import aiohttp
 from yarl import URL
@@ -17,7 +17,7 @@ from yarl import URL
 from lifesign.domain.base.project import project_suffix
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http_client.answer import Answer, classify_status, in_ms, read_head, unread_coding
-from lifesign.http_client.bounded_body import read_bounded
+from lifesign.http_client.bounded_body import read_bounded, read_until
 from lifesign.http_client.byte_counter import READ_BYTES
 from lifesign.http_client.counted_sessions import counter_of
 from lifesign.http_client.failures import (
@@ -28,7 +28,12 @@ from lifesign.http_client.failures import (
     too_large,
 )
 from lifesign.http_client.guarded_sessions import GuardedSessions
+from lifesign.http_client.headers import media_type
 from lifesign.http_client.redirects import REDIRECTS, next_hop
+
+EVENT_STREAM: Final = "text/event-stream"
+# It may never end.
+_UNREQUESTED_STREAM: Final = (ResultClass.NOT_AN_AGENT, "an event stream, which was not requested")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,8 @@ class Ask:
     """Whether no body is read: an event stream may never end."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Besides those that every request has."""
+    is_enough: Callable[[bytes], bool] | None = None
+    """Takes each piece of an event stream; True ends the reading. Without it, no event stream is read."""
     may_leave_origin: bool = False
     """Whether a redirect may lead to another origin; from http to https of one host it always may."""
 
@@ -126,8 +133,11 @@ async def _ask_once(session: aiohttp.ClientSession, url: URL, ask: Ask) -> tuple
                 pass
             elif result is ResultClass.OK and (unread := unread_coding(response)) is not None:
                 result, reason = unread
+            elif media_type(response.headers) == EVENT_STREAM and ask.is_enough is None:
+                if result is ResultClass.OK:
+                    result, reason = _UNREQUESTED_STREAM
             elif result is ResultClass.OK or ask.body is not None:
-                body = await read_bounded(response, ask.max_bytes, counter_of(response))
+                body = await _read(response, ask)
                 if body is None:
                     result, reason = too_large(ask.max_bytes)
             answer = Answer(url=url, result=result, reason=reason, body=body or b"", **read_head(response))
@@ -136,3 +146,12 @@ async def _ask_once(session: aiohttp.ClientSession, url: URL, ask: Ask) -> tuple
     except FAILURES as error:
         result, reason = classify_failure(url, error)
         return Answer(url=url, result=result, reason=reason), None
+
+
+async def _read(response: aiohttp.ClientResponse, ask: Ask) -> bytes | None:
+    """Return the body; None if it is too large."""
+    counter = counter_of(response)
+    if ask.is_enough is None or media_type(response.headers) != EVENT_STREAM:
+        return await read_bounded(response, ask.max_bytes, counter)
+    body, _ = await read_until(response, ask.max_bytes, counter, ask.is_enough)
+    return body

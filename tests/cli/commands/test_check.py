@@ -1,6 +1,7 @@
 import asyncio
 import json
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from tests.support.hostile_server import (
     redirect,
     serving,
 )
+from tests.support.mcp_answers import handshaking, methods, stateless
+from tests.support.message_server import Got, Says
+from tests.support.message_server import agent as message_agent
 
 from lifesign.cli import main
 from lifesign.cli.commands.check import EXIT_CODES, TOKEN_VARIABLE
@@ -171,7 +175,8 @@ async def test_json_has_the_keys_that_help_describes(capsys: pytest.CaptureFixtu
     ended, server = await run(replies, "--json")
     shown = json.loads(capsys.readouterr().out)
     assert ended == 2
-    assert list(shown) == ["url", "status", "decision", "card", "health", "login", "document", "findings"]
+    expected = ["url", "status", "decision", "card", "health", "server", "login", "document", "findings"]
+    assert list(shown) == expected
     assert (shown["url"], shown["status"]) == (server.url, "unhealthy")
     assert shown["decision"]["action"] == "avoid"
     assert shown["decision"]["retry_after_seconds"] == 300
@@ -190,6 +195,77 @@ async def test_json_has_the_same_keys_if_nothing_could_be_read(capsys: pytest.Ca
     assert known["card"].keys() == unknown["card"].keys()
     assert known["health"].keys() == unknown["health"].keys()
     assert unknown["document"] is None
+
+
+async def checked_server(
+    answers: Callable[[Got], Says], *options: str, path: str = "/mcp"
+) -> tuple[int, list[str]]:
+    async with message_agent(answers, {}) as server:
+        server.card = {}
+        server.others = lambda _: Says(status=404)
+        code = await asyncio.to_thread(main, ["check", f"{server.url}{path}", *options])
+    return code, methods(server)
+
+
+@pytest.mark.parametrize(
+    ("answers", "generation", "version"),
+    [(stateless, "stateless", "2026-07-28"), (handshaking, "handshake", "2025-06-18")],
+)
+@pytest.mark.parametrize("options", [(), ("--kind", "mcp")])
+async def test_server_without_a_document_is_unknown_and_shown_with_its_generation(
+    answers: Callable[[Got], Says],
+    generation: str,
+    version: str,
+    options: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, _ = await checked_server(answers, *options)
+    assert code == EXIT_CODES["unknown"]
+    shown = capsys.readouterr().out
+    [line] = [line for line in shown.splitlines() if line.startswith("MCP ")]
+    assert line.split()[1:3] == [f"{version},", generation + ("," if answers is handshaking else "")]
+    assert re.search(r"^endpoint .*/mcp \(ok in \d+ ms\)$", shown, re.MULTILINE)
+    await checked_server(answers, *options, "--json")
+    server = json.loads(capsys.readouterr().out)["server"]
+    latency_ms = server.pop("latency_ms")
+    assert latency_ms > 0
+    assert server == {
+        "is_mcp": True,
+        "result": "ok",
+        "reason": None,
+        "generation": generation,
+        "version": version,
+        "name": "old" if answers is handshaking else None,
+    }
+
+
+async def test_url_of_kind_a2a_gets_no_post(capsys: pytest.CaptureFixture[str]) -> None:
+    code, requested = await checked_server(stateless, "--kind", "a2a", "--json")
+    assert code == EXIT_CODES["unknown"]
+    assert json.loads(capsys.readouterr().out)["server"] is None
+    assert set(requested) == {"GET"}
+
+
+@pytest.mark.parametrize(
+    ("challenge", "is_server"), [('Bearer resource_metadata="https://a.example/x"', True), ("Bearer", False)]
+)
+async def test_server_that_refuses_only_posts_is_identified_or_has_a_hint(
+    challenge: str, *, is_server: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refusal = Says(status=401, headers=f"WWW-Authenticate: {challenge}\r\n")
+    code, _ = await checked_server(lambda _: refusal)
+    assert code == EXIT_CODES["unknown"]
+    shown = capsys.readouterr().out
+    assert bool(re.search("^endpoint .*gated", shown, re.MULTILINE)) is is_server
+    hint = " ".join(shown.partition("hint ")[2].split())
+    assert ("--kind mcp" in hint) is not is_server
+    await checked_server(lambda _: refusal, "--kind", "mcp")
+    assert re.search("^endpoint .*gated", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_unknown_kind_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "https://agent.example", "--kind", "ftp"]) == 3
+    assert "--kind" in capsys.readouterr().err
 
 
 async def test_a_token_comes_from_a_file_or_else_from_the_environment(

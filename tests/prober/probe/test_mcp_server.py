@@ -237,6 +237,28 @@ async def test_named_target_without_a_card_that_is_no_server_has_none() -> None:
     assert [name for name in methods(serving) if name != "GET"] == [DISCOVER, INITIALIZE]
 
 
+@pytest.mark.parametrize(
+    ("challenge", "is_server"), [('Bearer resource_metadata="/meta"', True), ("Bearer", False)]
+)
+async def test_named_target_that_refuses_only_posts_is_gated_or_has_a_hint(
+    challenge: str, *, is_server: bool
+) -> None:
+    """MCP requires a challenge with metadata; another one may be that of any server."""
+    refusal = Says(status=401, headers=f"WWW-Authenticate: {challenge}\r\n")
+    async with agent(lambda _: refusal, {}) as serving:
+        serving.others = lambda got: (
+            Says({"resource": serving.url}) if got.path == "/meta" else Says(status=404)
+        )
+        url = f"{serving.url}/mcp"
+        observation = await see(url, targets=[url], ask={"health": False})
+    discovery = layer(observation.discovery)
+    assert (observation.kind is TargetKind.MCP) is is_server
+    assert discovery.result == ("gated" if is_server else "not_an_agent")
+    assert ("--kind mcp" in discovery.reason) is not is_server
+    assert (observation.login is not None) is is_server
+    assert len(serving.posted) == 1
+
+
 @pytest.mark.parametrize("memory", [ProbeMemory(), ProbeMemory(mcp_generation=Generation.STATELESS)])
 async def test_crawled_target_of_unknown_kind_gets_no_post(memory: ProbeMemory) -> None:
     async with agent(stateless, {}) as serving, probing() as probes:
@@ -271,6 +293,13 @@ async def test_target_of_kind_a2a_gets_no_post() -> None:
         url = f"{serving.url}/mcp"
         await see(url, targets=[{"url": url, "kind": "a2a"}])
     assert serving.posted == []
+
+
+async def test_server_beside_a_card_that_is_another_agents_is_detected() -> None:
+    async with agent(stateless, card()) as serving:
+        url = f"{serving.url}/mcp"
+        observation = await see(url, targets=[url], ask={"health": False})
+    assert observation.kind is TargetKind.MCP
 
 
 async def test_agent_with_a_card_gets_no_post() -> None:

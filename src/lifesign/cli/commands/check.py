@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
 
 import typer
 
+from lifesign.cli.commands.probe import KINDS, check_kind
 from lifesign.cli.options.duration import DefaultDuration, duration_option
 from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.option_names import options
@@ -48,11 +48,19 @@ def check(
     url: Annotated[
         str,
         typer.Argument(
-            metavar="URL", help="Domain or base URL of the agent, or the URL of its card or health document."
+            metavar="URL",
+            help=(
+                "Domain or base URL of the agent, or the URL of its card, its health document or its "
+                "MCP endpoint."
+            ),
         ),
     ],
     *,
     as_json: AsJson = False,
+    kind: Annotated[
+        str | None,
+        typer.Option("--kind", metavar=KINDS, help="Kind of the agent. Without it, the check detects it."),
+    ] = None,
     timeout_seconds: Annotated[
         float,
         duration_option(
@@ -79,6 +87,9 @@ def check(
     Reads the agent's card and its health document, with limits of time and size, and decides by appendix A of
     the draft: a failed request means unknown, not unhealthy.
 
+    A URL without a card is asked whether an MCP server answers: by server/discover, else by a handshake. With
+    --kind a2a, nothing but GET requests are sent.
+
     The host of URL may have any address. The agent chooses the targets of its redirects: other hosts are
     contacted only at public addresses, and in networks of --allow-network.
 
@@ -86,6 +97,7 @@ def check(
     Examples:
       lifesign check https://agent.example
       lifesign check agent.example/agents/weather --timeout 3s
+      lifesign check https://mcp.example/mcp --kind mcp
       lifesign check https://agent.example --json | jq -r .decision.action
 
     \b
@@ -96,6 +108,9 @@ def check(
                 status, reasons, retry_after_seconds
       card      url, result, reason, name, version, provider, generation, findings
       health    url, result, reason, age_seconds, latency_ms
+      server    is_mcp, result, reason, generation (stateless, handshake,
+                event_stream), version, name, latency_ms: the answer to
+                server/discover or initialize; null if neither was sent
       login     schemes, card_schemes and metadata of the login that a refused
                 request asks for; metadata is always null: check does not read it
       document  the health document as it was read
@@ -108,6 +123,7 @@ def check(
     from lifesign.client import fetch_health  # noqa: PLC0415
     from lifesign.domain.net.target import with_scheme  # noqa: PLC0415
 
+    check_kind(kind)
     token = _token(token_file)
     entered = with_scheme(url)
     with _as_typed(url), options(timeout_seconds="--timeout", allowed_networks="--allow-network"):
@@ -117,6 +133,8 @@ def check(
                 timeout_seconds=timeout_seconds,
                 detail_token=token,
                 allowed_networks=allow_network or (),
+                kind=kind,
+                identify=True,
             )
         )
     with ignore_broken_pipe():
@@ -193,9 +211,11 @@ def hints(checked: "HealthCheck") -> Iterator[str]:
             yield "if the redirect leads to a network of your own, add --allow-network NETWORK"
         if ResultClass.REFUSED in {checked.document_result, checked.card_result}:
             yield "check that the agent runs, and that host and port of its URL are right"
-        is_absent = checked.document_result in {ResultClass.NOT_AN_AGENT, ResultClass.HTTP_ERROR}
-        if is_absent and checked.card is None and urlsplit(checked.url).path.strip("/"):
-            yield "a check reads health documents; to measure an MCP server without one: lifesign probe URL"
+        server = checked.server
+        if server is not None and server.generation is not None:
+            yield "to measure this MCP server and its tools from outside: lifesign probe URL"
+        elif not checked.is_server and server is not None and server.answer.result is ResultClass.GATED:
+            yield "a POST to this URL asks for a login; if an MCP server is behind it, add --kind mcp"
         return
     calibration, age_s, refresh_in_s = document.calibration, checked.age_seconds, checked.refresh_in_seconds
     is_new = calibration is not None and calibration.sample_count < MINIMUM_SAMPLES
@@ -237,7 +257,7 @@ def _details(document: "HealthDocument") -> Iterator[PageLine]:
 
 def _card(checked: "HealthCheck") -> Iterator[PageLine]:
     if checked.is_server:
-        yield PageLine("endpoint", f"{checked.url} (an MCP server)")
+        yield from _server(checked)
         return
     yield PageLine("card", _probe_text(checked.card_url, checked.card_result, None))
     if checked.card is None:
@@ -253,6 +273,19 @@ def _card(checked: "HealthCheck") -> Iterator[PageLine]:
     if text := ", ".join(f"{name} {value}" for name, value in facts if value):
         yield PageLine("card", text)
     yield from listed("of the card", map(_finding_text, checked.card.findings))
+
+
+def _server(checked: "HealthCheck") -> Iterator[PageLine]:
+    server = checked.server
+    if server is None:
+        yield PageLine("endpoint", f"{checked.url} (an MCP server)")
+        return
+    answer = server.answer
+    yield PageLine("endpoint", _probe_text(checked.url, answer.result, answer.latency_ms or None))
+    if server.generation is not None:
+        generation = server.generation.replace("_", " ")
+        facts = (server.version, generation, server.name)
+        yield PageLine("MCP", ", ".join(fact for fact in facts if fact))
 
 
 def _finding_text(finding: "Finding") -> str:

@@ -6,7 +6,6 @@ How the server is spoken to is remembered, and found out again daily or after a 
 from dataclasses import dataclass
 from typing import Final
 
-from lifesign.client.server_detection import READ_RESULTS
 from lifesign.domain.credentials.scope import Purpose
 from lifesign.domain.mcp.conversation import (
     CURRENT_VERSION,
@@ -27,6 +26,7 @@ from lifesign.domain.mcp.conversation import (
     usable_session,
 )
 from lifesign.domain.observation.results import LayerResult, ResultClass
+from lifesign.domain.observation.server_answer import NO_SERVER, READ_RESULTS, classify_failed_discovery
 from lifesign.prober.definition.layer_settings import LayerSettings
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.mcp_exchange import McpAnswer, McpExchange
@@ -189,18 +189,10 @@ def _answered(
 def _failed(visit: ProbeSession, fetched: Fetched, reply: McpReply) -> ServerLayers:
     if fetched.result is ResultClass.GATED:
         return ServerLayers(visit.layer(fetched), visit.layer(fetched))
-    if fetched.result not in READ_RESULTS:
-        return ServerLayers(visit.layer(fetched), None)
-    if reply.code is not None:
-        reason = f"HTTP {fetched.status}: JSON-RPC error {reply.code}"
-        return ServerLayers(
-            visit.layer(fetched, ResultClass.INVALID_DOCUMENT, reason, visit.keep(fetched.body)), None
-        )
-    if fetched.result is not ResultClass.OK:
-        return ServerLayers(visit.layer(fetched), None)
-    reason = "the answer is not that of an MCP server"
-    evidence = visit.keep(fetched.body)
-    return ServerLayers(visit.layer(fetched, ResultClass.NOT_AN_AGENT, reason, evidence), None)
+    result, reason = classify_failed_discovery(fetched.result, fetched.status, fetched.reason, reply)
+    is_odd = reason == NO_SERVER or result is ResultClass.INVALID_DOCUMENT
+    evidence = visit.keep(fetched.body) if is_odd else None
+    return ServerLayers(visit.layer(fetched, result, reason, evidence), None)
 
 
 def nothing_asked(visit: ProbeSession) -> LayerResult:

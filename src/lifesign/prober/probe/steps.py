@@ -19,6 +19,7 @@ from lifesign.domain.observation.peer_texts import peer_texts
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import (
     MAX_REASON_CHARS,
+    REFUSED_LOGIN,
     InconclusiveReason,
     LayerResult,
     Observation,
@@ -27,6 +28,7 @@ from lifesign.domain.observation.results import (
     reason_of_inconclusive,
 )
 from lifesign.domain.observation.results import not_measured as without_observation
+from lifesign.domain.observation.server_answer import is_login_of_server, may_be_server
 from lifesign.domain.schedule.cadence import after_probe, wants_card
 from lifesign.prober.credentials.store import CredentialStore
 from lifesign.prober.definition.layer_settings import LayerSettings
@@ -52,8 +54,7 @@ from lifesign.prober.witness.target_contact import ContactReader, NetworkClasses
 _WITH_DOCUMENT: Final = frozenset({ResultClass.OK, ResultClass.STALE_DOCUMENT})
 """Results of the health document with which a document comes."""
 
-SERVER_ERROR: Final = 500
-"""Lowest status of a server's own fault."""
+_LOGIN_OF_POST: Final = "a POST asks for a login: if this is an MCP server, set kind: mcp (--kind mcp)"
 
 _log = logging.getLogger("lifesign")
 
@@ -174,8 +175,10 @@ class Prober:
         discovery = transport = readiness = message = None
         if visit.asks_card:
             discovery = await discover(visit)
-            if (found := await self._found_server(visit, discovery, asked)) is not None:
+            found = await self._ask_as_server(visit, discovery, asked)
+            if found is not None and _is_server(visit, found):
                 return await self._with_health(visit, asked, found)
+            discovery = _with_hint(visit, discovery, found)
             if memory.card_read_at_s is None and not visit.may_ask(visit.given.url):
                 # The most frequent case in a directory: no answer, and only the URL is known.
                 return self._observation(visit, discovery=discovery)
@@ -219,21 +222,17 @@ class Prober:
         """Return the kind that the definition states, else that of a directory; None if unknown."""
         return self._kinds.get(visit.entry.url) or visit.entry.kind
 
-    async def _found_server(
+    async def _ask_as_server(
         self, visit: ProbeSession, discovery: LayerResult | None, asked: LayerSettings
     ) -> ServerLayers | None:
-        """Ask a target that the definition names, and that has no card, whether it is an MCP server."""
-        # 404, or a status with which a server refuses a GET.
-        is_without_card = (
-            discovery is not None
-            and discovery.result in {ResultClass.NOT_AN_AGENT, ResultClass.HTTP_ERROR}
-            and (discovery.status_code or SERVER_ERROR) < SERVER_ERROR
-        )
+        """Ask a target that the definition names, and that has no card, whether it is an MCP server.
+
+        None if it is not asked.
+        """
         is_unknown = self._kind_of(visit) is None and visit.entry.url in self._named
-        if not (is_without_card and is_unknown) or visit.has_found_another:
+        if discovery is None or not (is_unknown and may_be_server(discovery.result, discovery.status_code)):
             return None
-        found = await probe_server(visit, asked)
-        return found if found is not None and found.discovery.result is ResultClass.OK else None
+        return await probe_server(visit, asked)
 
     async def _observe_server(self, visit: ProbeSession, asked: LayerSettings) -> Observation:
         """Probe an MCP server."""
@@ -387,6 +386,24 @@ async def _ask_paths(visit: ProbeSession, paths: Iterable[str]) -> Mapping[str, 
         if fetched is not None:
             answers[path] = visit.layer(fetched)
     return answers or None
+
+
+def _is_server(visit: ProbeSession, found: ServerLayers) -> bool:
+    """Return whether an MCP server answered, possibly with a request for a login."""
+    fetched = visit.fetched_for(found.discovery)
+    challenges = () if fetched is None else fetched.challenges
+    return found.discovery.result is ResultClass.OK or is_login_of_server(found.discovery.result, challenges)
+
+
+def _with_hint(
+    visit: ProbeSession, discovery: LayerResult | None, found: ServerLayers | None
+) -> LayerResult | None:
+    """Return the result of the card, with a hint if only a POST shows that there is a login."""
+    if discovery is None or found is None or found.discovery.result not in REFUSED_LOGIN:
+        return discovery
+    return visit.changed(
+        discovery, discovery.result, f"{discovery.reason}; {_LOGIN_OF_POST}"[:MAX_REASON_CHARS]
+    )
 
 
 def _is_declared(discovery: LayerResult | None) -> bool:
