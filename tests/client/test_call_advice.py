@@ -10,6 +10,7 @@ import pytest
 from aioresponses import aioresponses
 from hypothesis import given
 from hypothesis import strategies as st
+from mcp.server.mcpserver import MCPServer
 from tests.support import hostile_server as hostile
 from tests.support.agent_check import PATIENT_SECONDS, SHORT_SECONDS, card, document
 from tests.support.hostile_server import (
@@ -21,8 +22,12 @@ from tests.support.hostile_server import (
     as_json,
     serving,
 )
+from tests.support.mcp_answers import stateless
+from tests.support.message_server import agent
 from tests.support.mocked_responses import MockedResponse
+from tests.support.uvicorn_thread import served
 
+from lifesign import AgentHealthMiddleware
 from lifesign.client import call_advice
 from lifesign.client import should_call as exported
 from lifesign.client.call_advice import CallAdvisor, should_call
@@ -70,6 +75,29 @@ class HeldDocument:
 async def test_the_document_decides(status: str, action: Action) -> None:
     decision = await ask({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document(status))})
     assert (decision.action, decision.status) == (action, status)
+
+
+@pytest.mark.parametrize(("outcome", "action"), [("answered", Action.PROCEED), ("task_failed", Action.AVOID)])
+async def test_the_document_of_a_wrapped_mcp_server_decides(outcome: str, action: Action) -> None:
+    def app(url: str) -> Any:
+        server = MCPServer("tools").streamable_http_app()
+        wrapped = AgentHealthMiddleware(server, agent_id=f"{url}/mcp")
+        for _ in range(20):
+            wrapped.health.record(outcome, latency_ms=1)
+        return wrapped
+
+    with served(app) as url:
+        decision = await CallAdvisor().should_call(f"{url}/mcp", timeout_seconds=PATIENT_SECONDS)
+    assert decision.action is action
+
+
+async def test_a_server_without_a_document_is_unknown_and_gets_no_post() -> None:
+    async with agent(stateless, {}) as server:
+        server.card = {}
+        url = f"{server.url}/mcp"
+        decision = await CallAdvisor().should_call(url, timeout_seconds=PATIENT_SECONDS)
+    assert is_unknown(decision)
+    assert server.posted == []
 
 
 async def test_an_expired_document_is_unknown() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.official_clients import OfficialClient, Plan, ask, each_client
+from tests.support.official_clients import CLIENTS_OF_EACH_RUN, OfficialClient, Plan, ask, each_client
 from tests.support.probing import layer, probing, results
 from tests.support.servers import REPOSITORY, Server, serving, until
 
@@ -23,11 +23,12 @@ CALLS: Sequence[tuple[str, Mapping[str, Any]]] = (
 
 
 @contextmanager
-def server(name: str, directory: Path) -> Iterator[Server]:
+def server(name: str, directory: Path, form: str = "sse:stateful") -> Iterator[Server]:
     """Serve `app` or `wrapped` until the block ends."""
     assert PYTHON.exists(), f"{PYTHON} is absent: make .venv-fastmcp/.installed"
     command = [str(PYTHON), "-m", "uvicorn", f"tests.support.fastmcp_app:{name}", "--port", "{port}"]
-    with serving([*command, "--log-level", "warning"], log=directory / f"{name}.log") as running:
+    log, variables = directory / f"{name}.log", {"FASTMCP_APP_FORM": form}
+    with serving([*command, "--log-level", "warning"], log=log, env=variables) as running:
         yield running
 
 
@@ -64,6 +65,22 @@ def test_clients_get_the_same_answers_and_only_tool_calls_count(
     assert [answer["is_error"] for answer in both[0].answers] == [False, True, True]
     until("all are counted", lambda: (counted(wrapped) - before)["tool_error"] == 2 or None)
     assert counted(wrapped) - before == {"answered": 1, "tool_error": 2}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "json:stateless",
+        *(pytest.param(form, marks=pytest.mark.long) for form in ("json:stateful", "sse:stateless")),
+    ],
+)
+def test_clients_get_the_same_answers_in_each_form(form: str, tmp_path: Path) -> None:
+    with server("app", tmp_path, form) as bare, server("wrapped", tmp_path, form) as wrapped:
+        for client in CLIENTS_OF_EACH_RUN:
+            plans = [Plan(CALLS, url=url_of(one), token="unused") for one in (bare, wrapped)]
+            without, within = [ask(client, plan, tmp_path) for plan in plans]
+            assert without == within, client.name
+            assert [answer["is_error"] for answer in within.answers] == [False, True, True]
 
 
 async def test_wrapped_server_is_found_probed_and_its_tool_called(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tests.support.task_tools import failed
 
 from lifesign.client import RegistryClient
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.net.target import target_id
+from lifesign.domain.net.target import TargetKind, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.mcp.tool_definition import MAX_ANSWER_BYTES, NOTICE
@@ -165,6 +165,28 @@ async def test_probed_agent_is_described_with_listing_and_card_url(
         (line,) = [line for line in told.splitlines() if line.startswith(target_id(listed))]
         assert line.endswith(f", listed as {listed}, card at {card}")
         await known.agents.deregister(target_id(listed))
+
+
+async def test_mcp_server_is_described_as_an_agent_is(registry: RegistryServer) -> None:
+    listed, answers = "https://tools.example/mcp", LayerResult(result=ResultClass.OK)
+    seen = Observation(
+        target_url=listed,
+        observed_at=datetime.now(UTC),
+        kind=TargetKind.MCP,
+        discovery=answers,
+        transport=answers,
+    )
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as known:
+        await known.directories.put("servers", [listed])
+        await report(known, seen)
+        told = text_of(await Model(registry.url, KEYS[Role.READER]).call("find_agents", limit=100))
+        (line,) = [line for line in told.splitlines() if line.startswith(target_id(listed))]
+        shown = await known.agents.get(target_id(listed))
+        await known.agents.deregister(target_id(listed))
+    assert line.split(":")[1].split(",")[0] == " active"
+    assert line.endswith(f", listed as {listed}")
+    assert shown.observed is not None
+    assert shown.observed.kind is TargetKind.MCP
 
 
 async def test_work_of_a_dead_agent_is_not_shown(model: Model) -> None:

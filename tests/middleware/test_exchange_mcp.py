@@ -42,6 +42,7 @@ RESULTS: dict[str, Any] = {
     "resources/templates/list": {"resourceTemplates": []},
     "prompts/list": {"prompts": []},
     "logging/setLevel": {},
+    "subscriptions/listen": {"subscriptionId": "1"},
 }
 INTERACTIONS = {"tools/call", "resources/read", "prompts/get", "completion/complete"}
 

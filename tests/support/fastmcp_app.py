@@ -1,5 +1,9 @@
-"""An MCP server on fastmcp, bare and wrapped, for uvicorn in `.venv-fastmcp`: `app` and `wrapped`."""
+"""An MCP server on fastmcp, bare and wrapped, for uvicorn in `.venv-fastmcp`: `app` and `wrapped`.
 
+FASTMCP_APP_FORM is its form, such as `json:stateless`; without it that is `sse:stateful`.
+"""
+
+import os
 from typing import Any
 
 from fastmcp import FastMCP
@@ -19,5 +23,7 @@ def fail() -> str:
     raise RuntimeError("the backend is down")
 
 
-app: Any = server.http_app()
-wrapped = AgentHealthMiddleware(server.http_app(), agent_id="urn:example:tools", refresh_seconds=1)
+_content, _, _sessions = os.environ.get("FASTMCP_APP_FORM", "sse:stateful").partition(":")
+_form = {"json_response": _content == "json", "stateless_http": _sessions == "stateless"}
+app: Any = server.http_app(**_form)
+wrapped = AgentHealthMiddleware(server.http_app(**_form), agent_id="urn:example:tools", refresh_seconds=1)

@@ -7,7 +7,7 @@ from tests.support.dashboard_sample import KEYS
 from tests.support.reporting import reported
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.net.target import target_id
+from lifesign.domain.net.target import TargetKind, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 
@@ -51,6 +51,18 @@ def test_a_target_that_is_no_agent_has_a_page(sample: Sample) -> None:
     assert visitor.do(where, f"{where}/recheck").status == 303
     assert 'class="notice' in visitor.get(where).html
     assert 'href="/targets" aria-current="page"' in page.html
+
+
+@pytest.mark.parametrize(("kind", "row"), [(None, "card"), (TargetKind.MCP, "server")])
+def test_first_layer_has_the_name_of_the_targets_kind(
+    acted: Sample, kind: TargetKind | None, row: str
+) -> None:
+    url, failed = "https://zeta.example.net/", LayerResult(result=ResultClass.HTTP_ERROR, status_code=500)
+    seen = Observation(target_url=url, observed_at=datetime.now(UTC), kind=kind, discovery=failed)
+    reported(acted.server.url, seen, key=KEYS[Role.PROBER])
+    html = acted.visitor(Role.READER).get(f"/targets/{target_id(url)}").html
+    table = html.partition('id="layers"')[2].partition("</table>")[0]
+    assert re.findall(r'<th scope="row">(.*?)</th>', table) == [row]
 
 
 def test_opted_out_target_is_not_reported_as_probed_now(acted: Sample) -> None:

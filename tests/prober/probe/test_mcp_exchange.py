@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.prober.probe.test_mcp_server import probed
+from tests.support.hostile_server import serving
 from tests.support.mcp_answers import handshaking, rpc, stateless
 from tests.support.message_server import Got, Says
 from tests.support.probing import SHORT_SECONDS, layer, see
@@ -79,6 +80,48 @@ async def test_answer_behind_other_messages(before: list[Any], expected: str) ->
 async def test_large_batch_without_the_answer_is_no_answer() -> None:
     observation, _ = await probed(lambda _: Says(other_answers(10_000)), ask={"health": False})
     assert layer(observation.discovery).result == "not_an_agent"
+
+
+async def test_server_that_never_answers_a_handshake_times_out() -> None:
+    def answers(got: Got) -> Says:
+        return Says(status=404) if got.json["method"] == "server/discover" else Says(after_s=60)
+
+    observation, serving = await probed(
+        answers,
+        ask={"health": False},
+        timeouts={"first_byte_seconds": SHORT_SECONDS, "total_seconds": 2 * SHORT_SECONDS},
+    )
+    assert layer(observation.discovery).result == "timeout"
+    assert [got.json["method"] for got in serving.got] == ["server/discover", "initialize"]
+
+
+async def test_list_of_fifty_megabytes_is_not_read_to_its_end() -> None:
+    """A tool of 1 MB, fifty times; the size of the list is not announced."""
+    sent = 0
+
+    async def huge(writer: asyncio.StreamWriter, _: str) -> None:
+        nonlocal sent
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n")
+        writer.write(b'{"jsonrpc":"2.0","id":2,"result":{"tools":[')
+        while sent < 50:
+            writer.write(b'{"name":"a","description":"%s"},' % (b"x" * 1_000_000))
+            await writer.drain()
+            sent += 1
+
+    async def answers(writer: asyncio.StreamWriter, head: str) -> None:
+        if "tools/list" in head:
+            await huge(writer, head)
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+            body = json.dumps(DISCOVERED).encode()
+            writer.write(b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
+
+    async with serving({"/mcp": answers}) as server:
+        url = f"{server.url}/mcp"
+        observation = await see(url, targets=[{"url": url, "kind": "mcp"}], ask=ASK)
+    assert layer(observation.tools).result == "too_large"
+    assert observation.result == "ok"
+    assert sent < 50
 
 
 @pytest.mark.parametrize(
