@@ -454,6 +454,81 @@ def test_wrong_answers_take_no_agent_down_in_maintenance() -> None:
     assert judged(kept).signals == ()
 
 
+# Row 8b: faults of a credential, which are no evidence.
+
+LOGIN_RESULTS = ["gated", "credentials_rejected", "token_error"]
+
+
+def probed_behind_login(
+    known: Observed | None, result: str, number: int, assertion: str | None = None
+) -> Observed:
+    """Add a probe whose card is public, and whose interface and message ended with `result`."""
+    at_s = NOW + 300 * number
+    observation = Observation(
+        agent_id="a",
+        observed_at=datetime.fromtimestamp(at_s, UTC),
+        discovery=LayerResult(result=ResultClass.OK),
+        transport=LayerResult(result=ResultClass(result)),
+        message=LayerResult(result=ResultClass(result)),
+        assertions=None if assertion is None else (asserted(assertion),),
+    )
+    return fold(known, observation, receipt_of(at_s, 300, None), at_s)
+
+
+@pytest.mark.parametrize("result", LOGIN_RESULTS)
+def test_a_fault_of_a_credential_keeps_an_agent_active(result: str) -> None:
+    known = None
+    for number in range(2 * DEAD_AFTER_FAILURES):
+        at_s = NOW + 300 * number
+        observation = Observation(
+            agent_id="a",
+            observed_at=datetime.fromtimestamp(at_s, UTC),
+            transport=LayerResult(result=ResultClass(result)),
+            readiness=LayerResult(result=ResultClass(result)),
+        )
+        known = fold(known, observation, receipt_of(at_s, 300, None), at_s)
+        verdict = judged(facts(Monitoring.PROBE, observed=known), at_s)
+        assert (verdict.status, verdict.signals) == (Status.ACTIVE, ())
+        assert verdict.health is HealthStatus.UNKNOWN
+
+
+@pytest.mark.parametrize("monitoring", WATCHED)
+@pytest.mark.parametrize("result", LOGIN_RESULTS)
+def test_a_fault_of_a_credential_neither_counts_as_a_wrong_answer_nor_ends_one(
+    result: str, monitoring: Monitoring
+) -> None:
+    known = probed_behind_login(None, "ok", 0, "assertion_failed")
+    for number in range(1, 6):
+        known = probed_behind_login(known, result, number, "not_measured")
+        at_s = NOW + 300 * number
+        assert judged(facts(monitoring, observed=known, last_heartbeat_at_s=at_s), at_s).signals == ()
+    known = probed_behind_login(known, "ok", 6, "assertion_failed")
+    at_s = NOW + 300 * 6
+    active = facts(monitoring, observed=known, last_heartbeat_at_s=at_s)
+    assert judged(active, at_s).signals == (Signal.ASSERTION_FAILED,)
+    known = probed_behind_login(known, result, 7, "not_measured")
+    at_s += 300
+    down = unhealthy(
+        Reason.ASSERTION_FAILED,
+        monitoring,
+        observed=known,
+        last_heartbeat_at_s=at_s,
+        status_since_s=at_s - 300,
+    )
+    assert judged(down, at_s).signals == ()
+    known = probed_behind_login(known, "ok", 8, "ok")
+    at_s += 300
+    recovered = replace(down, observed=known, last_heartbeat_at_s=at_s)
+    assert judged(recovered, at_s).signals == (Signal.ASSERTIONS_PASSED,)
+
+
+@pytest.mark.parametrize("result", LOGIN_RESULTS)
+def test_a_fault_of_a_credential_ends_probe_failures(result: str) -> None:
+    known = probed_behind_login(None, result, 0)
+    down = unhealthy(Reason.PROBE_FAILURES, Monitoring.PROBE, observed=known)
+    assert judged(down).signals == (Signal.PROBE_RECOVERED,)
+
+
 # Row 9: the document claims healthy, and what was measured says otherwise.
 
 
@@ -752,23 +827,6 @@ def test_failing_interface_without_other_signals_is_unreachable(
     assert verdict.is_unreachable is unreachable
     assert verdict.signals == ()
     assert not judged(known, NOW + 900.1).is_unreachable, "what was seen is too old by then"
-
-
-@pytest.mark.parametrize("result", ["gated", "credentials_rejected", "token_error"])
-def test_a_fault_of_a_credential_keeps_an_agent_active(result: str) -> None:
-    known = None
-    for number in range(2 * DEAD_AFTER_FAILURES):
-        at_s = NOW + 300 * number
-        observation = Observation(
-            agent_id="a",
-            observed_at=datetime.fromtimestamp(at_s, UTC),
-            transport=LayerResult(result=ResultClass(result)),
-            readiness=LayerResult(result=ResultClass(result)),
-        )
-        known = fold(known, observation, receipt_of(at_s, 300, None), at_s)
-        verdict = judged(facts(Monitoring.PROBE, observed=known), at_s)
-        assert (verdict.status, verdict.signals) == (Status.ACTIVE, ())
-        assert verdict.health is HealthStatus.UNKNOWN
 
 
 def test_agent_that_was_not_probed_is_not_unreachable() -> None:
