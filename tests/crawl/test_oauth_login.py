@@ -1,6 +1,7 @@
 """Log in to a real provider (Authlib) with a browser that follows the redirects at once."""
 
 import json
+import os
 import stat
 import threading
 import urllib.error
@@ -49,11 +50,14 @@ class Browser:
 
     def __init__(self) -> None:
         self.opened: list[str] = []
+        self.inherited: list[str | None] = []
+        """Values of the variable with the client's secret."""
         self._statuses: list[int] = []
         self._has_ended = threading.Event()
 
     def open(self, url: str) -> bool:
         self.opened.append(url)
+        self.inherited.append(os.environ.get("CLIENT_SECRET"))
         try:
             with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310 - of a test
                 self._statuses.append(answer.status)
@@ -73,7 +77,9 @@ class Browser:
 def browser(monkeypatch: pytest.MonkeyPatch) -> Browser:
     given = Browser()
     monkeypatch.setattr(webbrowser, "open", given.open)
-    monkeypatch.setenv("CLIENT_SECRET", CLIENT_SECRET)
+    # Absent now and after the test, whatever a login does.
+    monkeypatch.setenv("CLIENT_SECRET", "")
+    monkeypatch.delenv("CLIENT_SECRET")
     return given
 
 
@@ -101,6 +107,7 @@ def log_in(place: Place, *options: str, more: str | None = None) -> int:
     directory, url, method = place.directory, place.url, place.method
     keys = f"      authorization_url: {url}{AUTHORIZE_PATH}\n" if more is None else more
     if method != "none":
+        os.environ["CLIENT_SECRET"] = CLIENT_SECRET
         keys += "      client_secret: {env: CLIENT_SECRET}\n"
     text = FORM.format(url=url, token_path=TOKEN_PATH, method=method, scope=RIGHTS, more=keys)
     (directory / "acme.yml").write_text(text)
@@ -118,6 +125,7 @@ def test_a_login_stores_a_refresh_token_that_works(
     assert stat.S_IMODE(place.file.stat().st_mode) == 0o600
     assert place.file.read_text().strip() == given.refresh_tokens[-1]
     assert browser.statuses == [200]
+    assert browser.inherited == [None]
     (form,) = given.forms
     assert (form["grant_type"], len(form["code_verifier"])) == ("authorization_code", 43)
     assert "scope" not in form

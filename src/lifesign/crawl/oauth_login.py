@@ -12,7 +12,7 @@ from lifesign.domain.credentials.authorization import AuthorizationRequest, Redi
 from lifesign.domain.net.allowed_addresses import Network, is_in
 from lifesign.errors import InvalidValue
 from lifesign.prober.credentials.refresh_token_file import RefreshTokenFile
-from lifesign.prober.credentials.secret_reader import forbid_core_dumps, read_secret
+from lifesign.prober.credentials.secret_reader import forbid_core_dumps, forget_variables, read_secret
 from lifesign.prober.credentials.store import Credential
 from lifesign.prober.definition.credentials import CredentialSettings, OAuthClient
 from lifesign.prober.definition.models import ProbeDefinition
@@ -65,6 +65,8 @@ async def log_in(
     client = client_for_login(chosen, definition)
     assert client.token_file is not None  # noqa: S101 - as client_for_login requires
     credential = _credential(chosen, client, complain)
+    # A browser is a child process, and would inherit them.
+    forget_variables(definition.credentials)
     file = RefreshTokenFile(client.token_file)
     try:
         if (fault := file.claim()) is not None:
