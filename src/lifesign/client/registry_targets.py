@@ -17,6 +17,8 @@ class TargetQuery(TypedDict, total=False):
     """Filter of targets; an absent member matches any that is still probed."""
 
     result: Sequence[ResultClass | str]
+    layer_result: Sequence[ResultClass | str]
+    """Last results of a layer, of which one is enough."""
     never_measured: bool
     old_evidence: bool
     """True: also targets whose last measured result is too old; False: none of those."""
@@ -68,6 +70,7 @@ class RegistryTargets:
             flags["old_evidence"] = "true" if old else "false"
         query = query_of(
             result=texts("result", wanted.get("result", ())),
+            layer_result=texts("layer_result", wanted.get("layer_result", ())),
             directory=wanted.get("directory"),
             host=wanted.get("host"),
             max_evidence_age=wanted.get("max_evidence_age"),

@@ -87,6 +87,8 @@ def test_every_target_is_listed_with_what_was_seen(database: str, capsys: pytest
         (["--not-alive"], URLS[1:3]),
         (["--alive", "--not-alive", "--result", "timeout"], URLS[:3]),
         (["--alive", "--result", "never_measured"], [URLS[0], *URLS[3:]]),
+        (["--layer-result", "timeout", "--layer-result", "ok"], [URLS[0], URLS[2]]),
+        (["--layer-result", "timeout", "--alive"], []),
     ],
 )
 def test_the_list_is_narrowed_as_asked(
@@ -156,6 +158,7 @@ def test_a_registry_is_asked_where_no_database_is_named(
     ("options", "told"),
     [
         (["--result", "dead"], "--result"),
+        (["--layer-result", "never_measured"], "--layer-result"),
         (["--json", "--csv"], "--csv"),
         (["--limit", "0"], "--limit"),
     ],

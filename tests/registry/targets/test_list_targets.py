@@ -103,6 +103,11 @@ async def test_old_result_has_a_reason_and_may_be_left_out(api: RegistryApi, clo
         ("host=AGENT-0.example", [URLS[0], SAME_HOST]),
         ("host=agent-9.example", []),
         ("include_gone=true", [*URLS, SAME_HOST]),
+        ("layer_result=refused", URLS[1:2]),
+        ("layer_result=refused,timeout,ok", URLS[:2]),
+        ("layer_result=ok&result=refused", []),
+        ("layer_result=ok&directory=second", []),
+        ("layer_result=timeout", []),
     ],
 )
 @pytest.mark.usefixtures("directory")
@@ -110,6 +115,25 @@ async def test_targets_are_found_by_what_is_known_of_them(
     api: RegistryApi, query: str, found: list[str]
 ) -> None:
     assert await listed(api, query) == sorted(found)
+
+
+@pytest.mark.both_databases
+async def test_a_target_with_a_public_card_is_found_by_the_fault_of_its_credential(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "dir", "one", URLS)
+    layers = {"discovery": {"result": "ok"}, "transport": {"result": "credentials_rejected"}}
+    await report(api, clock, URLS[0], **layers)
+    await report(api, clock, URLS[1], **(layers | {"message": {"result": "token_error"}}))
+    await report(api, clock, URLS[2], discovery={"result": "ok"}, transport={"result": "gated"})
+    assert await listed(api, "result=ok") == URLS[:3]
+    assert await listed(api, "result=credentials_rejected") == []
+    assert await listed(api, "layer_result=credentials_rejected") == URLS[:2]
+    assert await listed(api, "layer_result=token_error,gated&sort=host") == URLS[1:3]
+    # An underscore stands for itself.
+    assert (await api.ask("GET", f"{PATH}?layer_result=credentialsXrejected", key=Role.READER)).status == 422
+    await report(api, clock, URLS[0], discovery={"result": "ok"}, transport={"result": "ok"})
+    assert await listed(api, "layer_result=credentials_rejected") == URLS[1:2]
 
 
 @pytest.mark.parametrize("host", ["bücher.example", "BÜCHER.example", "xn--bcher-kva.example"])

@@ -53,6 +53,14 @@ def list_targets(
             help=f"Only targets with this result, such as timeout, or {NEVER_MEASURED}; may be repeated.",
         ),
     ] = None,
+    layer_result: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--layer-result",
+            metavar="RESULT",
+            help="Only targets with this result of a layer, such as credentials_rejected; may be repeated.",
+        ),
+    ] = None,
     is_alive: Annotated[
         bool,
         typer.Option(
@@ -90,11 +98,14 @@ def list_targets(
 
     The result decides whether a target is alive, as in a census; for stale_document and never_measured that
     is unknown. --alive, --not-alive and --result are combined: a target that matches one of them is listed.
+    The other options narrow that list. A layer is the card, the interface, the health document or the
+    message: a target with a public card is ok, and its interface may reject the credential.
 
     \b
     Examples:
       lifesign targets list --database sqlite:///urls.db --alive
       lifesign targets list --database sqlite:///urls.db --result timeout --result refused
+      lifesign targets list --layer-result credentials_rejected --layer-result token_error
       lifesign targets list --database sqlite:///urls.db --csv > targets.csv
       lifesign targets list --directory agents.txt --json | jq -r .targets[].url
 
@@ -112,7 +123,7 @@ def list_targets(
     if as_json and as_csv:
         raise InvalidValue("--csv", "given", "one of --json and --csv")
     named = [*(result or []), *_classes(is_alive=is_alive, is_not_alive=is_not_alive)]
-    wanted = _wanted(named, directory)
+    wanted = _wanted(named, layer_result or [], directory)
     if max_evidence_age is not None:
         wanted["max_evidence_age"] = max_evidence_age
     # A registry's targets are probed all the time. A census database is as old as its last pass.
@@ -157,18 +168,22 @@ def _classes(*, is_alive: bool, is_not_alive: bool) -> list[str]:
     return [each for each in ResultClass if group_of(each) in groups]
 
 
-def _wanted(results: Sequence[str], directory: str | None) -> "TargetQuery":
+def _wanted(results: Sequence[str], layer_results: Sequence[str], directory: str | None) -> "TargetQuery":
     """Return the wanted classes; InvalidValue for an unknown class."""
     from lifesign.client.registry_targets import TargetQuery  # noqa: PLC0415 - pydantic takes 60 ms
     from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415
 
-    classes = [*ResultClass, NEVER_MEASURED]
-    for name in results:
-        if name not in classes:
-            raise InvalidValue("--result", name, f"one of {', '.join(classes)}")
+    for option, names, classes in (
+        ("--result", results, [*ResultClass, NEVER_MEASURED]),
+        ("--layer-result", layer_results, [*ResultClass]),
+    ):
+        for name in names:
+            if name not in classes:
+                raise InvalidValue(option, name, f"one of {', '.join(classes)}")
     wanted = TargetQuery(
         # Each once: --alive and --result may name the same.
         result=tuple(ResultClass(name) for name in dict.fromkeys(results) if name != NEVER_MEASURED),
+        layer_result=tuple(ResultClass(name) for name in dict.fromkeys(layer_results)),
         never_measured=NEVER_MEASURED in results,
         sort="host",
     )

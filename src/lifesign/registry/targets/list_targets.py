@@ -84,6 +84,11 @@ class TargetListing(Body):
 
     result: Annotated[tuple[ResultClass, ...], Field(max_length=len(ResultClass)), SEPARATED_BY_COMMAS] = ()
     """Separated by commas; targets whose last result is one of them."""
+    layer_result: Annotated[
+        tuple[ResultClass, ...], Field(max_length=len(ResultClass)), SEPARATED_BY_COMMAS
+    ] = ()
+    """Separated by commas; only targets of which the card, the interface, the health document or the message
+    has one of them as its last result."""
     never_measured: bool = False
     """Also targets that were never measured; without `result`, only those."""
     old_evidence: bool | None = None
@@ -110,6 +115,7 @@ def list_targets(transaction: Transaction, call: Call) -> OperationReply:
     wanted = TargetFilter(
         subject_id=own,
         results=query.result,
+        layer_results=query.layer_result,
         never_measured=query.never_measured,
         old_evidence=query.old_evidence,
         directory=None if query.directory is None else _number_of(transaction, query.directory),

@@ -16,6 +16,8 @@ class TargetFilter:
 
     subject_id: str | None = None
     results: Sequence[str] = ()
+    layer_results: Sequence[str] = ()
+    """Last results of a layer, of which one is enough."""
     never_measured: bool = False
     """Also targets without a result; with no results given, only those."""
     directory: int | None = None
@@ -128,6 +130,12 @@ def _filtered(
         seen_from_s = transaction.now_s - wanted.max_evidence_age_s
         statement = statement.where(probe_results.c.evidence_at_s >= seen_from_s)
     result = probe_results.c.result.concat("") if is_walk else probe_results.c.result
+    if wanted.layer_results:
+        # No index: each target's layers are read.
+        layers = literal(",").concat(probe_results.c.layers).concat(",")
+        statement = statement.where(
+            or_(*(layers.contains(f",{each},", autoescape=True) for each in wanted.layer_results))
+        )
     was_measured = result.is_not(None) & probe_results.c.evidence_at_s.is_not(None)
     is_old = was_measured & func.coalesce(probe_results.c.evidence_until_s < transaction.now_s, false())
     if wanted.old_evidence is False:
