@@ -73,3 +73,6 @@ def test_a_login_survives_the_way_to_the_registry() -> None:
     assert Login.model_validate_json(login.model_dump_json()) == login
     assert all(part in login.text for part in ("bearer", "oauth2", SERVER))
     assert not login_of([], ()).text
+    elsewhere = login_of(["Bearer"], (), origin="https://rpc.example")
+    assert Login.model_validate_json(elsewhere.model_dump_json()) == elsewhere
+    assert "https://rpc.example" in elsewhere.text

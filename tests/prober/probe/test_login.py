@@ -8,7 +8,7 @@ from tests.support.hostile_server import CARD_PATH, HostileServer, answer, as_js
 from tests.support.probing import probing
 
 from lifesign.domain.observation.login import METADATA_PATH, MetadataResult
-from lifesign.domain.observation.results import Observation
+from lifesign.domain.observation.results import Observation, ResultClass
 
 RPC, ELSEWHERE = "/rpc", "https://login.example"
 AT_RPC = METADATA_PATH + RPC
@@ -74,6 +74,22 @@ async def test_no_other_origin_is_asked() -> None:
         server.replies[AT_RPC] = as_json(metadata(server, authorization_servers=[other.url]))
         assert result(await seen(server)) == "ok"
         assert not other.heads
+
+
+async def test_an_interface_on_another_origin_is_named() -> None:
+    async with serving({}) as other, serving({}) as server:
+        gate(server)
+        login = (await seen(server)).login
+        assert login is not None
+        assert login.origin is None
+        gate(other)
+        server.replies[CARD_PATH] = as_json(card(url=other.url + RPC))
+        observation = await seen(server)
+    assert observation.login is not None
+    assert observation.login.origin == other.url
+    assert observation.result_with_card(None) is ResultClass.OK
+    assert observation.transport is not None
+    assert observation.transport.result is ResultClass.GATED
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ MAX_SERVERS: Final = 4
 MAX_SCOPES: Final = 16
 MAX_SERVER_CHARS: Final = 512
 MAX_SCOPE_CHARS: Final = 128
+MAX_ORIGIN_CHARS: Final = 512
 MAX_REASON_CHARS: Final = 200
 
 
@@ -73,6 +74,8 @@ class OAuthMetadata(_LoginFacts):
 class Login(_LoginFacts):
     """What a target that refused a request asks for."""
 
+    origin: Annotated[str, Field(max_length=MAX_ORIGIN_CHARS), _QUOTED] | None = None
+    """Origin that refused the request, such as the interface's; absent if it is the target's own."""
     schemes: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=MAX_SCHEME_CHARS), _QUOTED], ...],
         Field(strict=False, max_length=MAX_CHALLENGES),
@@ -86,7 +89,7 @@ class Login(_LoginFacts):
     @property
     def text(self) -> str:
         """The login in one line for people; empty if nothing is known of it."""
-        parts = []
+        parts = [] if self.origin is None else [f"at {self.origin}"]
         if self.schemes:
             parts.append(f"challenge {', '.join(self.schemes)}")
         if self.card_schemes:
@@ -97,11 +100,18 @@ class Login(_LoginFacts):
 
 
 def login_of(
-    fields: Sequence[str], card_schemes: Sequence[str], metadata: OAuthMetadata | None = None
+    fields: Sequence[str],
+    card_schemes: Sequence[str],
+    metadata: OAuthMetadata | None = None,
+    *,
+    origin: str | None = None,
 ) -> Login:
-    """Return the login that a target requires, from its `WWW-Authenticate` fields and its card."""
+    """Return the login that a target requires, from its `WWW-Authenticate` fields and its card.
+
+    `origin`: that of the refusal, if it is another one than the target's.
+    """
     schemes = dict.fromkeys(each.scheme for each in read_challenges(fields))
-    return Login(schemes=tuple(schemes), card_schemes=tuple(card_schemes), metadata=metadata)
+    return Login(origin=origin, schemes=tuple(schemes), card_schemes=tuple(card_schemes), metadata=metadata)
 
 
 def _metadata_text(metadata: OAuthMetadata) -> str:

@@ -13,6 +13,7 @@ from lifesign.domain.credentials.challenge import WITH_METADATA, Challenge, read
 from lifesign.domain.credentials.scope import Purpose
 from lifesign.domain.observation.login import (
     MAX_METADATA_BYTES,
+    MAX_ORIGIN_CHARS,
     METADATA_PATH,
     Login,
     MetadataResult,
@@ -42,7 +43,9 @@ async def read_login(visit: ProbeSession, observation: Observation, card_every_s
     metadata = None
     if with_metadata and fetched.status == UNAUTHORIZED and visit.is_authoritative(str(fetched.url)):
         metadata = await _metadata(visit, fetched, with_metadata, card_every_s)
-    login = login_of(fetched.challenges, visit.recall("card_schemes") or (), metadata)
+    is_own = is_same_origin(fetched.url, visit.given.url)
+    origin = None if is_own else str(fetched.url.origin())[:MAX_ORIGIN_CHARS]
+    login = login_of(fetched.challenges, visit.recall("card_schemes") or (), metadata, origin=origin)
     # Parsing may have put together a secret that was escaped in the header.
     text = login.model_dump_json()
     cleaned = visit.without_secrets(text)
