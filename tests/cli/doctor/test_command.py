@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -26,7 +27,7 @@ from tests.support.databases import bare_url, migrated_url
 from tests.support.dns_server import dns_serving
 from tests.support.hostile_server import answer, serving
 from tests.support.registry_server import KEYS, RegistryServer, registry_server
-from tests.support.servers import free_port
+from tests.support.servers import PATIENCE_SECONDS, free_port
 
 from lifesign.cli import main
 from lifesign.cli.doctor import http, machine_checks
@@ -258,6 +259,33 @@ def test_lost_evidence_and_mass_silence_are_warnings_with_their_counts() -> None
     assert "(10)" in lost
     assert "(2)" in lost
     assert "10.1.0.0/16" in silence
+
+
+def test_credentials_of_probers_are_warnings_that_name_them(
+    port: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.READER])
+    acme = {"name": "acme", "origin": "https://agents.acme.example", "path": "/billing"}
+    rejected = acme | {"name": "lab", "origin": "https://lab.example", "state": "credentials_rejected"}
+    with registry_server(tmp_path, watch_seconds=0.1) as server:
+        for worker, credentials in (("a", [acme, rejected]), ("b", [rejected])):
+            claim = {"worker": worker, "ttl_seconds": 60, "held": {}, "credentials": credentials}
+            send(server, "/api/v1/shards/claim", claim, KEYS[Role.PROBER])
+        deadline_s = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            found = examine(capsys, "--registry", server.url, "--port", port)
+            warnings = [each for each in found.of("evidence", "warning") if "credential" in each]
+            if len(warnings) == 2 or time.monotonic() > deadline_s:
+                break
+        assert main(["monitor", "show", "--registry", server.url]) == 0
+        shown = capsys.readouterr().out
+    missing, fault = sorted(warnings, key=lambda each: "lab" in each)
+    for name in ("/b", "/a", "acme", "https://agents.acme.example/billing"):
+        assert name in missing
+        assert name in shown
+    for name in ("lab", "https://lab.example", "credentials_rejected"):
+        assert name in fault
+        assert name in shown
 
 
 def test_missing_extra_is_reported_with_its_purpose(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -534,20 +562,27 @@ def test_credentials_are_reported_by_name(
     monkeypatch.setenv("LAB_TOKEN", "canary-1b7c9d2e")
     (tmp_path / "open.token").write_text("canary-1b7c9d2e")
     (tmp_path / "open.token").chmod(0o644)
+    for name, text in (("lines", "canary-1b7c\n9d2e-next"), ("umlaut", "canary-1b7cü9d2e")):
+        (tmp_path / f"{name}.token").touch(0o600)
+        (tmp_path / f"{name}.token").write_text(text)
     (tmp_path / "lab.yml").write_text(
         "name: a\ncontact: mailto:a@b.example\ntargets: [https://lab.example/]\ncredentials:\n"
         "- {name: lab, origin: https://lab.example, bearer: {env: LAB_TOKEN}}\n"
         "- {name: open, origin: https://open.example, bearer: {file: open.token}}\n"
         "- {name: none, origin: https://none.example, bearer: {systemd: none}}\n"
+        "- {name: lines, origin: https://lines.example, bearer: {file: lines.token}}\n"
+        "- {name: umlaut, origin: https://umlaut.example, bearer: {file: umlaut.token}}\n"
     )
     found = examine(capsys, "--port", port, "--definition", "lab.yml")
     assert found.code == 1
     (sound,) = found.of("credentials", "ok")
     assert all(part in sound for part in ("lab", "bearer", "LAB_TOKEN", "https://lab.example/"))
-    opened, missing = found.of("credentials", "fault")
+    opened, missing, lines, umlaut = found.of("credentials", "fault")
     assert "chmod 600" in opened
     assert "CREDENTIALS_DIRECTORY" in missing
-    assert "canary" not in f"{sound}{opened}{missing}"
+    assert "credentials.lines.bearer" in lines
+    assert "credentials.umlaut.bearer" in umlaut
+    assert "canary" not in f"{sound}{opened}{missing}{lines}{umlaut}"
 
 
 def test_client_certificates_are_examined(

@@ -150,6 +150,14 @@ def test_faults_of_the_monitoring_are_named_with_their_figures() -> None:
             "agents": 1_200, "reasons": {"no_prober": 1_000, "no_witness": 200}, "since": since,
             "is_reported": True,
         },
+        "missing_credentials": [{
+            "holder": "key:b/1", "held_by": "key:c/1", "name": "acme", "origin": "https://acme.example",
+            "path": "/billing",
+        }],
+        "credential_faults": [{
+            "key_id": "key_1", "name": "lab", "origin": "https://lab.example", "path": "/",
+            "fault": "credentials_rejected", "since": since,
+        }],
     })  # fmt: skip
     seen = ObservedCounts(
         by_label={"answers": 5},
@@ -158,8 +166,10 @@ def test_faults_of_the_monitoring_are_named_with_their_figures() -> None:
         clock_offsets_s={"key:a/1": -3_600.0, "key:a/2": 30.0},
     )
     found = warnings(monitor, seen, clock_limit_s=30.0)
-    assert len(found) == 3
-    lost, silence, clock = found
+    assert len(found) == 5
+    lost, silence, rejected, missing, clock = found
+    assert all(name in missing for name in ("key:b/1", "key:c/1", "acme", "https://acme.example/billing"))
+    assert all(name in rejected for name in ("key_1", "lab", "https://lab.example", "credentials_rejected"))
     assert {"1,200", "(1,000)", "(200)", "2026-11-23"} <= set(re.findall(r"\(?[\d,-]+\)?", lost))
     assert "public_ipv4" in silence
     assert "key:a/1" in clock

@@ -133,6 +133,47 @@ async def test_a_redirect_takes_a_credential_to_no_other_place() -> None:
     assert "/out" in server.paths
 
 
+@pytest.mark.parametrize("is_by_card", [False, True], ids=["redirect", "card"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "http://127.0.0.2:{port}/there",
+        "//127.0.0.2:{port}/there",
+        "http://{own}@127.0.0.2:{port}/there",
+        "http://127.0.0.2:{port}\\@{own}/there",
+        "http://{own}%2f@127.0.0.2:{port}/there",
+        "http://{own}.@127.0.0.2:{port}/there",
+        "http://localhost:{own_port}/there",
+        "http://127.1:{own_port}/there",
+        "http://[::ffff:127.0.0.1]:{own_port}/there",
+    ],
+)
+async def test_a_host_that_looks_like_the_origin_gets_no_credential(form: str, *, is_by_card: bool) -> None:
+    async with serving({"/there": answer(200)}, host="127.0.0.2") as other, serving({}) as server:
+        own = server.url.removeprefix("http://")
+        url = form.format(port=other.port, own=own, own_port=server.port)
+        server.replies[CARD_PATH] = as_json(card(url=url if is_by_card else server.url + RPC))
+        server.replies[RPC] = redirect(url, 307)
+        await probed(server, ask={})
+    assert carried(other) == []
+    assert "GET /there" not in carried(server)
+    assert carried(server) == ([] if is_by_card else [f"GET {RPC}"])
+
+
+async def test_a_target_that_wants_another_scheme_rejects_the_credential() -> None:
+    async with serving({RPC: answer(401, WWW_Authenticate='Basic realm="x"')}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        observation = await probed(server, ask={})
+    assert layer(observation.transport).result == REJECTED
+    assert observation.login is not None
+    assert observation.login.schemes == ("basic",)
+    # The token is not sent in the scheme that the target wants.
+    assert {head.split("Authorization: ")[1].split(" ")[0] for head in server.heads if TOKEN in head} == {
+        "Bearer"
+    }
+    assert base64.b64encode(TOKEN.encode()).decode() not in "".join(server.heads)
+
+
 async def test_a_card_that_is_refused_elsewhere_is_not_asked_again() -> None:
     async with serving({"/card": answer(401)}) as other, serving({}) as server:
         server.replies[CARD_PATH] = redirect(f"{other.url}/card")
