@@ -2,6 +2,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 from tests.support.databases import WoundClock
 from tests.support.directory_api import DIRECTORIES, apply, feed, put, upload, urls_in
 from tests.support.registry_api import RegistryApi
@@ -14,6 +15,7 @@ from lifesign.domain.net.target import host_of, shard_of, target_id
 from lifesign.registry.agents.register_agent import add_agent
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets import import_directory, replace_listing
+from lifesign.storage.engine.tables import targets
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_rows
 
@@ -181,6 +183,59 @@ async def test_a_directory_that_may_shrink_is_not_held(api: RegistryApi) -> None
     await put(api, "dir", "one", urls(*range(20)))
     record = await put(api, "dir", "two", urls(1), allow_shrink=True)
     assert (record["state"], record["removed"]) == ("applied", 19)
+
+
+async def _put_with(
+    api: RegistryApi, key: str, import_id: str, listed_urls: list[str], **members: object
+) -> dict[str, Any]:
+    """Import a list of one page with this key."""
+    path = f"{DIRECTORIES}/dir/imports/{import_id}"
+    await api.ask("PUT", f"{path}/pages/1", {"urls": listed_urls, **members}, key=key)
+    # The list is added, its missing entries are removed, and the record is read.
+    answers = [await api.ask("POST", f"{path}/apply", {"pages": 1}, key=key) for _ in range(3)]
+    return dict(answers[-1].json())
+
+
+async def _new_key(api: RegistryApi) -> tuple[str, str]:
+    made = (await api.ask("POST", "/api/v1/keys", {"role": "prober", "name": "other"})).json()
+    return made["key"], made["key_id"]
+
+
+@pytest.mark.both_databases
+async def test_prober_key_removes_nothing_from_the_directory_of_another(api: RegistryApi) -> None:
+    await put(api, "dir", "one", urls(*range(20)))
+    other, key_id = await _new_key(api)
+    for import_id, left in (("none", []), ("half", urls(*range(10))), ("most", urls(*range(19)))):
+        record = await _put_with(api, other, import_id, left, allow_shrink=True)
+        assert (record["state"], record["removed"]) == ("suspended", 20 - len(left))
+        assert len(await listed(api, *range(20))) == 20
+    # Its own list grows the directory, and the owner still removes targets.
+    assert (await _put_with(api, other, "more", urls(*range(21))))["state"] == "applied"
+    assert (await put(api, "dir", "two", urls(*range(19))))["state"] == "applied"
+    # After a confirmation, the directory belongs to the key that was confirmed, and to its successors.
+    assert (await _put_with(api, other, "less", urls(*range(18))))["state"] == "suspended"
+    assert (await confirm(api)).json()["state"] == "applied"
+    rotated = (await api.ask("POST", f"/api/v1/keys/{key_id}/rotate", {})).json()
+    assert (await _put_with(api, rotated["key"], "last", urls(*range(17))))["state"] == "applied"
+    assert (await put(api, "dir", "three", urls(*range(16))))["state"] == "suspended"
+
+
+@pytest.mark.both_databases
+async def test_prober_key_changes_no_kind_in_the_directory_of_another(api: RegistryApi) -> None:
+    await put(api, "dir", "one", urls(1, 2), kind="a2a")
+    other, _ = await _new_key(api)
+    path = f"{DIRECTORIES}/theirs/imports/one"
+    await api.ask("PUT", f"{path}/pages/1", {"urls": urls(1, 3), "kind": "a2a"}, key=other)
+    for name, import_id in (("dir", "kinds"), ("theirs", "two")):
+        path = f"{DIRECTORIES}/{name}/imports/{import_id}"
+        await api.ask("PUT", f"{path}/pages/1", {"urls": urls(1, 2, 3), "kind": "mcp"}, key=other)
+        await api.ask("POST", f"{path}/apply", {"pages": 1}, key=other)
+
+    def kinds(transaction: Transaction) -> list[str]:
+        wanted = select(targets.c.kind).where(targets.c.subject_id.in_(map(target_id, urls(1, 2, 3))))
+        return sorted(transaction.connection.scalars(wanted))
+
+    assert await api.database.read(kinds) == ["a2a", "a2a", "mcp"]
 
 
 @pytest.mark.both_databases

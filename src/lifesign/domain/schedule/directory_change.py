@@ -27,11 +27,13 @@ class DirectoryChange:
     """Reason for people: number of removed targets, and the rule that suspends the removal or not."""
 
 
-def assess_change(*, size_before: int, removed: int) -> DirectoryChange:
+def assess_change(*, size_before: int, removed: int, is_owned: bool = True) -> DirectoryChange:
     """Assess a new list by the number of a directory's targets that it lacks.
 
     Added entries do not count: a list of entirely different targets lacks all earlier ones, and is as
-    suspicious as an empty list. Raise InvalidValue for impossible counts, which are a defect of the caller.
+    suspicious as an empty list. `is_owned`: the list comes from an operator, or from the prober's key that
+    the directory belongs to; another key removes nothing. Raise InvalidValue for impossible counts, which are
+    a defect of the caller.
     """
     if size_before < 0:
         raise InvalidValue("size_before", size_before, "0 or more")
@@ -41,6 +43,11 @@ def assess_change(*, size_before: int, removed: int) -> DirectoryChange:
     lost = f"{removed} of {size_before} {plural(size_before, 'target')} {verb} no longer listed"
     if not removed:
         return DirectoryChange(is_suspended=False, reason="no listed target was removed")
+    if not is_owned:
+        return DirectoryChange(
+            is_suspended=True,
+            reason=f"{lost} by another key than the directory's: they stay until an operator confirms it",
+        )
     if size_before <= SMALL_DIRECTORY:
         return DirectoryChange(
             is_suspended=False,

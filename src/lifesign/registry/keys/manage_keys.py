@@ -39,6 +39,7 @@ from lifesign.registry.keys.key_leases import end_leases_of
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
+from lifesign.storage.targets import directories
 
 MAX_LIFETIME_SECONDS = 3_660 * 86_400
 """Ten years; for longer, create a key without an end."""
@@ -185,7 +186,9 @@ def rotate_key(
     ends_s = overlap_ends_s if old.expires_at_s is None else min(old.expires_at_s, overlap_ends_s)
     key_rows.end(transaction, key_id, expires_at_s=ends_s, revoked_at_s=None)
     event_log.append(transaction, [changed(EventType.KEY_ROTATED, replace(old, expires_at_s=ends_s), actor)])
-    return _add(transaction, old.role, old.name, old.agent_id, lifetime_s, actor, max_workers=old.max_workers)
+    new = _add(transaction, old.role, old.name, old.agent_id, lifetime_s, actor, max_workers=old.max_workers)
+    directories.hand_over(transaction, key_id, new[0].key_id)
+    return new
 
 
 def revoke_key(

@@ -3,7 +3,8 @@
 A list comes in pages under an id that its client chooses; a repeated page changes nothing. After the client
 has stated the total, each request to apply does a bounded part of the work and returns the progress. Other
 work runs in between, and any client may continue where another was killed. A list with too many missing
-entries waits for an operator's confirmation; its new entries count at once.
+entries waits for an operator's confirmation; its new entries count at once. A prober's key removes entries
+only from directories that it imported first.
 """
 
 import re
@@ -11,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lifesign.domain.access.permissions import Permission, require
+from lifesign.domain.access.permissions import Permission, may, require
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.models.base import moment
@@ -53,7 +54,7 @@ def put_page(transaction: Transaction, call: Call) -> OperationReply:
     """
     body, page = call.body_as(ImportPageRequest), _page_in(call)
     _check_names(call)
-    directory = _directory(transaction, _name_in(call))
+    directory = _directory(transaction, _name_in(call), _importer(call))
     found = _import(transaction, directory, call, body)
     if found.state != ImportState.UPLOADING:
         raise ImportOver(found.import_id, found.state)
@@ -150,14 +151,19 @@ def _known(transaction: Transaction, call: Call) -> StoredDirectory:
     return directory
 
 
-def _directory(transaction: Transaction, name: str) -> StoredDirectory:
-    """Return the directory of this name, locked, and made if there is none."""
+def _importer(call: Call) -> str | None:
+    """Return the id of a prober's key; None for a caller that may confirm what an import removes."""
+    return None if may(call.caller, Permission.CONFIRM_DIRECTORY) else call.caller.key_id
+
+
+def _directory(transaction: Transaction, name: str, owner: str | None) -> StoredDirectory:
+    """Return the directory of this name, locked, and made for its owner if there is none."""
     found = directories.find(transaction, name, to_change=True)
     if found is not None:
         return found
     if directories.count(transaction) >= MAX_DIRECTORIES:
         raise TooMany("directories", MAX_DIRECTORIES)
-    return directories.add(transaction, name)
+    return directories.add(transaction, name, owner)
 
 
 def _import(
@@ -175,6 +181,7 @@ def _import(
         "source": body.source,
         "etag": body.etag,
         "allow_shrink": body.allow_shrink,
+        "importer": _importer(call),
     }
     return directories.begin_import(transaction, columns)
 

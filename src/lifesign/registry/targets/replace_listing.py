@@ -51,7 +51,9 @@ def begin(
 def confirm(
     transaction: Transaction, directory: StoredDirectory, held: StoredImport, actor: str
 ) -> StoredImport:
-    """Begin to retire the missing targets of a suspended list."""
+    """Begin to retire the missing targets of a suspended list; its key may remove targets from now on."""
+    if held.importer is not None:
+        directories.set_owner(transaction, directory.id, held.importer)
     confirmed = _in_state(transaction, held, ImportState.REMOVING, place=0, removed=0)
     directories.store_import(transaction, confirmed)
     logged = _event(EventType.DIRECTORY_CONFIRMED, directory, held, actor)
@@ -89,7 +91,7 @@ def _add_page(
     kept_urls, kind = directories.kept_page(transaction, found.id, page)
     urls = {target_id(url): url for url in kept_urls}
     version = target_rows.next_version(transaction)
-    target_rows.add(transaction, urls, version, kind)
+    target_rows.add(transaction, urls, version, kind, found.importer)
     kept, added = directories.list_targets(transaction, directory.id, found.id, [*urls], version)
     leave_out(transaction, urls, version)
     directories.set_size(transaction, directory.id, added)
@@ -106,8 +108,9 @@ def _add_page(
         directories.store_import(transaction, found)
         return found, []
     directories.remove_pages(transaction, found.id)
-    change = assess_change(size_before=found.size_before, removed=found.removed)
-    if change.is_suspended and not found.allow_shrink:
+    is_owned = found.importer is None or found.importer == directory.owner
+    change = assess_change(size_before=found.size_before, removed=found.removed, is_owned=is_owned)
+    if change.is_suspended and not (found.allow_shrink and is_owned):
         found = _in_state(transaction, found, ImportState.SUSPENDED, explanation=change.reason)
         directories.store_import(transaction, found)
         return found, [_event(EventType.DIRECTORY_SUSPENDED, directory, found, actor)]

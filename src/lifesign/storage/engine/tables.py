@@ -396,6 +396,7 @@ directories = Table(
     Column("name", String(128), nullable=False, unique=True),
     Column("size", BigInteger, nullable=False, comment="how many targets it lists"),
     Column("applied_import", BigInteger, comment="the last one that was applied whole"),
+    Column("owner", String(64), comment="the prober's key whose imports may remove targets"),
 )
 
 imports = Table(
@@ -410,6 +411,7 @@ imports = Table(
     Column("state_since_s", Double, nullable=False),
     Column("began_at_s", Double, nullable=False),
     Column("allow_shrink", Boolean, nullable=False),
+    Column("importer", String(64), comment="the prober's key that sends it; null: an operator"),
     Column("pages", Integer, nullable=False, comment="how many have come"),
     Column("place", BigInteger, nullable=False, comment="the page added last, then the target"),
     Column("size_before", BigInteger, nullable=False),

@@ -27,6 +27,8 @@ class StoredDirectory:
     name: str
     size: int
     applied_import: int | None
+    owner: str | None
+    """Id of the prober's key whose imports may remove targets; None: only an operator's may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ class StoredImport:
     state_since_s: float
     began_at_s: float
     allow_shrink: bool
+    importer: str | None
+    """Id of the prober's key that began it; None for a caller that may confirm it itself."""
     pages: int
     place: int
     """While pages are added, the number of the last one; while targets are removed, the last target."""
@@ -149,11 +153,23 @@ def names(transaction: Transaction, numbers: Sequence[int]) -> dict[int, str]:
     return {int(number): str(name) for number, name in transaction.connection.execute(wanted)}
 
 
-def add(transaction: Transaction, name: str) -> StoredDirectory:
+def add(transaction: Transaction, name: str, owner: str | None) -> StoredDirectory:
     """Store a directory that lists nothing yet."""
-    added = insert(directories).values(name=name, size=0).returning(directories.c.id)
+    added = insert(directories).values(name=name, size=0, owner=owner).returning(directories.c.id)
     number = int(transaction.connection.execute(added).scalar_one())
-    return StoredDirectory(id=number, name=name, size=0, applied_import=None)
+    return StoredDirectory(id=number, name=name, size=0, applied_import=None, owner=owner)
+
+
+def set_owner(transaction: Transaction, number: int, owner: str) -> None:
+    """Let the imports of a prober's key remove targets of a directory from now on."""
+    transaction.connection.execute(update(directories).where(directories.c.id == number).values(owner=owner))
+
+
+def hand_over(transaction: Transaction, owner: str, successor: str) -> None:
+    """Give all directories of a key to its successor."""
+    transaction.connection.execute(
+        update(directories).where(directories.c.owner == owner).values(owner=successor)
+    )
 
 
 def count(transaction: Transaction) -> int:

@@ -117,6 +117,11 @@ _ADD_POSTGRESQL = text("""
 _STATE_KIND = """
     UPDATE targets SET kind = :kind, version = :version
     WHERE {is_given} AND (kind IS NULL OR kind <> :kind)
+        AND (CAST(:importer AS text) IS NULL OR NOT EXISTS (
+            SELECT 1 FROM listings JOIN directories ON directories.id = listings.directory
+            WHERE listings.target = targets.id
+                AND (directories.owner IS NULL OR directories.owner <> CAST(:importer AS text))
+        ))
 """
 _STATE_KIND_SQLITE = text(_STATE_KIND.format(is_given="subject_id IN (SELECT value FROM json_each(:given))"))
 _STATE_KIND_POSTGRESQL = text(_STATE_KIND.format(is_given="subject_id = ANY(:given)"))
@@ -206,10 +211,17 @@ def find_many(transaction: Transaction, numbers: Sequence[int]) -> list[StoredTa
     return [_stored(row) for row in transaction.connection.execute(wanted)]
 
 
-def add(transaction: Transaction, urls: Mapping[str, str], version: int, kind: str | None = None) -> None:
+def add(
+    transaction: Transaction,
+    urls: Mapping[str, str],
+    version: int,
+    kind: str | None = None,
+    importer: str | None = None,
+) -> None:
     """Store targets by their ids, except existing ones; URLs in the form of `read_target`.
 
-    `kind` is that of all of them, also of those that are there already; None states nothing.
+    `kind` is that of all of them, also of those that are there already; None states nothing. `importer` is
+    the prober's key that lists them: it does not change targets in the directories of others.
     """
     rows = []
     for subject_id, url in urls.items():
@@ -220,7 +232,7 @@ def add(transaction: Transaction, urls: Mapping[str, str], version: int, kind: s
     values = {"rows": to_json(rows).decode(), "version": version, "now_s": transaction.now_s, "kind": kind}
     transaction.connection.execute(statement, values)
     if kind is not None:
-        stated = {"kind": kind, "version": version, **given(transaction, [*urls])}
+        stated = {"kind": kind, "version": version, "importer": importer, **given(transaction, [*urls])}
         changed = _STATE_KIND_POSTGRESQL if transaction.is_postgresql else _STATE_KIND_SQLITE
         transaction.connection.execute(changed, stated)
 

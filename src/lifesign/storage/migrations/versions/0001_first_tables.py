@@ -159,6 +159,7 @@ def _create_directories() -> None:
         sa.Column("name", sa.String(128), nullable=False),
         sa.Column("size", sa.BigInteger(), nullable=False, comment="how many targets it lists"),
         sa.Column("applied_import", sa.BigInteger(), comment="the last one that was applied whole"),
+        sa.Column("owner", sa.String(64), comment="the prober's key whose imports may remove targets"),
         sa.PrimaryKeyConstraint("id", name="pk_directories"),
         sa.UniqueConstraint("name", name="uq_directories_name"),
     )
@@ -524,6 +525,7 @@ def _create_imports() -> None:
         sa.Column("state_since_s", sa.Double(), nullable=False),
         sa.Column("began_at_s", sa.Double(), nullable=False),
         sa.Column("allow_shrink", sa.Boolean(), nullable=False),
+        sa.Column("importer", sa.String(64), comment="the prober's key that sends it; null: an operator"),
         sa.Column("pages", sa.Integer(), nullable=False, comment="how many have come"),
         sa.Column("place", sa.BigInteger(), nullable=False, comment="the page added last, then the target"),
         sa.Column("size_before", sa.BigInteger(), nullable=False),
