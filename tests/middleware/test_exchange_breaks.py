@@ -11,6 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from tests.support.hand_clock import HandClock
 from tests.support.scripted import (
+    CANCELLED,
     DISCONNECT,
     EVENTS,
     JSON,
@@ -54,7 +55,13 @@ class Surrounding(BaseHTTPMiddleware):
         (ConnectionResetError("gone"), "raised"),
         (ExceptionGroup("", [OSError("gone")]), "raised"),
         (TimeoutError(), "timed_out"),
-        (asyncio.CancelledError(), "abandoned"),
+        (asyncio.CancelledError(), "raised"),
+        (SystemExit(), "raised"),
+        (BaseException(), "raised"),
+        (BaseExceptionGroup("", [GeneratorExit(), SystemExit()]), "raised"),
+        (BaseExceptionGroup("", [GeneratorExit(), KeyboardInterrupt()]), "abandoned"),
+        (GeneratorExit(), "abandoned"),
+        (KeyboardInterrupt(), "abandoned"),
     ],
 )
 @pytest.mark.parametrize(
@@ -77,13 +84,6 @@ async def test_exception_before_the_end_counts_once_and_is_reraised(
     assert played.error is error
     assert (error.__cause__, error.__context__) == (cause, context)
     assert played.outcome == outcome
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), GeneratorExit(), BaseException()])
-async def test_exception_that_ends_the_process_counts_once(error: BaseException) -> None:
-    played = await play([start(), chunk(), error])
-    assert played.error is error
-    assert sum(played.outcomes.values()) == 1
 
 
 async def test_a_timeout_within_the_app_is_an_error() -> None:
@@ -299,7 +299,7 @@ async def test_disconnect_from_a_stream_counts_by_its_first_byte(
 ) -> None:
     """A stream may flow for hours: how long its caller listens is no fault of the agent."""
     tick = chunk(b": tick\n\n")
-    leaves: Step = asyncio.CancelledError() if is_cancelled else RECEIVE
+    leaves: Step = CANCELLED if is_cancelled else RECEIVE
     steps: list[Step] = [RECEIVE, start(headers=EVENTS), first_s, tick, 3600.0, tick, 3600.0, leaves]
     played = await play(steps, server=Server(request(), DISCONNECT), counting="server_faults")
     assert played.outcome == outcome

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.support.scripted import (
+    CANCELLED,
     DISCONNECT,
     EVENTS,
     JSON,
@@ -613,6 +614,7 @@ async def test_nothing_is_kept_once_a_request_has_ended(headers: dict[str, str])
         begun,
         [*begun, ValueError()],
         [*begun, asyncio.CancelledError()],
+        [*begun, CANCELLED],
         [*begun, Tolerantly(chunk(b"1")), OSError()],
         [*begun, chunk(b"x" * MEBIBYTE), final()],
         [RECEIVE, 31.0, start(headers=headers), chunk(b'{"a":'), chunk(b"1"), final(b"}")],

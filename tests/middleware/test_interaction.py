@@ -32,7 +32,8 @@ def test_an_interaction_takes_as_long_as_its_body(health: AgentHealth, clock: Ha
     [
         (ValueError("wrong"), "raised"),
         (TimeoutError(), "timed_out"),
-        (asyncio.CancelledError(), "abandoned"),
+        (KeyboardInterrupt(), "abandoned"),
+        (SystemExit(), "raised"),
         (OSError("the backend is gone"), "raised"),
     ],
 )
@@ -58,6 +59,14 @@ async def test_a_cancelled_task_is_cancelled_and_counted_as_abandoned(health: Ag
         await task
     assert task.cancelled()
     assert outcomes(health) == {"abandoned": 1}
+
+
+async def test_cancellation_of_something_that_the_agent_awaits_is_a_failure(health: AgentHealth) -> None:
+    shared = asyncio.get_running_loop().create_future()
+    shared.cancel()
+    with pytest.raises(asyncio.CancelledError), health.interaction():
+        await shared
+    assert outcomes(health) == {"raised": 1}
 
 
 async def test_a_deadline_within_the_interaction_is_a_timeout(health: AgentHealth) -> None:

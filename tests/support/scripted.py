@@ -52,6 +52,8 @@ TRAILERS: dict[str, Any] = {
 PATHSEND: dict[str, Any] = {"type": "http.response.pathsend", "path": "/srv/answer.txt"}
 ZEROCOPY: dict[str, Any] = {"type": "http.response.zerocopysend", "file": 3, "count": 100}
 
+CANCELLED = "cancelled"
+"""A step: the server cancels the task that runs the app."""
 RECEIVE = "receive"
 """A step: take one message from the server."""
 
@@ -67,14 +69,23 @@ Step = Message | float | str | BaseException | Tolerantly
 """A message is sent, a number of seconds passes, RECEIVE receives, an exception is raised."""
 
 
+async def be_cancelled() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
 def app_of(steps: Iterable[Step], clock: HandClock) -> App:
     """An app that does one step after the other."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         for step in steps:
-            if isinstance(step, BaseException):
+            if step == CANCELLED:
+                await be_cancelled()
+            elif isinstance(step, BaseException):
                 raise step
-            if isinstance(step, Tolerantly):
+            elif isinstance(step, Tolerantly):
                 try:
                     await send(step.message)
                 except OSError:
@@ -224,4 +235,6 @@ async def play(
         await middleware(scope, server.receive, server.senders()[send])
     except BaseException as error:  # noqa: BLE001 - whatever leaves the app is looked at by the test
         played.error = error
+        if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()):
+            task.uncancel()
     return played

@@ -67,6 +67,7 @@ from lifesign.middleware.body import (
     is_partial,
     read_json,
 )
+from lifesign.middleware.cancellation import is_from_outside
 
 Scope = Message
 Receive = Callable[[], Awaitable[Message]]
@@ -507,7 +508,9 @@ class RequestExchange:
         self, error: BaseException | None, waited_ns: int
     ) -> tuple[Outcome, Inspection | None]:
         """Return the outcome without a regular end: the caller left, the app raised or did not finish."""
-        outcome = Outcome.UNFINISHED if error is None else outcome_of_exception(error)
+        outcome = Outcome.UNFINISHED
+        if error is not None:
+            outcome = outcome_of_exception(error, is_from_outside=is_from_outside(error))
         if not self._left_ns and outcome is not Outcome.ABANDONED:
             return outcome, None
         if self._body is not None and isinstance(self._body.kept, EventsBody):

@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 from lifesign.domain.health.outcome import Outcome, outcome_named, outcome_of_exception
 from lifesign.errors import InvalidValue
+from lifesign.middleware.cancellation import is_from_outside
 from lifesign.middleware.windows import RecorderClock
 
 _P = ParamSpec("_P")
@@ -85,7 +86,9 @@ class Interaction:
         now_ns = self._health.clock.monotonic_ns()
         outcome = self._outcome
         if outcome is None:
-            outcome = Outcome.ANSWERED if error is None else outcome_of_exception(error)
+            outcome = Outcome.ANSWERED
+            if error is not None:
+                outcome = outcome_of_exception(error, is_from_outside=is_from_outside(error))
         latency_ns = now_ns - self._began_ns if self._first_byte_ns is None else self._first_byte_ns
         first_byte_ms = None if self._first_byte_ns is None else self._first_byte_ns / 1e6
         self._health.record(outcome, latency_ms=latency_ns / 1e6, first_byte_ms=first_byte_ms)

@@ -149,9 +149,9 @@ class AgentHealth:
     def interaction(self) -> Interaction:
         """Return a context manager, or a decorator, that measures its body and counts the outcome.
 
-        An exception counts as `raised`, a TimeoutError as `timed_out`, a cancellation as `abandoned`, and is
-        raised unchanged. In the body, set `outcome` for another outcome, and call `first_byte()` when a
-        streamed answer begins.
+        An exception counts as `raised`, a TimeoutError as `timed_out`, a cancellation of the task as
+        `abandoned`, and is raised unchanged. In the body, set `outcome` for another outcome, and call
+        `first_byte()` when a streamed answer begins.
         """
         return Interaction(self)
 

@@ -167,17 +167,17 @@ def test_the_number_of_an_outcome_never_changes_as_window_files_hold_it() -> Non
         (RuntimeError(), Outcome.RAISED),
         (OSError(), Outcome.RAISED),
         (ExceptionGroup("", [ValueError()]), Outcome.RAISED),
-        (asyncio.CancelledError(), Outcome.ABANDONED),
-        (GeneratorExit(), Outcome.ABANDONED),
-        (KeyboardInterrupt(), Outcome.ABANDONED),
-        (SystemExit(), Outcome.ABANDONED),
+        (asyncio.CancelledError(), Outcome.RAISED),
+        (SystemExit(), Outcome.RAISED),
+        (BaseException(), Outcome.RAISED),
     ],
     ids=lambda case: type(case).__name__ if isinstance(case, BaseException) else str(case),
 )
 def test_an_exception_is_a_fault_unless_it_ends_the_request_from_outside(
     error: BaseException, outcome: Outcome
 ) -> None:
-    assert outcome_of_exception(error) is outcome
+    assert outcome_of_exception(error, is_from_outside=False) is outcome
+    assert outcome_of_exception(error, is_from_outside=True) is Outcome.ABANDONED
 
 
 @given(COUNTS, st.sampled_from(CountingProfile))

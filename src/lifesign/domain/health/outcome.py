@@ -201,12 +201,11 @@ def outcome_of_rpc_code(code: object) -> Outcome:
     return _OUTCOME_OF_RPC_CODE.get(code, Outcome.SERVER_FAULT)
 
 
-def outcome_of_exception(error: BaseException) -> Outcome:
+def outcome_of_exception(error: BaseException, *, is_from_outside: bool) -> Outcome:
     """Return the outcome of an exception that left the application.
 
-    A BaseException that is no Exception (a cancellation, a generator's close, an interrupt) ends the request
-    from outside: its caller no longer waits.
+    `is_from_outside`: whether it was thrown into the application, whose caller no longer waits.
     """
-    if isinstance(error, TimeoutError):
-        return Outcome.TIMED_OUT
-    return Outcome.RAISED if isinstance(error, Exception) else Outcome.ABANDONED
+    if is_from_outside:
+        return Outcome.ABANDONED
+    return Outcome.TIMED_OUT if isinstance(error, TimeoutError) else Outcome.RAISED

@@ -1,0 +1,79 @@
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from lifesign.middleware.cancellation import is_from_outside
+
+
+class Panic(BaseException):
+    """What pyo3 raises for a panic of a library in Rust."""
+
+
+class Cancelled(BaseException):
+    """What trio raises; tests run on asyncio."""
+
+
+Cancelled.__module__ = "trio._core._exceptions"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (asyncio.CancelledError(), True),
+        (GeneratorExit(), True),
+        (KeyboardInterrupt(), True),
+        (Cancelled(), True),
+        (BaseExceptionGroup("", [GeneratorExit(), asyncio.CancelledError()]), True),
+        (BaseExceptionGroup("", [GeneratorExit(), ValueError()]), False),
+        (SystemExit(), False),
+        (Panic(), False),
+        (ValueError(), False),
+        (TimeoutError(), False),
+    ],
+)
+def test_without_a_task_every_cancellation_is_from_outside(error: BaseException, *, expected: bool) -> None:
+    assert is_from_outside(error) is expected
+
+
+async def caught(app: Callable[[], object]) -> bool:
+    try:
+        await app()  # type: ignore[misc]
+    except BaseException as error:  # noqa: BLE001 - whatever it is
+        return is_from_outside(error)
+    raise AssertionError
+
+
+async def test_cancellation_of_the_task_is_from_outside() -> None:
+    task = asyncio.create_task(caught(asyncio.Event().wait))
+    await asyncio.sleep(0)
+    task.cancel()
+    assert await task is True
+
+
+async def test_cancellation_of_something_that_the_app_awaits_is_its_own() -> None:
+    async def app() -> None:
+        shared = asyncio.get_running_loop().create_future()
+        shared.cancel()
+        await shared
+
+    assert await caught(app) is False
+
+
+async def test_deadline_within_the_app_is_its_own() -> None:
+    async def app() -> None:
+        async with asyncio.timeout(0):
+            await asyncio.Event().wait()
+
+    assert await caught(app) is False
+
+
+async def test_deadline_around_the_app_is_from_outside() -> None:
+    seen: list[bool] = []
+
+    async def around() -> None:
+        async with asyncio.timeout(0):
+            seen.append(await caught(asyncio.Event().wait))
+
+    await around()
+    assert seen == [True]
