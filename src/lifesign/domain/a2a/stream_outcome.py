@@ -27,11 +27,14 @@ from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.outcome import ANSWERED, TASK_FAILED, Outcome
 from lifesign.domain.parsing.bounded_json import (
     MAX_MARKS,
+    MAX_MARKS_AGAIN,
     NotJson,
     TooComplex,
+    is_certain,
+    marks_of,
     parse_again,
     parse_bounded,
-    parse_short,
+    parse_fast,
 )
 from lifesign.domain.parsing.event_framing import (
     BYTE_ORDER_MARK,
@@ -57,9 +60,7 @@ _MAX_SEARCHED_EVENTS: Final = 64
 _MAX_SEARCHED_BYTES: Final = 262_144
 """Maximum of their bytes together."""
 _MAX_SECOND_READS: Final = 100
-"""Maximum of events of a piece that are read by the slow parser as well."""
-_NO_JSON = re.compile(rb"[ \t\n\r]*+[!#-,./:-Z\\^-eg-mo-su-z|}~]")
-"""Text that begins as no JSON does, in any encoding of JSON."""
+"""Maximum of events of a piece that the slow parser reads as well; together they have MAX_MARKS_AGAIN."""
 _MARKS = (b"{", b"[", b",", b"\n", b"\r")
 
 
@@ -138,6 +139,7 @@ class EventStreamReader:
         "_missed",
         "_rest",
         "_search_left",
+        "_second_marks_left",
         "_second_reads_left",
         "_shape",
     )  # fmt: skip
@@ -160,6 +162,7 @@ class EventStreamReader:
         self._lessons_left = _MAX_LESSONS if max_event_bytes >= MAX_SHAPED_BYTES else 0
         self._marks_left = MAX_MARKS
         self._second_reads_left = _MAX_SECOND_READS
+        self._second_marks_left = MAX_MARKS_AGAIN
         self._search_left: _SearchLeft | None = None
 
     @property
@@ -176,6 +179,7 @@ class EventStreamReader:
         """Read the events that end in this piece."""
         self._marks_left = MAX_MARKS
         self._second_reads_left = _MAX_SECOND_READS
+        self._second_marks_left = MAX_MARKS_AGAIN
         self._search_left = None
         most = self._max_event_bytes
         if len(piece) <= most:
@@ -359,28 +363,26 @@ class EventStreamReader:
             self._note_missed(Inspection.OVERSIZED)
             return
         try:
-            message = parse_short(data) if len(data) <= MAX_MARKS else parse_bounded(data)
-        except NotJson:
-            self._has_other_data = True
-        except TooComplex:
-            self._note_missed(Inspection.COMPLEX)
-        except ValueError:
-            self._note_refused(data)
+            # The marks of all events of the piece were counted together.
+            message = parse_fast(data)
+        except ValueError as refusal:
+            self._note_refused(data, refusal)
         else:
             self._note_value(message)
 
-    def _note_refused(self, data: bytes) -> None:
+    def _note_refused(self, data: bytes, refusal: ValueError) -> None:
         """Note an event that the fast parser refused."""
-        if _NO_JSON.match(data):
+        if is_certain(refusal, data):
             self._has_other_data = True
             return
         if not self._second_reads_left:
-            if not self._has_other_data or data.lstrip().startswith((b"{", b"[")):
-                self._note_missed(Inspection.COMPLEX)
+            self._note_missed(Inspection.COMPLEX)
             return
         self._second_reads_left -= 1
+        most = self._second_marks_left
+        self._second_marks_left = max(0, most - marks_of(data))
         try:
-            self._note_value(parse_again(data))
+            self._note_value(parse_again(data, refusal, most))
         except NotJson:
             self._has_other_data = True
         except TooComplex:
