@@ -27,6 +27,21 @@ def test_the_fleet_is_counted_by_status_by_word_and_by_sight(open_sample: Sample
     assert "Verdicts are active" in page.text
 
 
+def test_each_word_of_the_overview_has_its_mark_and_colour(open_sample: Sample) -> None:
+    """A class without a rule is a black bar, and a circle instead of the word's own mark."""
+    visitor = open_sample.visitor()
+    html = visitor.get("/").html
+    rules = visitor.get(asset_path("dashboard.css")).html
+    bars, marks = (
+        set(re.findall(r'<rect class="([^"]+)"', html)),
+        set(re.findall(r'mark (probe-[^" ]+)"', html)),
+    )
+    assert {"status-active", "probe-answers"} <= bars
+    assert "probe-gated" in marks
+    assert not {name for name in bars if f"svg .{name}" not in rules}
+    assert not {name for name in marks if f".{name}.mark::before" not in rules}
+
+
 def test_down_agent_is_listed_with_the_reason(open_sample: Sample) -> None:
     text = open_sample.visitor().get("/").text
     assert "Support agent 3 unhealthy" in text
