@@ -2,8 +2,7 @@ import io
 
 import pytest
 
-from lifesign.cli.options.confirmation import is_confirmed
-from lifesign.errors import InvalidValue
+from lifesign.cli.options.confirmation import CannotConfirm, is_confirmed
 
 
 class Terminal(io.StringIO):
@@ -16,11 +15,13 @@ class Terminal(io.StringIO):
 )
 def test_only_a_yes_confirms(answer: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001 - a parameter
     monkeypatch.setattr("sys.stdin", Terminal(answer))
-    assert is_confirmed("Go on?", reason="it is a test") is expected
+    assert is_confirmed("Go on?", reason="It is a test.") is expected
 
 
 def test_without_a_terminal_the_option_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
-    with pytest.raises(InvalidValue) as raised:
-        is_confirmed("Go on?", reason="it is a test")
+    with pytest.raises(CannotConfirm) as raised:
+        is_confirmed("Go on?", reason="It is a test.")
     assert raised.value.name == "--yes"
+    assert "--yes" in raised.value.hint
+    assert "expected" not in str(raised.value)

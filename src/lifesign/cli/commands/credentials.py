@@ -159,7 +159,7 @@ def log_in_once(
     client = client_for_login(chosen, read)
     stream = sys.stderr if as_json else sys.stdout
     write_page(stream, _login_facts(chosen, client), colours=has_colours(stream))
-    if not yes and not is_confirmed("Log in?", reason="the login replaces the refresh token"):
+    if not yes and not is_confirmed("Log in?", reason="The login replaces the refresh token."):
         return ExitCode.FAILED
 
     def open_url(url: str) -> None:

@@ -78,4 +78,4 @@ def erase(
 
 def _is_wanted(agent_id: str) -> bool:
     question = f"Erase {printable(agent_id)} permanently?"
-    return is_confirmed(question, reason="erasing cannot be undone")
+    return is_confirmed(question, reason="Erasing an agent cannot be undone.")
