@@ -126,6 +126,8 @@ def sampled(count: int, **members: Any) -> dict[str, Any]:
     ("count", "age_s", "caching", "hint"),
     [
         (0, 12, "max-age=48", "s old"),
+        (0, -0.6, "max-age=60", "0 s old"),
+        (0, -5, "max-age=60", None),
         (9, 12, "max-age=48", "check again in 49 s"),
         (10, 12, "max-age=48", None),
         (0, 60, "max-age=0", None),
@@ -133,7 +135,7 @@ def sampled(count: int, **members: Any) -> dict[str, Any]:
     ],
 )
 async def test_document_that_is_older_than_its_agents_first_requests_has_a_hint(
-    count: int, age_s: int, caching: str, hint: str | None, capsys: pytest.CaptureFixture[str]
+    count: int, age_s: float, caching: str, hint: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A new agent shows 0 samples until the next refresh of its document."""
     made_at = (datetime.now(UTC) - timedelta(seconds=age_s)).isoformat()

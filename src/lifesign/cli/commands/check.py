@@ -219,10 +219,11 @@ def hints(checked: "HealthCheck") -> Iterator[str]:
         return
     calibration, age_s, refresh_in_s = document.calibration, checked.age_seconds, checked.refresh_in_seconds
     is_new = calibration is not None and calibration.sample_count < MINIMUM_SAMPLES
-    if is_new and age_s is not None and age_s >= 0 and refresh_in_s:
+    # The header Date has whole seconds: the age of a new document may be negative by less than one.
+    if is_new and age_s is not None and age_s > -1 and refresh_in_s:
         yield (
-            f"this document is {duration_text(age_s)} old and does not show later failures; check again "
-            f"in {duration_text(refresh_in_s + 1)}"
+            f"this document is {duration_text(max(age_s, 0))} old and does not show later requests; check "
+            f"again in {duration_text(refresh_in_s + 1)}"
         )
     note = read_inspection(document.extensions)
     if note is not None and (compressed := note.tally.not_inspected.get("compressed")):
