@@ -62,7 +62,7 @@ async def do(agent: AgentRunner, task: str) -> None:
 
 async def take_tasks(agent: AgentRunner) -> None:
     """Submit each line of standard input as a task."""
-    print(f"registered, life {agent.incarnation}", flush=True)
+    print(f"registered, incarnation {agent.incarnation}", flush=True)
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     async with asyncio.TaskGroup() as group:

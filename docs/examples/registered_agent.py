@@ -48,7 +48,7 @@ async def register(registry: str, agent_id: str, file: Path) -> str:
         )
     if record.agent_key is not None:
         keep_key(file, record.agent_key)
-    print(f"{agent_id} is {record.status}, life {record.incarnation}", flush=True)
+    print(f"{agent_id} is {record.status}, incarnation {record.incarnation}", flush=True)
     return known or record.agent_key or ""
 
 

@@ -117,7 +117,7 @@ def test_a_program_that_says_nothing_of_logging_shows_when_it_is_registered(regi
             said += line
         program.terminate()
         said += program.stderr.read()
-    assert "INFO shown: registered, life 1\n" in said
+    assert "INFO shown: registered, incarnation 1\n" in said
     assert "INFO shown: leaves: SIGTERM came\n" in said
 
 

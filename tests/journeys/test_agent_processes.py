@@ -91,7 +91,7 @@ def hand_in(process: "subprocess.Popen[str]", task: str) -> None:
 
 def test_second_sigterm_ends_a_draining_agent_at_once(registry: RegistryServer, tmp_path: Path) -> None:
     with reporter(registry, tmp_path) as process:
-        assert line(process) == "registered, life 1"
+        assert line(process) == "registered, incarnation 1"
         hand_in(process, "1")
         assert line(process) == "begun: 1"
         process.send_signal(signal.SIGTERM)
@@ -175,7 +175,7 @@ def test_killed_heartbeat_worker_is_replaced_within_the_incarnation(
     assert reasons[-1] in {"deregistered", "drain_completed"}
     assert set(reasons[1:-1]) <= {"drain_initiated"}
     # uvicorn sets up its own loggers only.
-    assert "INFO linked-1: registered, life 1" in (tmp_path / "uvicorn.log").read_text()
+    assert "INFO linked-1: registered, incarnation 1" in (tmp_path / "uvicorn.log").read_text()
 
 
 def _wait(server: Server) -> None:

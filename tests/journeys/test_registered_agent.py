@@ -34,7 +34,7 @@ def test_the_example_comes_back_after_a_crash_and_ends_well_when_drained(tmp_pat
     file = tmp_path / "worker-1.key"
     with registry_server(tmp_path) as server:
         with started(server.url, file) as crashed:
-            assert first_line(crashed) == "worker-1 is active, life 1\n"
+            assert first_line(crashed) == "worker-1 is active, incarnation 1\n"
             crashed.send_signal(signal.SIGKILL)
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         with started(server.url, file) as again:

@@ -182,7 +182,7 @@ class HeartbeatLoop:
             raise
         self._supersedes = self.is_displaced = False
         self.is_registered.set()
-        _log.info("%s: registered, life %s", self._place.agent_id, record.incarnation)
+        _log.info("%s: registered, incarnation %s", self._place.agent_id, record.incarnation)
         self._told.on_registered(record.incarnation)
         return first_heartbeat_at_s(_now_s(), self._rhythm.interval_seconds, self._chance())
 

@@ -121,7 +121,7 @@ def test_record_shows_all_known_fields(registry: RegistryServer, capsys: Capture
     shown = shown_by(capsys, "show", "a")
     for expected in (
         "agent       a\n", "status      active since", "because     registered", "https://x",
-        "https://agent.example/card", "life 1", 'version     "1"', "dead after 5 min",
+        "https://agent.example/card", "incarnation 1", 'version     "1"', "dead after 5 min",
     ):  # fmt: skip
         assert expected in shown
     assert "ahk_" not in shown

@@ -39,7 +39,7 @@ def test_suspended_change_is_shown_and_confirmed(database: str, capsys: pytest.C
     place = ("--database", database)
     assert run("list", *place) == 0
     heads, row = capsys.readouterr().out.splitlines()
-    assert heads.split() == ["DIRECTORY", "TARGETS", "READ", "FROM", "HELD"]
+    assert heads.split() == ["DIRECTORY", "TARGETS", "READ", "FROM", "SUSPENDED"]
     assert row.split()[:2] == ["a-list", "40"]
     assert "a list" in row
     assert "37" in row

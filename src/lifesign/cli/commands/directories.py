@@ -69,7 +69,7 @@ def list_directories(
     elif not found:
         sys.stdout.write("no directory has been read yet\n")
     else:
-        write_table(sys.stdout, ("DIRECTORY", "TARGETS", "READ", "FROM", "HELD"), map(_row, found))
+        write_table(sys.stdout, ("DIRECTORY", "TARGETS", "READ", "FROM", "SUSPENDED"), map(_row, found))
 
 
 @directories.command("confirm")

@@ -246,7 +246,7 @@ def _of_its_decisions(monitor: MonitorRecord) -> Iterator[CheckResult]:
         name: track for name, track in monitor.tracks.items() if track.state is MonitorState.SUSPENDED
     }
     if not suspended_tracks:
-        yield CheckResult("decisions", "ok", "silence is believed")
+        yield CheckResult("decisions", "ok", "verdicts are active")
     for name, track in suspended_tracks.items():
         yield CheckResult(
             "decisions",

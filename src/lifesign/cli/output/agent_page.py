@@ -70,7 +70,7 @@ def page(agent: "AgentRecord") -> Iterator[PageLine]:
         last = time_text(agent.last_heartbeat_at)
         yield PageLine("heartbeat", f"last {last}, every {precise_text(config.interval_seconds)}")
     unhealthy, dead = map(precise_text, (config.unhealthy_after_seconds, config.dead_after_seconds))
-    yield PageLine("silent", f"unhealthy after {unhealthy}, dead after {dead}")
+    yield PageLine("timeouts", f"unhealthy after {unhealthy}, dead after {dead}")
     yield PageLine("monitoring", agent.monitoring)
     yield from listed("works on", agent.reported.tasks_in_progress)
     yield from listed("will be sent", map(_command, agent.pending_commands or ()))
@@ -78,7 +78,7 @@ def page(agent: "AgentRecord") -> Iterator[PageLine]:
     yield from listed("metadata", (f"{name}: {value}" for name, value in metadata))
     if agent.observed is not None:
         yield from _observed_lines(agent.observed)
-    yield PageLine("registered", f"{time_text(agent.registered_at)}, life {agent.incarnation}")
+    yield PageLine("registered", f"{time_text(agent.registered_at)}, incarnation {agent.incarnation}")
     yield PageLine("version", agent.etag)
     if agent.agent_key is not None:
         yield PageLine("key", agent.agent_key)
