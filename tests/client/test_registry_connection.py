@@ -342,8 +342,9 @@ def test_the_own_machine_may_be_asked_over_plain_http(url: str) -> None:
     "url", ["registry.example", "ftp://x", "https://u:p@x", "https://x/?a=b", "https://"]
 )
 def test_invalid_registry_url_is_refused(url: str) -> None:
-    with pytest.raises(InvalidValue):
+    with pytest.raises(InvalidValue) as refused:
         RegistryClient(url, key=KEY)
+    assert "registry" in refused.value.expected
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 301, float("nan"), float("inf")])

@@ -91,8 +91,9 @@ def test_anything_else_is_refused_before_anything_is_opened(
 
 async def test_occupied_port_is_reported() -> None:
     async with serving_metrics("127.0.0.1:0", list) as port:
-        with pytest.raises(CannotListen):
+        with pytest.raises(CannotListen) as refused:
             async with serving_metrics(f"127.0.0.1:{port}", list):
                 pass
+        assert "port" in refused.value.hint
     async with serving_metrics(None, list) as nothing:
         assert nothing is None

@@ -66,7 +66,7 @@ IDLE_SECONDS = 30.0
 """Time without a byte after which a stream is dead. The registry sends a comment every 10 s."""
 
 _KEY = re.compile(r"[!-~]+")
-_EXPECTED_URL = "an absolute http(s) URL without credentials and query"
+_EXPECTED_URL = "the URL of a registry with http:// or https://, without credentials and query"
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -358,7 +358,10 @@ def _failure(url: URL, error: BaseException) -> RegistryError:
 
 
 def _checked_url(text: str, *, allow_plain_http: bool) -> URL:
-    url = parse_agent_url(text).url
+    try:
+        url = parse_agent_url(text).url
+    except InvalidValue as error:
+        raise InvalidValue("url", error.given, _EXPECTED_URL) from None
     if url.raw_query_string:
         raise InvalidValue("url", text, _EXPECTED_URL)
     if url.scheme == "http" and not allow_plain_http and not is_loopback(url.host or ""):

@@ -3,6 +3,7 @@
 It serves only numbers, without names of targets, and without authentication.
 """
 
+import errno
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
@@ -62,7 +63,8 @@ async def serving_metrics(
         try:
             await site.start()
         except OSError as error:
-            raise CannotListen(host, port, error.strerror or str(error)) from None
+            is_in_use = error.errno == errno.EADDRINUSE
+            raise CannotListen(host, port, error.strerror or str(error), is_in_use=is_in_use) from None
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()

@@ -1,5 +1,6 @@
 """Listening socket of a server, and its errors."""
 
+import errno
 import os
 import socket
 
@@ -32,7 +33,8 @@ def bound(host: str, port: int) -> socket.socket:
         return socket.create_server(address, family=family, backlog=BACKLOG)
     except OSError as error:
         # Its own text also has the attempted action.
-        raise CannotListen(host, port, os.strerror(error.errno or 0)) from None
+        is_in_use = error.errno == errno.EADDRINUSE
+        raise CannotListen(host, port, os.strerror(error.errno or 0), is_in_use=is_in_use) from None
 
 
 def _first_address(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:

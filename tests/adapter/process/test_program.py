@@ -44,7 +44,7 @@ def test_missing_program_differs_from_one_that_cannot_start(
 ) -> None:
     with pytest.raises(CommandFailed) as absent:
         program_called(str(place / "absent"))
-    assert absent.value.reason == ""
+    assert absent.value.reason == "no such file"
     shut = script(place / "work", mode=0o644)
     with pytest.raises(CommandFailed) as failed:
         program_called(str(shut))

@@ -62,7 +62,7 @@ def test_a_key_can_go_into_a_file_of_its_owners_alone_which_is_never_overwritten
     assert KEY.fullmatch(file.read_text().strip())
     assert file.stat().st_mode & 0o777 == 0o600
     kept = file.read_text()
-    assert "--write-key: " in shell.run("create", *options, code=3)
+    assert {"--write-key:", "hint:"} <= set(shell.run("create", *options, code=3).split())
     (found,) = shell.listed()
     other = tmp_path / "other.key"
     shell.run("rotate", found["key_id"], "--write-key", str(other))

@@ -81,6 +81,14 @@ def test_unused_members_may_have_any_value() -> None:
     assert [(fault.line, fault.path) for fault in refused.value.faults] == [(1, "/a/x")]
 
 
+def test_a_tab_as_indentation_is_named() -> None:
+    with pytest.raises(InvalidFile) as refused:
+        document("a:\n\tb: 1\n").to_dict()
+    (fault,) = refused.value.faults
+    assert fault.line == 2
+    assert "tab" in str(fault)
+
+
 # Without what YAML 1.1 has no place for, or takes for the end of a line.
 TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc", "Cf", "Cn", "Co", "Zl", "Zp")), max_size=8)
 VALUES = st.recursive(

@@ -140,6 +140,7 @@ async def test_a_private_address_is_refused_at_once_unless_the_settings_open_it(
     refused = await closed.ask("POST", WEBHOOKS, {"url": url})
     assert refused.status == 422
     assert "/url" in refused.body.decode()
+    assert "--webhook-networks" in refused.json()["error"]["hint"]
     networks = ["10.1.0.0/16", "127.0.0.0/8", "::1/128", "fd12::/16"]
     opened = RegistryApi(database, clock, webhook_networks=networks)
     assert (await opened.ask("POST", WEBHOOKS, {"url": url})).status == 201

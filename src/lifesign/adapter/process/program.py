@@ -17,7 +17,7 @@ _MAX_FIRST_LINE_BYTES: Final = 256
 def program_called(name: str, user: AgentUser | None = None) -> Path:
     """Return the first file of that name in PATH, or at that path, that the user can start; None: as we are.
 
-    CommandFailed if there is none: with which one was passed over and why, or with nothing.
+    CommandFailed if there is none: with which one was passed over and why.
     """
     passed_over = ""
     for place in _places(name):
@@ -27,7 +27,7 @@ def program_called(name: str, user: AgentUser | None = None) -> Path:
         if not why:
             return place.absolute()
         passed_over = passed_over or f"{place}: {why}"
-    raise CommandFailed(passed_over)
+    raise CommandFailed(passed_over or ("no such file" if os.sep in name else "no such file in PATH"))
 
 
 def _places(name: str) -> Iterator[Path]:

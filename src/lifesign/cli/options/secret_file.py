@@ -41,8 +41,9 @@ def new_key_file(file: Path | None) -> Iterator[Callable[[str], None] | None]:
     try:
         opened = create_private(file)
     except OSError as error:
+        hint = "pass the name of a new file, or remove this one" if isinstance(error, FileExistsError) else ""
         raise InvalidValue(
-            "--write-key", str(file), f"a file that can be created ({error.strerror})"
+            "--write-key", str(file), f"a file that can be created ({error.strerror})", hint=hint
         ) from None
     is_kept = False
 

@@ -188,7 +188,10 @@ class YamlDocument:
 
     def _unreadable(self, error: yaml.YAMLError, text: str) -> InvalidFile:
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-            return self._error_on_line(error.problem_mark.line + 1, f"expected YAML: {error.problem}")
+            line = error.problem_mark.line
+            is_tab = text.split("\n")[line][error.problem_mark.column :].startswith("\t")
+            problem = "spaces for indentation, not a tab" if is_tab else error.problem
+            return self._error_on_line(line + 1, f"expected YAML: {problem}")
         position = getattr(error, "position", 0)
         line = text.count("\n", 0, position) + 1
         return self._error_on_line(line, "expected YAML: no control characters")

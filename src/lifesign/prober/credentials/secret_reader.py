@@ -75,8 +75,7 @@ def read_secrets(
     for credential in credentials:
         if credential.oauth2 is not None and credential.oauth2.token_file is not None:
             # Read again before each use: it changes with each use.
-            place = SecretPlace(file=credential.oauth2.token_file)
-            read_secret(place, f"credentials.{credential.name}.oauth2.token_file", warn)
+            _check_refresh_token(credential.name, credential.oauth2.token_file, warn)
     values = {source: read_secret(source, setting, warn) for setting, source in sources_of(credentials)}
     tls = {
         credential.name: read_tls(
@@ -139,6 +138,16 @@ def read_secret(source: SecretPlace, setting: str, complain: Callable[[str], Non
     if fault is not None:
         raise InvalidValue(setting, None, f"{fault} ({source})")
     return text
+
+
+def _check_refresh_token(name: str, file: Path, complain: Callable[[str], None]) -> None:
+    """Return if the file has a refresh token; InvalidValue, with the login as the hint if there is none."""
+    try:
+        read_secret(SecretPlace(file=file), f"credentials.{name}.oauth2.token_file", complain)
+    except InvalidValue as error:
+        if not file.exists():
+            error.hint = f"lifesign credentials login {name} --definition FILE writes this file"
+        raise
 
 
 def file_of(source: SecretPlace, setting: str) -> Path:

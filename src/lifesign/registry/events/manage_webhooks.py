@@ -114,7 +114,10 @@ def create_webhook(transaction: Transaction, call: Call) -> OperationReply:
     body = call.body_as(NewWebhook)
     refused = vet_url(body.url, call.webhook_networks)
     if isinstance(refused, AddressRefused):
-        raise InvalidRequest([Finding(refused.name, "/url", refused.reason)])
+        error = InvalidRequest([Finding(refused.name, "/url", refused.reason)])
+        if refused.name == "blocked_address":
+            error.hint = "to allow a network of your own, start the server with --webhook-networks NETWORK"
+        raise error
     if webhooks.count(transaction) >= MAX_WEBHOOKS:
         raise TooManyWebhooks(MAX_WEBHOOKS)
     now_s = transaction.now_s
