@@ -324,10 +324,10 @@ async def open_registry_backend(
     `report` is the directory for census reports, written regularly and at the end.
     """
     async with registry_client(place) as client:
-        # A first request shows whether there is a registry.
-        await client.directories.all()
-        # A key without permission to probe is refused before anything is read; no pass has this name.
+        # A key without permission to probe is refused first: the hint names the roles that have it. No pass
+        # has this name.
         await client.shards.leave(worker_name(0, is_alone=False))
+        await client.directories.all()
         home = RegistryBackend(place, client, report)
         yield home
         await home.write_report()

@@ -361,9 +361,12 @@ async def test_refusing_or_silent_registry_is_reported_before_the_first_probe(
     (tmp_path / "mixed.yml").write_text(f"{DEFINITION}results: {{registry: {registry.url}}}\n")
     (tmp_path / "agents.txt").touch()
     key_file = tmp_path / "key"
-    key_file.write_text(KEYS[Role.READER])
-    assert await crawl("mixed.yml", "--once", "--key-file", str(key_file)) == 1
-    assert "(not_allowed)" in capsys.readouterr().err
+    for role in (Role.READER, Role.ENROLL):
+        key_file.write_text(KEYS[role])
+        assert await crawl("mixed.yml", "--once", "--key-file", str(key_file)) == 1
+        text, _, hint = capsys.readouterr().err.partition("hint: ")
+        assert "(not_allowed)" in text
+        assert {role.value for role in Role} & set(hint.split()) == {"prober", "admin"}
     monkeypatch.delenv(KEY_VARIABLE)
     assert await crawl("mixed.yml", "--once") == 3
     assert "--key-file" in capsys.readouterr().err
