@@ -84,7 +84,7 @@ def crawl_families(crawl: "Crawl") -> "Iterator[Metric]":
     )
 
     workers: Mapping[str, Progress] = {} if crawl.statuses is None else crawl.statuses.now
-    build = GaugeMetricFamily(f"{PREFIX}build_info", "Which version this is.", labels=["version"])
+    build = GaugeMetricFamily(f"{PREFIX}build_info", "Version of lifesign.", labels=["version"])
     build.add_metric([version("lifesign")], 1)
     yield build
     yield GaugeMetricFamily(f"{PREFIX}workers", "Processes that probe.", value=len(workers))

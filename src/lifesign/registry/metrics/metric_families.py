@@ -52,8 +52,8 @@ class Surroundings:
 
 def families(totals: Totals | None, sums: Sums, here: Surroundings) -> Iterator[Metric]:
     """Return all families; `totals` is None before the database has answered for the first time."""
-    yield _gauge("build_info", "Which version this is.", {(("version", version("lifesign")),): 1})
-    yield _number("processes", "Server processes that live.", sums.processes)
+    yield _gauge("build_info", "Version of lifesign.", {(("version", version("lifesign")),): 1})
+    yield _number("processes", "Number of running server processes.", sums.processes)
     yield _number("database_up", "1 if the database answered the last request.", here.database_is_up)
     yield _number("changes_failing", "1 if the last change could not be stored.", here.changes_fail)
     yield _gauge(
@@ -109,7 +109,7 @@ def _of_the_database(totals: Totals, policies: Policies) -> Iterator[Metric]:
         ("agent_id", "status", "reason"),
     )
     yield from _of_the_sweep(totals, policies.mass_exit)
-    yield _number("leases", "Leases that run.", totals.leases)
+    yield _number("leases", "Current leases.", totals.leases)
     yield _gauge(
         "tasks",
         "Tasks by status; handoff: tasks that wait for people.",
@@ -185,7 +185,7 @@ def _of_the_sweep(totals: Totals, policy: MonitorPolicy) -> Iterator[Metric]:
     tracks = {(("track", track.value),): monitors.of(track) for track in Track}
     yield _gauge(
         "decisions_suspended",
-        "1 if verdicts are suspended, so that silence takes no agent down, by kind of monitoring.",
+        "1 if verdicts are suspended, so that no missed evidence takes an agent down, by kind of monitoring.",
         {track: monitor.state is MonitorState.SUSPENDED for track, monitor in tracks.items()},
     )
     yield _gauge(
@@ -222,7 +222,11 @@ def _of_the_evidence(row: RegistryRow) -> Iterator[Metric]:
         "Living agents without evidence through a fault of the monitoring, by reason.",
         {(("reason", reason.value),): watched.reasons.get(reason, 0) for reason in sorted(PROBER_FAULTS)},
     )
-    yield _number("evidence_lost", "1 if that has lasted for evidence_lost_after.", watched.is_reported)
+    yield _number(
+        "evidence_lost",
+        "1 if agents have been without evidence, by a fault of the monitoring, for evidence_lost_after.",
+        watched.is_reported,
+    )
     yield _gauge(
         "credential_fault_since_timestamp_seconds",
         "Time since which a credential of a prober does not work; at most 200 credentials.",
@@ -276,7 +280,7 @@ def _sum_families(sums: Sums) -> Iterator[Metric]:
         ("status", "reason"),
     )
     heartbeats = sum(of.by_status.get("2xx", 0) for of in sums.paths() if of.path == HEARTBEAT_PATH)
-    yield _total("heartbeats", "Heartbeats that were taken.", heartbeats)
+    yield _total("heartbeats", "Accepted heartbeats.", heartbeats)
     yield _total(
         "rate_limited_requests",
         "Requests that were refused because their key exceeded its rate limit.",
