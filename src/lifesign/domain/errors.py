@@ -29,6 +29,8 @@ class InvalidTransition(LifesignError):
         super().__init__(f"an agent with the status {status} cannot get the signal {signal}")
         self.status = status
         self.signal = signal
+        if status in {"dead", "deregistered"}:
+            self.hint = "the agent is not alive; it is active again once it registers"
 
 
 _NOT_ABOUT_A_VALUE: Final = frozenset({"missing", "extra_forbidden", "repeated"})
