@@ -49,7 +49,7 @@ def test_without_a_terminal_nothing_is_erased_by_mistake(
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert main(["agents", "erase", agent]) == 3
     said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert (said.out, said.err.count("\n")) == ("", 2)
     assert "--yes" in said.err
     assert main(["agents", "show", agent]) == 0
 

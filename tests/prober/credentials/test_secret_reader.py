@@ -209,7 +209,7 @@ def test_a_refresh_token_is_read_at_start(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue) as caught:
         read_secrets([CredentialSettings.model_validate(given)])
     assert caught.value.name == "credentials.lab.oauth2.token_file"
-    assert "lifesign credentials login lab" in caught.value.hint
+    assert "credentials login lab" in caught.value.hint
     written(tmp_path)
     # The token changes with each use: it is no secret of the definition.
     assert list(read_secrets([CredentialSettings.model_validate(given)]).values.values()) == [SECRET]
