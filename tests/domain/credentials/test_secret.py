@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lifesign.domain.credentials.secret import (
     MAX_SECRET_CHARS,
+    MAX_USUAL_CHARS,
     MIN_SECRET_CHARS,
     REMOVED,
     SEPARATOR,
@@ -123,3 +124,12 @@ def test_an_escape_does_not_span_two_texts_that_are_searched_together() -> None:
     for before in ("%", "\\", "\\x", "&#x", "\\u00"):
         joined = SEPARATOR.join((before, "4d-s%65cret-of-ours"))
         assert REMOVED in scrubber.clean_text(joined)
+
+
+def test_what_was_searched_before_is_found_again() -> None:
+    scrubber = Scrubber(["a-secret-of-ours"])
+    for _ in range(2):
+        for long in ("", "x" * MAX_USUAL_CHARS):
+            assert scrubber.may_be_in_usual(f"{long} a-secret-of-ours")
+            assert not scrubber.may_be_in_usual(f"application/json {long}")
+    assert not Scrubber([]).may_be_in_usual("a-secret-of-ours")

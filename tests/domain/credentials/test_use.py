@@ -33,6 +33,17 @@ def test_a_credential_works_once_each_place_that_refused_it_has_accepted_it() ->
     assert use.state == "works"
 
 
+def test_a_success_without_faults_names_no_place() -> None:
+    use = CredentialUse(Now(), 300)
+    assert not use.has_faults
+    use.note_success()
+    assert use.state is WORKS
+    use.note(URL, REJECTED)
+    assert use.has_faults
+    use.note(URL, WORKS)
+    assert (use.has_faults, use.state) == (False, WORKS)
+
+
 def test_an_answer_counts_for_three_intervals() -> None:
     now = Now()
     use = CredentialUse(now, 1_000)

@@ -394,7 +394,7 @@ def test_a_secret_is_read_as_soon_as_the_mode_of_its_file_is_right(
     file.chmod(0o600)
     now[0] += RELOAD_SECONDS
     assert bearer_of(store) == "Bearer second-secret"
-    store.note_use("https://lab.example/x", CredentialState.WORKS)
+    store.note_use(URL("https://lab.example/x"), CredentialState.WORKS)
     # The mode alone is logged too. The known state of an unchanged secret stays.
     for mode in (0o644, 0o600):
         file.chmod(mode)
@@ -413,12 +413,12 @@ def test_a_rejected_credential_is_logged_once_not_for_each_target(
     store = CredentialStore([each], Secrets({each.source: TOKEN}))
     urls = [f"https://lab.example/{number}" for number in range(3)]
     for url in urls * 2:
-        store.note_use(url, CredentialState.CREDENTIALS_REJECTED, "lab")
+        store.note_use(URL(url), CredentialState.CREDENTIALS_REJECTED, "lab")
     # It works once every place that refused it has accepted it.
     for url in urls:
-        store.note_use(url, CredentialState.WORKS)
-    store.note_use(urls[0], CredentialState.TOKEN_ERROR, "lab")
-    store.note_use(urls[0], CredentialState.CREDENTIALS_REJECTED, "lab")
+        store.note_use(URL(url), CredentialState.WORKS)
+    store.note_use(URL(urls[0]), CredentialState.TOKEN_ERROR, "lab")
+    store.note_use(URL(urls[0]), CredentialState.CREDENTIALS_REJECTED, "lab")
     levels = [record.levelno for record in caplog.records]
     assert levels == [logging.WARNING] * 3
     assert all("credential lab" in record.getMessage() for record in caplog.records)

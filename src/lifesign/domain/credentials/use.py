@@ -67,12 +67,18 @@ class CredentialUse:
         self._fault_began_s = 0.0
         """Begin of the present fault; without a meaning if there is none."""
 
+    @property
+    def has_faults(self) -> bool:
+        """Whether a fault is remembered, perhaps one that does not count any more."""
+        return bool(self._faults)
+
+    def note_success(self) -> None:
+        """Note an answer that accepted the credential, while no fault is remembered."""
+        self._worked_at_s = self._clock()
+
     def note(self, url: str, state: CredentialState, detail: str | None = None) -> None:
         """Note the answer of a place. `detail` says why it is a fault."""
         now_s = self._clock()
-        if state is CredentialState.WORKS and not self._faults:
-            self._worked_at_s = now_s
-            return
         if self.state not in FAULTS:
             self._fault_began_s = now_s
         self._faults.pop(url, None)

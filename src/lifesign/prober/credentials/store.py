@@ -242,20 +242,24 @@ class CredentialStore:
         return [self._uses[scope.name].status(scope) for scope in self._scopes]
 
     def note_use(
-        self, url: str, state: CredentialState, name: str | None = None, detail: str | None = None
+        self, url: URL, state: CredentialState, name: str | None = None, detail: str | None = None
     ) -> None:
         """Note how a place took a credential; `name`: None for the one that belongs to the URL.
 
         `detail`: the answer that rejected it.
         """
-        scope = self._index.find(url) if name is None else None
+        scope = self._index.find(str(url)) if name is None else None
         use = self._uses.get(name if scope is None else scope.name)
         if use is not None:
             scope = scope or self._credentials[name or ""].scope
             if state is CredentialState.TOKEN_ERROR:
                 fault = self._credentials[scope.name].fault
                 detail = None if fault is None else str(fault)
-            use.note(url, state, detail)
+            if state is CredentialState.WORKS and not use.has_faults and scope.name not in self._rejected:
+                # Nearly all answers: no place has to be remembered, and nothing has changed.
+                use.note_success()
+                return
+            use.note(str(url), state, detail)
             self._log_change(scope, use.state)
 
     def _log_change(self, scope: CredentialScope, state: CredentialState | None) -> None:

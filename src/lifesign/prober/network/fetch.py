@@ -445,10 +445,10 @@ def _accept_header(types: str) -> str:
 def _scrubbed(fetched: Fetched, scrubber: Scrubber) -> Fetched:
     """Return an answer without the secrets that the peer may have sent back."""
     usual = SEPARATOR.join((fetched.reason, fetched.content_type, fetched.allow))
-    texts = (fetched.etag or "", fetched.last_modified or "", *fetched.status_links, *fetched.challenges)
     body = fetched.body
-    if other := SEPARATOR.join(texts).strip(SEPARATOR):
-        body = SEPARATOR.encode().join((body, other.encode("utf-8", "surrogatepass")))
+    if fetched.etag or fetched.last_modified or fetched.status_links or fetched.challenges:
+        texts = (fetched.etag or "", fetched.last_modified or "", *fetched.status_links, *fetched.challenges)
+        body = SEPARATOR.join(("", *texts)).encode("utf-8", "surrogatepass") + SEPARATOR.encode() + body
     if not (scrubber.may_be_in_usual(usual) or scrubber.may_be_in(body)):
         # Nearly all answers: a copy takes longer than the search.
         return fetched
