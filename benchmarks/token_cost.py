@@ -193,7 +193,7 @@ async def run(port: int, endpoint: Endpoint, *, probes: int, rounds: int) -> Mea
 
 
 def main() -> None:
-    probes, rounds = (500, 5) if is_quick(__doc__) else (2_000, 15)
+    probes, rounds = (100, 25) if is_quick(__doc__) else (100, 300)
     endpoint = Endpoint()
     with serving() as port:
         cpu = uvloop.run(run(port, endpoint, probes=probes, rounds=rounds))
