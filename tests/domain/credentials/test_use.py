@@ -35,13 +35,12 @@ def test_a_credential_works_once_each_place_that_refused_it_has_accepted_it() ->
 
 def test_a_success_without_faults_names_no_place() -> None:
     use = CredentialUse(Now(), 300)
-    assert not use.has_faults
     use.note_success()
-    assert use.state is WORKS
+    assert (use.has_faults, use.state) == (False, "works")
     use.note(URL, REJECTED)
-    assert use.has_faults
+    assert (use.has_faults, use.state) == (True, "credentials_rejected")
     use.note(URL, WORKS)
-    assert (use.has_faults, use.state) == (False, WORKS)
+    assert (use.has_faults, use.state) == (False, "works")
 
 
 def test_an_answer_counts_for_three_intervals() -> None:
