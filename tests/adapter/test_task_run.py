@@ -21,7 +21,6 @@ from lifesign.adapter.run_events import RunEvent, RunEventKind
 from lifesign.adapter.task_run import BUDGET_GONE
 from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.workspaces import Workspaces
-from lifesign.client.registry_errors import Stale
 from lifesign.client.registry_tasks import HeldRun
 
 SLEEPER = shell("echo $$ > pid; exec sleep 1000")
@@ -110,26 +109,6 @@ async def test_command_gets_lease_and_input_and_no_key(world: World, monkeypatch
     assert "HIDDEN" not in environment
     assert own_key is not None
     assert not {own_key, "ahk_ours"} & set(environment.values())
-
-
-@pytest.mark.parametrize(
-    ("code", "reason", "exit_code"),
-    [("exit 3", "crash", 3), ("kill -KILL $$", "crash", -9), ("exit 77", "auth", 77)],
-)
-async def test_a_run_without_a_result_is_released_and_its_workspace_kept(
-    world: World, code: str, reason: str, exit_code: int
-) -> None:
-    async with world.adapting(*shell(f"echo so far; {code}")) as adapter:
-        outcome = await adapter.outcome()
-        assert (outcome.end.exit_reason, outcome.exit_code, outcome.is_done) == (reason, exit_code, False)
-        assert (adapter.workspace() / "stdout.log").read_text() == "so far\n"
-        note = json.loads((world.directory / "runs" / f"{adapter.workspace().name}.json").read_text())
-    assert (note["task_id"], note["exit_reason"], note["exit_code"]) == (
-        world.task.task_id,
-        reason,
-        exit_code,
-    )
-    assert await world.runs() == [(reason, exit_code)]
 
 
 @pytest.mark.parametrize(
@@ -443,13 +422,3 @@ async def test_an_agent_whose_budget_is_gone_is_ended_and_people_are_asked_if_th
     after = await world.now()
     assert (after.status, after.explanation) == ("handoff", BUDGET_GONE)
     assert (await world.client.leases.list()).leases == []
-
-
-async def test_a_late_write_of_a_run_that_was_released_is_refused(world: World) -> None:
-    async with world.adapting("false") as adapter:
-        granted = await adapter.until("granted")
-        await adapter.outcome()
-        late = HeldRun(task_id=world.task.task_id, run_id=str(granted.run_id), fencing_token=1)
-        async with adapter.client() as own:
-            with pytest.raises(Stale):
-                await own.tasks.mark_complete(late, {"late": True})

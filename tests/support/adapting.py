@@ -20,7 +20,8 @@ from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, until
 
 from lifesign.adapter.main_loop import Adapter, TaskSelection
 from lifesign.adapter.run_events import RunEvent
-from lifesign.adapter.task_run import OpenTools, RunOutcome, RunSettings
+from lifesign.adapter.run_outcome import RunOutcome
+from lifesign.adapter.task_run import OpenTools, RunSettings
 from lifesign.adapter.workspaces import Workspaces
 from lifesign.agent.credentials import AgentKeys
 from lifesign.agent.profile import AgentProfile

@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar
 
 from lifesign.adapter.process.orphan_cleanup import end_left
 from lifesign.adapter.run_events import Emit, RunEvent, RunEventKind
-from lifesign.adapter.task_run import OpenTools, RunOutcome, RunSettings, TaskRun
+from lifesign.adapter.run_outcome import RunOutcome
+from lifesign.adapter.task_run import OpenTools, RunSettings, TaskRun
 from lifesign.adapter.workspaces import RETENTION_SECONDS, Workspaces
 from lifesign.agent.drain import DrainContext, leave
 from lifesign.agent.heartbeat_loop import HeartbeatLoop

@@ -10,10 +10,10 @@ import random
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from lifesign.adapter.process.agent_process import AgentProcess, Job
 from lifesign.adapter.process.agent_user import AgentUser
@@ -21,15 +21,14 @@ from lifesign.adapter.process.lease_environment import ToolProxyAddress, environ
 from lifesign.adapter.process.lease_timer import LeaseTimer
 from lifesign.adapter.process.output import OutputCopy
 from lifesign.adapter.process.progress_watch import ProgressWatch
-from lifesign.adapter.run_events import Emit, RunEvent, RunEventKind
+from lifesign.adapter.run_events import Emit, RunEventKind
+from lifesign.adapter.run_outcome import RunOutcome, RunReporter, ended_with
 from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.workspaces import COMMENTS_FILE, INPUT_FILE, REPORT_FILE, Workspace, Workspaces
 from lifesign.client.lease_keeper import LeaseKeeper, LossKind
 from lifesign.client.registry import RegistryClient
-from lifesign.client.registry_errors import RegistryError, is_final
 from lifesign.client.registry_tasks import GrantedTask, HeldRun
-from lifesign.domain.models.tasks import detail_of
-from lifesign.domain.tasks.lease_renewal import grace_left_s, next_try_s
+from lifesign.domain.tasks.lease_renewal import grace_left_s
 from lifesign.domain.tasks.run_end import RunEnd, RunReport, Stop, decide_end
 from lifesign.domain.tasks.task_states import ExitReason
 from lifesign.errors import LifesignError
@@ -78,39 +77,6 @@ class RunSettings:
     """Descriptors to which its output is passed on."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunOutcome:
-    """Result of a run."""
-
-    end: RunEnd
-    exit_code: int | None
-    """Exit code of the agent's process, negative for a signal; None without a process."""
-    text: str
-    """Text for people."""
-    output: dict[str, Any] | None = None
-    """Result to submit."""
-    could_start: bool = True
-    """False: the command is not there, which no other task would change."""
-    was_notified: bool = False
-    """Whether the registry knows that the run ended."""
-
-    @property
-    def detail(self) -> str | None:
-        """Text for the registry besides the exit code."""
-        is_all = self.exit_code is not None and self.text == ended_with(self.exit_code)
-        return None if is_all else detail_of(self.text)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the run did all that it could, and the registry knows it."""
-        return self.end.is_done and self.was_notified
-
-    @property
-    def has_result(self) -> bool:
-        """Whether nothing is left to inspect."""
-        return self.end.has_result and self.was_notified
-
-
 class TaskRun:
     """One run of a task, and the process that works on it."""
 
@@ -131,10 +97,8 @@ class TaskRun:
         self._granted = granted
         self._settings = settings
         self._workspaces = workspaces
-        self._emit = emit
         self._open_tools = open_tools
         self._hurry = hurry or asyncio.Event()
-        self._chance = chance
         self._run = HeldRun.of(granted, incarnation)
         self._keeper = LeaseKeeper.of_task(
             client.leases,
@@ -143,6 +107,7 @@ class TaskRun:
             grace_s=settings.grace_s,
             renewed=self._set_timer,
         )
+        self._reporter = RunReporter(client.tasks, self._run, self._keeper, emit, chance)
         self._timer: LeaseTimer | None = None
         self._process: AgentProcess | None = None
         self._stop: Stop | None = None
@@ -175,7 +140,7 @@ class TaskRun:
             if not await self._keeper.wait_until_held():
                 loss = await self._keeper.wait_lost()
                 outcome = RunOutcome(RunEnd(ExitReason.LEASE_EXPIRED, RunReport.NOTHING), None, loss.why)
-                return await self._report(outcome)
+                return await self._reporter.report(outcome)
             return await self._work()
         finally:
             self._keeper.stop_keeping()
@@ -189,11 +154,11 @@ class TaskRun:
             )
         except (OSError, ValueError) as error:
             outcome = _not_started(f"could not create a workspace: {error}")
-            return await self._report(outcome)
+            return await self._reporter.report(outcome)
         outcome = _not_started("it was given up")
         try:
             outcome = await self._in_workspace(workspace)
-            outcome = await self._report(outcome, workspace)
+            outcome = await self._reporter.report(outcome, workspace)
         finally:
             # In a thread, since removing a large workspace takes long and heartbeats must continue; one at a
             # time, since no further task is claimed before.
@@ -248,7 +213,7 @@ class TaskRun:
         self._keeper.stop_keeping()
         text = f"the task is not released, since processes of it may still run: {why}"
         left_s = max(0.0, self._keeper.deadline_s - asyncio.get_running_loop().time())
-        self._say(RunEventKind.STOPPING, f"{text}; its lease expires in {left_s:.0f} s")
+        self._reporter.say(RunEventKind.STOPPING, f"{text}; its lease expires in {left_s:.0f} s")
         with suppress(TimeoutError):
             async with asyncio.timeout(left_s):
                 await self._hurry.wait()
@@ -286,12 +251,12 @@ class TaskRun:
                 workspace.hand_over(settings.user)
             process = self._process = await AgentProcess.start(job, output)
             stack.push_async_callback(process.kill)
-            self._say(
+            self._reporter.say(
                 RunEventKind.STARTED, f"process {process.pid} works in {workspace.path}", workspace=workspace
             )
             await self._watch(process)
             if not await process.end(self._grace_s(), self._hurry) and not process.uncertainty:
-                self._say(
+                self._reporter.say(
                     RunEventKind.STOPPING,
                     "some of its processes still run: they belong to another user or hang in the kernel",
                 )
@@ -332,7 +297,7 @@ class TaskRun:
             elif not end_requested.done():
                 self.stop(Stop.TIMEOUT, f"it has run for {self._settings.timeout_s:g} s")
             self._was_signalled = True
-            self._say(RunEventKind.STOPPING, f"the agent gets a signal to end: {self._why}")
+            self._reporter.say(RunEventKind.STOPPING, f"the agent gets a signal to end: {self._why}")
         finally:
             for waiting in (exited, lost, end_requested, stalled):
                 waiting.cancel()
@@ -387,84 +352,6 @@ class TaskRun:
     def _budget_gone(self) -> None:
         if self._settings.stops_on_budget:
             self.stop(Stop.BUDGET, BUDGET_GONE)
-
-    async def _report(self, outcome: RunOutcome, workspace: Workspace | None = None) -> RunOutcome:
-        """Report the end of the run in its name; return whether the registry has accepted it."""
-        untold = await self._write(outcome)
-        if untold:
-            what, text = RunEventKind.UNREPORTED, f"{outcome.text}; the registry was not notified: {untold}"
-        else:
-            what, text = _event_kind(outcome.end), outcome.text
-        self._say(what, text, outcome, workspace)
-        return replace(outcome, was_notified=not untold)
-
-    async def _write(self, outcome: RunOutcome) -> str:
-        """Return why it could not be reported, or an empty text."""
-        failures = 0
-        while outcome.end.report is not RunReport.NOTHING:
-            try:
-                await self._write_once(outcome)
-                break
-            except RegistryError as error:
-                if is_final(error) or not self._keeper.is_held():
-                    return str(error)
-                failures += 1
-                wait_s = error.retry_after_s
-            now_s = asyncio.get_running_loop().time()
-            due_s = next_try_s(now_s, self._keeper.deadline_s, failures, self._chance(), wait_s)
-            await asyncio.sleep(due_s - now_s)
-        return ""
-
-    async def _write_once(self, outcome: RunOutcome) -> None:
-        tasks, run, end = self._client.tasks, self._run, outcome.end
-        if end.report is RunReport.COMPLETE:
-            await tasks.mark_complete(run, outcome.output or {}, idempotency_key="adapter:complete")
-        elif end.report is RunReport.HELP:
-            await tasks.request_human_help(run, outcome.text, idempotency_key="adapter:help")
-        else:
-            await tasks.release(
-                run,
-                end.exit_reason,
-                exit_code=outcome.exit_code,
-                detail=outcome.detail,
-                idempotency_key="adapter:release",
-            )
-
-    def _say(
-        self,
-        what: RunEventKind,
-        text: str,
-        outcome: RunOutcome | None = None,
-        workspace: Workspace | None = None,
-    ) -> None:
-        run = self._run
-        self._emit(
-            RunEvent(
-                what=what,
-                text=text,
-                task_id=run.task_id,
-                run_id=run.run_id,
-                fencing_token=run.fencing_token,
-                exit_reason=None if outcome is None else outcome.end.exit_reason,
-                exit_code=None if outcome is None else outcome.exit_code,
-                workspace=None if workspace is None else str(workspace.path),
-            )
-        )
-
-
-def ended_with(exit_code: int) -> str:
-    """Say how a process ended."""
-    if exit_code >= 0:
-        return f"it ended with exit code {exit_code}"
-    with suppress(ValueError):
-        return f"it was ended by {signal.Signals(-exit_code).name}"
-    return f"it was ended by signal {-exit_code}"
-
-
-def _event_kind(end: RunEnd) -> RunEventKind:
-    if not end.is_done:
-        return RunEventKind.FAILED
-    return RunEventKind.HELP_REQUESTED if end.needs_help else RunEventKind.COMPLETED
 
 
 def _not_started(text: str) -> RunOutcome:

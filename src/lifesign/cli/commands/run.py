@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from lifesign.adapter.main_loop import Adapter, TaskSelection
     from lifesign.adapter.process.agent_user import AgentUser
-    from lifesign.adapter.task_run import OpenTools, RunOutcome
+    from lifesign.adapter.run_outcome import RunOutcome
+    from lifesign.adapter.task_run import OpenTools
     from lifesign.adapter.tools.proxy_context import ToolProxyContext
     from lifesign.adapter.tools.tool_proxy import OpenProxy
     from lifesign.adapter.tools.upstreams import Upstreams

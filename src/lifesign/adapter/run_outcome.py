@@ -1,0 +1,149 @@
+"""Outcome of a run, and its report to the registry and to people (protocol 6.10)."""
+
+import asyncio
+import random
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lifesign.adapter.run_events import Emit, RunEvent, RunEventKind
+from lifesign.adapter.workspaces import Workspace
+from lifesign.client.lease_keeper import LeaseKeeper
+from lifesign.client.registry_errors import RegistryError, is_final
+from lifesign.client.registry_tasks import HeldRun, RegistryTasks
+from lifesign.domain.models.tasks import detail_of
+from lifesign.domain.tasks.lease_renewal import next_try_s
+from lifesign.domain.tasks.run_end import RunEnd, RunReport
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """Result of a run."""
+
+    end: RunEnd
+    exit_code: int | None
+    """Exit code of the agent's process, negative for a signal; None without a process."""
+    text: str
+    """Text for people."""
+    output: dict[str, Any] | None = None
+    """Result to submit."""
+    could_start: bool = True
+    """False: the command is not there, which no other task would change."""
+    was_notified: bool = False
+    """Whether the registry knows that the run ended."""
+
+    @property
+    def detail(self) -> str | None:
+        """Text for the registry besides the exit code."""
+        is_all = self.exit_code is not None and self.text == ended_with(self.exit_code)
+        return None if is_all else detail_of(self.text)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the run did all that it could, and the registry knows it."""
+        return self.end.is_done and self.was_notified
+
+    @property
+    def has_result(self) -> bool:
+        """Whether nothing is left to inspect."""
+        return self.end.has_result and self.was_notified
+
+
+class RunReporter:
+    """Reports what happens to one run."""
+
+    def __init__(
+        self,
+        tasks: RegistryTasks,
+        run: HeldRun,
+        keeper: LeaseKeeper,
+        emit: Emit,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """`keeper`: of the lease. While it is held, a failed report is repeated; `chance` varies the wait."""
+        self._tasks = tasks
+        self._run = run
+        self._keeper = keeper
+        self._emit = emit
+        self._chance = chance
+
+    async def report(self, outcome: RunOutcome, workspace: Workspace | None = None) -> RunOutcome:
+        """Report the end of the run in its name; return whether the registry has accepted it."""
+        untold = await self._write(outcome)
+        if untold:
+            what, text = RunEventKind.UNREPORTED, f"{outcome.text}; the registry was not notified: {untold}"
+        else:
+            what, text = _event_kind(outcome.end), outcome.text
+        self.say(what, text, outcome, workspace)
+        return replace(outcome, was_notified=not untold)
+
+    async def _write(self, outcome: RunOutcome) -> str:
+        """Return why it could not be reported, or an empty text."""
+        failures = 0
+        while outcome.end.report is not RunReport.NOTHING:
+            try:
+                await self._write_once(outcome)
+                break
+            except RegistryError as error:
+                if is_final(error) or not self._keeper.is_held():
+                    return str(error)
+                failures += 1
+                wait_s = error.retry_after_s
+            now_s = asyncio.get_running_loop().time()
+            due_s = next_try_s(now_s, self._keeper.deadline_s, failures, self._chance(), wait_s)
+            await asyncio.sleep(due_s - now_s)
+        return ""
+
+    async def _write_once(self, outcome: RunOutcome) -> None:
+        tasks, run, end = self._tasks, self._run, outcome.end
+        if end.report is RunReport.COMPLETE:
+            await tasks.mark_complete(run, outcome.output or {}, idempotency_key="adapter:complete")
+        elif end.report is RunReport.HELP:
+            await tasks.request_human_help(run, outcome.text, idempotency_key="adapter:help")
+        else:
+            await tasks.release(
+                run,
+                end.exit_reason,
+                exit_code=outcome.exit_code,
+                detail=outcome.detail,
+                idempotency_key="adapter:release",
+            )
+
+    def say(
+        self,
+        what: RunEventKind,
+        text: str,
+        outcome: RunOutcome | None = None,
+        workspace: Workspace | None = None,
+    ) -> None:
+        """Emit an event of this run."""
+        run = self._run
+        self._emit(
+            RunEvent(
+                what=what,
+                text=text,
+                task_id=run.task_id,
+                run_id=run.run_id,
+                fencing_token=run.fencing_token,
+                exit_reason=None if outcome is None else outcome.end.exit_reason,
+                exit_code=None if outcome is None else outcome.exit_code,
+                workspace=None if workspace is None else str(workspace.path),
+            )
+        )
+
+
+def ended_with(exit_code: int) -> str:
+    """Say how a process ended."""
+    if exit_code >= 0:
+        return f"it ended with exit code {exit_code}"
+    with suppress(ValueError):
+        return f"it was ended by {signal.Signals(-exit_code).name}"
+    return f"it was ended by signal {-exit_code}"
+
+
+def _event_kind(end: RunEnd) -> RunEventKind:
+    if not end.is_done:
+        return RunEventKind.FAILED
+    return RunEventKind.HELP_REQUESTED if end.needs_help else RunEventKind.COMPLETED
