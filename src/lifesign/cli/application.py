@@ -13,8 +13,9 @@ from lifesign.cli.commands.census import census
 from lifesign.cli.commands.check import check
 from lifesign.cli.commands.crawl import crawl
 from lifesign.cli.commands.credentials import credentials
-from lifesign.cli.commands.database import database
+from lifesign.cli.commands.database import database, migrate
 from lifesign.cli.commands.directories import directories
+from lifesign.cli.commands.drain import deregister_agent, drain_agent, send_command
 from lifesign.cli.commands.erase import erase
 from lifesign.cli.commands.events import events
 from lifesign.cli.commands.history import compare, history, versions
@@ -22,7 +23,6 @@ from lifesign.cli.commands.keys import keys
 from lifesign.cli.commands.link import link
 from lifesign.cli.commands.maintenance import maintenance
 from lifesign.cli.commands.mcp import mcp
-from lifesign.cli.commands.migrate import migrate
 from lifesign.cli.commands.monitor import monitor
 from lifesign.cli.commands.probe import probe
 from lifesign.cli.commands.recheck import recheck
@@ -133,6 +133,9 @@ _application.command(context_settings=_CONTEXT)(census)
 _application.command(context_settings=_CONTEXT)(recheck)
 _application.add_typer(targets, context_settings=_CONTEXT)
 _application.add_typer(directories, context_settings=_CONTEXT)
+agents.command("drain")(drain_agent)
+agents.command("deregister")(deregister_agent)
+agents.command("command")(send_command)
 agents.command()(history)
 agents.command()(versions)
 agents.command()(compare)

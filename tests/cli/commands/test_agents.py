@@ -236,21 +236,6 @@ def test_change_names_its_agent_by_id(command: str, capsys: Captured) -> None:
     assert ("AGENT_ID" in told, repr(url) in told) == (True, True)
 
 
-def test_an_agent_is_drained_commanded_and_taken_off(registry: RegistryServer, capsys: Captured) -> None:
-    shown_by(capsys, "register", "a")
-    assert json_of(capsys, "command", "a", "drain", "--reason", "new version")["reason"] == "new version"
-    assert "drain (command_" in shown_by(capsys, "command", "a", "drain", "--expires-in", "1m")
-    shown = shown_by(capsys, "drain", "a", "--drain-timeout", "10m")
-    assert "drains by   20" in shown
-    shown_by(capsys, "register", "b")
-    assert json_of(capsys, "drain", "b")["status"] == "draining"
-    shown_by(capsys, "register", "c")
-    assert "deregistered" in shown_by(capsys, "deregister", "c")
-    assert re.search(r"because +deregistered: asked by admin, key:key_\w+\n", shown_by(capsys, "show", "c"))
-    assert json_of(capsys, "register", "c", "--supersede")["incarnation"] == 2
-    assert json_of(capsys, "deregister", "c") == {"agent_id": "c", "status": "deregistered"}
-
-
 @pytest.mark.parametrize(
     "arguments",
     [("show", "nobody"), ("drain", "nobody"), ("command", "nobody", "drain")],

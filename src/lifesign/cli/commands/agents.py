@@ -1,4 +1,4 @@
-"""Commands about agents: list, show, drain and the like."""
+"""Commands about agents: list, show and register; `drain.py` and others add commands."""
 
 import sys
 from collections.abc import Sequence
@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lifesign.cli.options.agent_reference import check_id, is_url, with_agent_id
-from lifesign.cli.options.duration import duration_option
+from lifesign.cli.options.agent_reference import is_url, with_agent_id
 from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.registry_access import (
     DEFAULT_URL,
@@ -22,9 +21,14 @@ from lifesign.cli.options.registry_access import (
 from lifesign.cli.options.secret_file import WriteKey, new_key_file
 from lifesign.cli.options.shell_completion import offering
 from lifesign.cli.options.suspension_notice import are_decisions_suspended, say_suspended
-from lifesign.cli.output.agent_page import health_text, load_text, page, status_text, time_text
+from lifesign.cli.output.agent_page import (
+    health_text,
+    load_text,
+    status_text,
+    time_text,
+    write_record,
+)
 from lifesign.cli.output.table import write_json, write_table
-from lifesign.cli.output.terminal import PageLine, has_colours, write_page
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.counts import plural, pluralize
 from lifesign.errors import InvalidValue
@@ -36,25 +40,8 @@ if TYPE_CHECKING:
 PAGE = 1_000
 """Maximum page size of the registry."""
 HEALTHS = ("healthy", "degraded", "unhealthy", "unknown")
-MAX_DURATION_SECONDS = 604_800
-"""The same as in the models of the API, whose import takes 60 ms."""
 STATUSES = ("active", "unhealthy", "draining", "dead", "deregistered")
 _ALL = frozenset({"all", "any"})
-
-AgentIdArgument = Annotated[str, typer.Argument(metavar="AGENT_ID", help="Of the agent.")]
-DrainTimeout = Annotated[
-    float | None,
-    duration_option(
-        "--drain-timeout",
-        least_s=1,
-        most_s=MAX_DURATION_SECONDS,
-        help="Time limit for the drain. Without it: as registered.",
-    ),
-]
-Reason = Annotated[
-    str | None,
-    typer.Option("--reason", metavar="TEXT", help="Reason, which the agents get with the command."),
-]
 
 agents = typer.Typer(
     name="agents",
@@ -255,7 +242,7 @@ def show_agent(
         write_json(sys.stdout, {**shown.model_dump(mode="json", exclude_none=True), **known})
         return
     say_suspended(is_suspended=held)
-    _write_record(shown, as_json=False)
+    write_record(shown, as_json=False)
 
 
 async def _shown(client: "RegistryClient", given: str) -> "tuple[AgentRecord, bool | None]":
@@ -350,125 +337,6 @@ def register_agent(
         if keep is not None and key is not None:
             keep(key)
             shown, notice = shown.model_copy(update={"agent_key": None}), f"wrote the key to {write_key}"
-    _write_record(shown, as_json=as_json)
+    write_record(shown, as_json=as_json)
     if keep is not None:
         sys.stderr.write(printable(notice) + "\n")
-
-
-@agents.command("drain")
-def drain_agent(
-    agent_id: AgentIdArgument,
-    *,
-    drain_timeout: DrainTimeout = None,
-    as_json: AsJson = False,
-    registry: RegistryUrl = DEFAULT_URL,
-    key_file: KeyFile = None,
-    allow_plain_http: PlainHttp = False,
-) -> None:
-    """Let an agent finish its work without getting new work, and then deregister it.
-
-    The agent learns this from the reply to its next heartbeat. To send it a command with a reason instead:
-    agents command AGENT_ID drain --reason TEXT.
-
-    \b
-    Examples:
-      lifesign agents drain billing-1 --drain-timeout 10m
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    check_id(agent_id)
-    shown = ask(
-        lambda client: client.agents.drain(agent_id, drain_timeout_seconds=drain_timeout),
-        registry=registry,
-        key_file=key_file,
-        allow_plain_http=allow_plain_http,
-    )
-    _write_record(shown, as_json=as_json)
-
-
-@agents.command("deregister")
-def deregister_agent(
-    agent_id: AgentIdArgument,
-    *,
-    as_json: AsJson = False,
-    registry: RegistryUrl = DEFAULT_URL,
-    key_file: KeyFile = None,
-    allow_plain_http: PlainHttp = False,
-) -> None:
-    """Deregister an agent at once, without a drain; its leases end, its record stays.
-
-    \b
-    Examples:
-      lifesign agents deregister billing-1
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    check_id(agent_id)
-    ask(
-        lambda client: client.agents.deregister(agent_id),
-        registry=registry,
-        key_file=key_file,
-        allow_plain_http=allow_plain_http,
-    )
-    if as_json:
-        write_json(sys.stdout, {"agent_id": agent_id, "status": "deregistered"})
-    else:
-        write_page(
-            sys.stdout, [PageLine("agent", agent_id), PageLine("status", "deregistered")], colours=False
-        )
-
-
-@agents.command("command")
-def send_command(
-    agent_id: AgentIdArgument,
-    command: Annotated[str, typer.Argument(metavar="drain", help="The command.")],
-    *,
-    reason: Reason = None,
-    drain_timeout: DrainTimeout = None,
-    expires_in: Annotated[
-        float | None,
-        duration_option(
-            "--expires-in",
-            least_s=1,
-            most_s=MAX_DURATION_SECONDS,
-            help="Time in which the agent must fetch the command. Without it: 1h.",
-        ),
-    ] = None,
-    as_json: AsJson = False,
-    registry: RegistryUrl = DEFAULT_URL,
-    key_file: KeyFile = None,
-    allow_plain_http: PlainHttp = False,
-) -> None:
-    """Let a command wait for an agent: it rides home in the reply to its heartbeats.
-
-    \b
-    Examples:
-      lifesign agents command billing-1 drain --reason "new version"
-    """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    if command != "drain":
-        raise InvalidValue("command", command, "drain")
-    check_id(agent_id)
-    sent = ask(
-        lambda client: client.agents.send_command(
-            agent_id,
-            "drain",
-            reason=reason,
-            drain_timeout_seconds=drain_timeout,
-            expires_in_seconds=expires_in,
-        ),
-        registry=registry,
-        key_file=key_file,
-        allow_plain_http=allow_plain_http,
-    )
-    if as_json:
-        write_json(sys.stdout, sent.model_dump(mode="json", exclude_none=True))
-        return
-    lines = [
-        PageLine("agent", sent.agent_id),
-        PageLine("command", f"{sent.command} ({sent.id})"),
-        PageLine("until", time_text(sent.expires_at)),
-    ]
-    write_page(sys.stdout, lines, colours=False)
-
-
-def _write_record(shown: "AgentRecord", *, as_json: bool) -> None:
-    if as_json:
-        write_json(sys.stdout, shown.model_dump(mode="json", exclude_none=True))
-    else:
-        write_page(sys.stdout, page(shown), colours=has_colours(sys.stdout))

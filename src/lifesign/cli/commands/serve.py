@@ -1,35 +1,34 @@
 """Command that starts the server."""
 
-import logging
 import sys
-from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lifesign.cli.options.config_file import SOURCES, blaming_the_source
+from lifesign.cli.options.config_file import blaming_the_source
 from lifesign.cli.options.config_file import show_config as print_config
 from lifesign.cli.options.duration import duration_option
-from lifesign.cli.options.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig, StateDir
-from lifesign.domain.net.allowed_addresses import without_passwords
-from lifesign.domain.net.peer_text import printable
+from lifesign.cli.options.server_database import (
+    DEFAULT_DATABASE,
+    DatabaseUrl,
+    ServerConfig,
+    StateDir,
+    adopt_command,
+    same_database,
+)
+from lifesign.cli.output.serve_lines import log_prepared, log_ready, say_prepared, say_ready
 from lifesign.registry.errors import DatabaseMismatch
 from lifesign.serving.log_output import LogFormat
 
 if TYPE_CHECKING:
     from lifesign.dashboard.routes import Dashboard
     from lifesign.registry.app import Registry
-    from lifesign.registry.run_server import Prepared
     from lifesign.registry.settings import RegistrySettings
 
 PREFIX = "LIFESIGN_SERVER_"
 """Prefix of the variables for options."""
-
-_log = logging.getLogger("lifesign.registry")
-
 
 ShowConfig = Annotated[
     bool, typer.Option("--show-config", help="Print all settings with their origin, and exit.")
@@ -361,20 +360,20 @@ def serve(  # noqa: PLR0913 - each setting is an option
         known["state_dir"] = state_directory(None)
         return print_config(context, "server", known)
     is_for_programs = log_format is LogFormat.JSON
-    say_prepared = partial(_say_prepared, same=_same_database(context))
+    say_with_database = partial(say_prepared, same=same_database(context))
     try:
         return run_server(
             settings,
             listening,
             face=_dashboard,
             may_show_key=sys.stdout.isatty(),
-            say_prepared=_log_prepared if is_for_programs else say_prepared,
-            say_ready=_log_ready if is_for_programs else _say_ready,
+            say_prepared=log_prepared if is_for_programs else say_with_database,
+            say_ready=log_ready if is_for_programs else say_ready,
         )
     except DatabaseMismatch as error:
         error.hint = (
             "restore the right database, or a backup. To accept this database, run: "
-            f"{_adopt_command(context)} (it ends all leases and raises the epoch)"
+            f"{adopt_command(context)} (it ends all leases and raises the epoch)"
         )
         raise
 
@@ -399,60 +398,3 @@ def _dashboard(registry: "Registry") -> "Dashboard":
 def listed(text: str) -> tuple[str, ...]:
     """Return the parts between commas, without surrounding spaces and without empty ones."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _same_database(context: typer.Context) -> str:
-    """Return the option by which other commands find this server's database, too.
-
-    Empty if they need none: they read the same variables.
-    """
-    return next(_given(context, {"database": "--database", "_config": "--config"}), "")
-
-
-def _given(context: typer.Context, options: Mapping[str, str]) -> Iterator[str]:
-    """Yield those options of some parameters that were given on the command line, each after a space."""
-    for name, option in options.items():
-        source = context.get_parameter_source(name)
-        if source is not None and SOURCES.get(source.name) == "option":
-            yield f" {option} {quote(without_passwords(str(context.params[name])))}"
-
-
-def _adopt_command(context: typer.Context) -> str:
-    options = {"database": "--database", "_config": "--config", "state_dir": "--state-dir"}
-    return f"lifesign database adopt{''.join(_given(context, options))}"
-
-
-def _say_prepared(prepared: "Prepared", same: str = "") -> None:
-    """Show the first admin key: whatever happens next, it is shown this once."""
-    lines = [f"database {prepared.database}"]
-    if prepared.admin_key is not None:
-        lines += ["admin key, shown once:", f"  {prepared.admin_key}"]
-    elif prepared.needs_admin_key:
-        lines.append(
-            f"there is no admin key yet; create one: lifesign keys create --role admin --name NAME{same}"
-        )
-    _say(*lines)
-
-
-def _say_ready(url: str) -> None:
-    _say(f"lifesign registry at {url}")
-
-
-def _log_prepared(prepared: "Prepared") -> None:
-    """Log the messages of `_say_prepared` for programs that read every line.
-
-    Keys are for people, and never logged.
-    """
-    members = {"database": prepared.database, "needs_admin_key": prepared.needs_admin_key}
-    _log.info("server.prepared", extra=members)
-    if prepared.admin_key is not None:
-        _say("admin key, shown once:", f"  {prepared.admin_key}")
-
-
-def _log_ready(url: str) -> None:
-    _log.info("server.ready", extra={"url": url})
-
-
-def _say(*lines: str) -> None:
-    sys.stdout.write("".join(printable(line) + "\n" for line in lines))
-    sys.stdout.flush()

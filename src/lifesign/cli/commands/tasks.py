@@ -1,6 +1,5 @@
 """Commands about tasks."""
 
-import json
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -12,6 +11,7 @@ import typer
 
 from lifesign.cli.options.duration import duration_option
 from lifesign.cli.options.json_option import AsJson
+from lifesign.cli.options.object_file import object_in
 from lifesign.cli.options.registry_access import (
     DEFAULT_URL,
     USUAL_IN_TABLE,
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 PAGE = 1_000
 """Maximum page size of the registry."""
 STATUSES = ("queued", "assigned", "running", "handoff", "review", "done", "cancelled")
-MAX_FILE_BYTES = 262_144
-"""Maximum size of a file with an input or an output; it may be indented."""
 
 TaskIdArgument = Annotated[str, typer.Argument(metavar="TASK_ID", parser=read_task_id, help="Of the task.")]
 Comment = Annotated[
@@ -239,7 +237,7 @@ def create_task(
         "agent_id": agent,
         "role_id": pool,
         "capabilities": capability,
-        "input": None if given is None else _object_in(given, "--input"),
+        "input": None if given is None else object_in(given, "--input"),
         "max_attempts": max_attempts,
         "backoff_seconds": backoff,
         "lease_seconds": lease,
@@ -339,7 +337,7 @@ def resolve_task(
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if resolution not in {"requeue", "done"}:
         raise InvalidValue("resolution", resolution, "requeue or done")
-    result = None if output is None else _object_in(output, "--output")
+    result = None if output is None else object_in(output, "--output")
     _done(
         lambda client: client.tasks.resolve(task_id, resolution, comment=comment, output=result),
         as_json=as_json,
@@ -396,22 +394,3 @@ def _done(
         write_json(sys.stdout, task.model_dump(mode="json", exclude_none=True))
     else:
         write_page(sys.stdout, page(task), colours=has_colours(sys.stdout))
-
-
-def _object_in(file: Path, option: str) -> dict[str, Any]:
-    """Return the JSON object in a file; InvalidValue if there is none."""
-    try:
-        with file.open("rb") as opened:
-            text = opened.read(MAX_FILE_BYTES + 1)
-        read: Any = json.loads(text) if len(text) <= MAX_FILE_BYTES else None
-    except OSError as error:
-        raise InvalidValue(option, str(file), f"a readable file ({error.strerror})") from None
-    except (ValueError, RecursionError):
-        read = None
-    if not isinstance(read, dict):
-        # pydantic takes 100 ms, which a call without mistakes does not need.
-        from lifesign.domain.models.tasks import MAX_OBJECT_BYTES  # noqa: PLC0415
-
-        expected = f"a JSON object of at most {MAX_OBJECT_BYTES} bytes, in a file of at most {MAX_FILE_BYTES}"
-        raise InvalidValue(option, str(file), expected)
-    return read

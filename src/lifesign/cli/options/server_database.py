@@ -1,14 +1,16 @@
 """Access to the registry's database without a server."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from lifesign.cli.options.config_file import take_server_config
+from lifesign.cli.options.config_file import SOURCES, take_server_config
 from lifesign.domain.access.event_actor import OwnActor
+from lifesign.domain.net.allowed_addresses import without_passwords
 from lifesign.storage.engine.sqlite_path import check_exists, sqlite_file
 from lifesign.storage.errors import StoreUnavailable
 
@@ -105,3 +107,25 @@ def check_unused_file(url: str) -> None:
         with suppress(StoreUnavailable):
             run_in_transaction(url, schema.revision, is_write=False)
         file_use.check_unused(place)
+
+
+def same_database(context: typer.Context) -> str:
+    """Return the option by which other commands find this server's database, too.
+
+    Empty if they need none: they read the same variables.
+    """
+    return next(_given(context, {"database": "--database", "_config": "--config"}), "")
+
+
+def _given(context: typer.Context, options: Mapping[str, str]) -> Iterator[str]:
+    """Yield those options of some parameters that were given on the command line, each after a space."""
+    for name, option in options.items():
+        source = context.get_parameter_source(name)
+        if source is not None and SOURCES.get(source.name) == "option":
+            yield f" {option} {quote(without_passwords(str(context.params[name])))}"
+
+
+def adopt_command(context: typer.Context) -> str:
+    """Return the command that accepts this server's database, as it is typed."""
+    options = {"database": "--database", "_config": "--config", "state_dir": "--state-dir"}
+    return f"lifesign database adopt{''.join(_given(context, options))}"

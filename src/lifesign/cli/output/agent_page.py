@@ -1,12 +1,14 @@
 """Text of an agent's record for people."""
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from lifesign.cli.output.terminal import Colour, PageLine, listed
+from lifesign.cli.output.table import write_json
+from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
 from lifesign.domain.access.event_actor import spoken_in
 from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.text.counts import pluralize
@@ -191,3 +193,11 @@ def health_text(agent: "AgentSummary") -> str:
 def time_text(at: datetime) -> str:
     """Return a time in UTC, to the second."""
     return utc_text(at, "seconds")
+
+
+def write_record(shown: "AgentRecord", *, as_json: bool) -> None:
+    """Write an agent's record as JSON, or as a page for people."""
+    if as_json:
+        write_json(sys.stdout, shown.model_dump(mode="json", exclude_none=True))
+    else:
+        write_page(sys.stdout, page(shown), colours=has_colours(sys.stdout))
