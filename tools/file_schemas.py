@@ -21,6 +21,7 @@ from lifesign.adapter.tools import upstreams
 from lifesign.adapter.tools.upstreams import Upstreams
 from lifesign.census import document
 from lifesign.census.document import Census
+from lifesign.domain.credentials import secret_place
 from lifesign.domain.observation import assertion, login, results
 from lifesign.domain.observation.results import Observation
 from lifesign.prober.definition import assertion_settings, credentials, layer_settings, target_settings
@@ -69,10 +70,16 @@ class WireSchema(FileSchema):
 
 
 def docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstring below each member of a model.
+    """Return the docstring below each member of a model, inherited members too.
 
     pydantic can read them too, but at each import of the model, which would slow down every program.
     """
+    models = [each for each in model.__mro__ if issubclass(each, BaseModel) and each is not BaseModel]
+    return {member: text for each in reversed(models) for member, text in own_docstrings(each).items()}
+
+
+def own_docstrings(model: type[BaseModel]) -> dict[str, str]:
+    """Return the docstring below each member that the model itself declares."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(definition, ast.ClassDef)
     return {
@@ -123,6 +130,7 @@ def generated() -> dict[str, dict[str, Any]]:
                 target_settings,
                 assertion_settings,
                 credentials,
+                secret_place,
             ),
             FileSchema,
             **{"$id": NAMESPACE + "probe"},

@@ -6,7 +6,7 @@ They are never taken as arguments, which every user of the machine can see.
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Final
@@ -16,6 +16,9 @@ from lifesign.errors import InvalidValue
 MAX_SECRET_BYTES: Final = 8192
 NOT_THE_OWNERS: Final = 0o077
 """Mode bits of a file that allow access for its group and for others."""
+
+SYSTEMD_DIRECTORY: Final = "CREDENTIALS_DIRECTORY"
+"""Environment variable with the directory of systemd's credentials."""
 
 Complain = Callable[[str], None]
 
@@ -46,6 +49,15 @@ def find_secret(file: Path, setting: str, what: str, complain: Complain) -> str 
         raise InvalidValue(setting, str(file), f"a file of at most {MAX_SECRET_BYTES} bytes")
     complain_if_open(file, found.st_mode, what, complain)
     return content.decode("ascii", "replace").strip()
+
+
+def systemd_file(name: str, setting: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the file of a credential. InvalidValue if systemd passes on none."""
+    directory = environment.get(SYSTEMD_DIRECTORY)
+    if directory is None:
+        expected = f"${SYSTEMD_DIRECTORY}, which systemd sets for LoadCredential={name}:FILE"
+        raise InvalidValue(setting, None, expected)
+    return Path(directory, name)
 
 
 def complain_if_open(file: Path, mode: int, what: str, complain: Complain) -> None:

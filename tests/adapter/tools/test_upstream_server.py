@@ -82,7 +82,7 @@ async def test_a_secret_reaches_the_server_and_nothing_else_does(
 ) -> None:
     monkeypatch.setenv("LIFESIGN_KEY", "ahk_of_the_adapter")
     (tmp_path / "key").write_text("of-file\n")
-    said = {"ONE": {"variable": "MINE"}, "TWO": {"file": str(tmp_path / "key"), "prefix": "Bearer "}}
+    said = {"ONE": {"env": "MINE"}, "TWO": {"file": str(tmp_path / "key"), "prefix": "Bearer "}}
     async with started(program(tmp_path / "record"), {"MINE": "s3cret"}, environment=said) as server:
         found = [
             text_of(await server.call("environment", {"name": name}))
@@ -111,8 +111,8 @@ async def test_failed_start_is_reported_with_its_reason(
 
 
 async def test_a_secret_that_is_gone_by_then_is_named() -> None:
-    async with started(["/bin/true"], environment={"ONE": {"variable": "MINE"}}) as server:
-        with pytest.raises(ToolFailed, match=r"\bvariable: .*: MINE"):
+    async with started(["/bin/true"], environment={"ONE": {"env": "MINE"}}) as server:
+        with pytest.raises(ToolFailed, match=r"\benv: .*: MINE"):
             await server.call("fetch", {})
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 
 from lifesign.adapter.errors import InvalidTools
-from lifesign.adapter.tools.upstreams import SecretSource
+from lifesign.adapter.tools.upstreams import ToolSecret
 from lifesign.adapter.tools.upstreams_file import read_upstreams, secret_of
+from lifesign.client.secret_file import SYSTEMD_DIRECTORY
 from lifesign.errors import InvalidValue
 
 GOOD = """\
@@ -15,7 +16,7 @@ upstreams:
     command: [python3, search.py]
     directory: servers
     environment:
-      SEARCH_KEY: {variable: MY_KEY}
+      SEARCH_KEY: {env: MY_KEY}
     tools:
       web_search: {usd_per_call: 0.01}
       research: {cost_in: search/cost, at_most: {usd: 2.5, tokens: 100000}}
@@ -123,10 +124,10 @@ def test_a_file_says_which_servers_offer_what_at_which_price(directory: Path) ->
         ("    command: [python3, search.py]\n", "", 3, "search: .*command and url"),
         ("    offer_all: true\n", "", 11, "docs: expected offer_all and price together"),
         ("    price: {tokens_per_call: 10}\n", "", 11, "docs: expected offer_all and price together"),
-        ("MY_KEY}", "NO_KEY}", 7, "search/environment/SEARCH_KEY/variable: .*: NO_KEY"),
+        ("MY_KEY}", "NO_KEY}", 7, "search/environment/SEARCH_KEY/env: .*: NO_KEY"),
         ("docs.key", "no.key", 14, "docs/headers/Authorization/file: .*No such"),
-        ("{variable: MY_KEY}", "{}", 7, "search/environment/SEARCH_KEY: .*variable"),
-        ("{variable: MY_KEY}", "s3cret", 7, "search/environment/SEARCH_KEY: expected a mapping"),
+        ("{env: MY_KEY}", "{}", 7, "search/environment/SEARCH_KEY: .*env"),
+        ("{env: MY_KEY}", "s3cret", 7, "search/environment/SEARCH_KEY: expected a mapping"),
         ("  docs:", "  Docs:", 11, "Docs: expected 1 to 32 lower-case letters"),
         ("upstreams:", "upstream:", 1, "/upstreams: .*key"),
         (GOOD, "[]", 1, "key upstreams"),
@@ -178,8 +179,16 @@ def test_a_secret_is_one_line_of_ascii_and_never_shown(directory: Path) -> None:
     (directory / "docs.key").write_text("\n")
     assert "not empty" in reading(directory, GOOD)
     with pytest.raises(InvalidValue, match=r": X$") as refused:
-        secret_of(SecretSource(variable="X"), {})
-    assert refused.value.name == "variable"
+        secret_of(ToolSecret(env="X"), {})
+    assert refused.value.name == "env"
+
+
+def test_a_secret_may_be_a_credential_of_systemd(directory: Path) -> None:
+    place = ToolSecret(systemd="docs.key", prefix="Bearer ")
+    assert secret_of(place, {SYSTEMD_DIRECTORY: str(directory)}) == "Bearer t0ken"
+    with pytest.raises(InvalidValue) as refused:
+        secret_of(place, {})
+    assert refused.value.name == "systemd"
 
 
 def test_a_secret_that_others_may_read_is_used_and_complained_of_once(
@@ -187,7 +196,7 @@ def test_a_secret_that_others_may_read_is_used_and_complained_of_once(
 ) -> None:
     (directory / "docs.key").chmod(0o640)
     for _ in range(2):
-        assert secret_of(SecretSource(file=directory / "docs.key"), {}) == "t0ken"
+        assert secret_of(ToolSecret(file=directory / "docs.key"), {}) == "t0ken"
     file = directory / "docs.key"
     (record,) = caplog.records
     assert f" {file} " in record.getMessage()

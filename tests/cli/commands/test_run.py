@@ -361,7 +361,7 @@ def test_command_does_not_get_variables_of_tools(
     monkeypatch.setenv("OTHER", "kept")
     (tmp_path / "tools.yml").write_text(
         "upstreams:\n  search:\n    command: [cat]\n    environment:\n"
-        "      SEARCH_KEY: {variable: SEARCH_KEY}\n      HOME: {variable: HOME}\n"
+        "      SEARCH_KEY: {env: SEARCH_KEY}\n      HOME: {env: HOME}\n"
         "    tools: {find: {usd_per_call: 0.01}}\n"
     )
     task_at(at)

@@ -10,15 +10,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from tests.support.certificates import Authority
 
+from lifesign.client.secret_file import SYSTEMD_DIRECTORY
+from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.errors import InvalidValue
 from lifesign.prober.credentials.secret_reader import (
-    SYSTEMD_DIRECTORY,
     Secrets,
     forget_variables,
     read_secret,
     read_secrets,
 )
-from lifesign.prober.definition.credentials import CredentialSettings, SecretPlace
+from lifesign.prober.definition.credentials import CredentialSettings
 
 SECRET = "canary-8f3a91c2"
 

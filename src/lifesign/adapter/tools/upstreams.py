@@ -2,7 +2,7 @@
 
 The names of the attributes are the keys of the file, which `upstreams_file` reads and from which
 `schemas/tools.schema.json` is generated. Durations are in seconds; paths are relative to the file's
-directory. Secrets are never in the file: they come from a variable or a separate file.
+directory. Secrets are never in the file: they come from a separate file, a variable or systemd.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,6 +23,7 @@ from pydantic_core import PydanticCustomError
 from yarl import URL
 
 from lifesign.client.registry_connection import is_loopback
+from lifesign.domain.credentials.secret_place import ENV_PATTERN, SYSTEMD_PATTERN, SecretPlace
 from lifesign.domain.tasks.budget import MAX_USD, Spend, Tokens, Usd
 
 MAX_UPSTREAMS: Final = 32
@@ -44,7 +45,6 @@ EVERYBODYS: Final = frozenset({"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM
 NAME_PATTERN: Final = "^[a-z0-9][a-z0-9_-]{0,31}$"
 TOOL_PATTERN: Final = "^[A-Za-z0-9_./-]{1,128}$"
 PREFIX_PATTERN: Final = "^[A-Za-z0-9_.-]{0,32}$"
-VARIABLE_PATTERN: Final = "^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 HEADER_PATTERN: Final = "^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$"
 META_PATTERN: Final = "^[A-Za-z0-9._/-]{1,128}$"
 LINE_PATTERN: Final = "^[ -~]{0,64}$"
@@ -53,7 +53,8 @@ FORMS: Final[Mapping[str, str]] = MappingProxyType({
     NAME_PATTERN: "1 to 32 lower-case letters, digits and _ -, the first a letter or a digit",
     TOOL_PATTERN: "the name of a tool: 1 to 128 letters, digits and _ . / -",
     PREFIX_PATTERN: "up to 32 letters, digits and _ . -",
-    VARIABLE_PATTERN: "the name of an environment variable",
+    ENV_PATTERN: "the name of an environment variable",
+    SYSTEMD_PATTERN: "the name of a systemd credential",
     HEADER_PATTERN: "the name of a header",
     META_PATTERN: "a key of _meta: 1 to 128 letters, digits and . _ / -",
     LINE_PATTERN: "up to 64 visible ASCII characters and spaces",
@@ -95,7 +96,7 @@ UsdPrice = Annotated[Usd, BeforeValidator(_take_no_text)]
 TokenPrice = Annotated[Tokens, BeforeValidator(_take_no_text)]
 UpstreamName = Annotated[str, Field(pattern=NAME_PATTERN)]
 ToolName = Annotated[str, Field(pattern=TOOL_PATTERN)]
-VariableName = Annotated[str, Field(pattern=VARIABLE_PATTERN)]
+VariableName = Annotated[str, Field(pattern=ENV_PATTERN)]
 HeaderName = Annotated[str, Field(pattern=HEADER_PATTERN)]
 Word = Annotated[str, StringConstraints(max_length=4_096), AfterValidator(_take_word)]
 FilePath = Annotated[Path, Field(strict=False)]
@@ -147,21 +148,11 @@ class Price(_FileMapping):
         return Spend(tokens=self.tokens_per_call or 0, usd=self.usd_per_call or 0)
 
 
-class SecretSource(_FileMapping):
-    """Source of a secret: exactly one of variable and file."""
+class ToolSecret(SecretPlace):
+    """Place of a secret, and text before it."""
 
-    variable: VariableName | None = None
-    """Environment variable of the adapter with the value."""
-    file: FilePath | None = None
-    """File that contains only the value; surrounding white space is ignored."""
     prefix: Annotated[str, Field(pattern=LINE_PATTERN)] = ""
     """Text before the value, such as "Bearer "."""
-
-    @model_validator(mode="after")
-    def _come_from_somewhere(self) -> Self:
-        if (self.variable is None) == (self.file is None):
-            raise PydanticCustomError("source", "expected exactly one of variable and file")
-        return self
 
 
 class Upstream(_FileMapping):
@@ -171,11 +162,11 @@ class Upstream(_FileMapping):
     """Command of a server that speaks MCP over its standard input and output, with its arguments."""
     directory: FilePath | None = None
     """Working directory of the command; default: the directory of this file."""
-    environment: Annotated[dict[VariableName, SecretSource], Field(max_length=MAX_SECRETS)] = {}
+    environment: Annotated[dict[VariableName, ToolSecret], Field(max_length=MAX_SECRETS)] = {}
     """Environment variables of the command, besides HOME, LOGNAME, PATH, SHELL, TERM and USER."""
     url: Annotated[str, StringConstraints(max_length=2_048), AfterValidator(_take_url)] | None = None
     """URL of a server that speaks streamable HTTP; https, or http on this machine."""
-    headers: Annotated[dict[HeaderName, SecretSource], Field(max_length=MAX_SECRETS)] = {}
+    headers: Annotated[dict[HeaderName, ToolSecret], Field(max_length=MAX_SECRETS)] = {}
     """Headers that are sent with every request to the URL."""
     tools: Annotated[dict[ToolName, Price], Field(max_length=MAX_TOOLS)] = {}
     """Offered tools, by their names on the server."""
@@ -243,7 +234,7 @@ class Upstreams(_FileMapping):
             for upstream in self.upstreams.values()
             for source in (*upstream.environment.values(), *upstream.headers.values())
         )
-        return {source.variable for source in sources if source.variable is not None} - EVERYBODYS
+        return {source.env for source in sources if source.env is not None} - EVERYBODYS
 
     def price_of(self, upstream: str, tool: str) -> Price | None:
         """Return the price of a tool; None if it is not offered."""

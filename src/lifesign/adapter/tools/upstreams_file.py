@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from lifesign.adapter.errors import CommandFailed, InvalidTools
 from lifesign.adapter.process.program import program_called
-from lifesign.adapter.tools.upstreams import FORMS, SecretSource, Upstreams
-from lifesign.client.secret_file import read_secret
+from lifesign.adapter.tools.upstreams import FORMS, ToolSecret, Upstreams
+from lifesign.client.secret_file import read_secret, systemd_file
 from lifesign.domain.errors import FileFault
 from lifesign.domain.files.yaml_document import MAX_FILE_BYTES, YamlDocument
 from lifesign.errors import InvalidValue
@@ -31,14 +31,15 @@ def read_upstreams(path: Path, environment: Mapping[str, str] = os.environ) -> U
             raw = opened.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise InvalidValue("tools", str(path), f"a readable file ({error.strerror})") from None
+    directory = path.absolute().parent
     refuse = partial(InvalidTools, file=str(path))
     text = raw.decode("utf-8-sig", "surrogateescape")
     document = YamlDocument(text, expected="expected a mapping with the key upstreams", refuse=refuse)
     try:
-        read = Upstreams.model_validate(document.to_dict())
+        read = Upstreams.model_validate(document.to_dict(), context={"directory": directory})
     except ValidationError as error:
         raise document.misread(error, Upstreams, forms=FORMS) from None
-    placed = _placed(read, path.absolute().parent)
+    placed = _placed(read, directory)
     faults = [
         *_secret_faults(document, placed, environment),
         *_program_faults(document, placed),
@@ -49,23 +50,25 @@ def read_upstreams(path: Path, environment: Mapping[str, str] = os.environ) -> U
     return placed
 
 
-def secret_of(source: SecretSource, environment: Mapping[str, str] = os.environ) -> str:
+def secret_of(source: ToolSecret, environment: Mapping[str, str] = os.environ) -> str:
     """Return a secret with its prefix; InvalidValue, without showing the secret, if there is none."""
-    if source.variable is not None:
-        secret = environment.get(source.variable, "")
+    if source.env is not None:
+        secret = environment.get(source.env, "")
         if not secret:
-            raise InvalidValue("variable", None, f"one that is set: {source.variable}")
+            raise InvalidValue("env", None, f"one that is set: {source.env}")
+    elif source.systemd is not None:
+        secret = _secret_in(systemd_file(source.systemd, "systemd", environment), "systemd")
     else:
-        secret = _secret_in(source.file or Path())
+        secret = _secret_in(source.file or Path(), "file")
     if not secret.isascii() or not secret.isprintable():
         raise InvalidValue("secret", None, "visible ASCII characters on one line (not shown)")
     return source.prefix + secret
 
 
-def _secret_in(file: Path) -> str:
-    secret = read_secret(file, "file", "secret", _warn)
+def _secret_in(file: Path, member: str) -> str:
+    secret = read_secret(file, member, "secret", _warn)
     if not secret:
-        raise InvalidValue("file", str(file), "one that is not empty")
+        raise InvalidValue(member, str(file), "one that is not empty")
     return secret
 
 
@@ -76,22 +79,9 @@ def _warn(complaint: str) -> None:
 
 
 def _placed(read: Upstreams, directory: Path) -> Upstreams:
-    """Return the same with paths as seen from anywhere."""
-
-    def source(given: SecretSource) -> SecretSource:
-        return given if given.file is None else given.model_copy(update={"file": directory / given.file})
-
-    def sources(given: Mapping[str, SecretSource]) -> dict[str, SecretSource]:
-        return {name: source(one) for name, one in given.items()}
-
+    """Return the same with directories as seen from anywhere."""
     upstreams = {
-        name: upstream.model_copy(
-            update={
-                "directory": directory / (upstream.directory or ""),
-                "environment": sources(upstream.environment),
-                "headers": sources(upstream.headers),
-            }
-        )
+        name: upstream.model_copy(update={"directory": directory / (upstream.directory or "")})
         for name, upstream in read.upstreams.items()
     }
     return read.model_copy(update={"upstreams": upstreams})

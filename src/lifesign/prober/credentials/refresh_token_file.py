@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from lifesign.domain.credentials.secret import secret_fault
+from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.domain.credentials.token import TokenFault, TokenFaultKind
 from lifesign.errors import InvalidValue
 from lifesign.filesystem.file_lock import open_lock_file, try_lock
 from lifesign.filesystem.private_file import write_private
 from lifesign.prober.credentials.secret_reader import read_secret
-from lifesign.prober.definition.credentials import SecretPlace
 
 LOCK_SUFFIX: Final = ".lock"
 """Suffix of the lock file beside the file."""

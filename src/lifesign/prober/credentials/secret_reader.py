@@ -11,6 +11,7 @@ from shlex import quote
 
 from yarl import URL
 
+from lifesign.client.secret_file import SYSTEMD_DIRECTORY, systemd_file
 from lifesign.domain.credentials.api_key import fits_everywhere
 from lifesign.domain.credentials.secret import (
     MAX_SECRET_CHARS,
@@ -20,13 +21,11 @@ from lifesign.domain.credentials.secret import (
     is_too_open,
     secret_fault,
 )
+from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.errors import InvalidValue
 from lifesign.prober.credentials.client_assertion import signing_key_fault
 from lifesign.prober.credentials.client_tls import MAX_CERTIFICATES_BYTES, ClientTls, client_tls, key_fault
-from lifesign.prober.definition.credentials import KEY_MEMBER, CredentialSettings, SecretPlace, sources_of
-
-SYSTEMD_DIRECTORY = "CREDENTIALS_DIRECTORY"
-"""Environment variable with the directory of systemd's credentials."""
+from lifesign.prober.definition.credentials import KEY_MEMBER, CredentialSettings, sources_of
 
 MISSING_SECRET_HINT = (
     "set the variable, or write the secret into the file that the definition names (mode 0600)"  # noqa: S105
@@ -152,13 +151,7 @@ def _check_refresh_token(name: str, file: Path, complain: Callable[[str], None])
 
 def file_of(source: SecretPlace, setting: str) -> Path:
     """Return the file of a secret. InvalidValue if systemd passes on no credentials."""
-    if source.file is not None:
-        return source.file
-    directory = os.environ.get(SYSTEMD_DIRECTORY)
-    if directory is None:
-        expected = f"${SYSTEMD_DIRECTORY}, which systemd sets for LoadCredential={source.systemd}:FILE"
-        raise InvalidValue(setting, None, expected)
-    return Path(directory, source.systemd or "")
+    return source.file or systemd_file(source.systemd or "", setting)
 
 
 FileStamp = tuple[int, ...]

@@ -13,6 +13,7 @@ from lifesign.domain.credentials.api_key import key_place
 from lifesign.domain.credentials.missing_credentials import OtherCredential, other_for
 from lifesign.domain.credentials.scope import CredentialScope, ScopeIndex
 from lifesign.domain.credentials.secret import Scrubber
+from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.domain.credentials.token import AccessToken, TokenFault, client_pair
 from lifesign.domain.credentials.use import CredentialState, CredentialStatus, CredentialUse
 from lifesign.errors import InvalidValue
@@ -32,7 +33,6 @@ from lifesign.prober.definition.credentials import (
     KEY_MEMBER,
     CredentialSettings,
     OAuthClient,
-    SecretPlace,
     sources_of,
 )
 

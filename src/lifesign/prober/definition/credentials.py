@@ -20,13 +20,12 @@ from lifesign.domain.credentials.api_key import (
     is_taken,
 )
 from lifesign.domain.credentials.scope import MAX_CREDENTIALS, CredentialScope
+from lifesign.domain.credentials.secret_place import ENV_PATTERN, SYSTEMD_PATTERN, FileName, SecretPlace
 from lifesign.domain.net.allowed_addresses import AddressRefused, vet_url
 from lifesign.domain.net.target import read_target
 from lifesign.prober.definition.layer_settings import DefinitionMapping
-from lifesign.prober.definition.values import FileName, HealthPath, Name
+from lifesign.prober.definition.values import HealthPath, Name
 
-ENV_PATTERN: Final = "^[A-Za-z_][A-Za-z0-9_]{0,127}$"
-SYSTEMD_PATTERN: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$"
 HEADER_PATTERN: Final = r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}$"
 USER_PATTERN: Final = "^[!-9;-~][ -9;-~]{0,127}$"
 CLIENT_PATTERN: Final = "^[!-~]{1,256}$"
@@ -56,29 +55,6 @@ def _refuse_inline(given: Any) -> Any:
             "a definition never contains a secret",
         )
     return given
-
-
-class SecretPlace(DefinitionMapping):
-    """Place of a secret: exactly one of the three."""
-
-    file: FileName | None = None
-    """File with the secret, relative to the definition; not writable by its group, nor readable by others."""
-    env: Annotated[str, Field(pattern=ENV_PATTERN)] | None = None
-    """Environment variable with the secret."""
-    systemd: Annotated[str, Field(pattern=SYSTEMD_PATTERN)] | None = None
-    """Name of a credential that systemd passes on (LoadCredential=)."""
-
-    @model_validator(mode="after")
-    def _stand_in_one_place(self) -> Self:
-        if sum(each is not None for each in (self.file, self.env, self.systemd)) != 1:
-            raise PydanticCustomError("one_source", "expected exactly one of file, env and systemd")
-        return self
-
-    def __str__(self) -> str:
-        """Return the place, for people; it contains no secret."""
-        if self.file is not None:
-            return f"file {self.file}"
-        return f"systemd credential {self.systemd}" if self.env is None else f"variable {self.env}"
 
 
 Secret = Annotated[SecretPlace, BeforeValidator(_refuse_inline)]

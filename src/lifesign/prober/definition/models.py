@@ -23,6 +23,7 @@ from pydantic_core import PydanticCustomError
 
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES
 from lifesign.domain.base.project import PROJECT_URL, project_suffix
+from lifesign.domain.credentials.secret_place import FileName
 from lifesign.domain.files.validation_messages import invalid_setting
 from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
 from lifesign.domain.models.census import Deadlines
@@ -56,7 +57,6 @@ from lifesign.prober.definition.values import (
     CanaryClass,
     CanaryUrl,
     Contact,
-    FileName,
     Format,
     Host,
     Name,

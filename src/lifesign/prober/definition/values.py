@@ -4,13 +4,12 @@ import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from ipaddress import ip_address
-from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 from unicodedata import normalize
 from urllib.parse import unquote
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from lifesign.domain.net.allowed_addresses import (
@@ -31,7 +30,6 @@ MAX_PHASE_SECONDS: Final = 120
 MAX_SPAN_SECONDS: Final = 30 * 86_400
 """The longest back-off, and the longest time between two readings of a card or a directory."""
 MAX_NAME_CHARS: Final = 64
-MAX_FILE_NAME_CHARS: Final = 4096
 DNS_PORT: Final = 53
 
 NAME_PATTERN: Final = "^[a-z0-9][a-z0-9._-]{0,63}$"
@@ -182,18 +180,6 @@ def _take_resolver(value: str) -> str:
     return value
 
 
-def _take_printable(value: Any) -> Any:
-    if isinstance(value, str) and not (1 <= len(value) <= MAX_FILE_NAME_CHARS and value.isprintable()):
-        raise PydanticCustomError("file_name", "expected the path of a file or a directory")
-    return value
-
-
-def _relative_to_definition(value: Path, info: ValidationInfo) -> Path:
-    """Resolve a path relative to the definition, whose directory is in the context's `directory`."""
-    directory = (info.context or {}).get("directory")
-    return value if directory is None else directory / value
-
-
 def take_path(value: str) -> str:
     """Refuse a path that would address another host, or that servers interpret differently."""
     path = value.partition("?")[0]
@@ -225,8 +211,6 @@ CanaryUrl = Annotated[str, AfterValidator(_take_canary)]
 RegistryUrl = Annotated[str, AfterValidator(_take_url)]
 NetworkName = Annotated[str, AfterValidator(_take_network)]
 ResolverName = Annotated[str, AfterValidator(_take_resolver)]
-FileName = Annotated[Path, BeforeValidator(_take_printable), AfterValidator(_relative_to_definition)]
-"""A path relative to the directory of the definition."""
 Switch = Annotated[bool, Field(strict=True)]
 PhaseSeconds = Annotated[
     float, Field(strict=True, ge=MIN_PHASE_SECONDS, le=MAX_PHASE_SECONDS, allow_inf_nan=False)
