@@ -334,6 +334,28 @@ async def test_a_domain_may_serve_a_list_itself(fetcher: Fetcher) -> None:
         assert server.paths == [ARD, CATALOG, API_CATALOG, "/"]
 
 
+@pytest.mark.parametrize("has_page", [True, False])
+async def test_domain_may_point_to_a_catalog_on_another_origin(fetcher: Fetcher, *, has_page: bool) -> None:
+    async with serving({"/ours.json": as_json(catalog(card("https://a.example/")))}) as other:
+        pointer = f"{other.url}/ours.json"
+        page = text(f'<html><link rel="ard" href="{pointer}">', Content_Type="text/html")
+        replies = {"/": page} if has_page else {"/robots.txt": text(f"Agentmap: {pointer}\n")}
+        async with serving(replies) as server:
+            found = await Reader(fetcher, server).snapshot("", key="secret-key-secret-key")
+            assert server.paths == [ARD, CATALOG, API_CATALOG, "/", "/robots.txt"]
+        assert "authorization" not in other.asked("/ours.json")
+    assert urls(found) == ["https://a.example/"]
+    assert found.url == pointer
+
+
+@pytest.mark.parametrize("pointer", ["http://169.254.169.254/x", "/robots.txt", "/gone"])
+async def test_pointer_that_leads_to_no_catalog_is_reported(pointer: str, fetcher: Fetcher) -> None:
+    async with serving({"/robots.txt": text(f"Agentmap: {pointer}\n")}) as server:
+        refused = await Reader(fetcher, server).refusal("")
+    assert refused.fault == "not_fetched"
+    assert pointer in refused.message
+
+
 async def test_domain_without_directory_is_reported_with_all_requested_urls(fetcher: Fetcher) -> None:
     async with serving({CATALOG: as_json({"status": "UP"})}) as server:
         refused = await Reader(fetcher, server).refusal("")

@@ -13,11 +13,18 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
+from urllib.parse import urljoin
 
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue
 from lifesign.prober.directories import server_cards
+from lifesign.prober.directories.catalog_pointers import (
+    MAX_POINTING_BYTES,
+    ROBOTS_PATH,
+    agentmaps,
+    linked_catalogs,
+)
 from lifesign.prober.directories.formats import (
     AUTO,
     BrokenPlugIn,
@@ -160,19 +167,49 @@ class _Reading:
             return await self._from_file(self._source.file)
         tried: list[str] = []
         places = self._source.places(self._format)
+        pointers: tuple[str, ...] = ()
+        answers: list[Got] = []
         for place in places:
             got = await self._fetch(self._first_wanted(place))
+            if (document := await self._recognised(place, got, tried)) is not None:
+                return document
+            answers.append(got)
             if got.result is ResultClass.OK:
-                self._place = place
-                document = self._document(place, got)
-                if await self._is_recognised(document):
-                    return document
-                tried.append(f"{_location_text(place, got)}: this is {describe(document)}")
-            elif place == places[-1] or not _is_absent(got):
-                raise self._not_fetched(place, got, tried)
-            else:
-                tried.append(f"{_location_text(place, got)}: {got.reason}")
+                pointers = linked_catalogs(got.body, str(got.url)) if place == places[-1] else ()
+            elif not _is_absent(got):
+                raise self._not_fetched(place, got, tried[:-1])
+        last = answers[-1]
+        if last.result is not ResultClass.OK:
+            # The error names the last place by itself.
+            tried.pop()
+        if len(places) > 1 and (document := await self._pointed_to(places[-1], pointers, tried)) is not None:
+            return document
+        if last.result is not ResultClass.OK:
+            raise self._not_fetched(places[-1], last, tried)
         raise self._failed("not_a_directory", f"{_NONE}: {'; '.join(tried)}", places[-1])
+
+    async def _pointed_to(self, home: str, pointers: Sequence[str], tried: list[str]) -> Document | None:
+        """Return the first catalog to which the home page of a domain or its robots.txt leads."""
+        wanted = self._source.wanted(urljoin(home, ROBOTS_PATH))
+        robots = await self._fetch(replace(wanted, max_bytes=MAX_POINTING_BYTES))
+        named = agentmaps(robots.body, str(robots.url)) if robots.result is ResultClass.OK else ()
+        for place in dict.fromkeys((*pointers, *named)):
+            got = await self._fetch(self._source.wanted(place))
+            if (document := await self._recognised(place, got, tried)) is not None:
+                return document
+        return None
+
+    async def _recognised(self, place: str, got: Got, tried: list[str]) -> Document | None:
+        """Return the document if a format recognises it; else None, and `tried` has the reason."""
+        if got.result is not ResultClass.OK:
+            tried.append(f"{_location_text(place, got)}: {got.reason}")
+            return None
+        document = self._document(place, got)
+        if await self._is_recognised(document):
+            self._place = place
+            return document
+        tried.append(f"{_location_text(place, got)}: this is {describe(document)}")
+        return None
 
     async def _next_document(self) -> tuple[Document | None, int]:
         """Return the next document, None at the end, and its nesting depth."""
