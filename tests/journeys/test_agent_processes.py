@@ -107,12 +107,12 @@ def test_second_sigterm_ends_a_draining_agent_at_once(registry: RegistryServer, 
     ]
     with reporter(registry, tmp_path) as process:
         # With its own key, which it kept: the enrolling key cannot take over an agent.
-        assert line(process) == "registered, life 2"
+        assert line(process) == "registered, incarnation 2"
         process.send_signal(signal.SIGKILL)
         process.wait(PATIENCE_SECONDS)
     assert record(registry, "reporter-1").status is Status.ACTIVE
     with reporter(registry, tmp_path) as process:
-        assert line(process) == "registered, life 3"
+        assert line(process) == "registered, incarnation 3"
         hand_in(process, "1000")
         assert line(process) == "begun: 1000"
         process.send_signal(signal.SIGTERM)

@@ -38,7 +38,7 @@ def test_the_example_comes_back_after_a_crash_and_ends_well_when_drained(tmp_pat
             crashed.send_signal(signal.SIGKILL)
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         with started(server.url, file) as again:
-            assert first_line(again) == "worker-1 is active, life 2\n"
+            assert first_line(again) == "worker-1 is active, incarnation 2\n"
             key_file = tmp_path / "admin.key"
             key_file.write_text(ADMIN_KEY)
             asked = ["--registry", server.url, "--key-file", str(key_file)]
