@@ -17,6 +17,7 @@ from uuid import uuid4
 from lifesign.census.registry_counts import census_at, census_of
 from lifesign.census.report_files import Report, titled, write_report
 from lifesign.client import RegistryClient
+from lifesign.client.registry_errors import NotPermitted
 from lifesign.crawl.database_lock import locked_database
 from lifesign.crawl.directory_import import TakesLists
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry, LocalTargets
@@ -46,6 +47,8 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import probe_results, probers
 from lifesign.storage.targets import census_counts
 
+NOT_ALLOWED: Final = "not_allowed"
+"""Code of a registry that refuses a valid key."""
 SWEEP_SECONDS: Final = 2.0
 """Interval at which silent agents are searched. Deadlines of probed agents are never close."""
 DATABASE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
@@ -324,10 +327,15 @@ async def open_registry_backend(
     `report` is the directory for census reports, written regularly and at the end.
     """
     async with registry_client(place) as client:
-        # A key without permission to probe is refused first: the hint names the roles that have it. No pass
-        # has this name.
+        # A first request, which changes nothing, shows whether there is a registry.
+        try:
+            await client.directories.all()
+        except NotPermitted as error:
+            # A registry, not another server that answers 403. The next answer names the roles that may probe.
+            if error.code != NOT_ALLOWED:
+                raise
+        # A key without permission to probe is refused before anything is read; no pass has this name.
         await client.shards.leave(worker_name(0, is_alone=False))
-        await client.directories.all()
         home = RegistryBackend(place, client, report)
         yield home
         await home.write_report()

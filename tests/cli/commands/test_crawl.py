@@ -382,9 +382,14 @@ async def test_address_of_another_server_is_reported(
     (tmp_path / "agents.txt").touch()
     monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.PROBER])
     page = answer(200, b"<title>Files</title>", Content_Type="text/html")
-    for replies, text in (({}, "HTTP 404"), ({"/api/v1/directories": page}, "HTTP 200")):
+    forbidden = answer(403, b"<title>Login</title>", Content_Type="text/html")
+    for replies, text, code in (
+        ({}, "HTTP 404", 2),
+        ({"/api/v1/directories": page}, "HTTP 200", 2),
+        ({"/api/v1/directories": forbidden}, "HTTP 403", 1),
+    ):
         async with serving(replies) as server:
-            assert await crawl("mixed.yml", "--once", "--registry", server.url) == 2
+            assert await crawl("mixed.yml", "--once", "--registry", server.url) == code
             assert text in capsys.readouterr().err
             assert {head.split()[0] for head in server.heads} == {"GET"}
 
