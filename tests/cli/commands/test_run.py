@@ -379,7 +379,8 @@ def test_missing_program_of_a_tool_server_is_reported_before_a_task_is_claimed(
         "upstreams:\n  search:\n    command: [no-such-program]\n    tools: {find: {usd_per_call: 0}}\n"
     )
     assert main(["run", *ONCE, "--tools", str(tools), "--", "true"]) == 3
-    told = "line 3: /upstreams/search/command/0: expected a program that can be started: no-such-program"
+    why = "no-such-program (no such file in PATH)"
+    told = f"line 3: /upstreams/search/command/0: expected a program that can be started: {why}"
     assert capfd.readouterr().err == f"lifesign: {tools}: {told}\n"
 
 
