@@ -81,6 +81,12 @@ def test_unused_members_may_have_any_value() -> None:
     assert [(fault.line, fault.path) for fault in refused.value.faults] == [(1, "/a/x")]
 
 
+@pytest.mark.parametrize("ending", ["\r", "\x85", "\u2028"])
+def test_invalid_text_after_another_line_ending_than_a_newline_is_reported(ending: str) -> None:
+    with pytest.raises(InvalidFile):
+        document(f"a: 1{ending}{ending}b: [").to_dict()
+
+
 def test_a_tab_as_indentation_is_named() -> None:
     with pytest.raises(InvalidFile) as refused:
         document("a:\n\tb: 1\n").to_dict()

@@ -188,10 +188,10 @@ class YamlDocument:
 
     def _unreadable(self, error: yaml.YAMLError, text: str) -> InvalidFile:
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-            line = error.problem_mark.line
-            is_tab = text.split("\n")[line][error.problem_mark.column :].startswith("\t")
+            mark = error.problem_mark
+            is_tab = text[mark.index : mark.index + 1] == "\t"
             problem = "spaces for indentation, not a tab" if is_tab else error.problem
-            return self._error_on_line(line + 1, f"expected YAML: {problem}")
+            return self._error_on_line(mark.line + 1, f"expected YAML: {problem}")
         position = getattr(error, "position", 0)
         line = text.count("\n", 0, position) + 1
         return self._error_on_line(line, "expected YAML: no control characters")
