@@ -106,7 +106,7 @@ def test_agent_that_no_work_can_reach_is_warned_at_start(
     code = DECLARED.format(name=name, arguments=arguments)
     with running(code, registry, tmp_path) as process:
         log = tmp_path / "log"
-        until("it is registered", lambda: "registered, life" in log.read_text())
+        until("it is registered", lambda: "registered, incarnation" in log.read_text())
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_SECONDS) == 0
     assert ("WARNING" in log.read_text() and "Pass tasks=True to @Agent" in log.read_text()) == is_warned

@@ -445,13 +445,14 @@ def test_failed_start_prints_no_address(tmp_path: Path, workers: str) -> None:
     assert "registry at" not in ended.stdout
 
 
-def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
+def test_port_that_is_taken_is_reported_with_a_hint(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, told = refused(tmp_path, "--port", str(port))
     assert code == 1
-    assert told.endswith(f" 127.0.0.1, port {port}: {os.strerror(errno.EADDRINUSE)}\n")
-    assert told.count("\n") == 1
+    problem, hint = told.splitlines()
+    assert problem.endswith(f" 127.0.0.1, port {port}: {os.strerror(errno.EADDRINUSE)}")
+    assert hint.startswith("hint: ")
     assert list(tmp_path.iterdir()) == []
 
 
