@@ -2,6 +2,7 @@ import logging
 import os
 import shutil
 import sqlite3
+import stat
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
@@ -277,6 +278,20 @@ async def test_other_processes_that_come_and_go_are_no_loss(database: Database, 
         await other.close()
     await database.write(_add_row(4))
     assert await database.read(_rows) == [1, 2, 3, 4]
+
+
+async def test_reader_that_connects_during_a_commit_reports_no_loss(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sizes that it finds are those before the commit, and the writer has remembered the new ones."""
+
+    def stat_before_the_commit(path: Path) -> os.stat_result:
+        found = list(path.stat())
+        found[stat.ST_SIZE] = 0
+        return os.stat_result(found)
+
+    monkeypatch.setattr(open_files, "_stat", stat_before_the_commit)
+    assert await database.read(_rows) == [1]
 
 
 async def test_a_database_in_memory_has_no_files() -> None:

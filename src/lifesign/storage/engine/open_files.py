@@ -64,30 +64,23 @@ class OpenFiles:
             with suppress(FileNotFoundError):
                 self._opened[companion] = _id_of(_stat(companion))
 
-    def check(self) -> None:
+    def check_paths(self) -> None:
         """Raise DatabaseReplaced unless each path refers to the file that was opened.
 
-        FileShrunk if they do, and the database file or the log is shorter than before.
+        It compares no sizes, so any thread may call it while another one commits.
         """
-        log_size = None
-        size = self._size
-        for path, opened in self._opened.items():
-            try:
-                found = _stat(path)
-            except (FileNotFoundError, NotADirectoryError):
-                self._lose(path, "was removed")
-            except OSError as error:
-                self._lose(path, f"cannot be reached ({error.strerror})")
-            else:
-                if _id_of(found) != opened:
-                    self._lose(path, "was replaced by another file")
-                if path == self.file:
-                    size = found.st_size
-                elif self.log is not None and path == self.log.file:
-                    log_size = found.st_size
-        self._note_size(size)
-        if self.log is not None and log_size is not None:
-            self.log.check_size(log_size)
+        for path in tuple(self._opened):
+            self._opened_stat(path)
+
+    def check(self) -> None:
+        """As `check_paths`; FileShrunk if the database file or the log is shorter than before.
+
+        A commit of another thread at the same time can cause a FileShrunk, which `confirm` clears up.
+        """
+        found = {path: self._opened_stat(path).st_size for path in tuple(self._opened)}
+        self._note_size(found.get(self.file, self._size))
+        if self.log is not None and self.log.file in found:
+            self.log.check_size(found[self.log.file])
         self.is_lost = False
 
     def check_before_commit(self) -> None:
@@ -128,6 +121,18 @@ class OpenFiles:
         except sqlite3.Error:
             return False
         return faults == [("ok",)]
+
+    def _opened_stat(self, path: Path) -> os.stat_result:
+        """Return the status of a path that still refers to the file that was opened."""
+        try:
+            found = _stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            self._lose(path, "was removed")
+        except OSError as error:
+            self._lose(path, f"cannot be reached ({error.strerror})")
+        if _id_of(found) != self._opened[path]:
+            self._lose(path, "was replaced by another file")
+        return found
 
     def _note_size(self, size: int) -> None:
         if size < self._size:

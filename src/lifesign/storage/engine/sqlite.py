@@ -299,12 +299,12 @@ class SqliteDatabase:
         def _check_before(*_given: object) -> None:
             # Else SQLite would create an empty file in place of one that was removed.
             if self._files is not None and self._files.is_known:
-                self._files.check()
+                self._files.check_paths()
 
         @event.listens_for(engine, "connect")
         def _set_up(connection: sqlite3.Connection, _record: object) -> None:
             if self._files is not None and self._files.is_known:
-                self._files.check()
+                self._files.check_paths()
             elif self._files is not None:
                 self._files.note_opened()
             if not (self._is_sealed or is_foreign_file(connection)):
