@@ -6,18 +6,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from tests.fleet.kinds import KINDS, AgentState, Answer
+from tests.fleet.kinds import KINDS, AgentState, Answer, Request
+from tests.fleet.login import Login
 
 PORT: Final = 8000
 CLASS: Final = "127.20.0.0/16"
 """The network class of agents and canaries."""
 CANARIES: Final = tuple(f"127.20.255.{number}" for number in range(1, 6))
 NAME_SERVER: Final = "127.20.254.53"
+LOGIN: Final = "127.20.253.1"
+"""Address of the token endpoint."""
 INBOUND: Final = "127.30.0.1"
 """Address at which heartbeat agents reach the registry."""
 DOMAIN: Final = "fleet.example"
 _REASONS: Final = {200: "OK", 304: "Not Modified"}
-_MAX_HEAD_BYTES: Final = 65_536
+_MAX_BODY_BYTES: Final = 65_536
 
 
 def address_of(number: int) -> str:
@@ -30,12 +33,17 @@ def name_of(number: int) -> str:
     return f"agent-{number}.{DOMAIN}"
 
 
+def url_of(number: int) -> str:
+    """Return the origin of an agent."""
+    return f"http://{name_of(number)}:{PORT}"
+
+
 class AgentHost:
     """One agent that listens on its address, or on none while it is dead and its kind closes the port."""
 
-    def __init__(self, number: int, kind: str, interval_s: float) -> None:
+    def __init__(self, number: int, kind: str, interval_s: float, login: Login) -> None:
         self.number = number
-        self.state = AgentState(f"http://{name_of(number)}:{PORT}", KINDS[kind], interval_s)
+        self.state = AgentState(url_of(number), KINDS[kind], interval_s, login)
         self._address = address_of(number)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,21 +89,31 @@ class AgentHost:
             writer.transport.abort()
 
     async def _answer_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        method, path, _ = head.split(" ", 2)
+        request = await _read(reader)
         kind = self.state.kind
         reply = kind.dead if self.state.is_dead and kind.dead is not None else kind.alive
-        answer = await reply(self.state, path)
+        answer = await reply(self.state, request)
         if not isinstance(answer, Answer):
             if answer is not None:
                 writer.write(answer)
                 await writer.drain()
             return False
-        if "etag" in answer.headers and f"if-none-match: {answer.headers['etag']}" in head.lower():
+        if "etag" in answer.headers and request.headers.get("if-none-match") == answer.headers["etag"]:
             answer = Answer(304, b"", answer.headers)
-        writer.write(_written(answer, is_head=method == "HEAD"))
+        writer.write(_written(answer, is_head=request.method == "HEAD"))
         await writer.drain()
         return True
+
+
+async def _read(reader: asyncio.StreamReader) -> Request:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    first, *lines = head.split("\r\n")
+    fields = (line.partition(":") for line in lines)
+    headers = {name.lower(): value.strip() for name, _, value in fields if name}
+    length = int(headers.get("content-length", "0"))
+    body = await reader.readexactly(length) if length <= _MAX_BODY_BYTES else b""
+    method, path, _ = first.split(" ", 2)
+    return Request(method, path, headers, body)
 
 
 def _written(answer: Answer, *, is_head: bool) -> bytes:

@@ -1,4 +1,4 @@
-"""Kinds of agents: how each answers while it works and once it has died."""
+"""Kinds of agents: how each answers while it works, once it has died, and while it answers wrongly."""
 
 import asyncio
 import json
@@ -7,15 +7,31 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from tests.fleet.login import Login
+
 from lifesign import AgentHealth
 
 CARD_PATH: Final = "/.well-known/agent-card.json"
 OLD_CARD_PATH: Final = "/.well-known/agent.json"
 HEALTH_PATH: Final = "/.well-known/agent-health"
 INTERFACE_PATH: Final = "/a2a"
+QUEUE_PATH: Final = "/status"
 SAMPLES: Final = 40
+LATE_S, LIMIT = 1.5, "1s"
+"""Delay of a late answer in seconds, below the timeouts; and the limit, above delays of a busy machine."""
 _SLOW_RATIO: Final = 0.1
 """Ratio of an interval: how late a slow agent answers."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One HTTP request."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """By their names in lower case."""
+    body: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -35,7 +51,10 @@ class AgentState:
     kind: "Kind"
     interval_s: float
     """Real seconds from one probe to the next."""
+    login: Login
+    """Tokens that agents behind a login accept."""
     is_dead: bool = False
+    is_wrong: bool = False
     health: AgentHealth = field(init=False)
     requests: int = 0
 
@@ -46,8 +65,8 @@ class AgentState:
             self.health.record("server_fault" if number < failed else "answered", latency_ms=5)
 
 
-Reply = Callable[[AgentState, str], Awaitable[Answer | bytes | None]]
-"""Returns the answer to a GET of a path; bytes are sent as they are, None closes without an answer."""
+Reply = Callable[[AgentState, Request], Awaitable[Answer | bytes | None]]
+"""Returns the answer to a request; bytes are sent as they are, None closes without an answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +83,14 @@ class Kind:
     is_heartbeat: bool = False
     is_undecided: bool = False
     """Whether its status has no label, since it fails by its own design now and then."""
+    checks: tuple[Mapping[str, Any], ...] = ()
+    """Assertions of the probers about its answers."""
+    is_gradual: bool = False
+    """Whether a wrong answer makes it degraded instead of unhealthy."""
+    sends_message: bool = False
+    """Whether probers send it a message."""
+    has_login: bool = False
+    """Whether its interface requires a token."""
     statuses: frozenset[str] = frozenset({"active"})
     """Possible final statuses."""
     healths: frozenset[str] = frozenset({"unknown"})
@@ -79,8 +106,8 @@ _BLOATED: Final = Answer(200, b"[" + b"0," * 2_000_000 + b"0]", {"content-type":
 NOT_FOUND: Final = Answer(404, b"not found", {"content-type": "text/plain"})
 
 
-def card(state: AgentState, version: str = "1.0") -> Answer:
-    """Return the agent's card, in the requested generation."""
+def card(state: AgentState, version: str = "1.0", **members: Any) -> Answer:
+    """Return the agent's card, in the requested generation, with other members."""
     about: dict[str, Any] = {
         "name": state.url,
         "description": "An agent of the fleet",
@@ -95,7 +122,7 @@ def card(state: AgentState, version: str = "1.0") -> Answer:
         about["supportedInterfaces"] = [{"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]
     else:
         about |= {"url": url, "protocolVersion": "0.3.0", "preferredTransport": "JSONRPC"}
-    return as_json(about, etag='W/"1"')
+    return as_json(about | members, etag=f'W/"{len(members)}"')
 
 
 def document(state: AgentState) -> Answer:
@@ -114,14 +141,14 @@ def serving(
 ) -> Reply:
     """Return the replies of an agent that serves a card, an interface and perhaps a health document."""
 
-    async def reply(state: AgentState, path: str) -> Answer | bytes | None:
+    async def reply(state: AgentState, request: Request) -> Answer | bytes | None:
         if delay_ratio:
             await asyncio.sleep(delay_ratio * state.interval_s * _SLOW_RATIO)
-        if path == card_path:
+        if request.path == card_path:
             return card(state, version)
-        if path == INTERFACE_PATH:
+        if request.path == INTERFACE_PATH:
             return interface or Answer(405, b"", {"allow": "POST"})
-        if path == HEALTH_PATH and health is not None:
+        if request.path == HEALTH_PATH and health is not None:
             return health(state)
         return NOT_FOUND
 
@@ -131,27 +158,27 @@ def serving(
 def everywhere(answer: Answer | bytes | None) -> Reply:
     """Return the same answer to every request."""
 
-    async def reply(_state: AgentState, _path: str) -> Answer | bytes | None:
+    async def reply(_state: AgentState, _request: Request) -> Answer | bytes | None:
         return answer
 
     return reply
 
 
-async def hang(_state: AgentState, _path: str) -> Answer | bytes | None:
+async def hang(_state: AgentState, _request: Request) -> Answer | bytes | None:
     """Accept the request and never answer."""
     await asyncio.Event().wait()
     return None
 
 
-async def flap(state: AgentState, path: str) -> Answer | bytes | None:
+async def flap(state: AgentState, request: Request) -> Answer | bytes | None:
     """Fail for one interval of every three."""
     is_down = int(asyncio.get_running_loop().time() / state.interval_s) % 3 == 2
-    return Answer(503, b"") if is_down else await PLAIN(state, path)
+    return Answer(503, b"") if is_down else await PLAIN(state, request)
 
 
-async def bloat(_state: AgentState, path: str) -> Answer | bytes | None:
+async def bloat(_state: AgentState, request: Request) -> Answer | bytes | None:
     """Serve documents that are too large to be read; its interface is gone."""
-    return NOT_FOUND if path == INTERFACE_PATH else _BLOATED
+    return NOT_FOUND if request.path == INTERFACE_PATH else _BLOATED
 
 
 def _stale(state: AgentState) -> Answer:
@@ -171,6 +198,42 @@ def _limited(state: AgentState) -> Answer:
 
 
 PLAIN: Final = serving()
+
+
+async def ask(state: AgentState, request: Request) -> Answer | bytes | None:
+    """Answer messages; its interface may require a token."""
+    if request.path != INTERFACE_PATH:
+        return await PLAIN(state, request)
+    if state.kind.has_login and not state.login.accepts(request.headers.get("authorization", "")):
+        return Answer(401, b"", {"www-authenticate": 'Bearer error="invalid_token"'})
+    if request.method != "POST":
+        return Answer(405, b"", {"allow": "POST"})
+    text = "I am a teapot" if state.is_wrong else "OK"
+    message = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": text}]}
+    return as_json({"jsonrpc": "2.0", "id": json.loads(request.body)["id"], "result": {"message": message}})
+
+
+async def describe(state: AgentState, request: Request) -> Answer | bytes | None:
+    """Serve the card of something else while it is wrong."""
+    if request.path == CARD_PATH and state.is_wrong:
+        return card(state, description="A shop")
+    return await PLAIN(state, request)
+
+
+async def count(state: AgentState, request: Request) -> Answer | bytes | None:
+    """Serve its queue at a path."""
+    if request.path == QUEUE_PATH:
+        return as_json({"queue": {"depth": "none" if state.is_wrong else 3}})
+    return await PLAIN(state, request)
+
+
+async def delay(state: AgentState, request: Request) -> Answer | bytes | None:
+    """Answer messages late while it is wrong."""
+    if request.method == "POST" and state.is_wrong:
+        await asyncio.sleep(LATE_S)
+    return await ask(state, request)
+
+
 _DEAD: Final = frozenset({"dead"})
 _PAGE: Final = Answer(200, b"<html>This domain is for sale</html>", {"content-type": "text/html"})
 
@@ -215,5 +278,20 @@ KINDS: Final[Mapping[str, Kind]] = {
     "garbage": Kind(alive=PLAIN, dead=everywhere(b"SSH-2.0-OpenSSH_9.2\r\n"), dies=True, statuses=_DEAD),
     "oversized": Kind(alive=PLAIN, dead=bloat, dies=True, statuses=_DEAD),
     "revived": Kind(alive=PLAIN, dies=True, revives=True, healths=frozenset({"healthy"})),
+    "asked": Kind(alive=ask, sends_message=True, checks=({"of": "message", "text_contains": "OK"},)),
+    "described": Kind(alive=describe, checks=({"of": "card", "pointer": "/description", "glob": "*fleet*"},)),
+    "counting": Kind(
+        alive=count,
+        checks=({"of": QUEUE_PATH, "status": 200, "pointer": "/queue/depth", "matches": "^[0-9]{1,3}$"},),
+    ),
+    "late": Kind(
+        alive=delay, sends_message=True, is_gradual=True, checks=({"of": "message", "latency_below": LIMIT},)
+    ),
+    "gated": Kind(
+        alive=ask, sends_message=True, has_login=True, checks=({"of": "message", "text_contains": "OK"},)
+    ),
     "silentbeat": Kind(alive=PLAIN, dies=True, is_heartbeat=True, statuses=_DEAD),
 }
+
+UNCHECKED: Final = tuple(sorted(name for name, kind in KINDS.items() if not kind.checks))
+"""Kinds about whose answers no assertion is made."""

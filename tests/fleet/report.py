@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from tests.fleet.kinds import KINDS
-from tests.fleet.script import Change, Outcome, Script, outcome_of
+from tests.fleet.script import FOUND_AFTER_S, Change, Outcome, Script, outcome_of
 from tests.fleet.settings import MAX_REQUEST_FACTOR
 
 
@@ -34,7 +34,7 @@ class Finished:
             tolerated=frozenset(
                 agent.agent_id for agent in agents if "unhealthy" in KINDS[agent.kind].statuses
             ),
-            event_types=self.result["event_types"],
+            event_counts=self.result["event_counts"],
             shown=[
                 (at_s, {agent_id: (status, health) for agent_id, (status, health) in sample.items()})
                 for at_s, sample in self.result["samples"]
@@ -55,7 +55,8 @@ class Finished:
                 problems.append(f"{len(agents)} {what}: {', '.join(agents[:5])}")
         if self.script.group == "kinds":
             problems += _wrong_kinds(self.script, self.result["final"])
-        return problems
+        problems += _wrong_healths(self.script, self.result["samples"])
+        return [*problems, *_wrong_ends(self.script, self.result["final"])]
 
     @property
     def is_right(self) -> bool:
@@ -69,6 +70,39 @@ def _wrong_kinds(script: Script, final: dict[str, list[str]]) -> list[str]:
         status, health = final.get(agent.agent_id, ("absent", "absent"))
         if status not in kind.statuses or (status != "dead" and health not in kind.healths):
             problems.append(f"{agent.agent_id} is shown as {status} and {health}")
+    return problems
+
+
+def _wrong_healths(script: Script, samples: list[Any]) -> list[str]:
+    """Return checked agents that were shown as worse than they are."""
+    found: dict[str, str] = {}
+    for agent in script.agents:
+        kind = KINDS[agent.kind]
+        allowed = {"degraded"} if kind.is_gradual else {"unhealthy"}
+        for at_s, sample in samples if kind.checks else ():
+            _, health = sample.get(agent.agent_id, ("", "unknown"))
+            is_wrong = script.has_been_wrong(agent, at_s, grace_s=FOUND_AFTER_S)
+            # Without evidence, the last health stays until it is too old.
+            is_unsure = kind.has_login and script.wrongs(agent)
+            if health not in {"healthy", "unknown", *(allowed if is_wrong or is_unsure else ())}:
+                found[agent.agent_id] = f"{agent.agent_id} is shown as {health} at {at_s:.0f} s"
+    return list(found.values())
+
+
+def _wrong_ends(script: Script, final: dict[str, list[str]]) -> list[str]:
+    """Return checked agents that are not shown as they are at the end."""
+    problems = []
+    for agent in script.agents:
+        kind = KINDS[agent.kind]
+        if not kind.checks:
+            continue
+        expected = ("active", "healthy")
+        if not script.is_alive(agent, script.ends_at_s):
+            expected = ("dead", "unknown")
+        elif script.has_been_wrong(agent, script.ends_at_s - FOUND_AFTER_S):
+            expected = ("active", "degraded") if kind.is_gradual else ("unhealthy", "unhealthy")
+        if (shown := tuple(final.get(agent.agent_id, ("absent", "absent")))) != expected:
+            problems.append(f"{agent.agent_id} is shown as {' and '.join(shown)} at the end")
     return problems
 
 
@@ -119,10 +153,12 @@ def _matrix(finished: Sequence[Finished]) -> list[str]:
             label = "works" if each.script.is_alive(agent, each.script.ends_at_s) else "dead"
             if "unhealthy" in KINDS[agent.kind].statuses and label == "works":
                 label = "fails or flaps"
+            elif label == "works" and each.script.has_been_wrong(agent, each.script.ends_at_s):
+                label = "answers wrongly"
             shown = status if status in {"dead", "unhealthy"} or health != "unknown" else "active, unknown"
             counts[label, shown] += 1
     shown = sorted({column for _, column in counts})
-    rows = ["works", "fails or flaps", "dead"]
+    rows = ["works", "answers wrongly", "fails or flaps", "dead"]
     return [
         f"| label at the end | {' | '.join(shown)} |",
         f"|---|{'--:|' * len(shown)}",

@@ -22,10 +22,10 @@ from tests.fleet.script import Script
 
 FACTOR: Final = 30.0
 JOBS: Final = 8
-MINUTES: Final = 45.0
+MINUTES: Final = 55.0
 PROGRAMS: Final = ("unshare", "ip", "nft", "faketime")
 START_STAGGER_S: Final = 1.0
-GRACE_S: Final = 240.0
+GRACE_S: Final = 400.0
 """Beyond a script's own time, for the start and the end of its programs."""
 
 

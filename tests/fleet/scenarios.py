@@ -5,7 +5,8 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from tests.fleet.kinds import KINDS
+from tests.fleet.answer_scenarios import credential_faults, wrong_answers
+from tests.fleet.kinds import KINDS, UNCHECKED
 from tests.fleet.script import (
     DEAD_AFTER_S,
     INTERVAL_S,
@@ -50,6 +51,8 @@ def all_scripts(seed: int) -> list[Script]:
         *real_deaths(seed),
         *own_faults(seed),
         kinds(seed),
+        *wrong_answers(seed),
+        *credential_faults(seed),
     ]
 
 
@@ -252,7 +255,7 @@ def own_faults(seed: int) -> Iterator[Script]:
 def kinds(seed: int) -> Script:
     """Return the fleet of all kinds, without a fault of ours."""
     rnd = random.Random(seed)
-    names = sorted(KINDS)
+    names = UNCHECKED
     agents = [
         Agent(
             number=number,

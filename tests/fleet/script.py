@@ -4,15 +4,21 @@ Times are unscaled seconds since the script began. A run divides all durations b
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final
 
+ASSERTION_FAILED: Final = "assertion_failed"
 INTERVAL_S: Final = 300.0
 UNHEALTHY_AFTER_S: Final = 900.0
 DEAD_AFTER_S: Final = 3600.0
 MAX_SUSPENSION_S: Final = 900.0
+TWO_PROBES_S: Final = 0.5 * INTERVAL_S
+"""In less time no agent is probed twice."""
+FOUND_AFTER_S: Final = 3.0 * INTERVAL_S
+"""Wrong answers are found after two probes, and shown one sample later at the latest."""
 WARM_UP_S: Final = 1500.0
 """Time in which every agent is measured at least four times before the first fault."""
 
@@ -45,6 +51,17 @@ class What(StrEnum):
     """Drop what heartbeat agents send to the registry."""
     HOSTILE_KEY = "hostile_key"
     """A second prober key claims shards, floods, and reports nothing true."""
+    ANSWER_WRONGLY = "answer_wrongly"
+    """Agents answer wrongly behind HTTP 200: from now on their label is wrong."""
+    ANSWER_RIGHTLY = "answer_rightly"
+    REVOKE_TOKENS = "revoke_tokens"
+    """Revoke all access tokens up to now."""
+    REJECT_TOKENS = "reject_tokens"
+    """Agents reject all access tokens from now on, new ones too."""
+    ACCEPT_TOKENS = "accept_tokens"
+    FAIL_LOGIN = "fail_login"
+    """The token endpoint goes down."""
+    RESTORE_LOGIN = "restore_login"
 
 
 class How(StrEnum):
@@ -54,6 +71,20 @@ class How(StrEnum):
     REJECT = "reject"
     NAMES = "names"
     """The name server is unreachable."""
+
+
+class LoginFault(StrEnum):
+    """Way in which the token endpoint is down."""
+
+    CLOSED = "closed"
+    """Its port is closed."""
+    HANGING = "hanging"
+    FAILING = "failing"
+    """HTTP 503."""
+    PAGE = "page"
+    """A page for people, with HTTP 200."""
+    REFUSING = "refusing"
+    """It does not know the client any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +100,7 @@ class Action:
     """Whether a cut includes the canaries."""
     prober: int = 0
     offset_s: float = 0.0
+    login: LoginFault = LoginFault.CLOSED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +129,10 @@ class Expected:
     """The latest time from an agent's death until it is found."""
     is_loss_reported: bool = False
     """`monitor.evidence_lost` must be logged."""
+    wrong_at_least: int = 0
+    """Agents whose wrong answers must be found."""
+    events: tuple[tuple[str, int, int], ...] = ()
+    """Types of events, with the least and the greatest number that may be logged."""
     unknown_at_s: float | None = None
     """A moment at which the health of all cut or dead agents that are still active must be `unknown`."""
     exempt_s: tuple[float, float] | None = None
@@ -127,14 +163,21 @@ class Script:
 
     def deaths(self, agent: Agent) -> list[tuple[float, float]]:
         """Return the spans in which an agent is really dead, in order; the last may end at infinity."""
+        return self._spans(agent, What.DIE, What.REVIVE)
+
+    def wrongs(self, agent: Agent) -> list[tuple[float, float]]:
+        """Return the spans in which an agent answers wrongly, in order; the last may end at infinity."""
+        return self._spans(agent, What.ANSWER_WRONGLY, What.ANSWER_RIGHTLY)
+
+    def _spans(self, agent: Agent, begin: What, end: What) -> list[tuple[float, float]]:
         spans: list[tuple[float, float]] = []
         for action in self.actions:
             if action.hosts and agent.number not in action.hosts:
                 continue
-            is_dead = bool(spans) and spans[-1][1] == float("inf")
-            if action.what is What.DIE and not is_dead:
+            has_begun = bool(spans) and spans[-1][1] == float("inf")
+            if action.what is begin and not has_begun:
                 spans.append((action.at_s, float("inf")))
-            elif action.what is What.REVIVE and is_dead:
+            elif action.what is end and has_begun:
                 spans[-1] = (spans[-1][0], action.at_s)
         return spans
 
@@ -142,12 +185,20 @@ class Script:
         """Return the label: whether the agent works at a moment, and has since `grace_s` before it."""
         return not any(begin_s <= at_s < end_s + grace_s for begin_s, end_s in self.deaths(agent))
 
+    def has_been_wrong(self, agent: Agent, at_s: float, grace_s: float = 0.0) -> bool:
+        """Return the label: whether two probes may have got wrong answers, up to `grace_s` ago."""
+        return any(
+            begin_s + TWO_PROBES_S <= min(at_s, end_s) and at_s < end_s + grace_s
+            for begin_s, end_s in self.wrongs(agent)
+        )
+
 
 def script_from(given: dict[str, Any]) -> Script:
     """Return the script that `Script.to_json` wrote."""
     expected = dict(given["expected"])
     if expected["exempt_s"] is not None:
         expected["exempt_s"] = tuple(expected["exempt_s"])
+    expected["events"] = tuple((name, least, most) for name, least, most in expected["events"])
     return Script(
         **{
             **given,
@@ -158,6 +209,7 @@ def script_from(given: dict[str, Any]) -> Script:
                         **action,
                         "what": What(action["what"]),
                         "how": How(action["how"]),
+                        "login": LoginFault(action["login"]),
                         "hosts": tuple(action["hosts"]),
                     }
                 )
@@ -186,6 +238,8 @@ class Outcome:
     false_unhealthy: tuple[str, ...]
     """Agents that went unhealthy while they worked."""
     false_dead: tuple[str, ...]
+    wrong_found: tuple[str, ...]
+    """Agents whose wrong answers were found."""
     detections_s: tuple[float, ...]
     """Time from each real death until the agent was found dead."""
     missed: tuple[str, ...]
@@ -203,7 +257,7 @@ def outcome_of(
     changes: Sequence[Change],
     *,
     undecided: Iterable[str] = (),
-    event_types: Iterable[str] = (),
+    event_counts: Mapping[str, int] = MappingProxyType({}),
     shown: Iterable[tuple[float, dict[str, tuple[str, str]]]] = (),
     tolerated: frozenset[str] = frozenset(),
 ) -> Outcome:
@@ -216,9 +270,17 @@ def outcome_of(
     skipped = {*undecided, *tolerated}
     false: dict[str, set[str]] = {"unhealthy": set(), "dead": set()}
     found: dict[tuple[str, float], float] = {}
+    wrong: set[str] = set()
     for change in changes:
         agent = by_id.get(change.agent_id)
         if agent is None or change.status not in false or _is_exempt(script, change.at_s):
+            continue
+        if change.reason == ASSERTION_FAILED:
+            # The answer of a probe may arrive up to one interval after the agent's recovery.
+            if script.has_been_wrong(agent, change.at_s, grace_s=INTERVAL_S) and change.status == "unhealthy":
+                wrong.add(agent.agent_id)
+            else:
+                false[change.status].add(agent.agent_id)
             continue
         # A failure from before a revival may still arrive within one interval.
         if script.is_alive(agent, change.at_s, grace_s=INTERVAL_S) and agent.agent_id not in skipped:
@@ -236,9 +298,14 @@ def outcome_of(
     return Outcome(
         false_unhealthy=tuple(sorted(false["unhealthy"])),
         false_dead=tuple(sorted(false["dead"])),
+        wrong_found=tuple(sorted(wrong)),
         detections_s=tuple(sorted(found.values())),
         missed=tuple(missed),
-        problems=tuple(_problems(script, found, set(event_types), list(shown), by_id)),
+        problems=(
+            *_missing_verdicts(script.expected, found, wrong),
+            *_unexpected_events(script.expected, event_counts),
+            *_not_unknown(script, list(shown), by_id),
+        ),
     )
 
 
@@ -247,23 +314,31 @@ def _is_exempt(script: Script, at_s: float) -> bool:
     return span is not None and span[0] <= at_s < span[1]
 
 
-def _problems(
-    script: Script,
-    found: dict[tuple[str, float], float],
-    event_types: set[str],
-    shown: list[tuple[float, dict[str, tuple[str, str]]]],
-    by_id: dict[str, Agent],
+def _missing_verdicts(
+    expected: Expected, found: dict[tuple[str, float], float], wrong: set[str]
 ) -> Iterable[str]:
-    expected = script.expected
     if len(found) < expected.dead_at_least:
         yield f"{len(found)} agents found dead, expected at least {expected.dead_at_least}"
     if expected.dead_within_s and found:
         latest_s = max(found.values())
         if latest_s > expected.dead_within_s:
             yield f"found dead after {latest_s:.0f} s, expected at most {expected.dead_within_s:.0f} s"
-    if expected.is_loss_reported and "monitor.evidence_lost" not in event_types:
+    if len(wrong) < expected.wrong_at_least:
+        yield f"{len(wrong)} agents found to answer wrongly, expected at least {expected.wrong_at_least}"
+
+
+def _unexpected_events(expected: Expected, event_counts: Mapping[str, int]) -> Iterable[str]:
+    if expected.is_loss_reported and not event_counts.get("monitor.evidence_lost"):
         yield "no event monitor.evidence_lost"
-    at_s = expected.unknown_at_s
+    for name, least, most in expected.events:
+        if not least <= (logged := event_counts.get(name, 0)) <= most:
+            yield f"{logged} events {name}, expected {least} to {most}"
+
+
+def _not_unknown(
+    script: Script, shown: list[tuple[float, dict[str, tuple[str, str]]]], by_id: dict[str, Agent]
+) -> Iterable[str]:
+    at_s = script.expected.unknown_at_s
     if at_s is not None:
         later = [sample for sample in shown if sample[0] >= at_s]
         if not later:
@@ -275,7 +350,7 @@ def _problems(
             if action.what in {What.CUT, What.DIE}
             for host in action.hosts or tuple(agent.number for agent in script.agents)
         }
-        wrong = sorted(
+        others = sorted(
             agent_id
             for agent_id, (status, health) in later[0][1].items()
             if agent_id in by_id
@@ -283,5 +358,5 @@ def _problems(
             and status != "dead"
             and health != "unknown"
         )
-        if wrong:
-            yield f"health is not unknown at {later[0][0]:.0f} s: {', '.join(wrong[:5])} ({len(wrong)})"
+        if others:
+            yield f"health is not unknown at {later[0][0]:.0f} s: {', '.join(others[:5])} ({len(others)})"

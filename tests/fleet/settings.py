@@ -6,14 +6,17 @@ from typing import Any
 
 import typer
 import yaml
-from tests.fleet.hosts import CANARIES, CLASS, DOMAIN, NAME_SERVER, PORT
-from tests.fleet.script import DEAD_AFTER_S, INTERVAL_S, UNHEALTHY_AFTER_S, Script
+from tests.fleet.hosts import CANARIES, CLASS, DOMAIN, NAME_SERVER, PORT, url_of
+from tests.fleet.kinds import CARD_PATH, KINDS
+from tests.fleet.login import CLIENT, SECRET_VARIABLE, TOKEN_PATH
+from tests.fleet.script import DEAD_AFTER_S, INTERVAL_S, UNHEALTHY_AFTER_S, Agent, Script
 
 from lifesign.cli import application
 from lifesign.domain.models.agents import HeartbeatConfig
 from lifesign.registry.settings import RegistrySettings
 
 DEFAULTS = RegistrySettings()
+LOGIN_HOST = f"login.{DOMAIN}"
 
 HEARTBEAT_INTERVAL_S, HEARTBEAT_UNHEALTHY_S, HEARTBEAT_DEAD_S = 30.0, 90.0, 300.0
 
@@ -29,7 +32,8 @@ def definition(script: Script, factor: float) -> str:
         "name": "fleet",
         "contact": "mailto:fleet@agent.example",
         # The agents register themselves; a definition needs a target of its own.
-        "targets": [f"http://nobody.{DOMAIN}:{PORT}"],
+        "targets": [f"http://nobody.{DOMAIN}:{PORT}", *filter(None, map(_target, script.agents))],
+        "credentials": [_credential(agent) for agent in script.agents if KINDS[agent.kind].has_login],
         "networks": {"allow": [CLASS]},
         "resolver": {"servers": [f"{NAME_SERVER}:53"]},
         "cadence": {
@@ -60,6 +64,26 @@ def definition(script: Script, factor: float) -> str:
         urls = [f"http://canary-{number}.{DOMAIN}:{PORT}/" for number in range(len(CANARIES))]
         settings["canaries"] = {CLASS: urls}
     return yaml.safe_dump(settings)
+
+
+def _target(agent: Agent) -> dict[str, Any] | None:
+    """Return the settings of an agent about whose answers assertions are made."""
+    kind = KINDS[agent.kind]
+    if not kind.checks:
+        return None
+    asked = {"ask": {"message": {"text": "Reply with the word OK."}}} if kind.sends_message else {}
+    checks = [dict(check) for check in kind.checks]
+    return {"url": f"{url_of(agent.number)}{CARD_PATH}", "assertions": checks, **asked}
+
+
+def _credential(agent: Agent) -> dict[str, Any]:
+    """Return the credential of an agent behind a login. All share one client, and so its tokens."""
+    client = {
+        "token_url": f"http://{LOGIN_HOST}:{PORT}{TOKEN_PATH}",
+        "client_id": CLIENT,
+        "client_secret": {"env": SECRET_VARIABLE},
+    }
+    return {"name": agent.agent_id, "origin": url_of(agent.number), "oauth2": client}
 
 
 def server_options(factor: float) -> list[str]:

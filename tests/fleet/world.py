@@ -12,7 +12,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Mapping
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,15 +25,19 @@ from tests.fleet.hosts import (
     CANARIES,
     DOMAIN,
     INBOUND,
+    LOGIN,
     NAME_SERVER,
+    PORT,
     AgentHost,
     address_of,
     canaries,
     name_of,
 )
 from tests.fleet.kinds import CARD_PATH
+from tests.fleet.login import SECRET, SECRET_VARIABLE, Login
 from tests.fleet.script import INTERVAL_S, Action, Agent, Script, What
 from tests.fleet.settings import (
+    LOGIN_HOST,
     definition,
     heartbeat_thresholds,
     probe_thresholds,
@@ -50,7 +55,7 @@ REGISTRY_PORT: Final = 8440
 STATUSES: Final = ("active", "unhealthy", "draining", "dead", "deregistered")
 FAKETIME: Final = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
 STALL_RUN_S, STALL_STOP_S = 0.05, 0.45
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 150.0
 """For the programs to start, and for an answer of the registry on a busy machine."""
 
 
@@ -61,8 +66,10 @@ class World:
         self.directory = directory
         self.script = script
         self.factor = factor
+        self.login = Login()
         self.hosts = {
-            agent.number: AgentHost(agent.number, agent.kind, INTERVAL_S / factor) for agent in script.agents
+            agent.number: AgentHost(agent.number, agent.kind, INTERVAL_S / factor, self.login)
+            for agent in script.agents
         }
         self.processes: dict[str, asyncio.subprocess.Process] = {}
         self.tasks: set[asyncio.Task[None]] = set()
@@ -82,8 +89,11 @@ class World:
         async with AsyncExitStack() as stack:
             names = {name_of(agent.number): [address_of(agent.number)] for agent in self.script.agents}
             names |= {f"canary-{number}.{DOMAIN}": [address] for number, address in enumerate(CANARIES)}
+            names[LOGIN_HOST] = [LOGIN]
             await stack.enter_async_context(dns_serving(names, ttl_s=1, host=NAME_SERVER, port=53))
             await stack.enter_async_context(canaries())
+            await self.login.start(LOGIN, PORT)
+            stack.push_async_callback(self.login.stop)
             for host in self.hosts.values():
                 await host.start()
                 stack.push_async_callback(host.stop)
@@ -151,7 +161,7 @@ class World:
         clock = directory / "clock"
         if not clock.exists():
             self._write_clock(number, 0.0)
-        environment = {"LIFESIGN_KEY": self.keys["prober"]}
+        environment = {"LIFESIGN_KEY": self.keys["prober"], SECRET_VARIABLE: SECRET}
         if any(action.what is What.SET_CLOCK for action in self.script.actions):
             environment |= {
                 "LD_PRELOAD": FAKETIME,
@@ -261,8 +271,26 @@ class World:
                 self._spawn(hostile_key(url, self.keys["hostile"], targets))
             case What.STOP_REGISTRY | What.CONTINUE_REGISTRY:
                 self.processes["registry"].send_signal(_SIGNALS[action.what])
-            case _:
+            case _ if "prober" in action.what or action.what is What.SET_CLOCK:
                 await self._do_to_prober(action)
+            case _:
+                await self._do_to_answers(action, numbers)
+
+    async def _do_to_answers(self, action: Action, numbers: Iterable[int]) -> None:
+        match action.what:
+            case What.ANSWER_WRONGLY | What.ANSWER_RIGHTLY:
+                for number in numbers:
+                    self.hosts[number].state.is_wrong = action.what is What.ANSWER_WRONGLY
+            case What.REVOKE_TOKENS:
+                self.login.revoke()
+            case What.REJECT_TOKENS | What.ACCEPT_TOKENS:
+                self.login.is_rejecting = action.what is What.REJECT_TOKENS
+            case What.FAIL_LOGIN:
+                await self.login.fail(action.login)
+            case What.RESTORE_LOGIN:
+                await self.login.fail(None)
+            case _:
+                raise ValueError(action.what)
 
     async def _do_to_prober(self, action: Action) -> None:
         if action.what is What.SET_CLOCK:
@@ -300,9 +328,10 @@ class World:
             await asyncio.sleep(INTERVAL_S / self.factor)
 
     async def _result(self, client: RegistryClient) -> dict[str, Any]:
-        changes, types = [], set()
+        changes = []
+        types: Counter[str] = Counter()
         async for event in client.events.each(page=1000):
-            types.add(str(event.type))
+            types[str(event.type)] += 1
             if str(event.type) == "agent.lifecycle":
                 payload = event.members()["payload"]
                 at_s = (
@@ -323,7 +352,7 @@ class World:
                 self.problems.append(f"{name} ended with {process.returncode}")
         return {
             "changes": changes,
-            "event_types": sorted(types),
+            "event_counts": dict(sorted(types.items())),
             "samples": self.samples,
             "final": await _shown(client),
             "problems": self.problems,
