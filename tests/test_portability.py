@@ -14,7 +14,7 @@ from lifesign.cli.output.exit_codes import ExitCode
 BLOCK = """
 import asyncio, importlib, pkgutil, subprocess, sys
 import aiohttp, pydantic, typer
-
+{packages}
 for name in {blocked!r}:
     sys.modules[name] = None
 """
@@ -22,9 +22,15 @@ IMPORT_CLIENT = """
 import lifesign.client
 for module in pkgutil.iter_modules(lifesign.client.__path__, "lifesign.client."):
     importlib.import_module(module.name)
-importlib.import_module("lifesign.client.hooks.call_guard")
 for name in lifesign.client.__all__:
     getattr(lifesign.client, name)
+"""
+IMPORT_HOOKS = """
+import lifesign.client.hooks
+hooks = [*pkgutil.iter_modules(lifesign.client.hooks.__path__, "lifesign.client.hooks.")]
+assert len(hooks) >= 3
+for module in hooks:
+    importlib.import_module(module.name)
 """
 USE_MIDDLEWARE = """
 import lifesign.middleware
@@ -60,14 +66,22 @@ BLOCKED = (
 )  # fmt: skip
 
 
-def run_without_unix(program: str, arguments: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", BLOCK.format(blocked=BLOCKED) + program]
+def run_without_unix(
+    program: str, arguments: str = "", *, packages: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run a program; `packages`: an import statement of other packages that the program needs."""
+    command = [sys.executable, "-c", BLOCK.format(blocked=BLOCKED, packages=packages) + program]
     variables = {**os.environ, "ARGUMENTS": arguments}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
 
 
 def test_every_module_of_the_client_is_importable_without_the_modules_of_unix() -> None:
     done = run_without_unix(IMPORT_CLIENT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_hooks_of_the_sdks_are_importable_without_the_modules_of_unix() -> None:
+    done = run_without_unix(IMPORT_HOOKS, packages="import a2a.client, mcp")
     assert done.returncode == 0, done.stderr
 
 
