@@ -12,6 +12,7 @@ from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.interface.card_interface import card_interface
 from lifesign.domain.interface.published import Interface
+from lifesign.domain.interface.tool_interface import tool_interface
 from lifesign.domain.interface.version_rule import EVENT_SECONDS, MAX_VERSIONS, UNSTABLE_READINGS
 from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import target_id
@@ -83,6 +84,18 @@ async def test_a_removed_skill_is_one_breaking_event(api: RegistryApi, clock: Wo
     assert await versions(api) == [(1, first.digest), (2, second.digest)]
     # The newest version alone is current.
     assert await rows(api, "SELECT number FROM interface_versions WHERE until_s IS NULL") == [(2,)]
+
+
+async def test_changed_tools_of_an_mcp_server_are_one_event(api: RegistryApi, clock: WoundClock) -> None:
+    tool = {"name": "add", "description": "Adds numbers", "inputSchema": {"type": "object"}}
+    await read(api, clock, tool_interface([tool, {"name": "sub"}]))
+    stricter = {**tool, "inputSchema": {"type": "object", "required": ["a"]}}
+    await read(api, clock, tool_interface([stricter]), 1)
+    [event] = await events(api)
+    assert (event["target_id"], event["version"], event["breaking"]) == (TARGET, 2, True)
+    changes = {change["pointer"]: change["breaking"] for change in event["changes"]}
+    assert changes["/tools/sub"]
+    assert any(pointer.startswith("/tools/add/") for pointer in changes)
 
 
 async def test_the_same_interface_reported_again_is_no_version(api: RegistryApi, clock: WoundClock) -> None:
