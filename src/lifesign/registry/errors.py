@@ -165,7 +165,7 @@ class LeaseOver(LifesignError):
 class StaleToken(LifesignError):
     """A newer fencing token was granted for this resource, or another holder has it.
 
-    Only the holder and callers that may read all leases are told the `current_token`.
+    `current_token` is shown only to the holder and to callers that may read all leases.
     """
 
     def __init__(self, resource: str, token: int, current_token: int | None) -> None:

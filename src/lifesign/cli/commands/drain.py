@@ -110,7 +110,7 @@ def send_command(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Let a command wait for an agent: it rides home in the reply to its heartbeats.
+    """Queue a command for an agent; it is sent in the response to the next heartbeat.
 
     \b
     Examples:

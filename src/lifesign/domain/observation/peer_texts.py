@@ -8,18 +8,23 @@ def peer_texts(observation: Observation) -> list[str]:
 
     The JSON form of the whole takes several times as long to write and to search.
     """
-    seen = observation
-    layers = (seen.discovery, seen.transport, seen.readiness, seen.message, seen.tools)
+    layers = (
+        observation.discovery,
+        observation.transport,
+        observation.readiness,
+        observation.message,
+        observation.tools,
+    )
     own = (
-        seen.agent_id,
-        seen.target_url,
-        seen.reported_agent_id,
-        seen.card_etag,
-        seen.network_class,
-        seen.address,
+        observation.agent_id,
+        observation.target_url,
+        observation.reported_agent_id,
+        observation.card_etag,
+        observation.network_class,
+        observation.address,
     )
     texts = [layer.reason for layer in layers if layer is not None]
     texts += [text for text in own if text is not None]
-    if seen.paths is not None or seen.assertions is not None or seen.login is not None:
-        texts.append(seen.model_dump_json(include={"paths", "assertions", "login"}))
+    if observation.paths is not None or observation.assertions is not None or observation.login is not None:
+        texts.append(observation.model_dump_json(include={"paths", "assertions", "login"}))
     return texts
