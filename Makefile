@@ -97,7 +97,7 @@ docs: .venv/.docs ## the documentation as a site, in build/docs (works offline)
 	@$(BIN)/sphinx-build -q -n -W --keep-going -j auto -c docs/site -d build/trees docs build/docs
 	@echo "made: build/docs/index.html"
 
-faults: .venv/.docs .venv/.test .venv-a2a03/.installed ## the long drills, and each property with 1,000 random examples (SEED=N repeats a run)
+faults: .venv/.docs $(INSTALLED) ## the long drills, and each property with 1,000 random examples (SEED=N repeats a run)
 	$(BIN)/pytest --numprocesses=2 --dist=worksteal -m "long or hypothesis" --hypothesis-profile=random $(if $(SEED),--hypothesis-seed=$(SEED))
 
 fleet: .venv/.test ## the labelled fleet: agents, probers and faults in network namespaces (root, nftables, faketime; 55 minutes)

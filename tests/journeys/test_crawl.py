@@ -187,7 +187,7 @@ async def test_killed_crawl_leaves_no_processes(tmp_path: Path) -> None:
         async with crawling(tmp_path) as process:
             code, told = await ended(process)
     assert code == 0, told
-    assert "going on with the pass" in told
+    assert "continuing the pass" in told
 
 
 @pytest.mark.long
@@ -219,4 +219,4 @@ async def test_machines_that_share_a_registry_work_on_one_pass(
         for contact in (CONTACT, OTHER_CONTACT):
             assert sum(contact in head for head in server.heads) <= len(counts.runs), told
     # Both found the pass of the first one, unless they came at the same moment.
-    assert sum("going on with the pass" in text for text in told) == 2 - len(counts.runs), told
+    assert sum("continuing the pass" in text for text in told) == 2 - len(counts.runs), told
