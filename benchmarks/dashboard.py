@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from lifesign.dashboard import page_handler
 from lifesign.dashboard.routes import Dashboard
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
-from lifesign.domain.base.rate_limit import RateLimit
+from lifesign.domain.access.rate_limit import RateLimit
 from lifesign.registry.app import Registry, create_app
 from lifesign.registry.settings import RegistrySettings
 from lifesign.storage.agents import histories

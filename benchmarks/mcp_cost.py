@@ -19,9 +19,9 @@ from benchmarks.probe_cost import definition, fetching
 from benchmarks.prober_census import count
 from benchmarks.target_fleet import MCP_PATH, OLDER_MCP_PATH, RunningFleet, TargetFleet, running_fleet
 
-from lifesign.domain.net.target import TargetKind, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.targets.target import TargetKind, target_id
 from lifesign.prober.probe.steps import Prober
 from lifesign.prober.results.ledger import TargetEntry
 

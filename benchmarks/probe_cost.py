@@ -20,9 +20,9 @@ from benchmarks.fetch_cost import AT_ONCE, Ask, Bare, Contestant, Safe, staying
 from benchmarks.interleaved import Measured, is_quick, print_table, verdict
 from benchmarks.target_fleet import RunningFleet, TargetFleet, running_fleet
 
-from lifesign.domain.net.target import target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.targets.target import target_id
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver

@@ -33,10 +33,10 @@ from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry
 from lifesign.domain.access.permissions import KEY_BYTES, Role, StoredKey, digest_of, key_of
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.models.directories import MAX_PAGE_URLS, ImportPageRequest
-from lifesign.domain.net.target import host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, Phases, ProbedDocument, ResultClass
-from lifesign.domain.schedule.shard_share import MAX_TTL_SECONDS
+from lifesign.domain.probing.shard_share import MAX_TTL_SECONDS
+from lifesign.domain.targets.target import host_of, shard_of, target_id
 from lifesign.prober.network.clock import SYSTEM_CLOCK
 from lifesign.prober.results.ledger import Ledger, ProbeReport, ShardBatch, ShardClaim
 from lifesign.prober.results.registry_ledger import RegistryLedger

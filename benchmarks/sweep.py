@@ -21,7 +21,7 @@ from benchmarks.fleet import Fleet, fill, new_url
 from benchmarks.interleaved import is_quick, print_table
 from tests.support.databases import KINDS, WoundClock
 
-from lifesign.domain.lifecycle.mass_exit import MonitorPolicy
+from lifesign.domain.lifecycle.verdict_suspension import MonitorPolicy
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
 from lifesign.storage.agents import heartbeats

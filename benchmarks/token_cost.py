@@ -26,9 +26,9 @@ from benchmarks.interleaved import Measured, is_quick, print_table, verdict
 
 from lifesign.domain.credentials.scope import MAX_CREDENTIALS
 from lifesign.domain.credentials.token import AccessToken, TokenFault
-from lifesign.domain.net.target import target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.targets.target import target_id
 from lifesign.prober.credentials.secret_reader import Secrets
 from lifesign.prober.credentials.store import Credential, CredentialStore
 from lifesign.prober.definition.credentials import CredentialSettings

@@ -19,10 +19,15 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
 from benchmarks.interleaved import is_quick, print_table, verdict
 
-from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, Phases, ResultClass
-from lifesign.domain.schedule.cadence import Cadence, after_probe
+from lifesign.domain.probing.cadence import Cadence, after_probe
+from lifesign.domain.targets.target import (
+    SHARDS,
+    host_of,
+    shard_of,
+    target_id,
+)
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.results.ledger import (
     NO_WITNESS_REPORT,

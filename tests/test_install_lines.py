@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tools.install_lines import REPOSITORY, pages, rewritten
 
-from lifesign.domain.base import project
-from lifesign.domain.base.project import install_command, install_hint
+from lifesign.domain.common import project
+from lifesign.domain.common.project import install_command, install_hint
 
 PAGES = list(pages())
 OURS = re.compile(r"pip install (?:[^#`\n]*[' ])?(\.|lifesign)(?=\[|\s|$)", re.MULTILINE)

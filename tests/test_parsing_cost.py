@@ -36,16 +36,16 @@ from lifesign.dashboard.login_sessions import cookie_in
 from lifesign.dashboard.safe_redirect import local_path
 from lifesign.domain.a2a.agent_card import read_agent_card
 from lifesign.domain.a2a.stream_outcome import read_event_stream
+from lifesign.domain.activity.opencode_event import read_event
 from lifesign.domain.files.workflow_file import read_workflow
 from lifesign.domain.health.document_reader import read_document
-from lifesign.domain.lifecycle.opencode_event import read_event
 from lifesign.domain.net.allowed_addresses import vet_url, without_password, without_passwords
 from lifesign.domain.net.public_url import is_own_host
-from lifesign.domain.net.target import read_target
 from lifesign.domain.observation.message_answer import classify_answer
 from lifesign.domain.parsing.bounded_json import parse_or_none
 from lifesign.domain.parsing.json_limits import is_finite
-from lifesign.domain.schedule.opt_out_proof import is_proven
+from lifesign.domain.targets.opt_out_proof import is_proven
+from lifesign.domain.targets.target import read_target
 from lifesign.domain.text.safe_text import harmless
 from lifesign.http_client.failures import classify_failure
 from lifesign.http_client.headers import max_age_seconds, media_type, retry_after_seconds, status_links

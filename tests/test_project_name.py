@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support.repository import REPOSITORY, tracked_files
 
-from lifesign.domain.base.project import PROJECT_URL
+from lifesign.domain.common.project import PROJECT_URL
 
 OLD_NAME = re.compile(r"agent[-_ ]?health(?!y)", re.IGNORECASE)
 NAMES_OF_THE_STANDARD = (

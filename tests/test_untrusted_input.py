@@ -36,19 +36,19 @@ from lifesign.domain.a2a.agent_card import read_agent_card
 from lifesign.domain.a2a.announcement import announce_health
 from lifesign.domain.a2a.response_outcome import judge_json
 from lifesign.domain.a2a.stream_outcome import read_event_stream
+from lifesign.domain.activity.opencode_event import read_event
 from lifesign.domain.errors import InvalidDocument, InvalidFile
 from lifesign.domain.files.workflow_file import read_workflow
 from lifesign.domain.health.document_reader import read_document
-from lifesign.domain.lifecycle.opencode_event import read_event
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.net.allowed_addresses import vet_url, without_password, without_passwords
-from lifesign.domain.net.display_name import called
-from lifesign.domain.net.target import read_target
 from lifesign.domain.observation.message_answer import classify_answer
 from lifesign.domain.observation.served_body import classify_card, classify_document
 from lifesign.domain.parsing.bounded_json import NotJson, TooComplex
 from lifesign.domain.parsing.json_limits import is_finite, take_small
-from lifesign.domain.schedule.opt_out_proof import is_proven, origin_of
+from lifesign.domain.targets.display_name import called
+from lifesign.domain.targets.opt_out_proof import is_proven, origin_of
+from lifesign.domain.targets.target import read_target
 from lifesign.domain.text.safe_text import harmless
 from lifesign.errors import InvalidValue
 from lifesign.http_client.headers import max_age_seconds, status_links

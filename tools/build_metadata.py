@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-CONSTANTS: Final = "src/lifesign/domain/base/project.py"
+CONSTANTS: Final = "src/lifesign/domain/common/project.py"
 FUNCTIONS: Final = "tools/pypi_readme.py"
 
 

@@ -1,7 +1,7 @@
 """The install lines of README and docs, with the name that `pip install` takes now.
 
 `make schemas` runs it. Until the first release the name is `.`, in a checkout: `DISTRIBUTION` in
-src/lifesign/domain/base/project.py decides.
+src/lifesign/domain/common/project.py decides.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from lifesign.domain.base.project import DISTRIBUTION
+from lifesign.domain.common.project import DISTRIBUTION
 
 REPOSITORY: Final = Path(__file__).parents[1]
 _WITH_EXTRAS: Final = re.compile(r"'(?:\.|lifesign)(?=\[[a-z,]+\]')")

@@ -26,7 +26,7 @@ import aiohttp
 from demo_programs import COMMAND, PATIENCE_SECONDS, address, exit_with, first_line, process, say
 
 from lifesign.client import RegistryClient
-from lifesign.domain.net.target import target_id
+from lifesign.domain.targets.target import target_id
 
 HERE = Path(__file__).parent
 DEFINITION = HERE.parents[1] / "probes" / "demo.yml"

@@ -13,7 +13,7 @@ from lifesign.activity.heartbeat_sink import (
 )
 from lifesign.client import RegistryClient
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.lifecycle.passive_heartbeat import Cause, DueHeartbeat
+from lifesign.domain.activity.passive_heartbeat import Cause, DueHeartbeat
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.errors import InvalidValue
 

@@ -10,7 +10,7 @@ from tests.support.opencode_server import DIRECTORY, STREAM_HEAD, FakeOpencode, 
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
 from lifesign.activity.opencode import NotOpencode, OpencodeServer, OpencodeUnreachable
-from lifesign.domain.lifecycle.passive_heartbeat import SERVER_SILENT_S, WatchedSessionState
+from lifesign.domain.activity.passive_heartbeat import SERVER_SILENT_S, WatchedSessionState
 from lifesign.errors import InvalidValue
 
 BUSY, IDLE, ABSENT = WatchedSessionState.BUSY, WatchedSessionState.IDLE, WatchedSessionState.ABSENT

@@ -24,7 +24,7 @@ from lifesign.activity.heartbeat_sink import (
 from lifesign.activity.opencode import NotOpencode, OpencodeServer
 from lifesign.activity.watcher import MAX_GAP_SECONDS, AgentRefused, Watcher
 from lifesign.client import RegistryClient
-from lifesign.domain.lifecycle.passive_heartbeat import MIN_GAP_S, DueHeartbeat
+from lifesign.domain.activity.passive_heartbeat import MIN_GAP_S, DueHeartbeat
 from lifesign.domain.models.agents import AgentRecord, HeartbeatConfig
 from lifesign.errors import InvalidValue
 

@@ -22,8 +22,8 @@ from lifesign.census.report import (
 )
 from lifesign.census.result_groups import GROUPS, Group
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.results import INCONCLUSIVE, ResultClass
+from lifesign.domain.targets.target import TargetKind
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "census.schema.json").read_text())
 

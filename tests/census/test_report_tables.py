@@ -15,8 +15,8 @@ from lifesign.census.report_tables import (
     tables,
 )
 from lifesign.census.result_groups import Group
-from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.targets.target import TargetKind
 
 
 def test_every_class_and_every_group_has_words() -> None:

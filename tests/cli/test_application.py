@@ -14,7 +14,7 @@ from tests.support.hostile_server import HEALTH_PATH, as_json, serving
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.cli import EXTRAS, main
-from lifesign.domain.base.project import install_command
+from lifesign.domain.common.project import install_command
 
 HELPS = (
     ["--help"], ["-h"], ["check", "--help"], ["validate", "--help"],

@@ -6,7 +6,7 @@ from tests.support.registry_server import KEYS, RegistryServer
 from lifesign.client import RegistryClient
 from lifesign.client.registry_errors import NotFound, NotPermitted
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.lifecycle.mass_exit import MonitorState, Track
+from lifesign.domain.lifecycle.verdict_suspension import MonitorState, Track
 
 
 async def test_monitor_returns_its_state(client: RegistryClient, registry: RegistryServer) -> None:

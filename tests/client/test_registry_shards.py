@@ -15,9 +15,14 @@ from lifesign.client import RegistryClient, registry_shards
 from lifesign.client.registry_errors import InvalidAnswer, NotPermitted
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.observation_batch import ReportOutcome
-from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.domain.targets.target import (
+    SHARDS,
+    host_of,
+    shard_of,
+    target_id,
+)
 from lifesign.errors import InvalidValue
 
 URLS = [f"https://agent.example/{number}" for number in range(5)]

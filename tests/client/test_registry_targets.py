@@ -3,7 +3,7 @@ from tests.support.hostile_server import as_json, serving
 
 from lifesign.client import RegistryClient, registry_targets
 from lifesign.client.registry_errors import Gone, InvalidAnswer, NotFound, RateLimited
-from lifesign.domain.net.target import target_id
+from lifesign.domain.targets.target import target_id
 
 URLS = [f"https://agent-{number}.example/" for number in range(5)]
 

@@ -13,9 +13,15 @@ from lifesign.crawl.local_ledger import LocalLedger
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.directories import ImportPageRequest, ImportState
-from lifesign.domain.net.target import SHARDS, TargetKind, host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.domain.targets.target import (
+    SHARDS,
+    TargetKind,
+    host_of,
+    shard_of,
+    target_id,
+)
 from lifesign.prober.network.clock import Clock
 from lifesign.prober.results.ledger import (
     LedgerUnreachable,

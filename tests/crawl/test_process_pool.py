@@ -14,8 +14,8 @@ from lifesign.crawl.process_pool import WorkerStatuses, probe_all
 from lifesign.crawl.progress import line_of
 from lifesign.crawl.run import worth_starting
 from lifesign.crawl.worker_config import WorkerConfig, WorkerStatus, worker_name
-from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.targets.target import SHARDS
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.errors import PassDelayed
 

@@ -9,9 +9,9 @@ from lifesign.dashboard.labels import ProbeLabel, label_of_observed
 from lifesign.dashboard.pages.history import _segments
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.models.agents import ObservedLayer, ObservedState
-from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.assertion import AssertionOutcome, AssertionResult, Check
 from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.targets.target import TargetKind
 
 SEEN = {
     ResultClass.OK: "answers",

@@ -10,7 +10,7 @@ from typing import Any, Final
 import aiohttp
 from tests.fleet.hosts import CLASS
 
-from lifesign.domain.net.target import target_id
+from lifesign.domain.targets.target import target_id
 
 WORKERS: Final = 40
 PAUSE_S: Final = 0.2

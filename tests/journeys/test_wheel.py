@@ -13,7 +13,7 @@ import pytest
 from tests.support.repository import REPOSITORY, tracked_files
 from tools.pypi_readme import pypi_readme
 
-from lifesign.domain.base.project import PROJECT_URL, install_command
+from lifesign.domain.common.project import PROJECT_URL, install_command
 
 # Drives the middleware by hand, as a server would: there is no other library to do it.
 AGENT = """

@@ -10,9 +10,9 @@ from tests.support.task_tools import failed
 
 from lifesign.client import RegistryClient
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.net.target import TargetKind, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.domain.targets.target import TargetKind, target_id
 from lifesign.mcp.tool_definition import MAX_ANSWER_BYTES, NOTICE
 
 AGENTS: Mapping[str, Mapping[str, Any]] = {

@@ -12,7 +12,7 @@ from tests.support.scripted import app_of, final, outcomes, start
 
 from lifesign import AgentHealthMiddleware, Outcome
 from lifesign.domain.health.document import HealthDocument
-from lifesign.domain.health.self_report import self_report
+from lifesign.domain.health.document_builder import self_report
 
 HEALTH = "/.well-known/agent-health"
 FORM = b"application/health+json"

@@ -4,7 +4,7 @@ from tests.support.databases import WoundClock
 from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.net.target import target_id
+from lifesign.domain.targets.target import target_id
 from lifesign.errors import InvalidValue
 from lifesign.registry.openintent_dialect import OPERATIONS, PREFIX
 from lifesign.registry.settings import RegistrySettings

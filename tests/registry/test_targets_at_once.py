@@ -10,7 +10,7 @@ from tests.support.directory_api import DIRECTORIES, claim, feed, put
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.target import host_of, shard_of, target_id
+from lifesign.domain.targets.target import host_of, shard_of, target_id
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets.opt_out_origins import prove
 from lifesign.storage.engine.transaction import Transaction

@@ -15,8 +15,8 @@ from tests.support.registry_api import AGENTS
 from tests.support.registry_machine import RegistryMachine, drive
 
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.target import host_of, shard_of, target_id
-from lifesign.domain.schedule.opt_out_proof import is_covered
+from lifesign.domain.targets.opt_out_proof import is_covered
+from lifesign.domain.targets.target import host_of, shard_of, target_id
 from lifesign.registry.targets.opt_out_origins import prove
 
 HOSTS = ["a.example", "b.example", "c.example"]

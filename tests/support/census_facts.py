@@ -3,9 +3,9 @@
 from lifesign.census.document import LatencySummary
 from lifesign.census.report import CensusFacts, HostCount, LayerCount, RunFacts
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import ResultClass as R
+from lifesign.domain.targets.target import TargetKind
 
 MADE_AT_S = 1_790_000_000.0
 DAY_S = 86_400.0

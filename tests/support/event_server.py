@@ -21,7 +21,7 @@ from tests.support.servers import PATIENCE_SECONDS
 from tests.support.untold_keys import add_untold
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
-from lifesign.domain.base.rate_limit import RateLimit, RateLimiter
+from lifesign.domain.access.rate_limit import RateLimit, RateLimiter
 from lifesign.registry.api.call import OperationDispatcher
 from lifesign.registry.events.event_feed import EventFeed
 from lifesign.registry.events.stream_events import STREAM_PATH, EventStreams

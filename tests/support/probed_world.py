@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from lifesign.domain.net.network_class import PUBLIC_IPV4
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass, reason_of_inconclusive
-from lifesign.domain.schedule.cadence import Cadence, after_probe
+from lifesign.domain.probing.cadence import Cadence, after_probe
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network import host_limiter
 from lifesign.prober.network.clock import Clock

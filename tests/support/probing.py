@@ -8,9 +8,9 @@ from typing import Any
 
 from lifesign.crawl.directory_import import opt_outs_of
 from lifesign.crawl.prober_assembly import open_credentials
-from lifesign.domain.net.target import read_target, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.domain.targets.target import read_target, target_id
 from lifesign.prober.credentials.secret_reader import read_secrets
 from lifesign.prober.credentials.store import CredentialStore
 from lifesign.prober.definition.models import ProbeDefinition

@@ -12,7 +12,7 @@ from tests.support.untold_keys import add_untold
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.target import host_of, shard_of
+from lifesign.domain.targets.target import host_of, shard_of
 from lifesign.domain.tasks.lease import (
     MAX_TTL_SECONDS,
     EndReason,

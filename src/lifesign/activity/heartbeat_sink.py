@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 from lifesign.client.registry import RegistryClient
 from lifesign.client.registry_connection import MAX_CONNECTIONS
 from lifesign.client.registry_errors import RateLimited, RegistryError, RegistryRefusal
-from lifesign.domain.lifecycle.passive_heartbeat import DueHeartbeat
+from lifesign.domain.activity.passive_heartbeat import DueHeartbeat
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.http_client.counted_sessions import ByteCountingConnector, counting_session
 

@@ -21,7 +21,7 @@ from lifesign.client.candidate_urls import parse_agent_url
 from lifesign.client.event_stream import EventStreamParser
 from lifesign.client.registry_connection import is_loopback
 from lifesign.client.registry_errors import InvalidAnswer
-from lifesign.domain.lifecycle.passive_heartbeat import SERVER_SILENT_S, WatchedSessionState
+from lifesign.domain.activity.passive_heartbeat import SERVER_SILENT_S, WatchedSessionState
 from lifesign.domain.parsing.bounded_json import parse_or_none
 from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue, NoAnswer

@@ -13,15 +13,15 @@ from typing import Final, Protocol
 from lifesign.activity.activity_events import Emit, Once, WatchEvent, WatchEventKind
 from lifesign.activity.heartbeat_sink import Dropped, HeartbeatRefused, HeartbeatSink
 from lifesign.activity.opencode import NotOpencode, OpencodeUnreachable, SessionStatus
-from lifesign.domain.base.backoff import Backoff
-from lifesign.domain.lifecycle.opencode_event import EventMeaning, is_session_id, read_event
-from lifesign.domain.lifecycle.passive_heartbeat import (
+from lifesign.domain.activity.opencode_event import EventMeaning, is_session_id, read_event
+from lifesign.domain.activity.passive_heartbeat import (
     MIN_GAP_S,
     DueHeartbeat,
     PassiveHeartbeats,
     WatchedSessionState,
     sessions_in,
 )
+from lifesign.domain.common.backoff import Backoff
 from lifesign.domain.models.agents import AgentRecord, HeartbeatConfig
 from lifesign.domain.text.counts import plural, pluralize
 from lifesign.errors import InvalidValue, LifesignError

@@ -7,9 +7,9 @@ from lifesign.census.document import Census
 from lifesign.census.report import CensusFacts, HostCount, RunFacts, platform_of, take_census
 from lifesign.census.stored_counts import census_of, ended_of, generation_of, latencies_of, layers_of
 from lifesign.client import RegistryClient
-from lifesign.domain.base.clock_skew import last_not_ahead
+from lifesign.domain.common.clock_skew import last_not_ahead
 from lifesign.domain.models.census import CensusRun
-from lifesign.domain.net.target import TargetKind
+from lifesign.domain.targets.target import TargetKind
 from lifesign.storage.probing.result_history import SECONDS_PER_HOUR, hour_of
 
 if TYPE_CHECKING:

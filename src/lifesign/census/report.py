@@ -30,11 +30,11 @@ from lifesign.census.document import (
 from lifesign.census.result_groups import GROUPS, Group
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.models.census import Deadlines
-from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.evidence_age import UnknownReason
-from lifesign.domain.observation.probe_summary import signs_in
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.observation.summary_line import signs_in
+from lifesign.domain.targets.target import TargetKind
 
 MAX_PLATFORMS: Final = 1_000
 """Platforms that are listed separately, those with the most targets; the others are counted together."""

@@ -17,11 +17,11 @@ from lifesign.census.document import (
     ratio,
 )
 from lifesign.census.result_groups import Group
-from lifesign.domain.base.clock_skew import lies_ahead
-from lifesign.domain.net.target import TargetKind
+from lifesign.domain.common.clock_skew import lies_ahead
 from lifesign.domain.observation.evidence_age import REASON_WORDS, UnknownReason
-from lifesign.domain.observation.probe_summary import layer_words
 from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.observation.summary_line import layer_words
+from lifesign.domain.targets.target import TargetKind
 from lifesign.domain.text.counts import UNKNOWN, count_text, percent_text, plural, pluralize
 from lifesign.domain.text.durations import latency_text
 

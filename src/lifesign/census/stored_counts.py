@@ -7,11 +7,11 @@ from typing import Final
 from lifesign.census.document import Census, LatencySummary
 from lifesign.census.report import MAX_RUNS, CensusFacts, HostCount, LayerCount, RunFacts, take_census
 from lifesign.domain.a2a.interfaces import GENERATIONS, major_minor
-from lifesign.domain.base.clock_skew import last_not_ahead
+from lifesign.domain.common.clock_skew import last_not_ahead
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.result_sums import NO_LATENCY, Layer, percentile_ms
 from lifesign.domain.observation.results import ANSWERED, ResultClass
+from lifesign.domain.targets.target import TargetKind
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing.result_history import (
     ALL_TARGETS,

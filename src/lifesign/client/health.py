@@ -30,15 +30,15 @@ from lifesign.client.candidate_urls import (
 from lifesign.client.server_detection import DetectedServer, detect_server
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES, AgentCard
 from lifesign.domain.a2a.announcement import DEFAULT_HEALTH_PATH
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
-from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.decision import Decision, age_seconds, decide, is_stale
 from lifesign.domain.observation.login import Login, login_of
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.observation.served_body import classify_card, classify_document, is_absent
 from lifesign.domain.observation.server_answer import may_be_server
+from lifesign.domain.targets.target import TargetKind
 from lifesign.domain.text.durations import duration_text
 from lifesign.errors import InvalidValue
 from lifesign.http_client.answer import Answer

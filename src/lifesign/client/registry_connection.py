@@ -30,7 +30,7 @@ from lifesign.client.registry_errors import (
     Unreachable,
     error_of,
 )
-from lifesign.domain.base.finding import json_pointer
+from lifesign.domain.common.finding import json_pointer
 from lifesign.domain.files.validation_messages import MAX_SHOWN_CHARACTERS, invalid_setting
 from lifesign.errors import InvalidValue
 from lifesign.http_client.bounded_body import read_bounded, read_piece

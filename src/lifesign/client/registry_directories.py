@@ -13,7 +13,7 @@ from lifesign.domain.models.directories import (
     ImportPageRequest,
     ImportRecord,
 )
-from lifesign.domain.net.target import TargetKind
+from lifesign.domain.targets.target import TargetKind
 
 
 class RegistryDirectories:

@@ -1,7 +1,7 @@
 """The monitor of a registry, from outside (protocol 4, "The monitor itself may be sick")."""
 
 from lifesign.client.registry_connection import Question, RegistryConnection, body_of, path_of, query_of
-from lifesign.domain.lifecycle.mass_exit import Track
+from lifesign.domain.lifecycle.verdict_suspension import Track
 from lifesign.domain.models.monitor import Confirmation, Confirmed, MonitorRecord
 
 

@@ -24,7 +24,7 @@ from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry, Local
 from lifesign.crawl.process import registry_client
 from lifesign.crawl.worker_config import RegistryAddress, WorkerConfig, worker_name
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.base.clock_skew import last_not_ahead, lies_ahead
+from lifesign.domain.common.clock_skew import last_not_ahead, lies_ahead
 from lifesign.domain.models.census import MAX_NOT_READ, Deadlines
 from lifesign.domain.observation.results import ResultClass
 from lifesign.errors import LifesignError

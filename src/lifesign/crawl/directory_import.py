@@ -17,7 +17,7 @@ from lifesign.client.secret_file import read_secret
 from lifesign.crawl.contact_rule import first_public
 from lifesign.crawl.list_identity import KnowsLists, absolute_path, listed_in, stored_location
 from lifesign.crawl.progress import ImportStep
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.models.directories import (
     MAX_PAGE_URLS,
     DirectoryRecord,
@@ -26,8 +26,8 @@ from lifesign.domain.models.directories import (
     ImportState,
 )
 from lifesign.domain.net.peer_text import printable
-from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.results import MAX_ETAG_CHARS
+from lifesign.domain.targets.target import TargetKind
 from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue, LifesignError
 from lifesign.prober.definition.file import unreadable

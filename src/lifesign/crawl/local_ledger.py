@@ -14,7 +14,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.credentials import places_of
 from lifesign.domain.models.observation_batch import MIN_INTERVAL_SECONDS, ObservationAnswer, ObservationBatch
 from lifesign.domain.models.shards import ShardClaimRequest, ShardGrant
-from lifesign.domain.net.target import TargetKind
+from lifesign.domain.targets.target import TargetKind
 from lifesign.errors import LifesignError
 from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock
 from lifesign.prober.results.ledger import (

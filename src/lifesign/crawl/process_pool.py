@@ -20,8 +20,8 @@ from lifesign.crawl.process import run_worker, run_worker_process
 from lifesign.crawl.progress import CrawlState
 from lifesign.crawl.token_pipe import TokenOwner
 from lifesign.crawl.worker_config import EXIT_SHARDS_WITHHELD, EXIT_UNFINISHED, WorkerConfig, WorkerStatus
-from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.targets.target import SHARDS
 from lifesign.domain.text.counts import plural, pluralize
 from lifesign.prober.errors import PassDelayed
 from lifesign.prober.worker.claims import SHARD_TTL_SECONDS, takeover_s

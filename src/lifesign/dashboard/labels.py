@@ -16,12 +16,6 @@ from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.agents import AgentRecord, ObservedLayer, ObservedState
 from lifesign.domain.models.targets import TargetSummary
 from lifesign.domain.observation.evidence_age import lost_text
-from lifesign.domain.observation.probe_summary import (
-    combine_with_card,
-    layer_words,
-    liveness_signals,
-    probe_summary,
-)
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import (
     ANSWERED,
@@ -31,7 +25,13 @@ from lifesign.domain.observation.results import (
     ResultClass,
     decisive,
 )
-from lifesign.domain.schedule.no_prober_hint import NO_PROBER, no_prober_text
+from lifesign.domain.observation.summary_line import (
+    combine_with_card,
+    layer_words,
+    liveness_signals,
+    probe_summary,
+)
+from lifesign.domain.probing.no_prober_hint import NO_PROBER, no_prober_text
 from lifesign.domain.text.counts import UNKNOWN, pluralize
 from lifesign.domain.text.durations import duration_text
 from lifesign.domain.text.safe_text import harmless

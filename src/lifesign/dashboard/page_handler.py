@@ -25,8 +25,8 @@ from lifesign.dashboard.flash import BackLink, way_back
 from lifesign.dashboard.login_sessions import FORM_COOKIE, SESSION_COOKIE, Visitor
 from lifesign.dashboard.responses import HEADERS, page
 from lifesign.dashboard.safe_redirect import login_path
-from lifesign.domain.base.finding import Finding
-from lifesign.domain.base.rate_limit import RateLimit, RateLimiter, caller_at
+from lifesign.domain.access.rate_limit import RateLimit, RateLimiter, caller_at
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.net.public_url import PublicUrl, is_own_host
 from lifesign.errors import LifesignError

@@ -19,7 +19,7 @@ from lifesign.dashboard.assets import asset_path
 from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.models.agents import AgentSummary
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.display_name import called
+from lifesign.domain.targets.display_name import called
 from lifesign.domain.text.counts import count_text, percent_text, pluralize
 from lifesign.domain.text.durations import latency_text, precise_text
 from lifesign.domain.text.times import utc_text

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.text.counts import pluralize
 from lifesign.domain.text.units import unit_hint
 from lifesign.errors import LifesignError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypedDict
 
 from yarl import URL
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.challenge import MAX_FIELD_CHARS, MAX_FIELDS
 from lifesign.domain.credentials.scope import REJECTED
 from lifesign.domain.observation.results import ResultClass

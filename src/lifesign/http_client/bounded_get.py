@@ -14,7 +14,7 @@ from typing import Final, Literal
 import aiohttp
 from yarl import URL
 
-from lifesign.domain.base.project import project_suffix
+from lifesign.domain.common.project import project_suffix
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http_client.answer import Answer, classify_status, in_ms, read_head, unread_coding
 from lifesign.http_client.bounded_body import read_bounded, read_until

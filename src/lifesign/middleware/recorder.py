@@ -14,11 +14,11 @@ from math import isfinite
 from pathlib import Path
 
 from lifesign.domain.health.document import HealthDocument
+from lifesign.domain.health.document_builder import OperatorFacts, no_report, self_report
 from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.latency_histogram import LONGEST_LATENCY_NS, bin_of, clamped
 from lifesign.domain.health.outcome import SIDES, Outcome, outcome_named
 from lifesign.domain.health.rolling_window import WindowReader, WindowWriter
-from lifesign.domain.health.self_report import OperatorFacts, no_report, self_report
 from lifesign.errors import InvalidValue
 from lifesign.middleware.interaction import Interaction
 from lifesign.middleware.published_document import PublishedDocument

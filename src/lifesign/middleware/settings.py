@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic.types import Strict
 from pydantic_core import PydanticCustomError
 
-from lifesign.domain.base.project import install_command
+from lifesign.domain.common.project import install_command
 from lifesign.domain.health.outcome import CountingProfile
 from lifesign.errors import InvalidValue
 

@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lifesign.domain.base.rate_limit import RateLimit, RateLimiter
+from lifesign.domain.access.rate_limit import RateLimit, RateLimiter
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.middleware import AgentHealthMiddleware

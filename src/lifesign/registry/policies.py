@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from lifesign.domain.lifecycle import mass_exit as mass_exit_module
-from lifesign.domain.lifecycle import mass_silence
-from lifesign.domain.lifecycle.mass_exit import MonitorPolicy
-from lifesign.domain.lifecycle.mass_silence import MassSilencePolicy
+from lifesign.domain.lifecycle import network_silence
+from lifesign.domain.lifecycle import verdict_suspension as mass_exit_module
+from lifesign.domain.lifecycle.network_silence import MassSilencePolicy
+from lifesign.domain.lifecycle.verdict_suspension import MonitorPolicy
 
 DEFAULT_MAX_WORKERS = 16
 
@@ -15,7 +15,7 @@ class Policies:
     """Policies of a server; `DEFAULT_POLICIES` without a server."""
 
     mass_exit: MonitorPolicy = mass_exit_module.DEFAULT_POLICY
-    mass_silence: MassSilencePolicy = mass_silence.DEFAULT_POLICY
+    mass_silence: MassSilencePolicy = network_silence.DEFAULT_POLICY
     witness_seconds: float = 60.0
     """A target is handed out as a witness at most once in this time."""
     clock_offset_seconds: float = 30.0

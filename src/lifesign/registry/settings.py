@@ -8,10 +8,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import PydanticCustomError
 
 from lifesign.domain.files.validation_messages import invalid_setting
-from lifesign.domain.lifecycle.mass_exit import MonitorPolicy
-from lifesign.domain.lifecycle.mass_silence import MassSilencePolicy
+from lifesign.domain.lifecycle.network_silence import MassSilencePolicy
+from lifesign.domain.lifecycle.verdict_suspension import MonitorPolicy
 from lifesign.domain.net.public_url import PublicUrl
-from lifesign.domain.net.target import SHARDS
+from lifesign.domain.targets.target import SHARDS
 from lifesign.errors import InvalidValue
 from lifesign.registry.policies import DEFAULT_POLICIES, Policies
 

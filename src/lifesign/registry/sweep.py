@@ -16,9 +16,10 @@ from functools import partial
 
 from ulid import ULID
 
-from lifesign.domain.lifecycle import mass_exit
+from lifesign.domain.lifecycle import verdict_suspension
 from lifesign.domain.lifecycle.heartbeat_timeout import deadline_s
-from lifesign.domain.lifecycle.mass_exit import (
+from lifesign.domain.lifecycle.verdict import is_judged_by_probes
+from lifesign.domain.lifecycle.verdict_suspension import (
     Assessment,
     Monitor,
     MonitorPolicy,
@@ -26,7 +27,6 @@ from lifesign.domain.lifecycle.mass_exit import (
     MonitorState,
     Track,
 )
-from lifesign.domain.lifecycle.verdict import is_judged_by_probes
 from lifesign.registry.api.heard_agents import HeardAgents, MissedHeartbeat, unwitnessed
 from lifesign.registry.api.work_counts import WorkCounts, WorkKind
 from lifesign.registry.probing.evidence_watch import count_evidence, is_watch_due, note_evidence
@@ -280,7 +280,7 @@ class Sweeper:
 
     def _assess_at(self, transaction: Transaction, monitor: Monitor, exits: _Exits) -> Assessment:
         alone = unwitnessed(transaction, exits.missed, self._policy) if exits.missed else ()
-        return mass_exit.assess(
+        return verdict_suspension.assess(
             monitor,
             exits.notify_s,
             transaction.now_s,
@@ -298,7 +298,9 @@ class Sweeper:
             sign_s = change.silent_since_s
             if sign_s is None or change.track is not track:
                 continue
-            if not mass_exit.is_suspicious_exit(monitors.of(track), sign_s, change.heard_for_s, self._policy):
+            if not verdict_suspension.is_suspicious_exit(
+                monitors.of(track), sign_s, change.heard_for_s, self._policy
+            ):
                 continue
             telling.append(sign_s)
             if track is Track.HEARTBEAT:

@@ -21,9 +21,9 @@ from lifesign.client import RegistryClient
 from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.agents import AgentRecord
-from lifesign.domain.net.target import target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.domain.targets.target import target_id
 
 EVIL = "\x1b]0;owned\x07\u202e\x7f\n"
 Captured = pytest.CaptureFixture[str]

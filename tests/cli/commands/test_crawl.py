@@ -23,8 +23,8 @@ from lifesign.crawl.backend import open_local_backend
 from lifesign.crawl.local_ledger import LocalLedger
 from lifesign.crawl.run import Crawl, Crawled, stopped_by_signals
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.net.target import SHARDS, target_id
 from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.targets.target import SHARDS, target_id
 from lifesign.prober.definition.file import read_definition_file
 from lifesign.prober.definition.models import Timeouts
 from lifesign.storage.agents import agent_rows

@@ -27,9 +27,9 @@ from lifesign.client import RegistryClient
 from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.client.registry_events import LoggedEvent
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.net.target import target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.domain.targets.target import target_id
 
 TARGET = target_id("https://agent.example/a2a")
 

@@ -9,9 +9,9 @@ from tests.support.registry_server import RegistryServer
 from tests.support.reporting import reported
 
 from lifesign.cli import main
-from lifesign.domain.interface.card_interface import card_interface
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.domain.published_interface.card_interface import card_interface
 
 CARD = "https://agent.example/.well-known/agent-card.json"
 Captured = pytest.CaptureFixture[str]

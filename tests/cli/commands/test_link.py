@@ -8,7 +8,7 @@ from tests.support.registry_server import ADMIN_KEY, RegistryServer
 
 from lifesign.cli import main
 from lifesign.client import RegistryClient
-from lifesign.domain.net.target import target_id
+from lifesign.domain.targets.target import target_id
 
 Captured = pytest.CaptureFixture[str]
 URL = "https://agent.example/"

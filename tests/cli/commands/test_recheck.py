@@ -23,7 +23,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.directories import ImportPageRequest
 from lifesign.domain.models.shards import ShardClaimRequest
 from lifesign.domain.models.targets import TargetRecord
-from lifesign.domain.net.target import target_id
+from lifesign.domain.targets.target import target_id
 from lifesign.registry.probing.claim_shards import claim_shards
 
 SELDOM = DEFINITION.replace("interval_seconds: 1,", "interval_seconds: 86400,")

@@ -16,9 +16,9 @@ from lifesign.client import RegistryClient
 from lifesign.crawl.backend import open_local_backend
 from lifesign.crawl.local_ledger import LocalLedger
 from lifesign.domain.models.directories import ImportPageRequest
-from lifesign.domain.net.target import host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.domain.targets.target import host_of, shard_of, target_id
 from lifesign.prober.results.ledger import ProbeReport
 from lifesign.registry.targets import list_targets
 

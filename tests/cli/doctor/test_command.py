@@ -37,7 +37,7 @@ from lifesign.cli.doctor.registry_checks import of_the_monitor, of_the_reports
 from lifesign.cli.doctor.server_checks import listener_text, of_the_server
 from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.domain.access.permissions import Role, key_of
-from lifesign.domain.base.project import install_command
+from lifesign.domain.common.project import install_command
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.shards import LivingProber
 from lifesign.prober.witness.witness_requests import WitnessReply, WitnessRequests

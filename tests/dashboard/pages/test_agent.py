@@ -7,7 +7,7 @@ from tests.support.dashboard_sample import KEYS
 from tests.support.dashboard_visitor import Page
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.interface.card_interface import card_interface
+from lifesign.domain.published_interface.card_interface import card_interface
 from lifesign.registry.targets.interface_changes import ReadInterface, note_interfaces
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_rows

@@ -6,7 +6,7 @@ from tests.support.dashboard_sample import LONGEST_ID
 from tests.support.dashboard_visitor import Page
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.net.target import target_id
+from lifesign.domain.targets.target import target_id
 
 ALPHA = target_id("https://alpha.example.net/")
 

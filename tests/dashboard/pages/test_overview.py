@@ -11,7 +11,7 @@ from lifesign.dashboard.assets import asset_path
 from lifesign.dashboard.fleet_facts import ObservedCounts
 from lifesign.dashboard.pages.overview import warnings
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.lifecycle.mass_exit import Track
+from lifesign.domain.lifecycle.verdict_suspension import Track
 from lifesign.domain.models.monitor import MonitorRecord
 
 PAGES = ("/", "/agents", "/login")

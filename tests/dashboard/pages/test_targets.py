@@ -7,9 +7,9 @@ from tests.support.dashboard_sample import KEYS
 from tests.support.reporting import reported
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.net.target import TargetKind, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.domain.targets.target import TargetKind, target_id
 
 
 @pytest.mark.parametrize(

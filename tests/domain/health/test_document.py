@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidDocument
 from lifesign.domain.health import document_reader
 from lifesign.domain.health.document import (

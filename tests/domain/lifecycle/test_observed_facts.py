@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.support.assertions import asserted
 
-from lifesign.domain.base.clock_skew import lies_ahead
+from lifesign.domain.common.clock_skew import lies_ahead
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.observed_facts import (
     MAX_IN_ROW,
@@ -30,7 +30,7 @@ from lifesign.domain.lifecycle.observed_facts import (
 from lifesign.domain.observation.evidence_age import Evidence, UnknownReason, shown_health, unknown_reason
 from lifesign.domain.observation.login import Login, login_of
 from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
-from lifesign.domain.schedule.receipt import receipt_of
+from lifesign.domain.probing.result_receipt import receipt_of
 
 INTERVAL_S = 300.0
 NOW_S = 1_782_900_000.0

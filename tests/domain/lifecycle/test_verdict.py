@@ -17,7 +17,7 @@ from lifesign.domain.lifecycle.observed_facts import LastDocument, LastResult, O
 from lifesign.domain.lifecycle.status_table import Reason, Signal, Status, reason_of, status_after
 from lifesign.domain.lifecycle.verdict import DEAD_AFTER_FAILURES, Facts, Monitoring, Override, Verdict, judge
 from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
-from lifesign.domain.schedule.receipt import receipt_of
+from lifesign.domain.probing.result_receipt import receipt_of
 
 NOW = 1_782_900_000.0
 BEATING = [Monitoring.HEARTBEAT, Monitoring.BOTH]

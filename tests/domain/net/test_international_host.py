@@ -6,7 +6,7 @@ from yarl import URL
 from lifesign.client.candidate_urls import parse_agent_url
 from lifesign.domain.net.allowed_addresses import AddressRefused, vet_url
 from lifesign.domain.net.international_host import ascii_host, with_ascii_host
-from lifesign.domain.net.target import read_target, target_id
+from lifesign.domain.targets.target import read_target, target_id
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.exclusion_list import read_opt_outs

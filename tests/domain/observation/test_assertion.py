@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.properties import examples
 
-from lifesign.domain.base.finding import json_pointer
+from lifesign.domain.common.finding import json_pointer
 from lifesign.domain.observation.assertion import (
     MAX_SHOWN_CHARS,
     Assertion,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.parsing.lenient_json import (
     MAX_FINDINGS,
     MAX_SHOWN_CHARS,

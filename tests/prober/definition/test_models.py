@@ -10,10 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES
-from lifesign.domain.base import project
+from lifesign.domain.common import project
 from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
-from lifesign.domain.schedule.cadence import Cadence
+from lifesign.domain.probing.cadence import Cadence
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.event_loop_lag import LagPolicy
 from lifesign.prober.definition.layer_settings import MessageSettings

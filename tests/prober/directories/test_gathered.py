@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lifesign.domain.net.allowed_addresses import read_networks
-from lifesign.domain.net.target import TargetKind, read_target
+from lifesign.domain.targets.target import TargetKind, read_target
 from lifesign.prober.directories import gathered as module
 from lifesign.prober.directories.gathered import (
     MAX_EXAMPLE_CHARS,

@@ -8,7 +8,7 @@ from tests.support.registry_server import ADMIN_KEY, KEYS, registry_server
 from lifesign.client import RegistryClient
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.net.allowed_addresses import read_networks
-from lifesign.domain.net.target import target_id
+from lifesign.domain.targets.target import target_id
 from lifesign.prober.definition.models import Timeouts
 from lifesign.prober.directories import ListSource, NotRead, Snapshot, read_directory
 from lifesign.prober.directories.fetching import fetching_with

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from lifesign.domain.net.target import read_target
+from lifesign.domain.targets.target import read_target
 from lifesign.errors import InvalidValue
 from lifesign.prober.network import exclusion_list
 from lifesign.prober.network.exclusion_list import OptOuts, read_opt_outs

@@ -11,8 +11,8 @@ from tests.support.mcp_answers import rpc
 from tests.support.message_server import agent
 from tests.support.probing import Probes, probing
 
-from lifesign.domain.interface.card_interface import card_interface
-from lifesign.domain.interface.published import Interface
+from lifesign.domain.published_interface.card_interface import card_interface
+from lifesign.domain.published_interface.published import Interface
 
 CARD_ONLY: dict[str, Any] = {"ask": {"card": True, "transport": False, "health": False}}
 

@@ -14,9 +14,9 @@ from tests.support.servers import REPOSITORY, Server, serving
 from tests.support.uvicorn_thread import served
 
 from lifesign.domain.mcp.conversation import CURRENT_VERSION, Generation
-from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
+from lifesign.domain.targets.target import TargetKind
 from lifesign.prober.probe.mcp_exchange import MAX_ANSWER_BYTES
 from lifesign.prober.probe.mcp_server import RETRY_DISCOVERY_SECONDS
 

@@ -17,12 +17,17 @@ from tests.support.registry_server import KEYS, RegistryServer, registry_server
 from lifesign.client import RegistryClient
 from lifesign.client.registry_errors import RegistryRefusal, Unprocessable
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.interface.published import InterfaceKind, bounded_interface
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.agents import HeartbeatConfig
-from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.domain.published_interface.published import InterfaceKind, bounded_interface
+from lifesign.domain.targets.target import (
+    SHARDS,
+    host_of,
+    shard_of,
+    target_id,
+)
 from lifesign.prober.results import registry_ledger
 from lifesign.prober.results.ledger import Ledger, LedgerRefused, LedgerUnreachable, ProbeReport, ShardClaim
 from lifesign.prober.results.registry_ledger import RegistryLedger

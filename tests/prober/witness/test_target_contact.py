@@ -10,9 +10,9 @@ from yarl import URL
 
 from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.domain.net.network_class import PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE
-from lifesign.domain.net.target import target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, Phases, ResultClass
+from lifesign.domain.targets.target import target_id
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.results.ledger import ProbeConnection, TargetEntry
 from lifesign.prober.witness import target_contact as contact_file

@@ -9,7 +9,7 @@ import pytest
 from tests.support.memory_ledger import MemoryLedger
 from tests.support.virtual_loop import VirtualLoop, in_virtual_time, virtual_loop
 
-from lifesign.domain.net.target import SHARDS
+from lifesign.domain.targets.target import SHARDS
 from lifesign.prober.network.clock import Clock, LedgerClock
 from lifesign.prober.results.ledger import NO_WITNESS_REPORT, Granted, WitnessNews, WitnessReport
 from lifesign.prober.worker.claims import RENEW_JITTER_RATIO, RENEW_RATIO, ClaimRenewer

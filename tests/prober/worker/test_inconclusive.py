@@ -3,10 +3,10 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from lifesign.domain.net.target import phase_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason, LayerResult, Observation, ResultClass
-from lifesign.domain.schedule.cadence import Cadence, after_probe, without_result
+from lifesign.domain.probing.cadence import Cadence, after_probe, without_result
+from lifesign.domain.targets.target import phase_of, target_id
 from lifesign.prober.results.ledger import ProbeReport, ShardClaim, TargetEntry
 from lifesign.prober.worker import inconclusive
 from lifesign.prober.worker.inconclusive import missed

@@ -8,13 +8,13 @@ import pytest
 from tests.support.assertions import asserted
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
-from lifesign.domain.interface.published import Interface, InterfaceKind, bounded_interface
 from lifesign.domain.net.network_class import PUBLIC_CLASSES, PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE
-from lifesign.domain.net.target import target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason, LayerResult, Observation, ResultClass
 from lifesign.domain.observation.witness_rule import WitnessAnswer, WitnessPolicy
-from lifesign.domain.schedule.cadence import Cadence, after_probe
+from lifesign.domain.probing.cadence import Cadence, after_probe
+from lifesign.domain.published_interface.published import Interface, InterfaceKind, bounded_interface
+from lifesign.domain.targets.target import target_id
 from lifesign.prober.definition.event_loop_lag import SelfCheck
 from lifesign.prober.results.ledger import Answered, ProbeConnection, ProbeReport, ShardClaim, TargetEntry
 from lifesign.prober.worker.intake import MAX_ROUNDS, FinishedProbe, Intake

@@ -15,8 +15,8 @@ from tests.support.probed_world import World, definition_of
 from tests.support.virtual_loop import VirtualLoop, in_virtual_time, virtual_loop
 
 from lifesign.domain.net.network_class import PUBLIC_IPV4, PUBLIC_IPV6
-from lifesign.domain.net.target import SHARDS, phase_of, target_id
 from lifesign.domain.observation.results import InconclusiveReason, Observation, ResultClass
+from lifesign.domain.targets.target import SHARDS, phase_of, target_id
 from lifesign.prober.errors import PassDelayed
 from lifesign.prober.network.clock import SYSTEM_CLOCK
 from lifesign.prober.results.ledger import (

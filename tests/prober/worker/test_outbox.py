@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.properties import examples
 
-from lifesign.domain.net.target import target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, Phases, ResultClass
+from lifesign.domain.targets.target import target_id
 from lifesign.prober.results.ledger import ProbeReport, ShardClaim, TargetEntry
 from lifesign.prober.worker import outbox as outbox_module
 from lifesign.prober.worker.outbox import Outbox, Result

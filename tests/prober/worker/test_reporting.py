@@ -10,9 +10,9 @@ import pytest
 from tests.support.memory_ledger import MemoryLedger
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
-from lifesign.domain.interface.published import Interface, InterfaceKind, bounded_interface
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.domain.published_interface.published import Interface, InterfaceKind, bounded_interface
 from lifesign.prober.definition.models import FLUSH_SECONDS
 from lifesign.prober.results.ledger import (
     LedgerUnreachable,

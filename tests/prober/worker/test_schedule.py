@@ -3,9 +3,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.properties import examples
 
-from lifesign.domain.net.target import phase_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.schedule.cadence import Cadence
+from lifesign.domain.probing.cadence import Cadence
+from lifesign.domain.targets.target import phase_of, target_id
 from lifesign.prober.results.ledger import ShardClaim, TargetEntry
 from lifesign.prober.worker.schedule import MAX_TRIES, CensusPlan, WatchPlan, missed_before
 from lifesign.prober.worker.shards import Shard, TargetSlot

@@ -1,10 +1,10 @@
 from dataclasses import replace
 from typing import Any
 
-from lifesign.domain.net.target import TargetKind, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason, ResultClass
-from lifesign.domain.schedule.cadence import Cadence
+from lifesign.domain.probing.cadence import Cadence
+from lifesign.domain.targets.target import TargetKind, target_id
 from lifesign.prober.results.ledger import ShardClaim, TargetEntry, TargetPage
 from lifesign.prober.worker.shards import ApplyResult, OwnedShards, Shard
 

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lifesign.domain.net.network_class import PUBLIC_IPV4, PUBLIC_IPV6
-from lifesign.domain.net.target import target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.domain.observation.witness_rule import WitnessAnswer
+from lifesign.domain.targets.target import target_id
 from lifesign.prober.results.ledger import ProbeConnection, ProbeReport, ShardClaim, TargetEntry
 from lifesign.prober.worker.shards import Shard, TargetSlot
 from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailures

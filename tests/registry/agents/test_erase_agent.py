@@ -12,7 +12,7 @@ from tests.support.task_api import TASKS, create, steer, task, worker
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.target import target_id
+from lifesign.domain.targets.target import target_id
 from lifesign.storage.engine.tables import metadata
 from lifesign.storage.engine.transaction import Transaction
 

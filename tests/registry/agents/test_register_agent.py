@@ -3,7 +3,7 @@ from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.event_actor import OwnActor
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.net.target import target_id
+from lifesign.domain.targets.target import target_id
 from lifesign.storage.agents import agent_rows
 
 TARGET = target_id("https://agent.example/")

@@ -11,7 +11,7 @@ from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.history import NO_ANSWER, NO_DOCUMENT, NOT_PROBED, NOT_YET
-from lifesign.domain.net.target import target_id
+from lifesign.domain.targets.target import target_id
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.tables import agent_history
 

@@ -6,7 +6,7 @@ import pytest
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Permission, Role
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest, NotAllowed
 from lifesign.errors import LifesignError
 from lifesign.registry.api.error_responses import error_response

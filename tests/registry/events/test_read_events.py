@@ -8,7 +8,7 @@ from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.target import target_id
+from lifesign.domain.targets.target import target_id
 
 EVENTS = "/api/v1/events"
 

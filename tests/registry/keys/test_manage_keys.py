@@ -7,7 +7,7 @@ from tests.support.databases import WoundClock
 from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role, is_valid
-from lifesign.domain.net.target import target_id
+from lifesign.domain.targets.target import target_id
 from lifesign.registry.errors import KeyEnded, KeyNotFound, LastAdminKey
 from lifesign.registry.keys.manage_keys import (
     KeyRotation,

@@ -10,7 +10,7 @@ from tests.support.servers import REPOSITORY
 from tests.support.suspension import EXITS, suspend
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.base.project import install_command
+from lifesign.domain.common.project import install_command
 from lifesign.registry.metrics import show_metrics
 from lifesign.registry.metrics.show_metrics import COUNT_AGAIN_SECONDS
 from lifesign.storage.engine.database import Database

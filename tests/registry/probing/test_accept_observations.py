@@ -10,10 +10,10 @@ from tests.support.fleet import count_by_status
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.lifecycle.mass_silence import ClassCounts
+from lifesign.domain.lifecycle.network_silence import ClassCounts
 from lifesign.domain.models.base import moment, moment_text
-from lifesign.domain.net.target import shard_of, target_id
 from lifesign.domain.observation.evidence_age import Evidence
+from lifesign.domain.targets.target import shard_of, target_id
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.database import Database
 from lifesign.storage.probing import liveness

@@ -10,8 +10,8 @@ from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.target import SHARDS, host_of, shard_of
-from lifesign.domain.schedule import shard_eligibility
+from lifesign.domain.probing import shard_eligibility
+from lifesign.domain.targets.target import SHARDS, host_of, shard_of
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.leases.raise_epoch import raise_epoch
 from lifesign.registry.probing import claim_shards

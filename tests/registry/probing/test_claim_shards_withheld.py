@@ -11,7 +11,7 @@ from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.target import SHARDS, host_of, shard_of
+from lifesign.domain.targets.target import SHARDS, host_of, shard_of
 from lifesign.domain.text.times import utc_text
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.policies import Policies

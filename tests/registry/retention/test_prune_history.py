@@ -10,7 +10,7 @@ from tests.support.task_api import TASKS, create, steer, steps, worker
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.target import target_id
+from lifesign.domain.targets.target import target_id
 from lifesign.registry.retention import prune_history
 from lifesign.registry.retention.prune_history import DAY_SECONDS, HistoryPruner
 from lifesign.registry.targets import replace_listing

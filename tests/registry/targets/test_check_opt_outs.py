@@ -12,7 +12,7 @@ from tests.support.hostile_server import (
 from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.net.allowed_addresses import read_networks
-from lifesign.domain.schedule.opt_out_proof import PROOF_PATH
+from lifesign.domain.targets.opt_out_proof import PROOF_PATH
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.targets import check_opt_outs
 from lifesign.registry.targets.check_opt_outs import CHECK_SECONDS, OptOutChecker, served_proof

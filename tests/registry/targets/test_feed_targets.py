@@ -8,7 +8,7 @@ from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.target import shard_of, target_id
+from lifesign.domain.targets.target import shard_of, target_id
 
 HOST = "agent.example"
 SHARD = shard_of(HOST)

@@ -11,7 +11,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.agents import DeclaredAgent
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.target import host_of, shard_of, target_id
+from lifesign.domain.targets.target import host_of, shard_of, target_id
 from lifesign.registry.agents.register_agent import add_agent
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets import import_directory, replace_listing

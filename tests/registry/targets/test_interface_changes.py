@@ -10,12 +10,12 @@ from tests.support.databases import WoundClock
 from tests.support.directory_api import put
 from tests.support.registry_api import RegistryApi
 
-from lifesign.domain.interface.card_interface import card_interface
-from lifesign.domain.interface.published import Interface
-from lifesign.domain.interface.tool_interface import tool_interface
-from lifesign.domain.interface.version_rule import EVENT_SECONDS, MAX_VERSIONS, UNSTABLE_READINGS
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.target import target_id
+from lifesign.domain.published_interface.card_interface import card_interface
+from lifesign.domain.published_interface.published import Interface
+from lifesign.domain.published_interface.tool_interface import tool_interface
+from lifesign.domain.published_interface.version_rule import EVENT_SECONDS, MAX_VERSIONS, UNSTABLE_READINGS
+from lifesign.domain.targets.target import target_id
 from lifesign.registry.retention.prune_history import DAY_SECONDS, HistoryPruner
 from lifesign.storage.engine.transaction import Transaction
 

@@ -8,8 +8,8 @@ from tests.support.hostile_server import HostileServer, answer, redirect, servin
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.lifecycle.target_claim import CHECK_SECONDS, PROOF_GRACE_SECONDS, RELINK_SECONDS
-from lifesign.domain.schedule.opt_out_proof import PROOF_PATH, TOKEN_TTL_SECONDS
+from lifesign.domain.targets.link_proof import CHECK_SECONDS, PROOF_GRACE_SECONDS, RELINK_SECONDS
+from lifesign.domain.targets.opt_out_proof import PROOF_PATH, TOKEN_TTL_SECONDS
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets import claim_target
 from lifesign.registry.targets.link_checks import OPEN_CHECK_SECONDS

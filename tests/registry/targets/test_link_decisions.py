@@ -9,9 +9,9 @@ from tests.support.directory_api import feed, put, urls_in
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.lifecycle.target_claim import PROOF_GRACE_SECONDS, RELINK_SECONDS
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.target import host_of, shard_of, target_id
+from lifesign.domain.targets.link_proof import PROOF_GRACE_SECONDS, RELINK_SECONDS
+from lifesign.domain.targets.target import host_of, shard_of, target_id
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets.link_decisions import MAX_CARDS
 from lifesign.storage.engine.database import Database

@@ -8,10 +8,10 @@ from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.target import host_of, target_id
-from lifesign.domain.observation.probe_summary import probe_summary
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import LayerResult, ResultClass
+from lifesign.domain.observation.summary_line import probe_summary
+from lifesign.domain.targets.target import host_of, target_id
 from lifesign.registry.api.cursors import cursor_at
 from lifesign.registry.targets import list_targets
 from lifesign.storage.targets import target_rows

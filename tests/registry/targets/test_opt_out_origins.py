@@ -7,8 +7,8 @@ from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.target import shard_of, target_id
-from lifesign.domain.schedule.opt_out_proof import TOKEN_TTL_SECONDS
+from lifesign.domain.targets.opt_out_proof import TOKEN_TTL_SECONDS
+from lifesign.domain.targets.target import shard_of, target_id
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets import opt_out_origins
 from lifesign.registry.targets.opt_out_origins import prove

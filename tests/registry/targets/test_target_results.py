@@ -11,7 +11,12 @@ from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
+from lifesign.domain.targets.target import (
+    SHARDS,
+    host_of,
+    shard_of,
+    target_id,
+)
 from lifesign.registry.probing.accept_observations import MAX_LOGGED_REFUSALS
 from lifesign.storage.engine.transaction import Transaction
 

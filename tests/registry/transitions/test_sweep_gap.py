@@ -8,10 +8,10 @@ from tests.support.fleet import add_agents, count_by_status, give_lease
 
 from lifesign.domain.lifecycle.observed_facts import Observed, fold
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.target import target_id
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
-from lifesign.domain.schedule.receipt import receipt_of
-from lifesign.domain.schedule.shard_eligibility import Idleness
+from lifesign.domain.probing.result_receipt import receipt_of
+from lifesign.domain.probing.shard_eligibility import Idleness
+from lifesign.domain.targets.target import target_id
 from lifesign.domain.tasks.lease import Claim
 from lifesign.registry.probing.hand_out_witnesses import news_for_probers
 from lifesign.registry.settings import RegistrySettings

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from lifesign.domain.lifecycle.mass_silence import ClassCounts
-from lifesign.domain.net.target import shard_of, target_id
+from lifesign.domain.lifecycle.network_silence import ClassCounts
+from lifesign.domain.targets.target import shard_of, target_id
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import liveness

@@ -11,10 +11,15 @@ from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.census import Deadlines
 from lifesign.domain.models.directories import ImportPageRequest
-from lifesign.domain.net.target import TargetKind, host_of, shard_of, target_id
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.domain.targets.target import (
+    TargetKind,
+    host_of,
+    shard_of,
+    target_id,
+)
 from lifesign.prober.results.ledger import ProbeReport
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.tables import census_runs, probe_results, targets

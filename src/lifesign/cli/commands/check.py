@@ -25,7 +25,7 @@ from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
     from lifesign.client import HealthCheck
-    from lifesign.domain.base.finding import Finding
+    from lifesign.domain.common.finding import Finding
     from lifesign.domain.health.document import HealthDocument
 
 TOKEN_VARIABLE = "LIFESIGN_DETAIL_TOKEN"  # noqa: S105 - the name of it, not the token
@@ -121,7 +121,7 @@ def check(
     import asyncio  # noqa: PLC0415
 
     from lifesign.client import fetch_health  # noqa: PLC0415
-    from lifesign.domain.net.target import with_scheme  # noqa: PLC0415
+    from lifesign.domain.targets.target import with_scheme  # noqa: PLC0415
 
     check_kind(kind)
     token = _token(token_file)

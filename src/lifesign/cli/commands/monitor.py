@@ -83,7 +83,7 @@ def release_suspension(
         raise InvalidValue("--track", track, f"one of {', '.join(TRACKS)}")
 
     async def released(client: "RegistryClient") -> "MonitorRecord":
-        from lifesign.domain.lifecycle.mass_exit import Track  # noqa: PLC0415 - loaded by now
+        from lifesign.domain.lifecycle.verdict_suspension import Track  # noqa: PLC0415 - loaded by now
 
         return await client.monitor.release(None if track is None else Track(track))
 

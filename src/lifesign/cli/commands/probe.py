@@ -150,8 +150,8 @@ def probe(
 def hints(seen: "Observation", typed: "Sequence[str]") -> "Iterator[str]":
     """Say what helps if an address is blocked, or if the scheme that was not typed may be http."""
     from lifesign.domain.net.network_class import range_to_allow  # noqa: PLC0415 - see probe
-    from lifesign.domain.net.target import host_of, read_target, with_scheme  # noqa: PLC0415
     from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415
+    from lifesign.domain.targets.target import host_of, read_target, with_scheme  # noqa: PLC0415
 
     # Results of a TLS handshake with a server that speaks plain HTTP, or none at all.
     without_tls = {ResultClass.TLS_FAILURE, ResultClass.REFUSED, ResultClass.TIMEOUT}
@@ -247,8 +247,8 @@ async def _probe_all(definition: "ProbeDefinition") -> "list[ProbeReport]":
     import time  # noqa: PLC0415
 
     from lifesign.crawl.prober_assembly import open_prober  # noqa: PLC0415 - aiohttp takes 200 ms
-    from lifesign.domain.net.target import target_id  # noqa: PLC0415
     from lifesign.domain.observation.probe_memory import ProbeMemory  # noqa: PLC0415
+    from lifesign.domain.targets.target import target_id  # noqa: PLC0415
     from lifesign.prober.results.ledger import TargetEntry  # noqa: PLC0415
 
     turn = asyncio.Semaphore(AT_ONCE)

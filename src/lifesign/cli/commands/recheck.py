@@ -18,7 +18,7 @@ from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.cli.output.table import write_json
 from lifesign.domain.net.peer_text import printable
-from lifesign.domain.schedule.no_prober_hint import NO_CRAWL, NO_PROBER, no_prober_text
+from lifesign.domain.probing.no_prober_hint import NO_CRAWL, NO_PROBER, no_prober_text
 
 if TYPE_CHECKING:
     from lifesign.client import RegistryClient

@@ -255,7 +255,7 @@ def _reason_text(target: "TargetSummary", *, is_continuous: bool) -> str:
 
     A directory may list the URL of an agent that registered itself: then there are two rows of this URL.
     """
-    from lifesign.domain.net.target import is_target_id  # noqa: PLC0415 - see _classes
+    from lifesign.domain.targets.target import is_target_id  # noqa: PLC0415 - see _classes
 
     why = _result_text(target, is_continuous=is_continuous)
     if is_target_id(target.target_id):

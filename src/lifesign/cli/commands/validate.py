@@ -20,7 +20,7 @@ from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from lifesign.domain.base.finding import Finding
+    from lifesign.domain.common.finding import Finding
 
 STDIN = "-"
 

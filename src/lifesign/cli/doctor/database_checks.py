@@ -11,7 +11,7 @@ from lifesign.cli.doctor import marker_checks
 from lifesign.cli.doctor.check_result import CheckResult, ahead_s, of_the_clock, of_the_directory, of_the_mode
 from lifesign.cli.options.server_database import run_in_transaction
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.base.project import install_hint
+from lifesign.domain.common.project import install_hint
 from lifesign.domain.text.durations import duration_text
 from lifesign.errors import LifesignError
 from lifesign.registry.errors import DatabaseMismatch

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from lifesign.cli.doctor.check_result import CheckResult
-from lifesign.domain.base.project import install_hint
+from lifesign.domain.common.project import install_hint
 
 FEW_FILES: Final = 4_096
 OUTSIDE: Final = {"IPv4": (socket.AF_INET, "192.0.2.1"), "IPv6": (socket.AF_INET6, "2001:db8::1")}

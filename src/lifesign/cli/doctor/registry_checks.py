@@ -12,8 +12,8 @@ from lifesign.cli.doctor.check_result import CheckResult, of_the_clock, of_the_m
 from lifesign.cli.doctor.http import MAX_ANSWER_BYTES, MAX_LIST_BYTES, fetch
 from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.domain.access.permissions import looks_like_key
-from lifesign.domain.base.clock_skew import offset_text
-from lifesign.domain.lifecycle.mass_exit import MonitorState
+from lifesign.domain.common.clock_skew import offset_text
+from lifesign.domain.lifecycle.verdict_suspension import MonitorState
 from lifesign.domain.models.monitor import MonitorRecord
 from lifesign.domain.models.monitor_faults import (
     credential_faults,
@@ -24,7 +24,7 @@ from lifesign.domain.models.monitor_faults import (
 )
 from lifesign.domain.models.shards import LivingProber, ShardsShown
 from lifesign.domain.models.targets import TargetList
-from lifesign.domain.schedule.shard_eligibility import DEFAULT_INTERVAL_S, NO_PROGRESS_INTERVALS
+from lifesign.domain.probing.shard_eligibility import DEFAULT_INTERVAL_S, NO_PROGRESS_INTERVALS
 from lifesign.domain.text.counts import plural, pluralize
 from lifesign.domain.text.durations import duration_text
 from lifesign.domain.text.times import utc_text

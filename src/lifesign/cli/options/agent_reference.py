@@ -52,7 +52,7 @@ async def with_agent_id(function: Callable[[str], Awaitable[T]], targets: ListsT
     """
     from lifesign.client.registry_errors import NotFound  # noqa: PLC0415 - pydantic takes 60 ms
     from lifesign.domain.net.allowed_addresses import AddressRefused, without_password  # noqa: PLC0415
-    from lifesign.domain.net.target import read_target  # noqa: PLC0415
+    from lifesign.domain.targets.target import read_target  # noqa: PLC0415
     from lifesign.registry.errors import TargetNotFound  # noqa: PLC0415
 
     url = read_target(given)
@@ -81,7 +81,7 @@ async def with_agent_id(function: Callable[[str], Awaitable[T]], targets: ListsT
 
 async def _ids_at(url: str, targets: ListsTargets) -> list[str]:
     """Return the ids of the targets at a URL; former ones only if there are no others."""
-    from lifesign.domain.net.target import host_of, target_id  # noqa: PLC0415 - loaded by now
+    from lifesign.domain.targets.target import host_of, target_id  # noqa: PLC0415 - loaded by now
 
     probed: list[str] = []
     former_ids: list[str] = []

@@ -43,7 +43,7 @@ class KeyNames:
 
 def _nameless_in(event: "LoggedEvent") -> set[str]:
     """Return the keys that act in an event, and its agent if the id is no name for people."""
-    from lifesign.domain.net.display_name import has_readable_id  # noqa: PLC0415 - `--help` need not load it
+    from lifesign.domain.targets.display_name import has_readable_id  # noqa: PLC0415 - `--help` need not load it
 
     found = set(keys_acting(event.actor, event.payload))
     agent_id = event.payload.get("agent_id")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from lifesign.cli.options.registry_access import read_key
-from lifesign.domain.lifecycle.opencode_event import is_session_id
+from lifesign.domain.activity.opencode_event import is_session_id
 from lifesign.domain.models.base import AGENT_ID_CHARACTERS
 from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue

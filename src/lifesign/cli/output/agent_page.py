@@ -102,7 +102,7 @@ def _health(agent: "AgentRecord") -> Iterator[PageLine]:
 
 def _observed_lines(seen: "ObservedState") -> Iterator[PageLine]:
     """Return the observations of probers: beside the agent's own reports, never mixed with them."""
-    from lifesign.domain.observation.probe_summary import layer_words  # noqa: PLC0415 - pydantic takes 60 ms
+    from lifesign.domain.observation.summary_line import layer_words  # noqa: PLC0415 - pydantic takes 60 ms
 
     words = layer_words(seen.kind)
     layers = (

@@ -42,8 +42,8 @@ def write_observation(
     """
     from lifesign.census.report_tables import GROUP_WORDS, RESULT_WORDS  # noqa: PLC0415
     from lifesign.census.result_groups import GROUPS  # noqa: PLC0415 - loaded by now
-    from lifesign.domain.observation.probe_summary import layer_words, liveness_signals  # noqa: PLC0415
     from lifesign.domain.observation.result_sums import layers_of  # noqa: PLC0415
+    from lifesign.domain.observation.summary_line import layer_words, liveness_signals  # noqa: PLC0415
 
     group = GROUPS[result]
     signs, words = liveness_signals([*layers_of(seen)], seen.kind), layer_words(seen.kind)

@@ -14,7 +14,7 @@ from lifesign.dashboard.labels import EVIDENCE_AGES_S, EvidenceAge, agent_probe_
 from lifesign.dashboard.maintenance_facts import is_maintained
 from lifesign.dashboard.page_handler import PageHandler, RequestContext, query_in
 from lifesign.dashboard.pages.pool_maintenance import pool_shown
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status

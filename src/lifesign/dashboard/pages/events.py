@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from lifesign.dashboard.event_lines import GROUPS, lines_of
 from lifesign.dashboard.page_handler import RequestContext, query_in
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.payload_fields import AgentId

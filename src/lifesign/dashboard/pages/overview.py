@@ -12,7 +12,7 @@ from lifesign.dashboard.labels import agent_status_text, moment_text
 from lifesign.dashboard.login_sessions import visitor_of
 from lifesign.dashboard.page_handler import PageHandler, RequestContext
 from lifesign.domain.access.permissions import Permission
-from lifesign.domain.base.clock_skew import offset_text
+from lifesign.domain.common.clock_skew import offset_text
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.monitor import MonitorRecord, TrackRecord

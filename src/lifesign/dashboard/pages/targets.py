@@ -18,12 +18,12 @@ from lifesign.dashboard.labels import (
 from lifesign.dashboard.page_handler import RequestContext, query_in
 from lifesign.dashboard.pages import history
 from lifesign.domain.access.permissions import Permission
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.models.directories import DIRECTORY_PATTERN
-from lifesign.domain.observation.probe_summary import layer_words
 from lifesign.domain.observation.result_sums import layers_of
 from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.observation.summary_line import layer_words
 from lifesign.registry.api.cursors import Cursor
 from lifesign.registry.targets.list_targets import Host, TargetOrder
 from lifesign.storage.events import event_log

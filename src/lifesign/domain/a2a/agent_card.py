@@ -29,7 +29,7 @@ from lifesign.domain.a2a.interfaces import (
     url_fault,
 )
 from lifesign.domain.a2a.security_schemes import security_schemes
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.parsing.lenient_json import LenientObject, MemberFinding, shown
 
 MAX_CARD_BYTES: Final = 1024 * 1024

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, Protocol, TypeGuard, TypeVar, cast, over
 
 from pydantic import BaseModel, ValidationError
 
-from lifesign.domain.base.finding import Finding, json_pointer
+from lifesign.domain.common.finding import Finding, json_pointer
 from lifesign.domain.health.document import SCHEMA_VERSION
 from lifesign.errors import InvalidValue
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from lifesign.domain.a2a.message_variants import A2aVariant, place_of
 from lifesign.domain.a2a.response_outcome import task_state
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.parsing.bounded_json import parse_or_none
 
 MAX_TASK_ID_CHARS: Final = 256

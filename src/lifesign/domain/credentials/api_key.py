@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import quote
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 
 DEFAULT_NAME: Final = "X-API-Key"
 TRANSPORT_HEADERS: Final = frozenset({

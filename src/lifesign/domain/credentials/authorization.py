@@ -10,7 +10,7 @@ from hmac import compare_digest
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.token import token_form
 
 MAX_QUERY_CHARS: Final = 8192

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Final
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.scope import CredentialScope, scope_for
 
 MAX_MISSING: Final = 1_000

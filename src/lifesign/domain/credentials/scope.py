@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
-from lifesign.domain.net.target import is_on_origin_of
+from lifesign.domain.common.fast_dataclass import fast_dataclass
+from lifesign.domain.targets.target import is_on_origin_of
 
 MAX_CREDENTIALS: Final = 100
 """Credentials of one prober."""

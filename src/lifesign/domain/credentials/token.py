@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeGuard
 from urllib.parse import quote, urlencode
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.secret import MIN_SECRET_CHARS
 
 DEFAULT_LIFETIME_S: Final = 300.0

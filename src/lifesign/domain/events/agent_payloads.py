@@ -19,11 +19,11 @@ from lifesign.domain.events.payload_fields import (
     Word,
 )
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.interface.comparison import MAX_POINTER_CHARS, ChangeKind
 from lifesign.domain.lifecycle.status_table import Reason, Status
-from lifesign.domain.lifecycle.target_claim import Proof, UnlinkReason
 from lifesign.domain.models.agents import MAX_TASKS
 from lifesign.domain.models.base import Name, TaskId
+from lifesign.domain.published_interface.comparison import MAX_POINTER_CHARS, ChangeKind
+from lifesign.domain.targets.link_proof import Proof, UnlinkReason
 
 
 class AgentLifecycle(Payload):

@@ -8,7 +8,7 @@ from lifesign.domain.credentials.credential_watch import FaultEnd
 from lifesign.domain.credentials.scope import ORIGIN_PATTERN
 from lifesign.domain.credentials.use import MAX_DETAIL_CHARS, CredentialState
 from lifesign.domain.events.payload_fields import AgentId, Label, Moment, Number, OwnId, Payload, Seconds
-from lifesign.domain.lifecycle.mass_exit import MonitorChange, MonitorState, Track
+from lifesign.domain.lifecycle.verdict_suspension import MonitorChange, MonitorState, Track
 
 
 class MonitorStateChanged(Payload):

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from yaml.constructor import SafeConstructor
 
-from lifesign.domain.base.finding import json_pointer
+from lifesign.domain.common.finding import json_pointer
 from lifesign.domain.errors import FileFault, InvalidFile
 from lifesign.domain.files.validation_messages import FORMS, known_expectation
 from lifesign.domain.parsing.json_limits import MAX_NUMBER

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from lifesign.domain.base.finding import Finding, json_pointer
+from lifesign.domain.common.finding import Finding, json_pointer
 from lifesign.domain.errors import InvalidDocument
 from lifesign.domain.health.document import (
     MAX_AGENT_ID_CHARS,

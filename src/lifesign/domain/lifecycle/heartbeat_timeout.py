@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import inf
 from typing import Final
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.errors import InvalidValue
 
 MAX_SPANS: Final = 32

@@ -11,10 +11,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from lifesign.domain.base.clock_skew import not_before
+from lifesign.domain.common.clock_skew import not_before
 from lifesign.domain.health.document import MAX_AGENT_ID_CHARS, Count, HealthStatus, Quantity, Ratio
 from lifesign.domain.lifecycle.agent_history import OpenSlot, gathered, half_hour_of
-from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.assertion import AssertionResult
 from lifesign.domain.observation.decision import is_stale, stale_after_seconds
 from lifesign.domain.observation.evidence_age import (
@@ -33,6 +32,7 @@ from lifesign.domain.observation.results import (
     ProbedDocument,
     ResultClass,
 )
+from lifesign.domain.targets.target import TargetKind
 
 MAX_INTERACTIONS: Final = 20
 """Maximum number of measured interactions that are kept."""

@@ -17,7 +17,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Literal, TypeGuard
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.heartbeat_timeout import ExcludedSpan, Thresholds, deadline_s, silent_for_s
 from lifesign.domain.lifecycle.observed_facts import (

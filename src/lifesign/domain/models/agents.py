@@ -35,11 +35,11 @@ from lifesign.domain.models.base import (
     WholeSeconds,
 )
 from lifesign.domain.models.links import LinkShown
-from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.assertion import AssertionResult
 from lifesign.domain.observation.evidence_age import UnknownReason, is_evidence_old
 from lifesign.domain.observation.login import Login
 from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.targets.target import TargetKind
 
 MAX_TASKS = 1_000
 DEFAULT_DRAIN_SECONDS = 120

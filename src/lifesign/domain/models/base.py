@@ -17,8 +17,8 @@ from pydantic_core import PydanticCustomError
 
 from lifesign.domain.access.event_actor import OwnActor, is_reserved
 from lifesign.domain.health.document import INTEGRAL_FLOAT, write_short
-from lifesign.domain.net.target import TARGET_ID_PATTERN, is_target_id
 from lifesign.domain.parsing.json_limits import take_small
+from lifesign.domain.targets.target import TARGET_ID_PATTERN, is_target_id
 from lifesign.domain.text.times import utc_text
 
 AGENT_ID_CHARACTERS = r"[A-Za-z0-9._~:-]{1,128}"

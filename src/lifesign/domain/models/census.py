@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 
 from lifesign.domain.health.document import HealthStatus, Quantity, Time
 from lifesign.domain.models.base import NAME_PATTERN, Body, Name
-from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.targets.target import TargetKind
 
 RUN_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
 

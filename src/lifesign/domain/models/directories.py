@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field, StrictBool, StringConstraints
 
 from lifesign.domain.health.document import INTEGRAL_FLOAT, Time
 from lifesign.domain.models.base import NAME_PATTERN, Body
-from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, MAX_URL_CHARS
+from lifesign.domain.targets.target import TargetKind
 
 MAX_PAGE_URLS = 10_000
 MAX_PAGES = 200

@@ -5,10 +5,10 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from lifesign.domain.health.document import Time
-from lifesign.domain.interface.comparison import ChangeKind
-from lifesign.domain.interface.published import InterfaceKind
-from lifesign.domain.interface.version_rule import MAX_VERSIONS
 from lifesign.domain.models.base import Body
+from lifesign.domain.published_interface.comparison import ChangeKind
+from lifesign.domain.published_interface.published import InterfaceKind
+from lifesign.domain.published_interface.version_rule import MAX_VERSIONS
 
 MAX_VERSION_NUMBER = 2**31 - 1
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from lifesign.domain.health.document import Time
-from lifesign.domain.lifecycle.target_claim import LinkState, Proof
+from lifesign.domain.targets.link_proof import LinkState, Proof
 
 
 class LinkShown(BaseModel):

@@ -9,7 +9,7 @@ from pydantic import BaseModel, model_validator
 from pydantic_core import PydanticCustomError
 
 from lifesign.domain.health.document import Time
-from lifesign.domain.lifecycle.mass_exit import MonitorState, Track
+from lifesign.domain.lifecycle.verdict_suspension import MonitorState, Track
 from lifesign.domain.models.base import AgentId, Body
 from lifesign.domain.models.credentials import CredentialFaultShown, MissingCredential
 from lifesign.domain.observation.evidence_age import UnknownReason

@@ -35,7 +35,7 @@ def lost_evidence_text(lost: LostEvidence) -> str:
 
 
 def silent_class_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
-    """Yield a fault for each network class in mass silence (`mass_silence`, `witness_need`)."""
+    """Yield a fault for each network class in mass silence (`network_silence`, `witness_need`)."""
     for name, since in monitor.silent_classes.items():
         began = f"mass silence in {name} since {utc_text(since, 'seconds')}"
         text = (

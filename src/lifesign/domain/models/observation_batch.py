@@ -12,13 +12,13 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from lifesign.domain.health.document import INTEGRAL_FLOAT, Time
-from lifesign.domain.interface.published import take_interface
 from lifesign.domain.models.base import Body
 from lifesign.domain.models.leases import Token
 from lifesign.domain.models.shards import ShardName
-from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation
+from lifesign.domain.published_interface.published import take_interface
+from lifesign.domain.targets.target import SHARDS
 
 MAX_OBSERVATIONS = 1_000
 """Maximum number in one batch."""

@@ -5,16 +5,16 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.scope import MAX_CREDENTIALS
 from lifesign.domain.health.document import INTEGRAL_FLOAT, Time
 from lifesign.domain.models.base import Body
 from lifesign.domain.models.credentials import CredentialPlace, MissingCredential
 from lifesign.domain.models.leases import Token
-from lifesign.domain.net.target import SHARDS, TargetKind
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import NetworkClassName
-from lifesign.domain.schedule.shard_share import MAX_TTL_SECONDS
+from lifesign.domain.probing.shard_share import MAX_TTL_SECONDS
+from lifesign.domain.targets.target import SHARDS, TargetKind
 from lifesign.domain.tasks.lease import MIN_TTL_SECONDS
 
 TTL_SECONDS = 60.0

@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict
 
 from lifesign.domain.health.document import HealthStatus, Time
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.assertion import AssertionResult
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.login import Login
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import LayerResult, ProbedDocument, ResultClass
+from lifesign.domain.targets.target import TargetKind
 
 
 class TargetSummary(BaseModel):

@@ -1,1 +1,1 @@
-"""Targets, addresses and host names: which may be contacted, and which belong together."""
+"""Addresses and host names: which may be contacted, and which belong together."""

@@ -23,7 +23,7 @@ from ipaddress import (
 from types import MappingProxyType
 from typing import Final, Literal
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.errors import InvalidValue
 
 Address = IPv4Address | IPv6Address

@@ -3,7 +3,7 @@
 from ipaddress import IPv6Address, ip_network
 from typing import Final
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.net.allowed_addresses import AddressRefused, Network, Scheme, vet_url
 
 ALL_NETWORKS: Final[tuple[Network, ...]] = (ip_network("0.0.0.0/0"), ip_network("::/0"))

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Protocol
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.text.safe_text import harmless
 
 MAX_ASSERTIONS: Final = 32

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 
-from lifesign.domain.base.clock_skew import MAX_AHEAD_SECONDS
+from lifesign.domain.common.clock_skew import MAX_AHEAD_SECONDS
 from lifesign.domain.health.document import HealthDocument, HealthStatus, Trend
 from lifesign.domain.health.inspection import InspectionNote, StatusRule, read_inspection
 from lifesign.domain.health.status import MINIMUM_SAMPLES

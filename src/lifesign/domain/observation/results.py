@@ -23,9 +23,9 @@ from lifesign.domain.health.document import (
     Ratio,
     Time,
 )
-from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.assertion import MAX_ASSERTIONS, AssertionResult
 from lifesign.domain.observation.login import Login
+from lifesign.domain.targets.target import TargetKind
 from lifesign.domain.text.safe_text import harmless
 
 MAX_REASON_CHARS: Final = 500

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from lifesign.domain.a2a.agent_card import AgentCard, CardKind, read_agent_card
-from lifesign.domain.base.fast_dataclass import fast_dataclass
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.fast_dataclass import fast_dataclass
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidDocument
 from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.health.document_reader import read_document

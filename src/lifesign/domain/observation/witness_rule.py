@@ -10,7 +10,7 @@ from enum import StrEnum
 from math import inf
 from typing import Final
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.net.network_class import THIS_MACHINE
 from lifesign.errors import InvalidValue
 

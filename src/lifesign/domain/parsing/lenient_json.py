@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar
 
-from lifesign.domain.base.finding import Finding, json_pointer
+from lifesign.domain.common.finding import Finding, json_pointer
 
 MAX_TEXT_CHARS: Final = 4096
 MAX_SHOWN_CHARS: Final = 80

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import BudgetExceeded, InvalidRequest
 from lifesign.domain.health.document import INTEGRAL_FLOAT
 

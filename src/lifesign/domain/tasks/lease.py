@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.errors import InvalidResource, TokensExhausted
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.errors import InvalidValue

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from lifesign.domain.base.backoff import FIRST_WAIT_SECONDS, Backoff
+from lifesign.domain.common.backoff import FIRST_WAIT_SECONDS, Backoff
 from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
 
 MAX_WAIT_SECONDS: Final = 900.0

@@ -22,7 +22,7 @@ from lifesign.domain.credentials.api_key import (
 from lifesign.domain.credentials.scope import MAX_CREDENTIALS, CredentialScope
 from lifesign.domain.credentials.secret_place import ENV_PATTERN, SYSTEMD_PATTERN, FileName, SecretPlace
 from lifesign.domain.net.allowed_addresses import AddressRefused, vet_url
-from lifesign.domain.net.target import read_target
+from lifesign.domain.targets.target import read_target
 from lifesign.prober.definition.layer_settings import DefinitionMapping
 from lifesign.prober.definition.values import HealthPath, Name
 

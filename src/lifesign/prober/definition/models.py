@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES
-from lifesign.domain.base.project import PROJECT_URL, project_suffix
+from lifesign.domain.common.project import PROJECT_URL, project_suffix
 from lifesign.domain.credentials.secret_place import FileName
 from lifesign.domain.files.validation_messages import invalid_setting
 from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
@@ -35,10 +35,10 @@ from lifesign.domain.net.allowed_addresses import (
     without_password,
 )
 from lifesign.domain.net.network_class import PUBLIC_CLASSES
-from lifesign.domain.net.target import TargetKind, host_of, read_target
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
-from lifesign.domain.schedule.cadence import Cadence
-from lifesign.domain.schedule.shard_share import MAX_TTL_SECONDS
+from lifesign.domain.probing.cadence import Cadence
+from lifesign.domain.probing.shard_share import MAX_TTL_SECONDS
+from lifesign.domain.targets.target import TargetKind, host_of, read_target
 from lifesign.domain.tasks.lease import MIN_TTL_SECONDS, TTL_SECONDS
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.credentials import Credentials

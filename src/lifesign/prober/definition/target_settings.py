@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.assertion import MAX_ASSERTIONS, Assertion
+from lifesign.domain.targets.target import TargetKind
 from lifesign.prober.definition.assertion_settings import LAYERS, AssertionSettings
 from lifesign.prober.definition.layer_settings import MAX_PATHS, DefinitionMapping, LayerSettings
 from lifesign.prober.definition.values import Target, take_unique

@@ -21,8 +21,8 @@ from lifesign.domain.net.allowed_addresses import (
 )
 from lifesign.domain.net.international_host import ascii_host, with_ascii_host
 from lifesign.domain.net.network_class import PUBLIC_CLASSES, network_class_of
-from lifesign.domain.net.target import host_of, read_target
 from lifesign.domain.observation.witness_rule import MIN_PUBLIC_CANARY_HOSTS
+from lifesign.domain.targets.target import host_of, read_target
 from lifesign.errors import InvalidValue
 
 MIN_PHASE_SECONDS: Final = 0.05

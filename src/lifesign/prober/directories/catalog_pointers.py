@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import urljoin
 
 from lifesign.domain.net.allowed_addresses import MAX_URL_CHARACTERS, AddressRefused
-from lifesign.domain.net.target import read_target
+from lifesign.domain.targets.target import read_target
 
 ROBOTS_PATH: Final = "/robots.txt"
 MAX_POINTERS: Final = 8

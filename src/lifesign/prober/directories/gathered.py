@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Final
 from urllib.parse import urljoin
 
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.net.allowed_addresses import (
     MAX_URL_CHARACTERS,
     NO_PORT,
@@ -21,7 +21,7 @@ from lifesign.domain.net.allowed_addresses import (
     vet_url,
     without_password,
 )
-from lifesign.domain.net.target import TargetKind, is_at_one_word, read_target
+from lifesign.domain.targets.target import TargetKind, is_at_one_word, read_target
 from lifesign.domain.text.counts import pluralize
 from lifesign.domain.text.safe_text import harmless
 from lifesign.prober.directories.page import (

@@ -15,7 +15,7 @@ from itertools import chain, islice
 from typing import Any, Final, Literal
 
 from lifesign.domain.net.allowed_addresses import without_password
-from lifesign.domain.net.target import read_target
+from lifesign.domain.targets.target import read_target
 from lifesign.prober.directories.page import (
     DirectoryPage,
     Document,

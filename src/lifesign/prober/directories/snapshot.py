@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.directories.gathered import SkippedEntries
 from lifesign.prober.directories.page import Listed, SkipReason

@@ -11,8 +11,8 @@ from yarl import URL
 
 from lifesign.client.registry_connection import check_key, is_loopback
 from lifesign.domain.net.allowed_addresses import AddressRefused, Network, without_password
-from lifesign.domain.net.target import host_of, read_target
 from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.targets.target import host_of, read_target
 from lifesign.errors import InvalidValue
 from lifesign.prober.directories.formats import AUTO, well_known_places
 from lifesign.prober.directories.gathered import PROBED_KINDS

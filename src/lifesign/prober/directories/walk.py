@@ -11,9 +11,9 @@ from hashlib import blake2b
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.net.allowed_addresses import MAX_URL_CHARACTERS, without_password
-from lifesign.domain.net.target import read_target
+from lifesign.domain.targets.target import read_target
 from lifesign.domain.text.counts import pluralize
 from lifesign.prober.directories.page import MAX_NESTING_DEPTH, DirectoryPage, Document
 

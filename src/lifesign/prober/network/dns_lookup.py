@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import pycares
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.net.allowed_addresses import IPV6_GLOBAL_UNICAST, Address
 from lifesign.errors import InvalidValue
 

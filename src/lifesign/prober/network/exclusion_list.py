@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from lifesign.domain.net.allowed_addresses import AddressRefused
-from lifesign.domain.net.target import host_of, read_target
+from lifesign.domain.targets.target import host_of, read_target
 from lifesign.errors import InvalidValue
 
 MAX_OPT_OUTS: Final = 1_000_000

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 import aiohttp
 from yarl import URL
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.secret import SEPARATOR, Scrubber
 from lifesign.domain.mcp.conversation import EVENT_STREAM
 from lifesign.domain.net.allowed_addresses import (

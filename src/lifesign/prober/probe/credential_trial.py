@@ -9,7 +9,7 @@ from typing import Final
 
 from yarl import URL
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.advice import fault_advice
 from lifesign.domain.credentials.scope import REJECTED
 from lifesign.domain.credentials.use import FAULTS, CredentialState

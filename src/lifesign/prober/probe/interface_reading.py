@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from lifesign.domain.interface.card_interface import read_card_interface
-from lifesign.domain.interface.published import Interface, canonical, interface_with
-from lifesign.domain.interface.tool_interface import tool_interface
 from lifesign.domain.observation.probe_memory import MAX_IN_ROW
+from lifesign.domain.published_interface.card_interface import read_card_interface
+from lifesign.domain.published_interface.published import Interface, canonical, interface_with
+from lifesign.domain.published_interface.tool_interface import tool_interface
 from lifesign.prober.probe.session import ProbeSession
 
 

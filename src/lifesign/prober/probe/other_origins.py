@@ -13,7 +13,7 @@ from typing import Final
 from yarl import URL
 
 from lifesign.domain.observation.results import ResultClass
-from lifesign.domain.schedule.cadence import ROBOTS_EVERY_S
+from lifesign.domain.probing.cadence import ROBOTS_EVERY_S
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.robots import RobotsRules, rules_in
 

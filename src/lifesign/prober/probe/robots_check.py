@@ -9,7 +9,7 @@ from yarl import URL
 
 from lifesign.client.candidate_urls import place_under
 from lifesign.domain.observation.results import LayerResult
-from lifesign.domain.schedule.cadence import wants_robots
+from lifesign.domain.probing.cadence import wants_robots
 from lifesign.prober.probe.robots import MAX_ROBOTS_BYTES, ROBOTS_ACCEPT, ROBOTS_PATH, keeps_out, rules_in
 from lifesign.prober.probe.session import ProbeSession, not_measured
 

@@ -18,7 +18,6 @@ from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.scope import SENDING, Purpose, Sending
 from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.credentials.use import CredentialState
-from lifesign.domain.net.target import TargetKind, is_on_origin_of
 from lifesign.domain.observation.results import (
     MAX_REASON_CHARS,
     REFUSED_LOGIN,
@@ -26,6 +25,7 @@ from lifesign.domain.observation.results import (
     ProbedDocument,
     ResultClass,
 )
+from lifesign.domain.targets.target import TargetKind, is_on_origin_of
 from lifesign.prober.credentials.store import Credential, CredentialStore
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetched, Method, Request
@@ -43,8 +43,8 @@ from lifesign.prober.results.ledger import TargetEntry
 from lifesign.prober.witness.target_contact import Exchange
 
 if TYPE_CHECKING:
-    from lifesign.domain.interface.published import Interface
     from lifesign.domain.observation.assertion import Assertion
+    from lifesign.domain.published_interface.published import Interface
 
 REQUESTS_IN_TIME: Final = 3
 """Time limit of a whole probe, as a multiple of the limit of one request."""

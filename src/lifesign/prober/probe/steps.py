@@ -14,7 +14,6 @@ from yarl import URL
 from lifesign.client.candidate_urls import CandidateUrl, place_under, root_health_url, server_health_url
 from lifesign.domain.credentials.scope import Purpose
 from lifesign.domain.credentials.secret import SEPARATOR
-from lifesign.domain.net.target import TargetKind, is_on_origin_of, is_target_id
 from lifesign.domain.observation.peer_texts import peer_texts
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import (
@@ -29,7 +28,8 @@ from lifesign.domain.observation.results import (
 )
 from lifesign.domain.observation.results import not_measured as without_observation
 from lifesign.domain.observation.server_answer import is_login_of_server, may_be_server
-from lifesign.domain.schedule.cadence import after_probe, wants_card
+from lifesign.domain.probing.cadence import after_probe, wants_card
+from lifesign.domain.targets.target import TargetKind, is_on_origin_of, is_target_id
 from lifesign.prober.credentials.store import CredentialStore
 from lifesign.prober.definition.layer_settings import LayerSettings
 from lifesign.prober.definition.models import ProbeDefinition

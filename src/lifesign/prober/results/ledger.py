@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.use import CredentialStatus
-from lifesign.domain.interface.published import Interface
-from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
+from lifesign.domain.published_interface.published import Interface
+from lifesign.domain.targets.target import TargetKind
 
 
 @fast_dataclass(kw_only=True)

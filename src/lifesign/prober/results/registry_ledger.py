@@ -13,7 +13,6 @@ from typing import Final, TypeVar
 
 from lifesign.client.registry import RegistryClient
 from lifesign.client.registry_errors import RegistryError, RegistryRefusal, is_final
-from lifesign.domain.interface.published import Form
 from lifesign.domain.models.observation_batch import (
     MAX_AGE_SECONDS,
     MAX_OBSERVATIONS,
@@ -22,6 +21,7 @@ from lifesign.domain.models.observation_batch import (
 )
 from lifesign.domain.models.shards import HandedOutWitness, ProbeTarget
 from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.published_interface.published import Form
 from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock
 from lifesign.prober.results.ledger import (
     NO_NEWS,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.net.allowed_addresses import Address, Network
 from lifesign.domain.net.network_class import (
     PUBLIC_CLASSES,

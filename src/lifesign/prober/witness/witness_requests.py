@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from yarl import URL
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.net.allowed_addresses import Address, AddressRefused, TargetUrl
 from lifesign.http_client.failures import FAILURES
 from lifesign.prober.network.connector import Unreached, VettedConnector

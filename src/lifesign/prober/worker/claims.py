@@ -12,7 +12,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
 
-from lifesign.domain.base.backoff import Backoff
+from lifesign.domain.common.backoff import Backoff
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.tasks.lease import TTL_SECONDS
 from lifesign.prober.network.clock import Clock, LedgerClock

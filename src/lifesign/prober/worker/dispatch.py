@@ -13,11 +13,11 @@ from itertools import islice
 from math import inf
 from typing import Final, Protocol
 
-from lifesign.domain.net.target import is_on_origin_of
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason
 from lifesign.domain.observation.witness_rule import WitnessPolicy
-from lifesign.domain.schedule.cadence import Cadence, believed, last_alive_s
+from lifesign.domain.probing.cadence import Cadence, believed, last_alive_s
+from lifesign.domain.targets.target import is_on_origin_of
 from lifesign.prober.definition.event_loop_lag import SelfCheck
 from lifesign.prober.network.clock import Clock
 from lifesign.prober.network.host_limiter import AddressBusy, HostLimiter, Permit

@@ -9,7 +9,7 @@ from typing import Final
 
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason, Observation
-from lifesign.domain.schedule.cadence import Cadence, after_probe
+from lifesign.domain.probing.cadence import Cadence, after_probe
 from lifesign.domain.text.counts import plural, pluralize
 from lifesign.prober.results.ledger import ProbeReport
 from lifesign.prober.worker.schedule import missed_before

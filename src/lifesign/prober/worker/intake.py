@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason, Observation, ResultClass
 from lifesign.domain.observation.witness_rule import (
@@ -15,7 +15,7 @@ from lifesign.domain.observation.witness_rule import (
     is_second_request_in_time,
     witness_need,
 )
-from lifesign.domain.schedule.cadence import (
+from lifesign.domain.probing.cadence import (
     Cadence,
     last_alive_s,
     with_backoff_restarted,

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from lifesign.domain.net.target import SHARDS
+from lifesign.domain.targets.target import SHARDS
 from lifesign.domain.text.counts import pluralize
 from lifesign.prober.credentials.store import CredentialStore
 from lifesign.prober.definition.event_loop_lag import SelfCheck

@@ -6,7 +6,7 @@ until any later result of the same target is delivered with it.
 
 from typing import Final
 
-from lifesign.domain.interface.published import Interface
+from lifesign.domain.published_interface.published import Interface
 from lifesign.prober.worker.shards import TargetSlot
 
 MAX_PENDING_BYTES: Final = 33_554_432

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
-from lifesign.domain.base.backoff import Backoff
+from lifesign.domain.common.backoff import Backoff
 from lifesign.prober.definition.models import FLUSH_SECONDS
 from lifesign.prober.network.clock import Clock
 from lifesign.prober.results.ledger import (

@@ -10,7 +10,12 @@ from math import inf
 from typing import Final, Protocol
 
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.schedule.cadence import Cadence, backs_off, missed_ticks, next_probe_at_s
+from lifesign.domain.probing.cadence import (
+    Cadence,
+    backs_off,
+    missed_ticks,
+    next_probe_at_s,
+)
 from lifesign.prober.worker.due_times import DueTimes
 from lifesign.prober.worker.shards import TargetSlot
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from lifesign.domain.net.target import host_of, is_on_origin_of, is_target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.result_sums import supersedes
 from lifesign.domain.observation.results import (
@@ -21,8 +20,9 @@ from lifesign.domain.observation.results import (
     ResultClass,
     not_measured,
 )
-from lifesign.domain.schedule.cadence import Cadence, last_alive_s
-from lifesign.domain.schedule.receipt import receipt_of
+from lifesign.domain.probing.cadence import Cadence, last_alive_s
+from lifesign.domain.probing.result_receipt import receipt_of
+from lifesign.domain.targets.target import host_of, is_on_origin_of, is_target_id
 from lifesign.prober.results.ledger import ShardClaim, TargetEntry, TargetPage
 
 _NO_MEMORY: Final = ProbeMemory()

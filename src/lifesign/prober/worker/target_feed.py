@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from lifesign.domain.base.backoff import Backoff
-from lifesign.domain.base.clock_skew import lies_ahead
-from lifesign.domain.schedule.cadence import believed
+from lifesign.domain.common.backoff import Backoff
+from lifesign.domain.common.clock_skew import lies_ahead
+from lifesign.domain.probing.cadence import believed
 from lifesign.prober.results.ledger import Ledger, LedgerUnreachable, TargetEntry, TargetPage, outage_text
 from lifesign.prober.worker.shards import ApplyResult, OwnedShards, Shard
 

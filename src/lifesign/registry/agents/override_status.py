@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from lifesign.domain.access.permissions import Permission
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest, InvalidTransition
 from lifesign.domain.events.agent_payloads import MaintenanceChanged, OverrideChanged
 from lifesign.domain.events.event import EventDraft

@@ -3,7 +3,7 @@
 from typing import Any
 
 from lifesign.domain.access.permissions import Permission
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.events.agent_payloads import AgentUpdated
 from lifesign.domain.events.event import EventDraft

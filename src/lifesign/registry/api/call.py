@@ -20,8 +20,8 @@ from lifesign.domain.access.permissions import (
     may_at_all,
     require,
 )
-from lifesign.domain.base.finding import Finding, json_pointer
-from lifesign.domain.base.rate_limit import RateLimiter
+from lifesign.domain.access.rate_limit import RateLimiter
+from lifesign.domain.common.finding import Finding, json_pointer
 from lifesign.domain.errors import InvalidRequest, NotAllowed
 from lifesign.domain.files.validation_messages import known_expectation
 from lifesign.domain.net.allowed_addresses import Network

@@ -6,8 +6,8 @@ assesses agents knows whether the inbound network works.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
-from lifesign.domain.lifecycle.mass_exit import MonitorPolicy, is_unwitnessed
+from lifesign.domain.common.fast_dataclass import fast_dataclass
+from lifesign.domain.lifecycle.verdict_suspension import MonitorPolicy, is_unwitnessed
 from lifesign.storage.agents import heartbeats, requests
 from lifesign.storage.engine.transaction import Transaction
 

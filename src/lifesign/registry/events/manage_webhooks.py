@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from ulid import ULID
 
 from lifesign.domain.access.permissions import Permission
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.events.chain import Event
 from lifesign.domain.events.event import EventDraft

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from lifesign.domain.access.permissions import Permission, Principal, is_current, may_at_all
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest, NotAllowed
 from lifesign.domain.events.chain import Event
 from lifesign.domain.health.document import MAX_NUMBER

@@ -6,8 +6,8 @@ An agent holds leases in its own name, whichever of its keys it uses: these stay
 from collections.abc import Collection
 
 from lifesign.domain.access.event_actor import KEY_ACTOR_PREFIX
-from lifesign.domain.net.target import SHARDS
-from lifesign.domain.schedule.shard_eligibility import key_of
+from lifesign.domain.probing.shard_eligibility import key_of
+from lifesign.domain.targets.target import SHARDS
 from lifesign.domain.tasks.lease import MAX_TTL_SECONDS, EndReason
 from lifesign.registry.transitions import lease_events
 from lifesign.registry.transitions.task_transitions import lose_tasks

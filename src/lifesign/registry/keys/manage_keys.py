@@ -24,14 +24,14 @@ from lifesign.domain.access.permissions import (
     key_of,
     rotated_lifetime_s,
 )
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.registry_payloads import KeyChanged
 from lifesign.domain.health.document import INTEGRAL_FLOAT, Time
 from lifesign.domain.models.base import Body, Name, OwnAgentId, moment
-from lifesign.domain.net.target import SHARDS
+from lifesign.domain.targets.target import SHARDS
 from lifesign.registry.api.cursors import Cursor, cursor_at, text_in
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import KeyEnded, KeyNotFound, LastAdminKey

@@ -18,7 +18,7 @@ from lifesign.domain.access.permissions import (
     may_at_all,
     require,
 )
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest, InvalidResource, NotAllowed
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.lifecycle.status_table import ALIVE, Status

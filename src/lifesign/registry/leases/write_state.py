@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, RootModel
 
 from lifesign.domain.access.permissions import Permission, may, require
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest, InvalidResource, NotAllowed
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType

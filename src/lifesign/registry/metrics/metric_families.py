@@ -19,8 +19,13 @@ from prometheus_client.core import (
 
 from lifesign.domain.access.event_actor import KEY_ACTOR_PREFIX
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.lifecycle.mass_exit import MonitorPolicy, MonitorState, Track, exit_limit
 from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.lifecycle.verdict_suspension import (
+    MonitorPolicy,
+    MonitorState,
+    Track,
+    exit_limit,
+)
 from lifesign.domain.observation.evidence_age import PROBER_FAULTS
 from lifesign.domain.tasks.task_states import TaskStatus
 from lifesign.registry.agents.heartbeat_endpoint import HEARTBEAT_PATH

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lifesign.domain.access.permissions import Permission, require
-from lifesign.domain.base.project import install_hint
+from lifesign.domain.common.project import install_hint
 from lifesign.errors import LifesignError
 from lifesign.registry.api.call import OperationDispatcher, authenticate, headers_in
 from lifesign.registry.api.error_responses import error_response

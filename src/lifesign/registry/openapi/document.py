@@ -25,7 +25,7 @@ from lifesign.domain.models.census import RUN_PATTERN
 from lifesign.domain.models.directories import DIRECTORY_PATTERN, IMPORT_PATTERN, MAX_PAGES
 from lifesign.domain.models.leases import LeaseRecord
 from lifesign.domain.models.tasks import CALL_ID_PATTERN, TASK_ID_PATTERN
-from lifesign.domain.net.target import SHARDS
+from lifesign.domain.targets.target import SHARDS
 from lifesign.registry.agents.check_ready import STATUS_HEADER, AgentReadiness
 from lifesign.registry.api.error_responses import STATUS_AND_CODE
 from lifesign.registry.api.operations import Operation

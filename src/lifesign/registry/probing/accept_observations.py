@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter, ValidationError
 
 from lifesign.domain.access.permissions import Permission
-from lifesign.domain.base.clock_skew import not_before
+from lifesign.domain.common.clock_skew import not_before
 from lifesign.domain.events.event import EventDraft
-from lifesign.domain.interface.published import Form
 from lifesign.domain.lifecycle.agent_history import OpenSlot, ended_slot
 from lifesign.domain.lifecycle.observed_facts import Observed, fold, with_document_age
 from lifesign.domain.lifecycle.status_table import Status
@@ -29,12 +28,13 @@ from lifesign.domain.models.observation_batch import (
     ObservationResult,
     ReportOutcome,
 )
-from lifesign.domain.net.target import is_target_id, read_target, target_id
 from lifesign.domain.observation.evidence_age import Receipt
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
-from lifesign.domain.schedule.opt_out_proof import origin_of
-from lifesign.domain.schedule.receipt import receipt_of
+from lifesign.domain.probing.result_receipt import receipt_of
+from lifesign.domain.published_interface.published import Form
+from lifesign.domain.targets.opt_out_proof import origin_of
+from lifesign.domain.targets.target import is_target_id, read_target, target_id
 from lifesign.domain.tasks.lease import Claim, check_write, shard_resource
 from lifesign.errors import LifesignError
 from lifesign.registry.agents.register_agent import add_agents, begin_incarnation

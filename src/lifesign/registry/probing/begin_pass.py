@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from lifesign.domain.base.clock_skew import last_not_ahead, lies_ahead
+from lifesign.domain.common.clock_skew import last_not_ahead, lies_ahead
 from lifesign.domain.models.census import MAX_NOT_READ, Deadlines
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import census_counts

@@ -30,8 +30,7 @@ from lifesign.domain.models.shards import (
     ShardsShown,
     WorkerName,
 )
-from lifesign.domain.net.target import SHARDS
-from lifesign.domain.schedule.shard_eligibility import (
+from lifesign.domain.probing.shard_eligibility import (
     DEFAULT_INTERVAL_S,
     Idleness,
     LivingWorker,
@@ -43,7 +42,8 @@ from lifesign.domain.schedule.shard_eligibility import (
     withheld,
     within_known,
 )
-from lifesign.domain.schedule.shard_share import NO_DIVISION, divide, fair_share
+from lifesign.domain.probing.shard_share import NO_DIVISION, divide, fair_share
+from lifesign.domain.targets.target import SHARDS
 from lifesign.domain.tasks.lease import (
     Claim,
     EndReason,

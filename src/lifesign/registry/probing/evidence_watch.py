@@ -15,9 +15,8 @@ from lifesign.domain.credentials.credential_watch import CredentialReport, crede
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.monitor_payloads import LostEvidenceChanged, ProberFailures
-from lifesign.domain.lifecycle import mass_silence
-from lifesign.domain.lifecycle.mass_silence import ClassCounts, next_mass_silence
-from lifesign.domain.lifecycle.monitor_watch import (
+from lifesign.domain.lifecycle import network_silence
+from lifesign.domain.lifecycle.monitoring_alerts import (
     DisallowedTargets,
     EvidenceAlert,
     EvidenceWatchState,
@@ -27,9 +26,10 @@ from lifesign.domain.lifecycle.monitor_watch import (
     keys_after,
     watched_after,
 )
+from lifesign.domain.lifecycle.network_silence import ClassCounts, next_mass_silence
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.evidence_age import UnknownReason
+from lifesign.domain.targets.target import SHARDS
 from lifesign.registry.keys.key_leases import end_leases_of, keys_with_leases
 from lifesign.registry.policies import Policies
 from lifesign.registry.probing.hand_out_witnesses import mass_silence_in, mass_silence_json
@@ -73,7 +73,7 @@ def is_watch_due(row: RegistryRow, now_s: float, policies: Policies) -> bool:
 def count_evidence(transaction: Transaction, policies: Policies) -> EvidenceTally:
     """Count; changes nothing."""
     classes: Mapping[str, Mapping[str, ClassCounts]] = {}
-    if liveness.is_any_silent(transaction, mass_silence.MIN_ADDRESSES):
+    if liveness.is_any_silent(transaction, network_silence.MIN_ADDRESSES):
         classes = liveness.counts(transaction, transaction.now_s - policies.mass_silence.expected_seconds)
     old = old_evidence.count(transaction)
     return EvidenceTally(

@@ -8,11 +8,11 @@ from itertools import zip_longest
 
 from pydantic import TypeAdapter
 
-from lifesign.domain.lifecycle.mass_silence import MassSilence
+from lifesign.domain.lifecycle.network_silence import MassSilence
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.shards import MAX_WITNESSES, HandedOutWitness, ShardClaimRequest
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.schedule.shard_eligibility import DEFAULT_INTERVAL_S, has_turn
+from lifesign.domain.probing.shard_eligibility import DEFAULT_INTERVAL_S, has_turn
 from lifesign.registry.policies import Policies
 from lifesign.registry.targets.feed_targets import recalled
 from lifesign.registry.transitions.monitor_row import confirmed_in

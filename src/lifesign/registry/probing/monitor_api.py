@@ -11,9 +11,10 @@ from lifesign.domain.access.permissions import Permission
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.monitor_payloads import OutageConfirmed
-from lifesign.domain.lifecycle import mass_exit
+from lifesign.domain.lifecycle import verdict_suspension
 from lifesign.domain.lifecycle.heartbeat_timeout import ExcludedSpan
-from lifesign.domain.lifecycle.mass_exit import (
+from lifesign.domain.lifecycle.monitoring_alerts import DisallowedTargets, EvidenceWatchState
+from lifesign.domain.lifecycle.verdict_suspension import (
     Monitor,
     MonitorPolicy,
     Monitors,
@@ -21,7 +22,6 @@ from lifesign.domain.lifecycle.mass_exit import (
     baseline_exits,
     exit_limit,
 )
-from lifesign.domain.lifecycle.monitor_watch import DisallowedTargets, EvidenceWatchState
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.monitor import (
     Confirmation,
@@ -33,7 +33,7 @@ from lifesign.domain.models.monitor import (
     ShownSpan,
     TrackRecord,
 )
-from lifesign.domain.net.target import SHARDS
+from lifesign.domain.targets.target import SHARDS
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import NetworkClassNotFound, TargetGone, TargetNotFound
 from lifesign.registry.probing.evidence_watch import watched_in
@@ -65,7 +65,7 @@ def show_monitor(transaction: Transaction, call: Call) -> OperationReply:
     """Return whether verdicts are suspended, and the reasons."""
     row = registry_row.find(transaction)
     now_s = transaction.now_s
-    monitors = mass_exit.new_monitors(now_s) if row is None else monitors_in(row, now_s)
+    monitors = verdict_suspension.new_monitors(now_s) if row is None else monitors_in(row, now_s)
     return OperationReply(content=_shown(transaction, monitors, row, call.policies.mass_exit))
 
 
@@ -74,9 +74,11 @@ def release_suspension(transaction: Transaction, call: Call) -> OperationReply:
     body = call.query_as(MonitorRelease)
     row = registry_row.lock(transaction)
     now_s = transaction.after_waiting().now_s
-    for track in mass_exit.Track:
+    for track in verdict_suspension.Track:
         if body.track in {None, track}:
-            look = mass_exit.release(monitors_in(row, now_s).of(track), now_s, call.policies.mass_exit)
+            look = verdict_suspension.release(
+                monitors_in(row, now_s).of(track), now_s, call.policies.mass_exit
+            )
             row = with_assessment(row, track, look, now_s)
             event_log.append(transaction, monitor_turned(look, track, call.actor))
     registry_row.store(transaction, row)
@@ -155,7 +157,7 @@ def _shown(
         *excluded_downtime.spans,
         *(ExcludedSpan(hold.begin_s, hold.end_s) for hold in excluded_downtime.holds),
     ]
-    tracks = {track: monitors.of(track) for track in mass_exit.Track}
+    tracks = {track: monitors.of(track) for track in verdict_suspension.Track}
     worst = min(tracks.values(), key=lambda monitor: (_WORST_FIRST.index(monitor.state), monitor.since_s))
     return MonitorRecord(
         state=worst.state,

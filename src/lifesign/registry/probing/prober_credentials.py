@@ -19,7 +19,7 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.monitor_payloads import CredentialFaultChanged
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.credentials import CredentialFaultShown, MissingCredential, missing_of
-from lifesign.domain.schedule.shard_eligibility import key_of
+from lifesign.domain.probing.shard_eligibility import key_of
 from lifesign.registry.transitions.status_changes import MONITOR
 from lifesign.storage.probing.probers import StoredProber
 

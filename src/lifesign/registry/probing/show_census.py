@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import StringConstraints
 
 from lifesign.domain.access.permissions import Permission, require
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.health.document import HealthStatus, Time
 from lifesign.domain.models.base import Body, moment
@@ -25,9 +25,9 @@ from lifesign.domain.models.census import (
     ShownCount,
     TargetCount,
 )
-from lifesign.domain.net.target import SHARDS, TargetKind
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import ANSWERED, ResultClass
+from lifesign.domain.targets.target import SHARDS, TargetKind
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.probing.begin_pass import add_not_read, begin_or_join, take_part

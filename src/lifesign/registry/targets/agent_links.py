@@ -3,12 +3,17 @@
 from collections.abc import Sequence
 
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.domain.lifecycle.target_claim import LinkState, Proof, claimed_urls, is_claim
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.links import LinkShown
 from lifesign.domain.net.allowed_addresses import AddressRefused, Network, vet_url
-from lifesign.domain.net.target import target_id
-from lifesign.domain.schedule.opt_out_proof import origin_of
+from lifesign.domain.targets.link_proof import (
+    LinkState,
+    Proof,
+    claimed_urls,
+    is_claim,
+)
+from lifesign.domain.targets.opt_out_proof import origin_of
+from lifesign.domain.targets.target import target_id
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_links, target_rows

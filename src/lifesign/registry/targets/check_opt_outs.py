@@ -12,7 +12,12 @@ from yarl import URL
 
 from lifesign.domain.access.event_actor import OwnActor
 from lifesign.domain.net.allowed_addresses import Network, read_networks
-from lifesign.domain.schedule.opt_out_proof import MAX_PROOF_BYTES, PROOF_PATH, TOKEN_TTL_SECONDS, is_proven
+from lifesign.domain.targets.opt_out_proof import (
+    MAX_PROOF_BYTES,
+    PROOF_PATH,
+    TOKEN_TTL_SECONDS,
+    is_proven,
+)
 from lifesign.http_client.address_guard import PrivateAddressRefused
 from lifesign.http_client.bounded_body import read_bounded
 from lifesign.http_client.bounded_get import user_agent

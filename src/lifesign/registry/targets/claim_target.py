@@ -3,15 +3,14 @@
 import secrets
 
 from lifesign.domain.access.permissions import Permission
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.domain.lifecycle.target_claim import claimed_urls, is_claim
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.links import LinkRequest, LinkToken
 from lifesign.domain.net.allowed_addresses import AddressRefused
-from lifesign.domain.net.target import read_target, target_id
-from lifesign.domain.schedule.opt_out_proof import (
+from lifesign.domain.targets.link_proof import claimed_urls, is_claim
+from lifesign.domain.targets.opt_out_proof import (
     LINK_TOKEN_PREFIX,
     PROOF_PATH,
     TOKEN_BYTES,
@@ -20,6 +19,7 @@ from lifesign.domain.schedule.opt_out_proof import (
     origin_of,
     token_of,
 )
+from lifesign.domain.targets.target import read_target, target_id
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import AgentGone, TooMany
 from lifesign.registry.views.agent_records import existing_agent

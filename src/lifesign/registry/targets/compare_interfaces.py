@@ -8,9 +8,6 @@ from itertools import pairwise
 from pydantic_core import from_json
 
 from lifesign.domain.access.permissions import Permission
-from lifesign.domain.interface.comparison import Comparison, compare
-from lifesign.domain.interface.published import Form
-from lifesign.domain.interface.version_rule import is_unstable
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.interface_versions import (
     InterfaceComparison,
@@ -19,6 +16,9 @@ from lifesign.domain.models.interface_versions import (
     ListedVersion,
     VersionPair,
 )
+from lifesign.domain.published_interface.comparison import Comparison, compare
+from lifesign.domain.published_interface.published import Form
+from lifesign.domain.published_interface.version_rule import is_unstable
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import InterfaceVersionNotFound, TargetNotFound
 from lifesign.registry.targets.feed_targets import recalled

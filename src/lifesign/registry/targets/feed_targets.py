@@ -12,13 +12,13 @@ from pydantic_core import from_json
 
 from lifesign.domain.access.event_actor import KEY_ACTOR_PREFIX
 from lifesign.domain.access.permissions import Permission
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.models.base import Body, moment
 from lifesign.domain.models.shards import ShardTargets
-from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.schedule.cadence import last_alive_s
+from lifesign.domain.probing.cadence import last_alive_s
+from lifesign.domain.targets.target import SHARDS
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.storage.engine.transaction import Transaction

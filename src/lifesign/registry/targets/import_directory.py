@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from lifesign.domain.access.permissions import Permission, may, require
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.directories import (
@@ -29,7 +29,7 @@ from lifesign.domain.models.directories import (
     ImportState,
 )
 from lifesign.domain.net.allowed_addresses import AddressRefused
-from lifesign.domain.net.target import read_target
+from lifesign.domain.targets.target import read_target
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import DirectoryNotFound, ImportNotFound, ImportOver, NothingSuspended, TooMany
 from lifesign.registry.targets.replace_listing import advance, begin, confirm

@@ -1,7 +1,7 @@
 """Changes of the published interfaces of targets: versions and events.
 
-`domain/interface/version_rule.py` decides which version is kept and when an event is due. Only targets that
-are agents cause events.
+`domain/published_interface/version_rule.py` decides which version is kept and when an event is due. Only
+targets that are agents cause events.
 """
 
 import logging
@@ -14,9 +14,10 @@ from lifesign.domain.events.agent_payloads import InterfaceChanged, TargetInterf
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.payload_fields import MAX_CHANGED_MEMBERS
-from lifesign.domain.interface.comparison import compare
-from lifesign.domain.interface.published import Form, interface_of
-from lifesign.domain.interface.version_rule import (
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.published_interface.comparison import compare
+from lifesign.domain.published_interface.published import Form, interface_of
+from lifesign.domain.published_interface.version_rule import (
     MAX_VERSIONS,
     VersionState,
     VersionStep,
@@ -25,7 +26,6 @@ from lifesign.domain.interface.version_rule import (
     oldest_kept,
     pending_step,
 )
-from lifesign.domain.lifecycle.status_table import Status
 from lifesign.registry.targets.feed_targets import recalled
 from lifesign.registry.transitions.status_changes import MONITOR
 from lifesign.storage.agents import agent_rows

@@ -7,9 +7,9 @@ once a day. A token that was found is looked for again once a day, any other one
 import asyncio
 from functools import partial
 
-from lifesign.domain.lifecycle.target_claim import CHECK_SECONDS
 from lifesign.domain.net.allowed_addresses import read_networks
-from lifesign.domain.schedule.opt_out_proof import TOKEN_TTL_SECONDS, is_proven, origin_of
+from lifesign.domain.targets.link_proof import CHECK_SECONDS
+from lifesign.domain.targets.opt_out_proof import TOKEN_TTL_SECONDS, is_proven, origin_of
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.targets.check_opt_outs import repeat, served_file
 from lifesign.registry.targets.link_decisions import settle

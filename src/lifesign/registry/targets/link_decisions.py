@@ -1,6 +1,6 @@
 """Links between registered agents and crawled targets: how they begin and end.
 
-`target_claim` decides from the stored claims. A link ends the target's own record. The agent's own target, if
+`link_proof` decides from the stored claims. A link ends the target's own record. The agent's own target, if
 it has one, is not probed any more: the crawled target is, and its results go into the agent's record. The end
 of a link restores both. The target's record begins again with its next liveness signal.
 """
@@ -15,7 +15,8 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.payload_fields import Payload
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Signal, Status
-from lifesign.domain.lifecycle.target_claim import (
+from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.targets.link_proof import (
     RELINK_SECONDS,
     LinkClaim,
     LinkDecision,
@@ -28,8 +29,7 @@ from lifesign.domain.lifecycle.target_claim import (
     next_check_s,
     proof_of,
 )
-from lifesign.domain.lifecycle.verdict import Monitoring
-from lifesign.domain.net.target import read_target
+from lifesign.domain.targets.target import read_target
 from lifesign.registry.targets.opt_out_origins import has_opted_out
 from lifesign.registry.transitions.agent_verdicts import Change
 from lifesign.registry.transitions.status_changes import change_status

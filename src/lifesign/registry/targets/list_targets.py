@@ -22,11 +22,11 @@ from lifesign.domain.models.targets import (
 )
 from lifesign.domain.net.allowed_addresses import MAX_HOST_CHARACTERS, AddressRefused
 from lifesign.domain.net.international_host import ascii_host
-from lifesign.domain.net.target import TargetKind
 from lifesign.domain.observation.evidence_age import Evidence, unknown_reason
-from lifesign.domain.observation.probe_summary import combine_with_card, probe_summary
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import LayerResult, ResultClass
+from lifesign.domain.observation.summary_line import combine_with_card, probe_summary
+from lifesign.domain.targets.target import TargetKind
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_and_text_in, numbers_in
 from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, OperationReply
 from lifesign.registry.errors import DirectoryNotFound, TargetNotFound

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from lifesign.domain.access.permissions import Permission, require
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
@@ -20,8 +20,7 @@ from lifesign.domain.events.registry_payloads import OriginChanged
 from lifesign.domain.models.base import Body, moment
 from lifesign.domain.models.opt_outs import OptOutList, OptOutRecord, OptOutRequest, OptOutUrl
 from lifesign.domain.net.allowed_addresses import AddressRefused
-from lifesign.domain.net.target import host_of
-from lifesign.domain.schedule.opt_out_proof import (
+from lifesign.domain.targets.opt_out_proof import (
     PROOF_PATH,
     TOKEN_BYTES,
     TOKEN_TTL_SECONDS,
@@ -30,6 +29,7 @@ from lifesign.domain.schedule.opt_out_proof import (
     origin_of,
     token_of,
 )
+from lifesign.domain.targets.target import host_of
 from lifesign.registry.api.cursors import Cursor, cursor_at, text_in
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import OptOutNotFound, TooMany

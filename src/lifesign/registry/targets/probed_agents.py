@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.net.allowed_addresses import AddressRefused
-from lifesign.domain.net.target import read_target
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.schedule.cadence import Cadence, without_failures
+from lifesign.domain.probing.cadence import Cadence, without_failures
+from lifesign.domain.targets.target import read_target
 from lifesign.registry.targets.opt_out_origins import has_opted_out
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import probe_results

@@ -7,7 +7,7 @@ wait that the target asked for.
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.targets import RecheckRecord
-from lifesign.domain.schedule.cadence import retry_after_until_s
+from lifesign.domain.probing.cadence import retry_after_until_s
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import TargetGone, TargetNotFound, TooManyRequests
 from lifesign.registry.targets.feed_targets import recalled

@@ -7,14 +7,14 @@ an older mark are removed, some at a time. Each part is one short transaction.
 from dataclasses import replace
 
 from lifesign.domain.access.event_actor import OwnActor
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.registry_payloads import DirectoryChanged
 from lifesign.domain.models.directories import ImportState
-from lifesign.domain.net.target import target_id
-from lifesign.domain.schedule.directory_change import assess_change
+from lifesign.domain.targets.retirement import assess_change
+from lifesign.domain.targets.target import target_id
 from lifesign.registry.targets.opt_out_origins import leave_out
 from lifesign.registry.targets.retire_targets import end_records, lock_agents, retire
 from lifesign.storage.engine.transaction import Transaction

@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lifesign.domain.base.clock_skew import not_before
+from lifesign.domain.common.clock_skew import not_before
 from lifesign.domain.observation.evidence_age import Receipt, find_inconclusive_reason
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.observation.probe_summary import has_lost_interface
 from lifesign.domain.observation.result_sums import (
     NO_LATENCY,
     Layer,
@@ -22,6 +21,7 @@ from lifesign.domain.observation.result_sums import (
     supersedes,
 )
 from lifesign.domain.observation.results import InconclusiveReason, LayerResult, Observation, ResultClass
+from lifesign.domain.observation.summary_line import has_lost_interface
 from lifesign.domain.text.safe_text import harmless
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import liveness, probe_results, result_history

@@ -11,7 +11,7 @@ from pydantic_core import from_json
 from ulid import ULID
 
 from lifesign.domain.access.permissions import Permission, Principal, require
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest, InvalidTaskTransition, NotAllowed
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.domain.models.tasks import TaskClaim, TaskGrant

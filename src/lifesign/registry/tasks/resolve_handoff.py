@@ -5,7 +5,7 @@ from dataclasses import replace
 from pydantic_core import to_json
 
 from lifesign.domain.access.permissions import Permission
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.models.tasks import HandoffResolution, TaskRecord
 from lifesign.domain.tasks.task_states import TaskSignal

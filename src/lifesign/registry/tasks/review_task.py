@@ -5,7 +5,7 @@ from dataclasses import replace
 from pydantic_core import from_json
 
 from lifesign.domain.access.permissions import Permission, may, require
-from lifesign.domain.base.finding import Finding
+from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest, NotAllowed
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.models.tasks import ReviewAnswer, TaskRequest, TaskReview

@@ -6,13 +6,13 @@ Fetches the facts for `verdict`, calls it, and returns the changes; it changes n
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.heartbeat_timeout import ExcludedSpan, Thresholds
-from lifesign.domain.lifecycle.mass_exit import ExcludedDowntime, Track
 from lifesign.domain.lifecycle.observed_facts import Observed
 from lifesign.domain.lifecycle.status_table import Reason, Signal, Status
 from lifesign.domain.lifecycle.verdict import Facts, Monitoring, Override, Verdict, judge, silent_since_s
+from lifesign.domain.lifecycle.verdict_suspension import ExcludedDowntime, Track
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.tasks import leases

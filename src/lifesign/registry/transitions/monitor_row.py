@@ -11,10 +11,16 @@ from pydantic import TypeAdapter
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.monitor_payloads import MonitorStateChanged
-from lifesign.domain.lifecycle import mass_exit
+from lifesign.domain.lifecycle import verdict_suspension
 from lifesign.domain.lifecycle.heartbeat_timeout import ExcludedSpan, add_span
-from lifesign.domain.lifecycle.mass_exit import Assessment, ExcludedDowntime, Monitors, MonitorState, Track
 from lifesign.domain.lifecycle.verdict import MAX_DAMPING
+from lifesign.domain.lifecycle.verdict_suspension import (
+    Assessment,
+    ExcludedDowntime,
+    Monitors,
+    MonitorState,
+    Track,
+)
 from lifesign.domain.models.base import MAX_DURATION_SECONDS
 from lifesign.registry.transitions.agent_verdicts import VerdictContext
 from lifesign.storage.engine import registry_row
@@ -60,7 +66,9 @@ def verdict_context_in(row: RegistryRow | None) -> VerdictContext:
 
 def monitors_in(row: RegistryRow, now_s: float) -> Monitors:
     """Return the tracks in a row; new ones if no sweep has run yet."""
-    return mass_exit.from_json(row.monitor) if row.monitor else mass_exit.new_monitors(now_s)
+    return (
+        verdict_suspension.from_json(row.monitor) if row.monitor else verdict_suspension.new_monitors(now_s)
+    )
 
 
 def excluded_time_in(row: RegistryRow) -> ExcludedTime:
@@ -95,7 +103,7 @@ _TURNS = MappingProxyType(
 
 def with_monitors(row: RegistryRow, monitors: Monitors) -> RegistryRow:
     """Return the row with these tracks."""
-    return replace(row, monitor=mass_exit.to_json(monitors))
+    return replace(row, monitor=verdict_suspension.to_json(monitors))
 
 
 def with_assessment(row: RegistryRow, track: Track, assessment: Assessment, now_s: float) -> RegistryRow:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from lifesign.domain.access.permissions import Permission, Principal, may
 from lifesign.domain.events.chain import Event, agent_of
-from lifesign.domain.net.display_name import called, has_readable_id
+from lifesign.domain.targets.display_name import called, has_readable_id
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.transaction import Transaction
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from pydantic_core import to_json
 from sqlalchemy import ColumnElement, Row, bindparam, delete, insert, select, text, update
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.observed_facts import Observed, evidence_of
 from lifesign.domain.observation.evidence_age import Evidence
 from lifesign.storage.engine.array_params import given, is_given

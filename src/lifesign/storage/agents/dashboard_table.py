@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Select, and_, func, or_, select, union_all
 
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.domain.net.target import host_of, read_target
+from lifesign.domain.targets.target import host_of, read_target
 from lifesign.storage.agents.agent_rows import StoredAgent, find_many
 from lifesign.storage.engine.tables import agents, capabilities, observed, targets
 from lifesign.storage.engine.transaction import Transaction

@@ -11,8 +11,8 @@ from typing import Any
 
 from sqlalchemy import func, select, text
 
-from lifesign.domain.net.target import SHARDS
-from lifesign.domain.schedule.shard_eligibility import key_of
+from lifesign.domain.probing.shard_eligibility import key_of
+from lifesign.domain.targets.target import SHARDS
 from lifesign.domain.tasks.lease import shard_resource
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.registry_row import RegistryRow

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pydantic_core import from_json, to_json
 from sqlalchemy import func, select, text, true, update
 
-from lifesign.domain.lifecycle.mass_silence import ClassCounts
+from lifesign.domain.lifecycle.network_silence import ClassCounts
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.observation.results import InconclusiveReason
 from lifesign.storage.engine.tables import agents, links, liveness, probe_results, targets

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 from sqlalchemy import Row, TextClause, func, select, text, update
 
-from lifesign.domain.base.clock_skew import MAX_AHEAD_SECONDS
+from lifesign.domain.common.clock_skew import MAX_AHEAD_SECONDS
 from lifesign.storage.engine.tables import probe_results, targets
 from lifesign.storage.engine.transaction import Transaction
 

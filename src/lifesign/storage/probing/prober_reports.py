@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 from sqlalchemy import delete, select, text
 
-from lifesign.domain.schedule.shard_eligibility import HOLDER_SEPARATOR, Idleness, key_of
+from lifesign.domain.probing.shard_eligibility import HOLDER_SEPARATOR, Idleness, key_of
 from lifesign.storage.engine.tables import prober_reports
 from lifesign.storage.engine.transaction import Transaction
 

@@ -15,9 +15,9 @@ from pydantic_core import from_json, to_json
 from sqlalchemy import ColumnElement, delete, func, insert, literal_column, select, text, update
 
 from lifesign.domain.models.census import Deadlines
-from lifesign.domain.net.target import SHARDS, TargetKind
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.targets.target import SHARDS, TargetKind
 from lifesign.storage.engine.tables import census_runs, probe_results, targets
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing.result_history import ALL_TARGETS, SumRow, hour_of, sums_between

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json, to_json
 from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, insert, or_, select, text, update
 
-from lifesign.domain.net.target import target_id
+from lifesign.domain.targets.target import target_id
 from lifesign.storage.engine.array_params import given, is_given
 from lifesign.storage.engine.tables import agents, links, observed, probe_results, target_claims, targets
 from lifesign.storage.engine.transaction import Transaction

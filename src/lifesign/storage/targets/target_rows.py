@@ -13,9 +13,9 @@ from typing import Any
 from pydantic_core import to_json
 from sqlalchemy import Row, delete, func, insert, select, text, update
 
-from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
-from lifesign.domain.net.target import SHARDS, host_of, shard_of
+from lifesign.domain.targets.target import SHARDS, host_of, shard_of
 from lifesign.storage.engine.array_params import given
 from lifesign.storage.engine.tables import (
     agents,

@@ -1,0 +1,172 @@
+"""Mass silence: most addresses of a network class fell silent together, so that none of them is a witness.
+
+Without canaries only other targets can prove that a prober reaches a network. Where most of them stopped
+answering at about the same time, a fault of the prober's own network is as likely as their death. Times are
+seconds since the epoch by the registry's clock.
+
+A prober key may be hostile, and its reports false. So the addresses of all keys count together, or of all
+keys but one, which may report invented addresses that answer. And no single key may make the difference:
+without any one of the others, a quarter of the addresses must be silent together.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lifesign.domain.common.fast_dataclass import fast_dataclass
+from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS
+from lifesign.errors import InvalidValue
+
+MIN_ADDRESSES = 3
+"""A class with fewer is never in mass silence: one address of two says nothing about the other."""
+MAX_FEW_ADDRESSES = 11
+FEW_RATIO = 0.75
+"""Share of 3 to 11 addresses that must be silent."""
+RATIO = 0.5
+"""Share of more addresses."""
+QUARTER = 0.25
+"""Share of the addresses that must be silent without any single key.
+
+Three keys with equal shares always reach it if half of all addresses are silent.
+"""
+MIN_SILENT_WITHOUT_ONE_KEY = 2
+"""The same as a number: one dead agent and a hostile key must not be a mass silence."""
+MAX_LEFT_OUT = 8
+"""Keys that are left out, one at a time: those whose addresses answer most, and those whose addresses are
+silent most.
+"""
+MAX_SILENT_CLASSES = 1_000
+"""Maximum of stored classes, the largest ones: probers name classes, and their number is unlimited."""
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MassSilencePolicy:
+    """Rules for the addresses that count; InvalidValue outside of a range."""
+
+    expected_seconds: float = PROBE_THRESHOLDS.dead_after_s + DAY_S
+    """An address that answered within this time is expected to answer, 1 to 2,592,000."""
+    together_seconds: float = PROBE_THRESHOLDS.unhealthy_after_s
+    """Addresses fell silent together if their last answers lie within this time, 1 to 86,400."""
+
+    def __post_init__(self) -> None:
+        for name, value_s, most_s in (
+            ("expected_seconds", self.expected_seconds, 30 * DAY_S),
+            ("together_seconds", self.together_seconds, DAY_S),
+        ):
+            if not 1 <= value_s <= most_s:
+                raise InvalidValue(name, value_s, f"1 to {most_s:g}")
+
+
+DEFAULT_POLICY = MassSilencePolicy()
+
+
+@fast_dataclass(kw_only=True)
+class ClassCounts:
+    """The addresses of one network class that are expected to answer."""
+
+    addresses: int
+    """Number of addresses; an IPv6 /64 network counts as one."""
+    silent_s: tuple[float, ...]
+    """Last answers of the silent addresses, in any order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MassSilence:
+    """Network classes in mass silence, as the registry stores them."""
+
+    counted_at_s: float = 0.0
+    classes: Mapping[str, float] = field(default_factory=dict)
+    """Each class with the time at which its mass silence was noticed, for any key."""
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Prober keys for which no target of the class is a witness, by class."""
+
+    def classes_for(self, key: str) -> list[str]:
+        """Return the classes that are in mass silence for a prober key."""
+        return sorted(name for name, keys in self.keys.items() if key in keys)
+
+
+def needed(addresses: int) -> int | None:
+    """Return how many of so many addresses must be silent together; None if no number is enough."""
+    if addresses < MIN_ADDRESSES:
+        return None
+    return math.ceil((FEW_RATIO if addresses <= MAX_FEW_ADDRESSES else RATIO) * addresses)
+
+
+def is_mass_silence(counts: ClassCounts, policy: MassSilencePolicy = DEFAULT_POLICY) -> bool:
+    """Return whether so many addresses fell silent so close together that none of them is a witness."""
+    least = needed(counts.addresses)
+    return least is not None and _fell_silent_together(counts, least, policy)
+
+
+def silent_keys(
+    by_key: Mapping[str, ClassCounts], policy: MassSilencePolicy = DEFAULT_POLICY
+) -> tuple[str, ...]:
+    """Return the prober keys for which a class is in mass silence, from the counts of each key's targets.
+
+    It is for a key if its own addresses fell silent, or those of all keys together, or of all but one other
+    key. In the latter cases a quarter must be silent without any single one of the other keys, too.
+    """
+    silent = {key for key, counts in by_key.items() if is_mass_silence(counts, policy)}
+    answering = sorted(by_key, key=lambda key: (2 * len(by_key[key].silent_s) - by_key[key].addresses, key))
+    for left_out in (None, *answering[:MAX_LEFT_OUT]):
+        rest = {key: counts for key, counts in by_key.items() if key != left_out}
+        if silent.issuperset(rest) or not is_mass_silence(_together(rest), policy):
+            continue
+        decisive = _decisive_keys(rest, policy)
+        # A key may rely on its own reports.
+        silent |= {key for key in rest if decisive <= {key}}
+    return tuple(sorted(silent))
+
+
+def _decisive_keys(by_key: Mapping[str, ClassCounts], policy: MassSilencePolicy) -> set[str]:
+    """Return the prober keys without whose reports too few of these addresses would be silent."""
+    most_silent = sorted(by_key, key=lambda key: (by_key[key].addresses - 4 * len(by_key[key].silent_s), key))
+    return {
+        key for key in most_silent[:MAX_LEFT_OUT] if not _is_quarter_silent(_together(by_key, key), policy)
+    }
+
+
+def _is_quarter_silent(counts: ClassCounts, policy: MassSilencePolicy) -> bool:
+    least = max(MIN_SILENT_WITHOUT_ONE_KEY, math.floor(QUARTER * counts.addresses))
+    return _fell_silent_together(counts, least, policy)
+
+
+def _fell_silent_together(counts: ClassCounts, least: int, policy: MassSilencePolicy) -> bool:
+    """Return whether the last answers of so many addresses, 1 or more, lie within `together_seconds`."""
+    if len(counts.silent_s) < least:
+        return False
+    last_s = sorted(counts.silent_s)
+    return any(
+        last_s[first + least - 1] - last_s[first] <= policy.together_seconds
+        for first in range(len(last_s) - least + 1)
+    )
+
+
+def _together(by_key: Mapping[str, ClassCounts], left_out: str | None = None) -> ClassCounts:
+    counted = [counts for key, counts in by_key.items() if key != left_out]
+    return ClassCounts(
+        addresses=sum(counts.addresses for counts in counted),
+        silent_s=tuple(at_s for counts in counted for at_s in counts.silent_s),
+    )
+
+
+def next_mass_silence(
+    before: MassSilence,
+    counted: Mapping[str, Mapping[str, ClassCounts]],
+    now_s: float,
+    policy: MassSilencePolicy = DEFAULT_POLICY,
+) -> MassSilence:
+    """Return the classes that are in mass silence now; classes that already were keep their time.
+
+    `counted` has the counts of each class by the prober key that reported its targets.
+    """
+    keys = {name: silent_keys(by_key, policy) for name, by_key in counted.items()}
+    addresses = {name: sum(counts.addresses for counts in counted[name].values()) for name in counted}
+    silent = [name for name in counted if keys[name]]
+    largest = sorted(sorted(silent, key=lambda name: (-addresses[name], name))[:MAX_SILENT_CLASSES])
+    return MassSilence(
+        counted_at_s=now_s,
+        classes={name: before.classes.get(name, now_s) for name in largest},
+        keys={name: keys[name] for name in largest},
+    )

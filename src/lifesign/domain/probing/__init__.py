@@ -1,0 +1,1 @@
+"""When a target is probed, by which prober, and when its result was observed."""

@@ -1,0 +1,398 @@
+"""The time of a target's next probe, and the facts that are remembered after a probe.
+
+Every target has its own tick in each interval, derived from its hash. The load is even, also after a restart
+or when targets are added. Nothing drifts, since a tick is computed and not counted from the last probe. A
+target that keeps failing is probed in every second, fourth, eighth … interval. Its hash also selects which of
+these, so that targets that died together are not probed together. An answer ends the back-off at once.
+
+Besides ticks there are two more kinds of probes: one confirmation after a recovery, and an operator's
+recheck. The witness rule confirms a failure at once. Times are seconds since the epoch, by the clock of the
+registry.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil, floor, inf
+from typing import Any, Final
+
+from lifesign.domain.common.clock_skew import lies_ahead
+from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS
+from lifesign.domain.lifecycle.verdict import DEAD_AFTER_FAILURES, MAX_DAMPING
+from lifesign.domain.observation.probe_memory import MAX_IN_ROW, ProbeMemory
+from lifesign.domain.observation.results import ANSWERED, INCONCLUSIVE, LayerResult, Observation, ResultClass
+from lifesign.domain.targets.target import is_on_origin_of, phase_of, turn_of
+from lifesign.errors import InvalidValue
+
+MAX_RETRY_AFTER_S: Final = 86_400.0
+"""A peer that asks for a longer wait is probed again after a day."""
+MAX_COUNTED_INTERVALS: Final = 2
+"""The registry counts a gap between two measured results as silence for at most this many intervals."""
+MAX_DOUBLINGS: Final = 30
+MAX_ROUNDED_TURNS: Final = 2
+"""Maximum of turns by which a tick is late because of rounding."""
+ROBOTS_EVERY_S: Final = 82_800.0
+"""A robots.txt is not used for more than 24 h (RFC 9309 2.4); a look may come an interval late."""
+MAX_CONFIRMATION_RATIO: Final = 0.25
+"""Share of the interval: a confirmation comes no later, so that it does not coincide with the next tick."""
+MIN_GAP_RATIO: Final = 0.5
+"""Share of the interval: a tick sooner after the last probe is skipped. That probe was late, or a recheck."""
+
+_SLOW_DOWN: Final = frozenset({402, 429})
+_OF_A_RESULT: Final = (
+    "probed_at_s", "result", "failures_in_row", "confirm_at_s", "not_before_s", "slowdowns", "alive_at_s",
+    "network_class",
+)  # fmt: skip
+"""Members of a memory that follow from the result of a probe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cadence:
+    """Rhythm of probes, in seconds; InvalidValue with the JSON name for impossible values."""
+
+    interval_s: float = PROBE_THRESHOLDS.interval_s
+    """Time between two ticks of a target."""
+    confirm_after_s: float = 30.0
+    """A recovery is confirmed after so long, or after a quarter of a short interval."""
+    card_every_s: float = 86_400.0
+    """Interval at which a card is requested without a reason to expect a change."""
+    max_backoff_s: float = 86_400.0
+    """Maximum time between two ticks of a target that fails or requests a slower rate."""
+    recheck_every_s: float = 60.0
+    """Minimum time between two rechecks of a target; the caller that accepts rechecks enforces it."""
+    unhealthy_after_s: float = PROBE_THRESHOLDS.unhealthy_after_s
+    """Silence after which the target is unhealthy, without flap damping."""
+    dead_after_s: float = PROBE_THRESHOLDS.dead_after_s
+    """Silence after which the target is dead, without flap damping."""
+    is_registered: bool = False
+    """Whether the target is a registered agent: it is probed as patiently as one that once answered.
+
+    It is silent since its registration, and one that is probed less often would not be found dead in time.
+    """
+
+    def __post_init__(self) -> None:
+        _refuse_unless_positive("interval_seconds", self.interval_s)
+        _refuse_unless_positive("confirm_after_seconds", self.confirm_after_s)
+        _refuse_unless_positive("card_every_seconds", self.card_every_s)
+        _refuse_unless_positive("recheck_every_seconds", self.recheck_every_s)
+        _refuse_unless_positive("unhealthy_after_seconds", self.unhealthy_after_s)
+        _refuse_unless_positive("dead_after_seconds", self.dead_after_s)
+        if not self.interval_s <= self.max_backoff_s < inf:
+            expected = f"at least interval_seconds, {self.interval_s:g}"
+            raise InvalidValue("max_backoff_seconds", self.max_backoff_s, expected)
+
+    @property
+    def max_doublings(self) -> int:
+        """How often the interval may double without exceeding `max_backoff_s`, 0 to MAX_DOUBLINGS."""
+        return min(int(self.max_backoff_s / self.interval_s).bit_length() - 1, MAX_DOUBLINGS)
+
+    @property
+    def patient_failures(self) -> int:
+        """Number of failures in a row during which an agent that once answered is probed in every interval.
+
+        The registry counts a gap between two results for two intervals at most: an agent that is probed less
+        often would never be found dead. Flap damping may multiply its thresholds.
+        """
+        return ceil(MAX_DAMPING * self.dead_after_s / self.interval_s)
+
+    @property
+    def max_wait_of_failing_s(self) -> float:
+        """Longest wait that an agent can request if it once answered and fails now.
+
+        It holds until the agent has failed often enough to be dead.
+        """
+        return min(self.unhealthy_after_s, MAX_COUNTED_INTERVALS * self.interval_s)
+
+    @property
+    def failures_until_dead(self) -> int:
+        """Number of consecutive failures after which such an agent gets any requested wait."""
+        return max(DEAD_AFTER_FAILURES, ceil(self.dead_after_s / self.max_wait_of_failing_s) + 1)
+
+    def with_thresholds(self, unhealthy_after_s: float, dead_after_s: float) -> "Cadence":
+        """Return the cadence for a registered agent, which has thresholds of its own, in seconds."""
+        return _with_thresholds(self, unhealthy_after_s, dead_after_s)
+
+
+@lru_cache(maxsize=1024)
+def _with_thresholds(cadence: Cadence, unhealthy_after_s: float, dead_after_s: float) -> Cadence:
+    return replace(
+        cadence, unhealthy_after_s=unhealthy_after_s, dead_after_s=dead_after_s, is_registered=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MissedTicks:
+    """Ticks without a probe; one report covers all of them."""
+
+    count: int
+    """0 or more."""
+    last_at_s: float | None
+    """When the last of them was due; None if there is none."""
+
+
+def next_probe_at_s(
+    subject_id: str, memory: ProbeMemory, cadence: Cadence, now_s: float, recheck_at_s: float | None = None
+) -> float:
+    """Return when a target is due next: at a tick after now, or at once for a confirmation or a recheck.
+
+    Missed ticks and confirmations are not caught up: after a restart nothing is due at once except rechecks.
+    A recheck (`recheck_at_s` is the time of its request, None or before the last probe if there is none)
+    overrides the prober's own back-off, not the peer's `Retry-After`: it is due at once however soon after a
+    tick, since rechecks are limited by `recheck_every_s`.
+    """
+    asked_s = _not_before_s(memory, now_s)
+    due_s = _tick_after(subject_id, memory, cadence, max(now_s, asked_s, _rested_s(memory, cadence, now_s)))
+    if memory.confirm_at_s is not None and memory.confirm_at_s >= now_s:
+        due_s = min(due_s, max(memory.confirm_at_s, asked_s))
+    last_s = _last_s(memory, now_s)
+    if recheck_at_s is not None and recheck_at_s > last_s:
+        due_s = min(due_s, max(recheck_at_s, asked_s, now_s))
+    return due_s
+
+
+def retry_after_until_s(memory: ProbeMemory, now_s: float) -> float | None:
+    """Return the end of the wait that the peer requested, which no recheck overrides; None if it is over."""
+    until_s = _not_before_s(believed(memory, now_s), now_s)
+    return until_s if until_s > now_s else None
+
+
+def believed(memory: ProbeMemory, now_s: float) -> ProbeMemory:
+    """Return the memory without times that are too far in the future.
+
+    They were stored before a clock was set back, or by a prober with a stolen key. A probe in the future
+    counts as none, and its card and robots.txt as not read; a requested wait still counts, from now on. A
+    liveness signal in the future counts as now: the agent has been alive.
+    """
+    changed: dict[str, float | None] = {}
+    probed_at_s, not_before_s, alive_at_s = memory.probed_at_s, memory.not_before_s, last_alive_s(memory)
+    if alive_at_s is not None and lies_ahead(alive_at_s, now_s):
+        changed["alive_at_s"] = now_s
+    for name in ("robots_read_at_s", "card_read_at_s"):
+        at_s = getattr(memory, name)
+        if at_s is not None and lies_ahead(at_s, now_s):
+            changed[name] = None
+    if probed_at_s is not None and lies_ahead(probed_at_s, now_s):
+        if not_before_s is not None:
+            wait_s = min(not_before_s - probed_at_s, MAX_RETRY_AFTER_S)
+            changed["not_before_s"] = now_s + wait_s if wait_s > 0 else None
+        changed |= {"probed_at_s": None, "confirm_at_s": None, "robots_read_at_s": None}
+    elif not_before_s is not None and lies_ahead(not_before_s, now_s + MAX_RETRY_AFTER_S):
+        changed["not_before_s"] = None
+    return memory.model_copy(update=changed) if changed else memory
+
+
+def after_probe(
+    memory: ProbeMemory,
+    observation: Observation,
+    cadence: Cadence,
+    began_at_s: float,
+    retry_after_s: float | None = None,
+    *,
+    learned: Mapping[str, Any] | None = None,
+) -> ProbeMemory:
+    """Return the memory after a probe that began then; `learned` has the prober's facts.
+
+    A recovery is confirmed once; a confirmation is not confirmed again. `retry_after_s` is the longest wait
+    that any answer requested. It counts only with an answer that was not as expected, up to a day, and up to
+    `Cadence.max_wait_of_failing_s` if the agent fails.
+    """
+    layers = [observation.discovery, observation.transport, observation.readiness, observation.message]
+    requested = [layer for layer in layers if layer is not None]
+    is_alive, has_failed = observation.is_liveness_signal, observation.is_measured_failure
+    result = observation.result
+    is_measured = is_alive or any(layer.is_measured for layer in requested)
+    ended_at_s = max(began_at_s, observation.observed_at.timestamp())
+
+    failures = 0 if is_alive else min(memory.failures_in_row + has_failed, MAX_IN_ROW)
+    slowdowns, not_before_s = memory.slowdowns, memory.not_before_s
+    if any(_requests_slowdown(layer) for layer in requested):
+        slowdowns, not_before_s = min(slowdowns + 1, MAX_IN_ROW), None
+    elif is_measured:
+        slowdowns, not_before_s = 0, None
+    if retry_after_s is not None and any((layer.status_code or 0) >= 300 for layer in requested):
+        is_looked_after = (
+            has_failed and _is_patient(memory, cadence) and failures < cadence.failures_until_dead
+        )
+        longest_s = cadence.max_wait_of_failing_s if is_looked_after else MAX_RETRY_AFTER_S
+        not_before_s = ended_at_s + min(max(retry_after_s, 0.0), longest_s)
+
+    confirm_at_s = None
+    if is_alive and memory.failures_in_row > 0 and not slowdowns:
+        # From the newest on: a dead agent needs two liveness signals with this distance.
+        confirm_at_s = ended_at_s + min(cadence.confirm_after_s, cadence.interval_s * MAX_CONFIRMATION_RATIO)
+    return memory.model_copy(
+        update={
+            "probed_at_s": began_at_s,
+            "result": memory.result if result in INCONCLUSIVE else result,
+            "failures_in_row": failures,
+            "confirm_at_s": confirm_at_s,
+            "not_before_s": not_before_s,
+            "slowdowns": slowdowns,
+            "alive_at_s": ended_at_s if is_alive else last_alive_s(memory),
+            "network_class": _network_class(memory, observation, is_alive=is_alive),
+            **(learned or {}),
+        }
+    )
+
+
+def with_backoff_restarted(memory: ProbeMemory) -> ProbeMemory:
+    """Return the memory after a failed recheck: the back-off of earlier failures is over.
+
+    An operator ended a maintenance, or asked for the recheck: the agent is alive in the registry, or may be.
+    """
+    return memory.model_copy(update={"failures_in_row": min(memory.failures_in_row, 1)})
+
+
+def last_alive_s(memory: ProbeMemory) -> float | None:
+    """Return the last known liveness signal of the target; None if it never gave one."""
+    return memory.card_read_at_s if memory.alive_at_s is None else memory.alive_at_s
+
+
+def without_result(before: ProbeMemory, after: ProbeMemory) -> ProbeMemory:
+    """Return the facts that a probe learned, such as the URL of a card, without its result."""
+    return after.model_copy(update={name: getattr(before, name) for name in _OF_A_RESULT})
+
+
+def without_card(memory: ProbeMemory) -> ProbeMemory:
+    """Return a memory with which the next reading of the card is as good as the first one."""
+    return memory.model_copy(update={"card_etag": None, "card_digest": None, "interface_digest": None})
+
+
+def without_failures(memory: ProbeMemory) -> ProbeMemory:
+    """Return a memory without facts that delay the next probe: its agent registered again."""
+    return memory.model_copy(
+        update={"failures_in_row": 0, "confirm_at_s": None, "not_before_s": None, "slowdowns": 0}
+    )
+
+
+def backs_off(memory: ProbeMemory, cadence: Cadence) -> bool:
+    """Return whether a target is skipped at some ticks, because it keeps failing or asked for a wait."""
+    return _doublings(memory, cadence) > 0 or min(memory.slowdowns, cadence.max_doublings) > 0
+
+
+def backoff(memory: ProbeMemory, cadence: Cadence) -> int:
+    """Return the factor of the interval of a target that keeps failing: a power of 2, from 1."""
+    return 1 << _doublings(memory, cadence)
+
+
+def slowdown(memory: ProbeMemory, cadence: Cadence) -> int:
+    """Return the factor of the interval of a target that asked for a wait: a power of 2, from 1."""
+    return 1 << min(memory.slowdowns, cadence.max_doublings)
+
+
+def wants_card(memory: ProbeMemory, cadence: Cadence, now_s: float, *, asks_else: Collection[str]) -> bool:
+    """Return whether a probe requests the card, conditionally if there is an ETag.
+
+    It does if no card is known, or if the target did not answer as expected, since a new card may name
+    another URL. It does if no other URL is probed (`asks_else`), or one on another origin, which counts only
+    with the card. Otherwise it does so once in `card_every_s`, at a time of its own, so that cards that were
+    first read together are not always read together.
+    """
+    card_url = memory.card_url
+    if not asks_else or memory.card_read_at_s is None or card_url is None:
+        return True
+    if not all(is_on_origin_of(place, card_url) for place in asks_else):
+        return True
+    if memory.failures_in_row or memory.result not in ANSWERED:
+        return True
+    return _has_come_round(card_url, memory.card_read_at_s, cadence.card_every_s, now_s)
+
+
+def wants_robots(subject_id: str, memory: ProbeMemory, now_s: float) -> bool:
+    """Return whether a probe requests robots.txt of the host: the first time, and then about once a day."""
+    if memory.robots_read_at_s is None:
+        return True
+    return _has_come_round(subject_id, memory.robots_read_at_s, ROBOTS_EVERY_S, now_s)
+
+
+def missed_ticks(
+    subject_id: str, memory: ProbeMemory, cadence: Cadence, since_s: float, until_s: float
+) -> MissedTicks:
+    """Return the ticks of a target after `since_s`, up to `until_s`, by its memory of that time.
+
+    For time in which no worker probed it. Ticks in back-off or in a requested wait are not counted, nor are
+    confirmations.
+    """
+    asked_s = max(_not_before_s(memory, since_s), _rested_s(memory, cadence, since_s))
+    first_s = _tick_after(subject_id, memory, cadence, max(since_s, asked_s))
+    if first_s > until_s:
+        return MissedTicks(0, None)
+    period_s = cadence.interval_s * (1 << _doublings(memory, cadence))
+    count = floor((until_s - first_s) / period_s) + 1
+    return MissedTicks(count, first_s + (count - 1) * period_s)
+
+
+def _tick_after(subject_id: str, memory: ProbeMemory, cadence: Cadence, after_s: float) -> float:
+    """Return the first tick strictly after a moment: (k + phase) intervals, k being its turn."""
+    if memory.is_disallowed_by_robots and memory.robots_read_at_s is not None:
+        # Until its robots.txt is read again there is nothing that we may ask.
+        after_s = max(after_s, _comes_round_s(subject_id, memory.robots_read_at_s, ROBOTS_EVERY_S))
+    phase, turns = phase_of(subject_id), 1 << _doublings(memory, cadence)
+    k = floor(after_s / cadence.interval_s - phase)
+    k += (turn_of(subject_id) - k) % turns
+    # Rounding may put a moment and its own tick in either order, by one interval and its own turn.
+    for _ in range(MAX_ROUNDED_TURNS):
+        if (k + phase) * cadence.interval_s > after_s:
+            break
+        k += turns
+    return (k + phase) * cadence.interval_s
+
+
+def _doublings(memory: ProbeMemory, cadence: Cadence) -> int:
+    """Return how many times the interval is doubled for a target that fails."""
+    failures = memory.failures_in_row - (cadence.patient_failures if _is_patient(memory, cadence) else 0)
+    return min(max(failures, 0), cadence.max_doublings)
+
+
+def _is_patient(memory: ProbeMemory, cadence: Cadence) -> bool:
+    """Return whether a target is registered, or was ever recognised as an agent."""
+    return cadence.is_registered or last_alive_s(memory) is not None or memory.health_url is not None
+
+
+def _network_class(memory: ProbeMemory, observation: Observation, *, is_alive: bool) -> str | None:
+    """Return the class to remember: of the address that answered last, else of the first request."""
+    if memory.network_class is None or (is_alive and observation.network_class is not None):
+        return observation.network_class
+    return memory.network_class
+
+
+def _last_s(memory: ProbeMemory, now_s: float) -> float:
+    """Return when the last probe began, at most now, whatever another machine's clock said; else -inf."""
+    return -inf if memory.probed_at_s is None else min(memory.probed_at_s, now_s)
+
+
+def _rested_s(memory: ProbeMemory, cadence: Cadence, now_s: float) -> float:
+    """Return the earliest time at which the prober itself would probe again, to spare the peer.
+
+    Half an interval covers the delay of the last probe: its own next tick is not skipped.
+    """
+    doublings = min(memory.slowdowns, cadence.max_doublings)
+    wait_s = cadence.interval_s * ((1 << doublings) - MIN_GAP_RATIO)
+    return _last_s(memory, now_s) + wait_s
+
+
+def _not_before_s(memory: ProbeMemory, now_s: float) -> float:
+    """Return from when on the peer is content to see us; never more than a day ahead."""
+    return -inf if memory.not_before_s is None else min(memory.not_before_s, now_s + MAX_RETRY_AFTER_S)
+
+
+def _requests_slowdown(layer: LayerResult) -> bool:
+    return layer.status_code in _SLOW_DOWN or layer.result is ResultClass.RATE_LIMITED
+
+
+def _has_come_round(key: str, last_s: float, period_s: float, now_s: float) -> bool:
+    """Return whether this key's own moment in each period lies after `last_s`, up to now.
+
+    True also if the last time lies in the future: some clock was wrong.
+    """
+    return last_s > now_s or _comes_round_s(key, last_s, period_s) <= now_s
+
+
+def _comes_round_s(key: str, last_s: float, period_s: float) -> float:
+    phase = phase_of(f"daily:{key}")
+    return (floor(last_s / period_s - phase) + 1 + phase) * period_s
+
+
+def _refuse_unless_positive(name: str, value_s: float) -> None:
+    if not 0 < value_s < inf:
+        raise InvalidValue(name, value_s, "a time above 0")

@@ -1,1 +1,0 @@
-"""Schedule of probes, share of each prober, and retirement of targets that left a directory."""

@@ -1,0 +1,1 @@
+"""Targets of probes: their identity, links to agents, opt-outs, and the retirement of listed ones."""

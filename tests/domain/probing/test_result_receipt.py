@@ -1,0 +1,48 @@
+"""Receipts of results."""
+
+import pytest
+
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.probing.result_receipt import receipt_of
+
+AT_S = 1_782_900_000.0
+
+
+def after(memory: ProbeMemory | None, interval_s: float = 300.0) -> tuple[float, float]:
+    """Return how long a result counts, and how long the next one may take, in seconds."""
+    receipt = receipt_of(AT_S, interval_s, memory)
+    assert receipt.at_s == AT_S
+    assert receipt.max_gap_s == 2 * interval_s
+    return receipt.evidence_until_s - AT_S, receipt.results_until_s - AT_S
+
+
+@pytest.mark.parametrize("interval_s", [10, 300, 86_400])
+def test_a_result_counts_for_three_intervals(interval_s: float) -> None:
+    assert after(None, interval_s) == after(ProbeMemory(), interval_s) == (3 * interval_s, 3 * interval_s)
+
+
+def test_a_target_that_backs_off_has_as_many_of_its_longer_intervals() -> None:
+    # It never answered: the interval doubles with each failure, up to a day.
+    expected = {0: 900, 1: 1_800, 3: 7_200, 100: 3 * 300 * 256}
+    for failures, long_s in expected.items():
+        assert after(ProbeMemory(failures_in_row=failures)) == (long_s, long_s)
+
+
+def test_an_agent_that_answered_once_is_probed_in_every_interval_until_it_is_dead() -> None:
+    assert after(ProbeMemory(failures_in_row=12, card_read_at_s=AT_S - 9e3)) == (900, 900)
+    assert after(ProbeMemory(failures_in_row=1000, card_read_at_s=AT_S - 9e5))[0] > 86_400
+
+
+@pytest.mark.parametrize(
+    ("memory", "waits_s"),
+    [
+        (ProbeMemory(not_before_s=AT_S + 3_600), 3_600 + 900),
+        (ProbeMemory(not_before_s=AT_S + 1e9), 86_400 + 900),
+        (ProbeMemory(not_before_s=AT_S - 60), 900),
+        (ProbeMemory(slowdowns=2), 4 * 900),
+        (ProbeMemory(is_disallowed_by_robots=True, robots_read_at_s=AT_S), 82_800 + 900),
+        (ProbeMemory(is_disallowed_by_robots=True, robots_read_at_s=AT_S + 1e9), 82_800 + 900),
+    ],
+)
+def test_a_wait_that_the_target_asked_for_lengthens_no_evidence(memory: ProbeMemory, waits_s: float) -> None:
+    assert after(memory) == (900, waits_s)

@@ -1,0 +1,34 @@
+import pytest
+
+from lifesign.domain.targets.display_name import called, has_readable_id, place_of
+from lifesign.domain.targets.target import target_id
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("https://agent.example/", "agent.example"),
+        ("https://agent.example:8443/", "agent.example:8443"),
+        ("https://agent.example/a2a/", "agent.example/a2a/"),
+        ("https://agent.example/?agent=1", "agent.example/?agent=1"),
+        # Another target than the one by https.
+        ("http://127.0.3.24:18300/", "http://127.0.3.24:18300"),
+        ("https://xn--bcher-kva.example/", "xn--bcher-kva.example"),
+    ],
+)
+def test_a_target_is_called_by_its_place(url: str, place: str) -> None:
+    assert place_of(url) == place
+    assert called(target_id(url), None, url) == place
+    assert called(target_id(url), "", url) == place
+
+
+def test_a_name_comes_first_and_an_id_last() -> None:
+    assert called("billing-1", "Billing", None) == "Billing"
+    assert called(target_id("https://agent.example/"), "Billing", "https://agent.example/") == "Billing"
+    assert called("billing-1") == "billing-1"
+
+
+def test_target_id_does_not_reveal_the_url() -> None:
+    assert has_readable_id("billing-1")
+    assert has_readable_id("tgt_mine")
+    assert not has_readable_id(target_id("https://agent.example/"))
