@@ -243,7 +243,7 @@ def body(length: int, known: dict[int, bytes], *, is_stream: bool) -> bytes:
     return (
         b": ".ljust(length - 4, b".") + b"\r\n\r\n"
         if is_stream
-        else b'{"jsonrpc":"2.0","result":{}}'.ljust(length)
+        else b'{"jsonrpc":"2.0","result":{"message":{}}}'.ljust(length)
     )
 
 

@@ -34,7 +34,7 @@ from lifesign.middleware.exchange import RequestExchange
 KIB = 1024
 MEBIBYTE = 1 << 20
 FAULT = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"model down"}}'
-RESULT = b'{"jsonrpc":"2.0","id":1,"result":{}}'
+RESULT = b'{"jsonrpc":"2.0","id":1,"result":{"message":{"parts":[]}}}'
 FAILED = b'{"jsonrpc":"2.0","id":1,"result":{"task":{"status":{"state":"TASK_STATE_FAILED"}}}}'
 FAILED_REST = b'{"task":{"status":{"state":"TASK_STATE_FAILED"}}}'
 
@@ -334,7 +334,46 @@ async def test_answer_to_a_call_that_is_no_json_and_does_not_claim_it_was_not_in
         assert await answered(body, headers, scope=scope) == "not_inspected"
         assert await answered([body], headers, scope=scope) == "not_inspected"
     assert await answered(body, headers, max_inspected_bytes=0) == "answered"
-    assert await answered(b"", headers, status=204) == "answered"
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204])
+async def test_empty_answer_to_a_call_is_no_good_answer(status: int) -> None:
+    sending: dict[str, Any] = {"scope": http_scope("/v1/message:send"), "asked": request(b'{"message":{}}')}
+    for headers in ({}, PLAIN, JSON):
+        outcome = "malformed" if status == 200 and headers is JSON else "not_inspected"
+        assert await answered(b"", headers, status=status) == outcome
+        assert await answered(b"", headers, status=status, **sending) == outcome
+        assert await answered(b"", headers, status=status, asked=request(b"{}")) == "answered"
+        notification = request(b'{"jsonrpc":"2.0","method":"m"}')
+        assert await answered(b"", headers, status=status, asked=notification) == "answered"
+
+
+@pytest.mark.parametrize("result", [b"null", b"{}", b"[]", b'"ok"', b"true"])
+async def test_result_of_a_send_has_members(result: bytes) -> None:
+    empty = b'{"jsonrpc":"2.0","id":1,"result":%s}' % result
+    for method in ("SendMessage", "message/send", "tasks/send", "SendStreamingMessage", "message/stream"):
+        for asked in (call(method), call(method, params={"text": "x" * 5000})):
+            assert await answered(empty, JSON, asked=asked) == "malformed"
+            assert await answered([empty[:9], empty[9:]], JSON, asked=asked) == "malformed"
+            assert await answered([event(empty)], EVENTS, asked=asked) == "malformed"
+            assert await answered([event(empty), event(RESULT)], EVENTS, asked=asked) == "answered"
+            assert await answered([event(RESULT), event(empty)], EVENTS, asked=asked) == "answered"
+            assert (
+                await answered([working(), event(FAILED), event(empty)], EVENTS, asked=asked) == "task_failed"
+            )
+    for asked in (
+        call("DeleteTaskPushNotificationConfig"),
+        call("tasks/pushNotificationConfig/delete"),
+        call("m"),
+    ):
+        assert await answered(empty, JSON, asked=asked) == "answered"
+        assert await answered([event(empty)], EVENTS, asked=asked) == "answered"
+
+
+async def test_events_that_were_not_parsed_may_be_the_result() -> None:
+    empty = event(b'{"jsonrpc":"2.0","id":1,"result":{}}')
+    assert await answered([empty, event(RESULT) * 6000], EVENTS) == "answered"
+    assert await answered([empty, event(RESULT[:-1] + b"x" * MEBIBYTE)], EVENTS) == "not_inspected"
 
 
 @pytest.mark.parametrize("data", [b"", b"boom", b"{}", b'{"error":"boom"}', FAULT])
@@ -500,11 +539,6 @@ async def test_declared_json_must_be_json(asked: Any) -> None:
     assert await answered(b"", JSON, asked=asked) == "answered"
     assert await answered([event(b'{"choices":[]}'), event(b"[DONE]")], EVENTS, asked=asked) == "answered"
     assert await answered([event(RESULT), event(b"[DONE]")], EVENTS, asked=asked) == "malformed"
-
-
-@pytest.mark.parametrize("status", [202, 204])
-async def test_a_status_without_a_body_needs_none(status: int) -> None:
-    assert await answered(b"", JSON, status=status) == "answered"
 
 
 @pytest.mark.parametrize("status", [200, 206])

@@ -96,6 +96,16 @@ async def test_result_counts_if_its_operation_is_an_interaction(method: str, for
 
 
 @pytest.mark.parametrize("form", ["one", "many"])
+async def test_result_of_an_interaction_is_an_object(form: str) -> None:
+    results: tuple[Any, ...] = (None, [], "ok")
+    for result in results:
+        for method in INTERACTIONS:
+            for body in (sent(message(result=result), JSON), sent(event(message(result=result)), EVENTS)):
+                assert await asked(*body[form], method=method) == "malformed"
+        assert await asked(*sent(message(result=result), JSON)[form], method="ping") == "excluded"
+
+
+@pytest.mark.parametrize("form", ["one", "many"])
 async def test_failed_tool_is_a_tool_error(form: str) -> None:
     body = message(result=FAILED_TOOL)
     assert await asked(*sent(body, JSON)[form]) == "tool_error"
@@ -151,7 +161,8 @@ async def test_notification_is_no_interaction(status: int) -> None:
     steps = (start(status, {"content-length": "0"}), final())
     assert await asked(*steps, method="notifications/initialized") == "excluded"
     assert await asked(*steps, server=Server(request(message(result={"action": "accept"})))) == "excluded"
-    assert await asked(*steps, headers=()) == "answered"
+    notification = request(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
+    assert await asked(*steps, headers=(), server=Server(notification)) == "answered"
 
 
 @pytest.mark.parametrize("status", [200, 404, 405, 500])

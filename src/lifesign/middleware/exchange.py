@@ -16,6 +16,7 @@ from lifesign.domain.a2a.response_outcome import (
     MAX_CALL_BYTES,
     OTHER_JSON,
     REST_ANSWER,
+    SENDING_METHODS,
     SENDING_PATHS,
     STREAMING_METHODS,
     STREAMING_PATH,
@@ -576,6 +577,10 @@ class RequestExchange:
         is_rest = self._scope["method"] == "POST" and self._scope["path"].endswith(STREAMING_PATH)
         if is_rest and not (end.is_rest or end.is_rpc):
             return MALFORMED
+        # Without events that were not parsed, which may have been the result.
+        is_whole = end.missed is None and not end.is_rest
+        if is_whole and not end.has_task and end.answer and end.answer.is_empty and self._is_rpc_send():
+            return MALFORMED
         if end.is_open and (is_rest or method_of(self._call()) in STREAMING_METHODS):
             # Nobody learns what becomes of the task, and the agent may have dropped it.
             return Outcome.UNFINISHED, INSPECTED
@@ -610,7 +615,7 @@ class RequestExchange:
             return Outcome.NOT_INSPECTED, read
         if read is NO_JSON and self._content is UNCLAIMED:
             return UNREAD
-        if read.is_other and self._is_no_answer(read):
+        if (read.is_other and self._is_no_answer(read)) or (read.is_empty and self._is_rpc_send()):
             return MALFORMED
         if read.outcome is TASK_FAILED and (is_poll := self._is_poll()) is not False:
             return GOOD if is_poll else UNREAD
@@ -625,10 +630,10 @@ class RequestExchange:
         return self._expects_rpc_answer()
 
     def _classify_empty(self, status: int) -> Classified:
-        """Judge an answer without a body; 202 and 204 have none by right."""
-        if self._content is UNCLAIMED:
-            return UNREAD if status == 200 else (ANSWERED, None)
-        return MALFORMED if status == 200 and self._expects_rpc_answer() else GOOD
+        """Judge an answer without a body, which is invalid only as JSON in answer to a call."""
+        if not (self._may_expect_json() and self._expects_json()):
+            return GOOD
+        return MALFORMED if status == 200 and self._content is JSON else UNREAD
 
     def _content_of(self, start: Message) -> str:
         """Return the content that an answer claims, or UNCLAIMED if it may answer a call all the same."""
@@ -657,6 +662,10 @@ class RequestExchange:
         return (
             scope["method"] == "POST" and not is_rest_path(scope["path"]) and expects_rpc_answer(self._call())
         )
+
+    def _is_rpc_send(self) -> bool:
+        """Return whether the request is a JSON-RPC call of A2A that sends a message."""
+        return self._expects_rpc_answer() and method_of(self._call()) in SENDING_METHODS
 
     def _read_json(self, kept: JsonBody | None, last: bytes) -> JsonAnswer | Inspection:
         try:

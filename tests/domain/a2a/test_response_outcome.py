@@ -18,12 +18,14 @@ from tests.support.a2a_messages import (
 )
 
 from lifesign.domain.a2a.response_outcome import (
+    EMPTY_RESULT,
     FAILED_TOOL,
     GOOD_ANSWER,
     GOOD_TOOL_RESULT,
     MALFORMED_ANSWER,
     MAX_CALL_BYTES,
     METHOD_NAMES,
+    NULL_RESULT,
     OTHER_JSON,
     UNKNOWN_BODY,
     UNNAMED_RESULT,
@@ -139,7 +141,8 @@ def test_json_rpc_without_result_and_error_is_malformed() -> None:
         assert judge_json(json.dumps(nothing).encode()) is MALFORMED_ANSWER
         assert said([rpc(result={}), nothing]) is Outcome.MALFORMED
         assert read_event_stream(event(rpc(result={})) + event(nothing)).has_other_data
-    assert judge_json(json.dumps(rpc(result=None)).encode()) is UNNAMED_RESULT
+    assert judge_json(json.dumps(rpc(result=None)).encode()) is NULL_RESULT
+    assert judge_json(json.dumps(rpc(result={})).encode()) is EMPTY_RESULT
 
 
 # --- task states ------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ _ASKING_METHODS = frozenset({
 METHOD_NAMES: Final = (b'"method"', b"\\u006", b"\\u007")
 """The name of the method in a call, and escapes that can spell it in another way."""
 STREAMING_METHODS: Final = frozenset({"SendStreamingMessage", "message/stream", "tasks/sendSubscribe"})
+SENDING_METHODS: Final = STREAMING_METHODS | {"SendMessage", "message/send", "tasks/send"}
 STREAMING_PATH: Final = "message:stream"
 """End of the path of a streaming send in A2A's REST binding."""
 SENDING_PATHS: Final = ("message:send", STREAMING_PATH)
@@ -89,6 +90,8 @@ class JsonAnswer:
     """Whether the answer is the result of an MCP tool."""
     is_unnamed: bool = False
     """Whether the answer is a JSON-RPC result that does not show which operation it answers."""
+    is_empty: bool = False
+    """Whether such a result is no object, or one without members: it answers no send of A2A."""
     is_rpc_error: bool = False
     code: object = None
     """The code of a JSON-RPC error."""
@@ -104,6 +107,9 @@ REST_ANSWER: Final = JsonAnswer(ANSWERED, is_other=True)
 """JSON with or of a task or a message, which answers a send of the REST binding."""
 GOOD_TOOL_RESULT: Final = JsonAnswer(ANSWERED, is_tool=True)
 UNNAMED_RESULT: Final = JsonAnswer(ANSWERED, is_unnamed=True)
+EMPTY_RESULT: Final = JsonAnswer(ANSWERED, is_unnamed=True, is_empty=True)
+NULL_RESULT: Final = JsonAnswer(ANSWERED, is_unnamed=True, is_empty=True)
+"""A result that is no object: it answers no interaction of MCP either."""
 FAILED_TASK: Final = JsonAnswer(TASK_FAILED)
 FAILED_TOOL: Final = JsonAnswer(Outcome.TOOL_ERROR, is_tool=True)
 MALFORMED_ANSWER: Final = JsonAnswer(Outcome.MALFORMED)
@@ -139,9 +145,11 @@ def judge_message(message: Mapping[str, Any]) -> JsonAnswer:  # noqa: PLR0911 - 
     result = message.get("result")
     if not isinstance(result, dict):
         if "result" in message:
-            return UNNAMED_RESULT
+            return NULL_RESULT
         # A request or a notification is no answer.
         return OTHER_JSON if "method" in message else MALFORMED_ANSWER
+    if not result:
+        return EMPTY_RESULT
     if result.get("isError", False) is not False:
         # No client takes any other value for a good result.
         return FAILED_TOOL
@@ -159,8 +167,8 @@ def worst_of(answers: tuple[JsonAnswer, ...]) -> JsonAnswer:
     return max(answers, key=_badness)
 
 
-def _badness(answer: JsonAnswer) -> tuple[int, bool, bool]:
-    return _WEIGHT_IN_BATCH[answer.outcome], answer.is_tool, not answer.is_unnamed
+def _badness(answer: JsonAnswer) -> tuple[int, bool, bool, bool]:
+    return _WEIGHT_IN_BATCH[answer.outcome], answer.is_tool, not answer.is_unnamed, not answer.is_empty
 
 
 def _judge_batch(messages: list[Any]) -> JsonAnswer:

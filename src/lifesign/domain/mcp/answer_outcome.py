@@ -8,7 +8,14 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from lifesign.domain.a2a.response_outcome import GOOD_TOOL_RESULT, JsonAnswer, method_of, worst_of
+from lifesign.domain.a2a.response_outcome import (
+    GOOD_TOOL_RESULT,
+    MALFORMED_ANSWER,
+    NULL_RESULT,
+    JsonAnswer,
+    method_of,
+    worst_of,
+)
 from lifesign.domain.health.outcome import (
     ANSWERED,
     Outcome,
@@ -106,6 +113,8 @@ def judge_as_mcp(
         return JsonAnswer(_outcome_of_error(answer.code, status, is_mcp=is_called and operation in _METHODS))
     if not answer.is_unnamed or (is_called and operation in _A2A_METHODS):
         return answer
+    if answer is NULL_RESULT and is_called and operation in _INTERACTIONS:
+        return MALFORMED_ANSWER
     if operation == _TOOL_CALL:
         return GOOD_TOOL_RESULT
     return JsonAnswer(ANSWERED) if operation in _INTERACTIONS else NO_INTERACTION
