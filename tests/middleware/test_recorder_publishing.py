@@ -3,12 +3,14 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from tests.support.hand_clock import HandClock
-from tests.support.recording import agent, published, record, served
+from tests.support.recording import agent, outcomes, published, record, served
+from tests.support.scripted import Server, http_scope
 
-from lifesign import AgentHealth
+from lifesign import AgentHealth, AgentHealthMiddleware
 from lifesign.domain.health.document import HealthStatus
 
 TEAM = 4
@@ -163,3 +165,40 @@ def test_an_operators_reading_of_the_documents_changes_nothing(team: Team) -> No
     for worker in team.workers:
         worker.document()
     assert team.answers() == {before}
+
+
+@pytest.mark.parametrize("detail", ["full", "coarse"])
+async def test_requests_that_hang_in_another_worker_are_counted(
+    tmp_path: Path, detail: Literal["full", "coarse"]
+) -> None:
+    """Their worker may never be the one that makes the document."""
+
+    async def hang(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await receive()
+
+    clock = HandClock()
+    publishing, hanging = (
+        AgentHealthMiddleware(
+            hang, agent_id="agent", clock=clock.clock, state_dir=tmp_path, timeout_seconds=30, detail=detail
+        )
+        for _ in range(2)
+    )
+    for worker in (publishing, hanging):
+        worker.health.open()
+    record(publishing.health, 20)
+    pending: list[Any] = []
+    for _ in range(60):
+        server = Server()
+        pending.append(hanging(http_scope(), server.receive, server.send))
+        pending[-1].send(None)
+    for _ in range(3):
+        clock.advance(60)
+        served(publishing.health)
+        record(hanging.health, 1)
+    assert published(publishing.health).health.status is HealthStatus.UNHEALTHY
+    assert outcomes(publishing.health) == {"answered": 23, "timed_out": 60}
+    for coroutine in pending:
+        coroutine.close()
+    for worker in (publishing, hanging):
+        worker.health.close()

@@ -106,7 +106,9 @@ class AgentHealth:
             self.count_inspected_answer = self._count_inspected_locked  # type: ignore[method-assign]
             self.count_tool_result = self._count_tool_result_locked  # type: ignore[method-assign]
         self.count_overdue: Callable[[int], None] | None = None
-        """Called with the monotonic time before a document is made, to count requests that may never end."""
+        """Called with the monotonic time before a document is made, or taken from another worker, to count
+        requests that may never end.
+        """
         self.is_inspecting = True
         """Whether bodies are inspected; the document says so."""
         self.is_on_grid = False
@@ -160,6 +162,7 @@ class AgentHealth:
         with self._lock:
             now_ns = self.clock.monotonic_ns()
             self._catch_up(now_ns)
+            self._count_overdue(now_ns)
             return self._report(self._opened(now_ns), now_ns, self.clock.wall_ns())
 
     def published(self, now_ns: int) -> PublishedDocument:
@@ -433,6 +436,8 @@ class AgentHealth:
             return self._unknown(now_ns)
         try:
             windows = self._opened(now_ns)
+            # The document of another worker shows these from its next refresh on.
+            self._count_overdue(now_ns - (wall_ns - self._held_from_ns) if self.is_on_grid else now_ns)
             if self.is_on_grid:
                 notice = self._renewed_on_grid(windows, now_ns, wall_ns)
             else:
@@ -501,8 +506,6 @@ class AgentHealth:
 
     def _report(self, windows: Windows, now_ns: int, wall_ns: int) -> HealthDocument:
         """Return the document as of a moment, given on both clocks."""
-        if self.count_overdue is not None:
-            self.count_overdue(now_ns)
         time_ns = now_ns + windows.offset_ns
         notice = windows.notice()
         healthy_ms = max(self._healthy_ms, notice.last_healthy_ms if notice else 0)
@@ -517,6 +520,10 @@ class AgentHealth:
         healthy_at = document.health.last_healthy_at
         self._healthy_ms = (healthy_at - _EPOCH) // timedelta(milliseconds=1) if healthy_at else 0
         return document
+
+    def _count_overdue(self, now_ns: int) -> None:
+        if self.count_overdue is not None:
+            self.count_overdue(now_ns)
 
     def _declared(self) -> OperatorFacts:
         settings = self.settings
