@@ -55,7 +55,7 @@ from lifesign.prober.directories.gathered import Gathered
 from lifesign.prober.directories.page import DirectoryPage, Document, Listed
 from lifesign.prober.directories.walk import Walk
 from lifesign.prober.probe.robots import may_fetch, read_robots
-from lifesign.registry.api.cursors import numbers_in
+from lifesign.registry.request_handling.cursors import numbers_in
 from lifesign.serving.log_lines import LogLine
 
 pytestmark = pytest.mark.long

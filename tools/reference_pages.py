@@ -19,7 +19,7 @@ from lifesign.domain.events.event import PAYLOADS
 from lifesign.domain.events.event_type import EventType
 from lifesign.errors import LifesignError
 from lifesign.middleware.settings import MiddlewareSettings, RecorderSettings
-from lifesign.registry.api.error_responses import STATUS_AND_CODE
+from lifesign.registry.request_handling.error_statuses import STATUS_AND_CODE
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 CLI_INTRODUCTION = """\

@@ -19,7 +19,7 @@ from lifesign.client.registry_errors import (
     Unprocessable,
     error_of,
 )
-from lifesign.registry.api.error_responses import STATUS_AND_CODE
+from lifesign.registry.request_handling.error_statuses import STATUS_AND_CODE
 
 BODY = {
     "error": {"code": "a_code", "message": "in words", "details": {"agent_id": "a"}},

@@ -16,7 +16,7 @@ from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, regis
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.domain.access.permissions import Role, key_of
-from lifesign.registry.api import body_timeout, call
+from lifesign.registry.request_handling import body_timeout, execution
 
 AGENTS = "/api/v1/agents"
 LEASES = "/api/v1/leases"
@@ -385,7 +385,7 @@ def test_heartbeat_for_an_impossible_name_is_refused(target: Attacked, path: str
 def test_invalid_query_is_reported(target: Attacked, query: str) -> None:
     answer = target.ask(request("GET", f"{AGENTS}?{query.replace(' ', '%20')}", key=ADMIN_KEY))
     assert_refused(answer, 422, "invalid_request")
-    assert len(answer.json()["error"]["details"]["faults"]) <= call.MAX_FAULTS
+    assert len(answer.json()["error"]["details"]["faults"]) <= execution.MAX_FAULTS
 
 
 @pytest.mark.parametrize("name", ["X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override"])

@@ -27,8 +27,8 @@ from tests.support.registry_process import (
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, Server, until
 
 from lifesign.domain.events.database_marker import DatabaseMarker
-from lifesign.registry.marker.database_identity import current_marker
-from lifesign.registry.marker.marker_file import marker_file
+from lifesign.registry.database_identity.marker_check import current_marker
+from lifesign.registry.database_identity.marker_file import marker_file
 
 AGENT = "agent-1"
 COMMAND = str(SCRIPTS / "lifesign")

@@ -15,7 +15,7 @@ from tests.support.task_api import create, task
 from tests.support.task_racer import PATIENCE_SECONDS, TaskRacer, race
 
 from lifesign.registry.events.verify_events import verify_log
-from lifesign.registry.transitions.lease_expiry import reap
+from lifesign.registry.status_changes.lease_expiry import reap
 from lifesign.storage.engine.database import open_database
 
 PROCESSES = 3

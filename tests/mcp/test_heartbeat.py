@@ -15,8 +15,8 @@ from lifesign.domain.models.agents import AgentRecord, HeartbeatConfig
 from lifesign.mcp.heartbeat import MAX_WRITES, METADATA_MEMBER, HeartbeatInput
 from lifesign.mcp.heartbeat import heartbeat as told_by
 from lifesign.mcp.tool_definition import ToolContext
-from lifesign.registry.transitions.agent_verdicts import Change
-from lifesign.registry.transitions.status_changes import change_status
+from lifesign.registry.status_changes.agent_status import change_status
+from lifesign.registry.status_changes.agent_verdicts import Change
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.transaction import Transaction
 

@@ -11,7 +11,7 @@ from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.observed_facts import Observed
-from lifesign.registry.api.heard_agents import HeardAgents
+from lifesign.registry.request_handling.heard_agents import HeardAgents
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
 from lifesign.storage.agents import agent_rows, commands, requests

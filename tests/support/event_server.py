@@ -22,9 +22,9 @@ from tests.support.untold_keys import add_untold
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
 from lifesign.domain.access.rate_limit import RateLimit, RateLimiter
-from lifesign.registry.api.call import OperationDispatcher
 from lifesign.registry.events.event_feed import EventFeed
 from lifesign.registry.events.stream_events import STREAM_PATH, EventStreams
+from lifesign.registry.request_handling.execution import OperationDispatcher
 from lifesign.storage.engine.database import Database, open_database
 
 READER_KEY = key_of(b"r" * 32)

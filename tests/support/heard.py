@@ -1,6 +1,6 @@
 """Requests of agents, for tests in which agents are stored and send none."""
 
-from lifesign.registry.api.heard_agents import HeardAgents
+from lifesign.registry.request_handling.heard_agents import HeardAgents
 from lifesign.storage.engine.transaction import Transaction
 
 

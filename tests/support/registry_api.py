@@ -23,7 +23,7 @@ from lifesign.domain.tasks.lease import (
 )
 from lifesign.registry.app import Registry, create_app
 from lifesign.registry.settings import RegistrySettings
-from lifesign.registry.transitions import lease_events
+from lifesign.registry.status_changes import lease_events
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.transaction import Transaction

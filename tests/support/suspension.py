@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from lifesign.domain.lifecycle.verdict_suspension import MonitorState, Track, new_monitors
-from lifesign.registry.transitions.monitor_row import with_monitors
+from lifesign.registry.status_changes.monitor_row import with_monitors
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.transaction import Transaction
 

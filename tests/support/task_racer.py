@@ -8,10 +8,10 @@ from typing import Any
 from lifesign.domain.access.permissions import Principal, Role, digest_of
 from lifesign.domain.models.tasks import CompletionWrite, RunWrite, TaskClaim, TaskGrant
 from lifesign.errors import LifesignError
-from lifesign.registry.api.operations import Call, OperationReply, TransactionFunction
+from lifesign.registry.request_handling.operation import Call, OperationReply, TransactionFunction
+from lifesign.registry.status_changes.lease_expiry import reap
 from lifesign.registry.tasks.claim_task import TaskClaimant, claim_task
 from lifesign.registry.tasks.run_task import mark_complete
-from lifesign.registry.transitions.lease_expiry import reap
 from lifesign.storage.engine.database import Database, open_database
 
 PATIENCE_SECONDS = 120

@@ -5,7 +5,7 @@ As after an archival: the states with which the log begins contain them.
 
 from lifesign.domain.access.permissions import StoredKey
 from lifesign.domain.events.key_state import state_of
-from lifesign.registry.retention.archive_events import replay_from
+from lifesign.registry.events.archive_events import replay_from
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows

@@ -30,14 +30,14 @@ from lifesign.domain.observation.results import ResultClass
 from lifesign.errors import LifesignError
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.worker.jobs import JobFunction
-from lifesign.registry.probing.begin_pass import begin_or_join, may_go_on
-from lifesign.registry.probing.claim_shards import LeavingWorker, leave_shards
-from lifesign.registry.retention.prune_history import (
+from lifesign.registry.history_pruning import (
     PRUNE_SECONDS,
     ROUND_SECONDS,
     finish_imports,
     prune_history,
 )
+from lifesign.registry.probing.begin_pass import begin_or_join, may_go_on
+from lifesign.registry.probing.claim_shards import LeavingWorker, leave_shards
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
 from lifesign.storage.engine import schema

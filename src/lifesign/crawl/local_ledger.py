@@ -29,9 +29,9 @@ from lifesign.prober.results.ledger import (
     WitnessReport,
 )
 from lifesign.prober.results.registry_ledger import ages_s, interfaces_of, news_of
-from lifesign.registry.api.operations import TransactionFunction
 from lifesign.registry.probing.accept_observations import accept_observations
 from lifesign.registry.probing.claim_shards import LeavingWorker, claim_shards, leave_shards
+from lifesign.registry.request_handling.operation import TransactionFunction
 from lifesign.registry.targets.feed_targets import remembered
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.transaction import Transaction

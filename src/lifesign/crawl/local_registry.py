@@ -16,8 +16,8 @@ from lifesign.domain.models.directories import (
 from lifesign.domain.models.shards import ShardsShown
 from lifesign.domain.models.targets import RecheckRecord, TargetList, TargetRecord
 from lifesign.errors import LifesignError
-from lifesign.registry.api.operations import NO_HEADERS, Call, TransactionFunction
 from lifesign.registry.probing.claim_shards import ShardChanges, show_shards
+from lifesign.registry.request_handling.operation import NO_HEADERS, Call, TransactionFunction
 from lifesign.registry.targets.import_directory import (
     apply_import,
     confirm_directory,

@@ -16,8 +16,8 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.domain.tasks.task_states import end_text
 from lifesign.domain.text.counts import pluralize
 from lifesign.domain.text.durations import precise_text
-from lifesign.registry.views.key_names import keys_in, names_of_keys
-from lifesign.registry.views.target_names import places_in
+from lifesign.registry.serializers.key_names import keys_in, names_of_keys
+from lifesign.registry.serializers.target_names import places_in
 from lifesign.storage.engine.transaction import Transaction
 
 MAX_POINTERS: Final = 3

@@ -25,8 +25,8 @@ from lifesign.domain.access.permissions import (
     may,
 )
 from lifesign.domain.errors import NotAllowed
-from lifesign.registry.api.call import authenticate
 from lifesign.registry.errors import UnknownKey
+from lifesign.registry.request_handling.execution import authenticate
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys import key_rows, sessions
 from lifesign.storage.keys.sessions import StoredSession

@@ -9,7 +9,7 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.models.base import moment
-from lifesign.registry.views.key_names import keys_in, names_of_keys
+from lifesign.registry.serializers.key_names import keys_in, names_of_keys
 from lifesign.storage.agents.search import maintained_together
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log

@@ -31,14 +31,19 @@ from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.net.public_url import PublicUrl, is_own_host
 from lifesign.errors import LifesignError
 from lifesign.registry.agents.override_status import MAX_OVERRIDE_SECONDS
-from lifesign.registry.api.body_timeout import MAX_BODY_SECONDS
-from lifesign.registry.api.call import check_length, check_permission, checked, query_of
-from lifesign.registry.api.error_responses import INTERNAL_ERROR_TEXT, STATUS_AND_CODE, headers_of
-from lifesign.registry.api.operations import NO_HEADERS, Call, Operation
 from lifesign.registry.app import Registry
 from lifesign.registry.errors import BodyTooLarge, BodyTooSlow, TooManyRequests
 from lifesign.registry.operation_table import OPERATIONS
 from lifesign.registry.policies import Policies
+from lifesign.registry.request_handling.body_timeout import MAX_BODY_SECONDS
+from lifesign.registry.request_handling.error_statuses import INTERNAL_ERROR_TEXT, STATUS_AND_CODE, headers_of
+from lifesign.registry.request_handling.execution import (
+    check_length,
+    check_permission,
+    checked,
+    query_of,
+)
+from lifesign.registry.request_handling.operation import NO_HEADERS, Call, Operation
 from lifesign.serving.error_body import REFUSAL_MEMBER
 from lifesign.storage.engine.transaction import Transaction
 

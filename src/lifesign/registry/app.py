@@ -21,33 +21,33 @@ from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.middleware import AgentHealthMiddleware
 from lifesign.registry.agents.check_ready import READY_AGENT_PATH
 from lifesign.registry.agents.heartbeat_endpoint import HEARTBEAT_PATH, HeartbeatEndpoint
-from lifesign.registry.api.call import OperationDispatcher
-from lifesign.registry.api.error_pages import ErrorPages, Pages
-from lifesign.registry.api.error_responses import error_response
-from lifesign.registry.api.heard_agents import HeardAgents
-from lifesign.registry.api.operations import Operation
-from lifesign.registry.api.work_counts import WorkCounts
+from lifesign.registry.database_identity.marker_updates import MarkerTracker
+from lifesign.registry.events.archive_events import Archivist
 from lifesign.registry.events.deliver_webhooks import WebhookCourier
 from lifesign.registry.events.event_feed import EventFeed
 from lifesign.registry.events.log_integrity import LogWatch
 from lifesign.registry.events.stream_events import STREAM_PATH, EventStreams
+from lifesign.registry.history_pruning import DAY_SECONDS, HistoryPruner
 from lifesign.registry.leases.lease_endpoint import LEASE_PATH, LEASES_PATH, RENEW_PATH, LeaseEndpoint
 from lifesign.registry.log_decisions import DecisionLog
-from lifesign.registry.marker.marker_updates import MarkerTracker
 from lifesign.registry.metrics.show_metrics import METRICS_PATH, MetricsEndpoint
 from lifesign.registry.openapi.api_documents import OPENAPI_PATH, OpenapiEndpoint
 from lifesign.registry.openapi.endpoints import HEALTH_PATH, JSON_TYPE, READY_PATH, ROOT_LINKS, ROOT_PATH
 from lifesign.registry.openintent_dialect import dialect_routes
 from lifesign.registry.operation_table import OPERATIONS
-from lifesign.registry.retention.archive_events import Archivist
-from lifesign.registry.retention.prune_history import DAY_SECONDS, HistoryPruner
+from lifesign.registry.request_handling.error_statuses import error_response
+from lifesign.registry.request_handling.execution import OperationDispatcher
+from lifesign.registry.request_handling.heard_agents import HeardAgents
+from lifesign.registry.request_handling.operation import Operation
+from lifesign.registry.request_handling.unknown_paths import ErrorPages, Pages
+from lifesign.registry.request_handling.work_counts import WorkCounts
 from lifesign.registry.settings import RegistrySettings
+from lifesign.registry.status_changes.lease_expiry import Reaper
 from lifesign.registry.sweep import Sweeper
 from lifesign.registry.targets.check_opt_outs import OptOutChecker
 from lifesign.registry.targets.link_checks import LinkChecker
 from lifesign.registry.tasks.claim_endpoint import CLAIM_PATH, ClaimEndpoint
 from lifesign.registry.tasks.task_notifier import TaskNotifier
-from lifesign.registry.transitions.lease_expiry import Reaper
 from lifesign.registry.warm_up import warm_up
 from lifesign.serving.connection_limits import STOPS
 from lifesign.serving.error_body import REFUSAL_MEMBER

@@ -1,4 +1,4 @@
-"""Errors that the registry answers with: api/error_responses.py maps each to a status and a code."""
+"""Errors that the registry answers with; `error_statuses.py` maps each to a status and a code."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime

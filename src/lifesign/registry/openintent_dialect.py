@@ -42,8 +42,6 @@ from lifesign.registry.agents.find_agents import MAX_PAGE, Listing, page_of, sho
 from lifesign.registry.agents.heartbeat_endpoint import MAX_BODY_BYTES as MAX_HEARTBEAT_BYTES
 from lifesign.registry.agents.receive_heartbeat import Arrival, receive_heartbeats
 from lifesign.registry.agents.register_agent import register_agent
-from lifesign.registry.api.call import OperationDispatcher, checked, incarnation_in
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import LeaseHeld, LeaseNotFound
 from lifesign.registry.leases.find_leases import LeaseListing, list_leases
 from lifesign.registry.leases.hold_lease import (
@@ -53,8 +51,10 @@ from lifesign.registry.leases.hold_lease import (
     Renew,
     hold_leases,
 )
-from lifesign.registry.views.agent_records import existing_agent, summary
-from lifesign.registry.views.lease_records import lease_record
+from lifesign.registry.request_handling.execution import OperationDispatcher, checked, incarnation_in
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
+from lifesign.registry.serializers.agent_records import existing_agent, summary
+from lifesign.registry.serializers.lease_records import lease_record
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.tasks import leases
 from lifesign.storage.tasks.leases import LeaseFilter

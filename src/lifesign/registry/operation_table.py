@@ -12,11 +12,16 @@ from lifesign.registry.agents import (
     show_history,
     update_agent,
 )
-from lifesign.registry.api.operations import Operation
 from lifesign.registry.events import manage_webhooks, read_events
 from lifesign.registry.keys import manage_keys
 from lifesign.registry.leases import find_leases, write_state
-from lifesign.registry.probing import accept_observations, claim_shards, monitor_api, show_census
+from lifesign.registry.probing import (
+    accept_observations,
+    claim_shards,
+    manage_monitor,
+    show_census,
+)
+from lifesign.registry.request_handling.operation import Operation
 from lifesign.registry.targets import (
     claim_target,
     compare_interfaces,
@@ -71,5 +76,5 @@ OPERATIONS: tuple[Operation, ...] = (
     *opt_out_origins.OPERATIONS,
     *import_directory.OPERATIONS,
     *override_status.OPERATIONS,
-    *monitor_api.OPERATIONS,
+    *manage_monitor.OPERATIONS,
 )

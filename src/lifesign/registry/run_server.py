@@ -29,16 +29,16 @@ from lifesign.domain.access.event_actor import OwnActor
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.events.database_marker import DatabaseMarker
 from lifesign.errors import InvalidValue
-from lifesign.registry.api.work_counts import SharedCounts, WorkCounts, shared_counts
-from lifesign.registry.keys.manage_keys import create_first_admin_key
-from lifesign.registry.marker.database_identity import (
+from lifesign.registry.database_identity.marker_check import (
     KnownIdentity,
     check_filled,
     check_known,
     check_present,
     current_marker,
 )
-from lifesign.registry.marker.marker_file import MarkerFile, state_directory
+from lifesign.registry.database_identity.marker_file import MarkerFile, state_directory
+from lifesign.registry.keys.manage_keys import create_first_admin_key
+from lifesign.registry.request_handling.work_counts import SharedCounts, WorkCounts, shared_counts
 from lifesign.registry.settings import RegistrySettings
 from lifesign.serving.connection_limits import BoundedProtocol
 from lifesign.serving.garbage_collection import rarely_collected, skip_last_collection

@@ -27,21 +27,25 @@ from lifesign.domain.lifecycle.verdict_suspension import (
     MonitorState,
     Track,
 )
-from lifesign.registry.api.heard_agents import HeardAgents, MissedHeartbeat, unwitnessed
-from lifesign.registry.api.work_counts import WorkCounts, WorkKind
 from lifesign.registry.probing.evidence_watch import count_evidence, is_watch_due, note_evidence
+from lifesign.registry.request_handling.heard_agents import HeardAgents, MissedHeartbeat, unwitnessed
+from lifesign.registry.request_handling.work_counts import WorkCounts, WorkKind
 from lifesign.registry.settings import RegistrySettings
-from lifesign.registry.targets.probed_agents import request_rechecks
-from lifesign.registry.transitions.agent_verdicts import Change, VerdictContext, facts_of, judge_agents
-from lifesign.registry.transitions.lease_expiry import reap
-from lifesign.registry.transitions.monitor_row import (
+from lifesign.registry.status_changes.agent_status import MONITOR, change_status, command_ended
+from lifesign.registry.status_changes.agent_verdicts import (
+    Change,
+    VerdictContext,
+    facts_of,
+    judge_agents,
+)
+from lifesign.registry.status_changes.lease_expiry import reap
+from lifesign.registry.status_changes.monitor_row import (
     excluded_time_in,
     monitor_turned,
     monitors_in,
     with_assessment,
 )
-from lifesign.registry.transitions.status_changes import MONITOR, change_status, command_ended
-from lifesign.registry.transitions.sweep_gap import (
+from lifesign.registry.status_changes.sweep_gap import (
     Reference,
     gap_jump_s,
     move_back_some,
@@ -49,6 +53,7 @@ from lifesign.registry.transitions.sweep_gap import (
     note_gap,
     note_set_back,
 )
+from lifesign.registry.targets.probed_agents import request_rechecks
 from lifesign.storage.agents import agent_rows, commands
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine import registry_row

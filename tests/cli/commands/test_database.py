@@ -14,8 +14,8 @@ from tests.support.registry_process import with_database
 from lifesign.cli import main
 from lifesign.domain.events.chain import Checkpoint
 from lifesign.domain.events.database_marker import DatabaseMarker
-from lifesign.registry.marker.database_identity import current_marker
-from lifesign.registry.marker.marker_file import MarkerFile, marker_file
+from lifesign.registry.database_identity.marker_check import current_marker
+from lifesign.registry.database_identity.marker_file import MarkerFile, marker_file
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from lifesign.domain.access.event_actor import (
     spoken_in,
 )
 from lifesign.registry.events.deliver_webhooks import COURIER
-from lifesign.registry.retention.erase_archives import ARCHIVIST
-from lifesign.registry.transitions.status_changes import MONITOR
+from lifesign.registry.events.erase_archives import ARCHIVIST
+from lifesign.registry.status_changes.agent_status import MONITOR
 
 
 @pytest.mark.parametrize("name", [*OwnActor, "Monitor", "SERVER", "key:", "key:x", "KEY:x"])

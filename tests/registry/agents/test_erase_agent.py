@@ -2,8 +2,8 @@ import json
 from pathlib import Path
 
 from sqlalchemy import select
+from tests.registry.events.test_archive_events import archive_everything
 from tests.registry.events.test_verify_events import live_a_little, report
-from tests.registry.retention.test_archive_events import archive_everything
 from tests.support.asgi_client import Answer
 from tests.support.databases import WoundClock
 from tests.support.directory_api import put

@@ -19,9 +19,9 @@ from lifesign.domain.events.replay import Replay
 from lifesign.domain.lifecycle.agent_history import HistorySlot, KeptHistory, packed
 from lifesign.domain.models.base import moment
 from lifesign.registry.backup.create_backup import Restored, back_up, restore
+from lifesign.registry.events.archive_events import archive
+from lifesign.registry.events.erase_archives import erase_archives
 from lifesign.registry.events.verify_events import verify_log
-from lifesign.registry.retention.archive_events import archive
-from lifesign.registry.retention.erase_archives import erase_archives
 from lifesign.storage.agents import histories
 from lifesign.storage.engine import schema, tables
 from lifesign.storage.engine.database import Database, open_database

@@ -25,11 +25,11 @@ from lifesign.domain.events.webhook_delivery import (
     TIMESTAMP_HEADER,
 )
 from lifesign.registry.events import deliver_webhooks, safe_post
+from lifesign.registry.events.archive_events import archive
 from lifesign.registry.events.deliver_webhooks import WebhookCourier
 from lifesign.registry.events.event_feed import EventFeed
 from lifesign.registry.openapi.document import openapi_document
 from lifesign.registry.operation_table import OPERATIONS
-from lifesign.registry.retention.archive_events import archive
 from lifesign.registry.settings import RegistrySettings
 from lifesign.storage.engine.database import Database
 from lifesign.storage.events import webhooks

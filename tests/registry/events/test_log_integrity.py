@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import delete, update
+from tests.registry.events.test_archive_events import archive_everything
 from tests.registry.events.test_verify_events import execute, live_a_little
-from tests.registry.retention.test_archive_events import archive_everything
 from tests.support.registry_api import RegistryApi
 
 from lifesign.registry.events import log_integrity

@@ -14,7 +14,7 @@ from tests.support.registry_api import RegistryApi
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
 from lifesign.domain.targets.target import host_of, shard_of
-from lifesign.registry.probing.monitor_api import MAX_CONFIRMED_CLASSES
+from lifesign.registry.probing.manage_monitor import MAX_CONFIRMED_CLASSES
 
 MONITOR = "/api/v1/monitor"
 CLASS = "10.1.0.0/16"

@@ -16,7 +16,7 @@ from lifesign.domain.published_interface.published import Interface
 from lifesign.domain.published_interface.tool_interface import tool_interface
 from lifesign.domain.published_interface.version_rule import EVENT_SECONDS, MAX_VERSIONS, UNSTABLE_READINGS
 from lifesign.domain.targets.target import target_id
-from lifesign.registry.retention.prune_history import DAY_SECONDS, HistoryPruner
+from lifesign.registry.history_pruning import DAY_SECONDS, HistoryPruner
 from lifesign.storage.engine.transaction import Transaction
 
 pytestmark = pytest.mark.both_databases

@@ -12,7 +12,7 @@ from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.domain.observation.summary_line import probe_summary
 from lifesign.domain.targets.target import host_of, target_id
-from lifesign.registry.api.cursors import cursor_at
+from lifesign.registry.request_handling.cursors import cursor_at
 from lifesign.registry.targets import list_targets
 from lifesign.storage.targets import target_rows
 

@@ -3,7 +3,7 @@
 from tests.support.registry_api import RegistryApi
 from tests.support.task_api import TASKS, UNKNOWN, comments_of, create, steer, task, told, worker
 
-from lifesign.registry.transitions.task_transitions import MAX_COMMENTS
+from lifesign.registry.status_changes.task_status import MAX_COMMENTS
 
 
 async def test_people_resolve_what_was_handed_to_them(api: RegistryApi) -> None:

@@ -159,8 +159,8 @@ def restore(
 
 def _update_marker(database: str, state_dir: Path | None) -> None:
     """Update this host's marker, if it has one, to the restored database. A failure is only reported."""
-    from lifesign.registry.marker.database_identity import KnownIdentity, current_marker  # noqa: PLC0415
-    from lifesign.registry.marker.marker_file import marker_file, put_marker  # noqa: PLC0415
+    from lifesign.registry.database_identity.marker_check import KnownIdentity, current_marker  # noqa: PLC0415
+    from lifesign.registry.database_identity.marker_file import marker_file, put_marker  # noqa: PLC0415
 
     try:
         file = marker_file(database, state_dir)

@@ -66,9 +66,9 @@ def adopt(
       marker    file of the marker
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     # SQLAlchemy takes 150 ms.
-    from lifesign.registry.marker.database_identity import KnownIdentity, current_marker  # noqa: PLC0415
-    from lifesign.registry.marker.database_identity import adopt as adopt_database  # noqa: PLC0415
-    from lifesign.registry.marker.marker_file import marker_file, put_marker  # noqa: PLC0415
+    from lifesign.registry.database_identity.marker_check import KnownIdentity, current_marker  # noqa: PLC0415
+    from lifesign.registry.database_identity.marker_check import adopt as adopt_database  # noqa: PLC0415
+    from lifesign.registry.database_identity.marker_file import marker_file, put_marker  # noqa: PLC0415
     from lifesign.storage.events import event_news  # noqa: PLC0415
 
     file = marker_file(database, state_dir)

@@ -303,7 +303,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
       LIFESIGN_SERVER_DATABASE=postgresql://ah@db/ah lifesign serve --workers 4
       lifesign serve --config lifesign.toml --show-config
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    from lifesign.registry.marker.marker_file import state_directory  # noqa: PLC0415
+    from lifesign.registry.database_identity.marker_file import state_directory  # noqa: PLC0415
     from lifesign.registry.run_server import TRUSTS_EVERYBODY, Listening, check, run_server  # noqa: PLC0415 - takes 500 ms
     from lifesign.serving.listening_socket import check_address  # noqa: PLC0415 - as below
 

@@ -14,8 +14,8 @@ from lifesign.domain.access.permissions import Role
 from lifesign.domain.common.project import install_hint
 from lifesign.domain.text.durations import duration_text
 from lifesign.errors import LifesignError
+from lifesign.registry.database_identity.marker_check import KnownIdentity, check_filled
 from lifesign.registry.errors import DatabaseMismatch
-from lifesign.registry.marker.database_identity import KnownIdentity, check_filled
 from lifesign.storage.engine import registry_row, schema
 from lifesign.storage.engine.database_faults import DAMAGED, NO_DATABASE
 from lifesign.storage.engine.file_use import check_unlocked

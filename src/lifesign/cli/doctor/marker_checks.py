@@ -7,9 +7,9 @@ from sqlalchemy import make_url
 
 from lifesign.cli.doctor.check_result import CheckResult
 from lifesign.errors import InvalidValue
+from lifesign.registry.database_identity.marker_check import KnownIdentity, check_known, check_present
+from lifesign.registry.database_identity.marker_file import MarkerFile, state_directory
 from lifesign.registry.errors import DatabaseMismatch
-from lifesign.registry.marker.database_identity import KnownIdentity, check_known, check_present
-from lifesign.registry.marker.marker_file import MarkerFile, state_directory
 from lifesign.storage.engine.database import read_url
 from lifesign.storage.engine.transaction import Transaction
 

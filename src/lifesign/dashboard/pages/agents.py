@@ -19,9 +19,14 @@ from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.base import PART_OF_NAME_PATTERN, Capability, RoleId
-from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in, text_in
+from lifesign.registry.request_handling.cursors import (
+    Cursor,
+    cursor_at,
+    numbers_in,
+    text_in,
+)
+from lifesign.registry.serializers.agent_records import record
 from lifesign.registry.targets.list_targets import Host
-from lifesign.registry.views.agent_records import record
 from lifesign.storage.agents import dashboard_table
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.agents.dashboard_table import Order, Place, TableFilter, place_of

@@ -24,9 +24,9 @@ from lifesign.domain.models.monitor_faults import (
 )
 from lifesign.domain.observation.evidence_age import REASON_WORDS
 from lifesign.domain.text.counts import pluralize
-from lifesign.registry.transitions.agent_verdicts import assess_agent
-from lifesign.registry.transitions.monitor_row import verdict_context
-from lifesign.registry.views.agent_records import record
+from lifesign.registry.serializers.agent_records import record
+from lifesign.registry.status_changes.agent_verdicts import assess_agent
+from lifesign.registry.status_changes.monitor_row import verdict_context
 from lifesign.storage.agents import dashboard_table
 from lifesign.storage.agents.dashboard_table import Order, TableFilter
 from lifesign.storage.engine.transaction import Transaction

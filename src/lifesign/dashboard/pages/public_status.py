@@ -22,9 +22,9 @@ from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.models.base import AGENT_ID_CHARACTERS
 from lifesign.domain.observation.evidence_age import lost_text
 from lifesign.registry.errors import AgentNotFound
-from lifesign.registry.transitions.agent_verdicts import assess_agent
-from lifesign.registry.transitions.monitor_row import verdict_context
-from lifesign.registry.views.agent_records import record
+from lifesign.registry.serializers.agent_records import record
+from lifesign.registry.status_changes.agent_verdicts import assess_agent
+from lifesign.registry.status_changes.monitor_row import verdict_context
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.transaction import Transaction
 

@@ -24,7 +24,7 @@ from lifesign.domain.models.directories import DIRECTORY_PATTERN
 from lifesign.domain.observation.result_sums import layers_of
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.observation.summary_line import layer_words
-from lifesign.registry.api.cursors import Cursor
+from lifesign.registry.request_handling.cursors import Cursor
 from lifesign.registry.targets.list_targets import Host, TargetOrder
 from lifesign.storage.events import event_log
 from lifesign.storage.probing import probers

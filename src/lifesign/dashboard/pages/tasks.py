@@ -14,8 +14,8 @@ from lifesign.domain.events.payload_fields import AgentId
 from lifesign.domain.models.base import RoleId
 from lifesign.domain.models.tasks import ReportList, TaskList, TaskRecord, TaskSummary, run_end_text
 from lifesign.domain.tasks.task_states import FINISHED, TaskStatus
-from lifesign.registry.api.cursors import Cursor
 from lifesign.registry.errors import TaskNotFound
+from lifesign.registry.request_handling.cursors import Cursor
 from lifesign.storage.events import event_log
 
 PAGE_SIZE = 50

@@ -6,8 +6,8 @@ from pydantic import BaseModel
 
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.lifecycle.status_table import Reason, Status
-from lifesign.registry.api.operations import Call, Operation, OperationReply
-from lifesign.registry.views.agent_records import existing_agent
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
+from lifesign.registry.serializers.agent_records import existing_agent
 from lifesign.storage.engine.transaction import Transaction
 
 READY_AGENT_PATH: Final = "/api/v1/agents/{agent_id}/ready"

@@ -9,11 +9,11 @@ from lifesign.domain.access.permissions import Permission, require
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Signal
 from lifesign.domain.models.agents import AgentRecord, StatusChange
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.keys.manage_keys import revoke_key
-from lifesign.registry.transitions.agent_verdicts import Change, unchanged
-from lifesign.registry.transitions.status_changes import change_status
-from lifesign.registry.views.agent_records import etag, existing_agent, record
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
+from lifesign.registry.serializers.agent_records import etag, existing_agent, record
+from lifesign.registry.status_changes.agent_status import change_status
+from lifesign.registry.status_changes.agent_verdicts import Change, unchanged
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction
 

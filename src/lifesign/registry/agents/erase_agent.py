@@ -17,11 +17,11 @@ from lifesign.domain.events.replay import Replay
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import ALIVE, Signal
 from lifesign.domain.models.agents import Erasure
-from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
+from lifesign.registry.serializers.agent_records import etag, existing_agent
+from lifesign.registry.status_changes.agent_status import change_status
+from lifesign.registry.status_changes.agent_verdicts import Change
 from lifesign.registry.targets.link_decisions import end_link
-from lifesign.registry.transitions.agent_verdicts import Change
-from lifesign.registry.transitions.status_changes import change_status
-from lifesign.registry.views.agent_records import etag, existing_agent
 from lifesign.storage.agents import fenced_state
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction

@@ -14,14 +14,24 @@ from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.agents import AgentList, AgentRecord, InconclusiveState, PendingCommand, Pool
 from lifesign.domain.models.base import MAX_CAPABILITIES, Body, Capability, RoleId, moment
 from lifesign.domain.observation.results import ResultClass
-from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
-from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, OperationReply
+from lifesign.registry.request_handling.cursors import Cursor, cursor_at, numbers_in
+from lifesign.registry.request_handling.operation import (
+    SEPARATED_BY_COMMAS,
+    Call,
+    Operation,
+    OperationReply,
+)
+from lifesign.registry.serializers.agent_records import (
+    etag,
+    existing_agent,
+    record,
+    summary_members,
+)
+from lifesign.registry.serializers.key_names import visible_key_names
+from lifesign.registry.status_changes.agent_verdicts import assess_agent
+from lifesign.registry.status_changes.monitor_row import verdict_context
 from lifesign.registry.targets.agent_links import shown_links
 from lifesign.registry.targets.list_targets import MaxEvidenceAge, observed_reason
-from lifesign.registry.transitions.agent_verdicts import assess_agent
-from lifesign.registry.transitions.monitor_row import verdict_context
-from lifesign.registry.views.agent_records import etag, existing_agent, record, summary_members
-from lifesign.registry.views.key_names import visible_key_names
 from lifesign.storage.agents import agent_rows, commands, search
 from lifesign.storage.agents.search import AgentFilter, ListedAgent
 from lifesign.storage.engine.transaction import Transaction

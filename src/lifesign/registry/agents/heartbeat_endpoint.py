@@ -16,10 +16,10 @@ from lifesign.domain.models.agents import Heartbeat
 from lifesign.domain.models.base import AGENT_ID_CHARACTERS
 from lifesign.errors import LifesignError
 from lifesign.registry.agents.receive_heartbeat import Answer, Arrival, receive_heartbeats
-from lifesign.registry.api.batcher import Batcher
-from lifesign.registry.api.call import OperationDispatcher, headers_in, incarnation_in
-from lifesign.registry.api.error_responses import error_response
 from lifesign.registry.errors import AgentNotFound
+from lifesign.registry.request_handling.batcher import Batcher
+from lifesign.registry.request_handling.error_statuses import error_response
+from lifesign.registry.request_handling.execution import OperationDispatcher, headers_in, incarnation_in
 from lifesign.serving.error_body import problem
 
 HEARTBEAT_PATH = "/api/v1/agents/{agent_id}/heartbeat"

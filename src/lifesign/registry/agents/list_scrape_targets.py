@@ -13,8 +13,13 @@ from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.base import MAX_CAPABILITIES, Body, Capability, RoleId
 from lifesign.domain.net.scrape_address import ScrapeAddress, scrape_address
 from lifesign.domain.observation.evidence_age import shown_health
-from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, OperationReply
 from lifesign.registry.errors import TooManyAgents
+from lifesign.registry.request_handling.operation import (
+    SEPARATED_BY_COMMAS,
+    Call,
+    Operation,
+    OperationReply,
+)
 from lifesign.storage.agents import search
 from lifesign.storage.agents.search import AgentFilter, ListedAgent
 from lifesign.storage.engine.transaction import Transaction

@@ -24,13 +24,13 @@ from lifesign.domain.lifecycle.status_table import ALIVE, Signal, Status
 from lifesign.domain.lifecycle.verdict import is_in_force, is_judged_by_probes
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.models.base import AGENT_ID_CHARACTERS, Body, Name, moment
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import AgentGone, PoolNotFound, PoolTooLarge
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
+from lifesign.registry.serializers.agent_records import etag, existing_agent, record
+from lifesign.registry.status_changes.agent_status import change_status
+from lifesign.registry.status_changes.agent_verdicts import facts_of, judge_agents
+from lifesign.registry.status_changes.monitor_row import verdict_context
 from lifesign.registry.targets import probed_agents
-from lifesign.registry.transitions.agent_verdicts import facts_of, judge_agents
-from lifesign.registry.transitions.monitor_row import verdict_context
-from lifesign.registry.transitions.status_changes import change_status
-from lifesign.registry.views.agent_records import etag, existing_agent, record
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction

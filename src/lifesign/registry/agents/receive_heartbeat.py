@@ -23,15 +23,15 @@ from lifesign.domain.models.base import moment
 from lifesign.errors import LifesignError
 from lifesign.registry.agents.drain_agent import with_drain
 from lifesign.registry.errors import AgentGone, AgentNotFound, UnknownKey
-from lifesign.registry.transitions.agent_verdicts import (
+from lifesign.registry.status_changes.agent_status import change_status
+from lifesign.registry.status_changes.agent_verdicts import (
     Change,
     VerdictContext,
     assess_agent,
     change_of,
     unchanged,
 )
-from lifesign.registry.transitions.monitor_row import verdict_context
-from lifesign.registry.transitions.status_changes import change_status
+from lifesign.registry.status_changes.monitor_row import verdict_context
 from lifesign.storage.agents import agent_rows, commands, heartbeats
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.agents.heartbeats import HeartbeatCaller, HeartbeatFacts, StoredHeartbeat

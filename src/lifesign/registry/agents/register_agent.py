@@ -27,14 +27,19 @@ from lifesign.domain.lifecycle.status_table import ALIVE, Reason, Signal, Status
 from lifesign.domain.lifecycle.verdict import Monitoring, is_in_force
 from lifesign.domain.models.agents import AgentRecord, DeclaredAgent, FoundAgent, Registration
 from lifesign.domain.observation.evidence_age import EVIDENCE_INTERVALS
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import AlreadyRegistered
 from lifesign.registry.keys import manage_keys
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
+from lifesign.registry.serializers.agent_records import etag, record
+from lifesign.registry.status_changes.agent_status import MONITOR, change_status, lifecycle_event
+from lifesign.registry.status_changes.agent_verdicts import (
+    Change,
+    VerdictContext,
+    assess_agent,
+    change_of,
+)
+from lifesign.registry.status_changes.history_recorder import store_half_hours
 from lifesign.registry.targets import probed_agents
-from lifesign.registry.transitions.agent_verdicts import Change, VerdictContext, assess_agent, change_of
-from lifesign.registry.transitions.history_recorder import store_half_hours
-from lifesign.registry.transitions.status_changes import MONITOR, change_status, lifecycle_event
-from lifesign.registry.views.agent_records import etag, record
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction

@@ -10,9 +10,9 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.models.agents import CommandRequest, SentCommand
 from lifesign.domain.models.base import moment
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import AgentGone, TooManyCommands
-from lifesign.registry.views.agent_records import existing_agent
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
+from lifesign.registry.serializers.agent_records import existing_agent
 from lifesign.storage.agents import commands
 from lifesign.storage.agents.commands import StoredCommand
 from lifesign.storage.engine.transaction import Transaction

@@ -5,8 +5,8 @@ from lifesign.domain.lifecycle.agent_history import KeptHistory, shown
 from lifesign.domain.lifecycle.observed_facts import Observed
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.history import AgentHistory, agent_history
-from lifesign.registry.api.operations import Call, Operation, OperationReply
-from lifesign.registry.views.agent_records import existing_agent
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
+from lifesign.registry.serializers.agent_records import existing_agent
 from lifesign.storage.agents import histories
 from lifesign.storage.engine.transaction import Transaction
 

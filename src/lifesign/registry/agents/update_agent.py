@@ -11,10 +11,10 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.agents import AgentRecord, AgentUpdate
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import AgentGone
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
+from lifesign.registry.serializers.agent_records import etag, existing_agent, record
 from lifesign.registry.targets import probed_agents
-from lifesign.registry.views.agent_records import etag, existing_agent, record
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log

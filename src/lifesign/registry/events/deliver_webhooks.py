@@ -20,10 +20,10 @@ from lifesign.domain.events.chain import Event
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.webhook_delivery import after_failure, delivery_headers
 from lifesign.domain.net.allowed_addresses import read_networks
-from lifesign.registry.api.work_counts import WorkCounts, WorkKind
 from lifesign.registry.events.event_feed import EventFeed
 from lifesign.registry.events.manage_webhooks import WebhookBatch, WebhookDelivery, changed
 from lifesign.registry.events.safe_post import SEND_SECONDS, Sent, safe_post
+from lifesign.registry.request_handling.work_counts import WorkCounts, WorkKind
 from lifesign.registry.settings import RegistrySettings
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.transaction import Transaction

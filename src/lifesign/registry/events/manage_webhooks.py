@@ -19,8 +19,8 @@ from lifesign.domain.events.webhook_delivery import PAYLOAD_TYPE, secret_of
 from lifesign.domain.health.document import Time
 from lifesign.domain.models.base import AgentId, Body, Url, moment
 from lifesign.domain.net.allowed_addresses import AddressRefused, vet_url
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import TooManyWebhooks, WebhookNotFound
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log, webhooks
 from lifesign.storage.events.webhooks import StoredWebhook

@@ -12,9 +12,14 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.payload_fields import Label
 from lifesign.domain.health.document import MAX_NUMBER
 from lifesign.domain.models.base import AgentId, Body
-from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, OperationReply
-from lifesign.registry.views.key_names import keys_in, visible_key_names
-from lifesign.registry.views.target_names import visible_target_names
+from lifesign.registry.request_handling.operation import (
+    SEPARATED_BY_COMMAS,
+    Call,
+    Operation,
+    OperationReply,
+)
+from lifesign.registry.serializers.key_names import keys_in, visible_key_names
+from lifesign.registry.serializers.target_names import visible_target_names
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 

@@ -24,12 +24,17 @@ from lifesign.domain.errors import InvalidRequest, NotAllowed
 from lifesign.domain.events.chain import Event
 from lifesign.domain.health.document import MAX_NUMBER
 from lifesign.errors import LifesignError
-from lifesign.registry.api.call import OperationDispatcher, authenticate, checked_query, headers_in
-from lifesign.registry.api.error_responses import error_response
 from lifesign.registry.errors import TooManyRequests, TooManyStreams
 from lifesign.registry.events.credential_monitor import CredentialMonitor
 from lifesign.registry.events.event_feed import EventFeed, EventFilter
 from lifesign.registry.events.read_events import EventQueryFilter, agent_to_read, check_position
+from lifesign.registry.request_handling.error_statuses import error_response
+from lifesign.registry.request_handling.execution import (
+    OperationDispatcher,
+    authenticate,
+    checked_query,
+    headers_in,
+)
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from lifesign.domain.errors import BrokenChain, ImpossibleEvent
 from lifesign.domain.events.chain import Checkpoint, link_stored
-from lifesign.registry.retention.archive_events import replay_from
+from lifesign.registry.events.archive_events import replay_from
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import archive_erasures, event_log
 from lifesign.storage.maintenance import stored_states

@@ -9,8 +9,8 @@ from lifesign.domain.access.event_actor import KEY_ACTOR_PREFIX
 from lifesign.domain.probing.shard_eligibility import key_of
 from lifesign.domain.targets.target import SHARDS
 from lifesign.domain.tasks.lease import MAX_TTL_SECONDS, EndReason
-from lifesign.registry.transitions import lease_events
-from lifesign.registry.transitions.task_transitions import lose_tasks
+from lifesign.registry.status_changes import lease_events
+from lifesign.registry.status_changes.task_status import lose_tasks
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows

@@ -32,10 +32,10 @@ from lifesign.domain.events.registry_payloads import KeyChanged
 from lifesign.domain.health.document import INTEGRAL_FLOAT, Time
 from lifesign.domain.models.base import Body, Name, OwnAgentId, moment
 from lifesign.domain.targets.target import SHARDS
-from lifesign.registry.api.cursors import Cursor, cursor_at, text_in
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import KeyEnded, KeyNotFound, LastAdminKey
 from lifesign.registry.keys.key_leases import end_leases_of
+from lifesign.registry.request_handling.cursors import Cursor, cursor_at, text_in
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows

@@ -7,10 +7,10 @@ from pydantic import AfterValidator, Field, StringConstraints
 from lifesign.domain.access.permissions import Permission, may, require
 from lifesign.domain.models.base import Body, take_path_segment
 from lifesign.domain.models.leases import LeaseList
-from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
-from lifesign.registry.api.operations import Call, Operation, OperationReply
-from lifesign.registry.transitions.lease_events import MAX_INTENT_ID_CHARACTERS
-from lifesign.registry.views.lease_records import Resource, lease_record
+from lifesign.registry.request_handling.cursors import Cursor, cursor_at, numbers_in
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
+from lifesign.registry.serializers.lease_records import Resource, lease_record
+from lifesign.registry.status_changes.lease_events import MAX_INTENT_ID_CHARACTERS
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.tasks import leases
 from lifesign.storage.tasks.leases import LeaseFilter

@@ -40,10 +40,10 @@ from lifesign.domain.tasks.lease_id import number_in, was_granted_to
 from lifesign.domain.tasks.task_states import task_in
 from lifesign.errors import LifesignError
 from lifesign.registry.errors import AgentGone, AgentNotFound, LeaseNotFound, UnknownKey
-from lifesign.registry.transitions import lease_events
-from lifesign.registry.transitions.status_changes import MONITOR
-from lifesign.registry.transitions.task_transitions import lose_tasks
-from lifesign.registry.views.lease_records import refused
+from lifesign.registry.serializers.lease_records import refused
+from lifesign.registry.status_changes import lease_events
+from lifesign.registry.status_changes.agent_status import MONITOR
+from lifesign.registry.status_changes.task_status import lose_tasks
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log

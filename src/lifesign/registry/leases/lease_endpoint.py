@@ -13,9 +13,6 @@ from lifesign.domain.access.permissions import Permission, Principal, may, may_a
 from lifesign.domain.errors import NotAllowed
 from lifesign.domain.tasks.lease import Claim
 from lifesign.errors import LifesignError
-from lifesign.registry.api.batcher import Batcher
-from lifesign.registry.api.call import OperationDispatcher, headers_in, incarnation_in
-from lifesign.registry.api.error_responses import error_response
 from lifesign.registry.leases.hold_lease import (
     Acquire,
     Answer,
@@ -24,7 +21,10 @@ from lifesign.registry.leases.hold_lease import (
     Renew,
     hold_leases,
 )
-from lifesign.registry.views.lease_records import LeaseRenewal, LeaseRequest, lease_json
+from lifesign.registry.request_handling.batcher import Batcher
+from lifesign.registry.request_handling.error_statuses import error_response
+from lifesign.registry.request_handling.execution import OperationDispatcher, headers_in, incarnation_in
+from lifesign.registry.serializers.lease_records import LeaseRenewal, LeaseRequest, lease_json
 from lifesign.serving.error_body import problem
 
 LEASES_PATH = "/api/v1/leases"

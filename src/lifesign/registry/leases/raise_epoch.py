@@ -11,8 +11,8 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.lease_payloads import EpochRaised
 from lifesign.domain.events.payload_fields import MAX_LOGGED_EPOCH
 from lifesign.domain.tasks.lease import COUNTERS_PER_EPOCH, COUNTERS_PER_MS, EndReason, ended, raised_floor
-from lifesign.registry.transitions import lease_events
-from lifesign.registry.transitions.task_transitions import lose_tasks
+from lifesign.registry.status_changes import lease_events
+from lifesign.registry.status_changes.task_status import lose_tasks
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log

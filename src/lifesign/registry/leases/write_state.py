@@ -16,11 +16,11 @@ from lifesign.domain.models.leases import StateRecord
 from lifesign.domain.parsing.json_limits import take_shallow
 from lifesign.domain.tasks.lease import check_write, intent_scope_resource, is_unexpired
 from lifesign.errors import LifesignError
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import StateNotFound, TokenRequired
 from lifesign.registry.leases.hold_lease import holder_of, refusal_for
-from lifesign.registry.transitions.lease_events import MAX_INTENT_ID_CHARACTERS, intent_of, write_rejected
-from lifesign.registry.views.lease_records import refused
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
+from lifesign.registry.serializers.lease_records import refused
+from lifesign.registry.status_changes.lease_events import MAX_INTENT_ID_CHARACTERS, intent_of, write_rejected
 from lifesign.storage.agents import fenced_state
 from lifesign.storage.agents.fenced_state import StoredState
 from lifesign.storage.engine.transaction import Transaction

@@ -29,11 +29,11 @@ from lifesign.domain.lifecycle.verdict_suspension import (
 from lifesign.domain.observation.evidence_age import PROBER_FAULTS
 from lifesign.domain.tasks.task_states import TaskStatus
 from lifesign.registry.agents.heartbeat_endpoint import HEARTBEAT_PATH
-from lifesign.registry.api.work_counts import DURATION_BUCKETS_S, Sums, WorkKind
 from lifesign.registry.policies import Policies
 from lifesign.registry.probing.evidence_watch import watched_in
-from lifesign.registry.probing.hand_out_witnesses import mass_silence_in
-from lifesign.registry.transitions.monitor_row import monitors_in
+from lifesign.registry.probing.reachability_witnesses import mass_silence_in
+from lifesign.registry.request_handling.work_counts import DURATION_BUCKETS_S, Sums, WorkKind
+from lifesign.registry.status_changes.monitor_row import monitors_in
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.maintenance.totals import Totals
 

@@ -20,10 +20,10 @@ from starlette.responses import Response
 from lifesign.domain.access.permissions import Permission, require
 from lifesign.domain.common.project import install_hint
 from lifesign.errors import LifesignError
-from lifesign.registry.api.call import OperationDispatcher, authenticate, headers_in
-from lifesign.registry.api.error_responses import error_response
-from lifesign.registry.api.work_counts import WorkCounts
-from lifesign.registry.retention.archive_events import archive_directory
+from lifesign.registry.events.archive_events import archive_directory
+from lifesign.registry.request_handling.error_statuses import error_response
+from lifesign.registry.request_handling.execution import OperationDispatcher, authenticate, headers_in
+from lifesign.registry.request_handling.work_counts import WorkCounts
 from lifesign.registry.settings import RegistrySettings
 from lifesign.serving.error_body import problem
 from lifesign.storage.engine.database import Database

@@ -11,8 +11,8 @@ from hashlib import sha256
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lifesign.registry.api.operations import Operation
 from lifesign.registry.openapi.document import openapi_json
+from lifesign.registry.request_handling.operation import Operation
 
 OPENAPI_PATH = "/openapi.json"
 MAX_AGE_SECONDS = 300

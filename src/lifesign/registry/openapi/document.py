@@ -27,13 +27,13 @@ from lifesign.domain.models.leases import LeaseRecord
 from lifesign.domain.models.tasks import CALL_ID_PATTERN, TASK_ID_PATTERN
 from lifesign.domain.targets.target import SHARDS
 from lifesign.registry.agents.check_ready import STATUS_HEADER, AgentReadiness
-from lifesign.registry.api.error_responses import STATUS_AND_CODE
-from lifesign.registry.api.operations import Operation
 from lifesign.registry.events.manage_webhooks import WebhookDelivery
 from lifesign.registry.openapi.endpoints import EXTRA_ENDPOINTS, JSON_TYPE, EndpointDoc, described
 from lifesign.registry.openapi.examples import EXAMPLES, EXAMPLES_IN_PATH
 from lifesign.registry.openapi.schemas import WireSchemas, with_one_name_each, without_direction
 from lifesign.registry.operation_table import OPERATIONS
+from lifesign.registry.request_handling.error_statuses import STATUS_AND_CODE
+from lifesign.registry.request_handling.operation import Operation
 
 SCHEMAS_PREFIX = "#/components/schemas/"
 ROLES_MEMBER = "x-lifesign-roles"

@@ -16,10 +16,10 @@ from lifesign.domain.access.permissions import PERMISSIONS, Permission, Role
 from lifesign.domain.models.agents import Heartbeat, HeartbeatReply
 from lifesign.domain.models.leases import LeaseRecord
 from lifesign.domain.models.tasks import TaskClaim, TaskGrant
-from lifesign.registry.api.error_responses import STATUS_AND_CODE
-from lifesign.registry.api.operations import Operation
 from lifesign.registry.events.stream_events import STREAM_PATH, StreamQuery
-from lifesign.registry.views.lease_records import LeaseRenewal, LeaseRequest
+from lifesign.registry.request_handling.error_statuses import STATUS_AND_CODE
+from lifesign.registry.request_handling.operation import Operation
+from lifesign.registry.serializers.lease_records import LeaseRenewal, LeaseRequest
 
 JSON_TYPE = "application/json"
 ROOT_PATH = "/"

@@ -38,15 +38,14 @@ from lifesign.domain.targets.target import is_target_id, read_target, target_id
 from lifesign.domain.tasks.lease import Claim, check_write, shard_resource
 from lifesign.errors import LifesignError
 from lifesign.registry.agents.register_agent import add_agents, begin_incarnation
-from lifesign.registry.api.call import checked
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.probing.claim_shards import prober_key, writer_name
-from lifesign.registry.probing.hand_out_witnesses import news_for_probers
-from lifesign.registry.targets.interface_changes import ReadInterface, note_interfaces
-from lifesign.registry.targets.link_decisions import note_cards
-from lifesign.registry.targets.target_results import Results
-from lifesign.registry.transitions import lease_events
-from lifesign.registry.transitions.agent_verdicts import (
+from lifesign.registry.probing.reachability_witnesses import news_for_probers
+from lifesign.registry.request_handling.execution import checked
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
+from lifesign.registry.serializers.lease_records import refused
+from lifesign.registry.status_changes import lease_events
+from lifesign.registry.status_changes.agent_status import MONITOR, change_status
+from lifesign.registry.status_changes.agent_verdicts import (
     Change,
     VerdictContext,
     assess_agent,
@@ -54,10 +53,11 @@ from lifesign.registry.transitions.agent_verdicts import (
     facts_of,
     leases_of_draining,
 )
-from lifesign.registry.transitions.history_recorder import store_half_hours
-from lifesign.registry.transitions.monitor_row import verdict_context_in
-from lifesign.registry.transitions.status_changes import MONITOR, change_status
-from lifesign.registry.views.lease_records import refused
+from lifesign.registry.status_changes.history_recorder import store_half_hours
+from lifesign.registry.status_changes.monitor_row import verdict_context_in
+from lifesign.registry.targets.interface_changes import ReadInterface, note_interfaces
+from lifesign.registry.targets.link_decisions import note_cards
+from lifesign.registry.targets.target_results import Results
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.agents.agent_rows import ObservedRow, StoredAgent
 from lifesign.storage.engine import registry_row

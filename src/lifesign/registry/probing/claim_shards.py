@@ -53,13 +53,13 @@ from lifesign.domain.tasks.lease import (
     next_token,
     shard_resource,
 )
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import TooMany, TooManyWorkers
 from lifesign.registry.leases.hold_lease import holder_of
 from lifesign.registry.policies import Policies
-from lifesign.registry.probing.hand_out_witnesses import Recipient, hand_out, news_for_probers
 from lifesign.registry.probing.prober_credentials import missing_for
-from lifesign.registry.transitions import lease_events
+from lifesign.registry.probing.reachability_witnesses import Recipient, hand_out, news_for_probers
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
+from lifesign.registry.status_changes import lease_events
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log

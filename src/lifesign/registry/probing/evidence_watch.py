@@ -32,9 +32,9 @@ from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.targets.target import SHARDS
 from lifesign.registry.keys.key_leases import end_leases_of, keys_with_leases
 from lifesign.registry.policies import Policies
-from lifesign.registry.probing.hand_out_witnesses import mass_silence_in, mass_silence_json
 from lifesign.registry.probing.prober_credentials import credential_changed, credential_reports
-from lifesign.registry.transitions.status_changes import MONITOR
+from lifesign.registry.probing.reachability_witnesses import mass_silence_in, mass_silence_json
+from lifesign.registry.status_changes.agent_status import MONITOR
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.transaction import Transaction

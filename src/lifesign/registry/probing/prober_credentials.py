@@ -20,7 +20,7 @@ from lifesign.domain.events.monitor_payloads import CredentialFaultChanged
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.credentials import CredentialFaultShown, MissingCredential, missing_of
 from lifesign.domain.probing.shard_eligibility import key_of
-from lifesign.registry.transitions.status_changes import MONITOR
+from lifesign.registry.status_changes.agent_status import MONITOR
 from lifesign.storage.probing.probers import StoredProber
 
 MAX_SHOWN = 100

@@ -28,9 +28,9 @@ from lifesign.domain.models.census import (
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import ANSWERED, ResultClass
 from lifesign.domain.targets.target import SHARDS, TargetKind
-from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.probing.begin_pass import add_not_read, begin_or_join, take_part
+from lifesign.registry.request_handling.cursors import Cursor, cursor_at, numbers_in
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import probe_results, result_history
 from lifesign.storage.probing.result_history import ALL_TARGETS, hour_of

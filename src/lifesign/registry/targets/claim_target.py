@@ -20,9 +20,9 @@ from lifesign.domain.targets.opt_out_proof import (
     token_of,
 )
 from lifesign.domain.targets.target import read_target, target_id
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import AgentGone, TooMany
-from lifesign.registry.views.agent_records import existing_agent
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
+from lifesign.registry.serializers.agent_records import existing_agent
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_links, target_rows

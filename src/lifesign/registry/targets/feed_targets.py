@@ -19,8 +19,8 @@ from lifesign.domain.models.shards import ShardTargets
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.probing.cadence import last_alive_s
 from lifesign.domain.targets.target import SHARDS
-from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
-from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.request_handling.cursors import Cursor, cursor_at, numbers_in
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_rows
 from lifesign.storage.targets.target_rows import FeedRow, TargetCursor

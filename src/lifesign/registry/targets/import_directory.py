@@ -30,8 +30,8 @@ from lifesign.domain.models.directories import (
 )
 from lifesign.domain.net.allowed_addresses import AddressRefused
 from lifesign.domain.targets.target import read_target
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import DirectoryNotFound, ImportNotFound, ImportOver, NothingSuspended, TooMany
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
 from lifesign.registry.targets.replace_listing import advance, begin, confirm
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import directories

@@ -26,8 +26,8 @@ from lifesign.domain.published_interface.version_rule import (
     oldest_kept,
     pending_step,
 )
+from lifesign.registry.status_changes.agent_status import MONITOR
 from lifesign.registry.targets.feed_targets import recalled
-from lifesign.registry.transitions.status_changes import MONITOR
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.transaction import Transaction

@@ -30,9 +30,9 @@ from lifesign.domain.targets.link_proof import (
     proof_of,
 )
 from lifesign.domain.targets.target import read_target
+from lifesign.registry.status_changes.agent_status import change_status
+from lifesign.registry.status_changes.agent_verdicts import Change
 from lifesign.registry.targets.opt_out_origins import has_opted_out
-from lifesign.registry.transitions.agent_verdicts import Change
-from lifesign.registry.transitions.status_changes import change_status
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction

@@ -27,9 +27,19 @@ from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.domain.observation.summary_line import combine_with_card, probe_summary
 from lifesign.domain.targets.target import TargetKind
-from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_and_text_in, numbers_in
-from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, OperationReply
 from lifesign.registry.errors import DirectoryNotFound, TargetNotFound
+from lifesign.registry.request_handling.cursors import (
+    Cursor,
+    cursor_at,
+    numbers_and_text_in,
+    numbers_in,
+)
+from lifesign.registry.request_handling.operation import (
+    SEPARATED_BY_COMMAS,
+    Call,
+    Operation,
+    OperationReply,
+)
 from lifesign.registry.targets.feed_targets import recalled
 from lifesign.registry.targets.target_results import STORED_LAYERS, last_of
 from lifesign.storage.engine.transaction import Transaction

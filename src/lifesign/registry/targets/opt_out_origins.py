@@ -30,9 +30,9 @@ from lifesign.domain.targets.opt_out_proof import (
     token_of,
 )
 from lifesign.domain.targets.target import host_of
-from lifesign.registry.api.cursors import Cursor, cursor_at, text_in
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import OptOutNotFound, TooMany
+from lifesign.registry.request_handling.cursors import Cursor, cursor_at, text_in
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
 from lifesign.registry.targets.retire_targets import end_records, lock_agents, retire
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log

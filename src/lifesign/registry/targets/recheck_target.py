@@ -8,8 +8,8 @@ from lifesign.domain.access.permissions import Permission
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.targets import RecheckRecord
 from lifesign.domain.probing.cadence import retry_after_until_s
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import TargetGone, TargetNotFound, TooManyRequests
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
 from lifesign.registry.targets.feed_targets import recalled
 from lifesign.registry.targets.list_targets import PATH, require_for_target
 from lifesign.registry.targets.probed_agents import RECHECK_SECONDS

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import ALIVE, Signal
-from lifesign.registry.transitions.agent_verdicts import Change
-from lifesign.registry.transitions.status_changes import change_status
+from lifesign.registry.status_changes.agent_status import change_status
+from lifesign.registry.status_changes.agent_verdicts import Change
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction

@@ -11,8 +11,8 @@ from lifesign.domain.access.permissions import Permission
 from lifesign.domain.models.tasks import CallRecord, CallReservation, CallSettlement, RunWrite
 from lifesign.domain.tasks.budget import Amount, Budget, amount_record
 from lifesign.errors import LifesignError
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import CallNotFound, CallOver, KeyReused, TooMany
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
 from lifesign.registry.tasks.create_task import PATH
 from lifesign.registry.tasks.run_guard import AuthorizedRun, enter_run
 from lifesign.storage.engine.transaction import Transaction

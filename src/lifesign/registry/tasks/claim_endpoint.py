@@ -18,9 +18,14 @@ from lifesign.domain.access.permissions import Permission, Principal, may_at_all
 from lifesign.domain.errors import NotAllowed
 from lifesign.domain.models.tasks import TaskClaim, TaskGrant
 from lifesign.errors import LifesignError
-from lifesign.registry.api.call import OperationDispatcher, authenticate, headers_in, incarnation_in
-from lifesign.registry.api.error_responses import INTERNAL_ERROR_TEXT, error_response
 from lifesign.registry.errors import TooManyClaims
+from lifesign.registry.request_handling.error_statuses import INTERNAL_ERROR_TEXT, error_response
+from lifesign.registry.request_handling.execution import (
+    OperationDispatcher,
+    authenticate,
+    headers_in,
+    incarnation_in,
+)
 from lifesign.registry.tasks.claim_task import TaskClaimant, claim_task, seconds_until_task
 from lifesign.registry.tasks.task_notifier import TaskNotifier
 from lifesign.serving.error_body import problem

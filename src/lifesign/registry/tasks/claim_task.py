@@ -19,10 +19,10 @@ from lifesign.domain.tasks.budget import budget_record
 from lifesign.domain.tasks.lease import Claim, Refusal, decide_acquire
 from lifesign.domain.tasks.task_states import TaskSignal, TaskStatus, is_never_queued_again
 from lifesign.registry.errors import AgentDraining, AgentGone, AgentNotFound, TaskNotFound, TooMany
-from lifesign.registry.transitions import lease_events
-from lifesign.registry.transitions.task_transitions import Move, move
-from lifesign.registry.views.lease_records import lease_record, refused
-from lifesign.registry.views.task_records import comments, latest_report, summary
+from lifesign.registry.serializers.lease_records import lease_record, refused
+from lifesign.registry.serializers.task_records import comments, latest_report, summary
+from lifesign.registry.status_changes import lease_events
+from lifesign.registry.status_changes.task_status import Move, move
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction

@@ -13,10 +13,10 @@ from lifesign.domain.events.event import EventDraft
 from lifesign.domain.models.tasks import TaskCreation, TaskRecord, TaskRequest
 from lifesign.domain.tasks.budget import NO_AMOUNT, Amount, Budget
 from lifesign.domain.tasks.task_states import TaskStatus, task_resource
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import KeyReused
-from lifesign.registry.transitions import task_events
-from lifesign.registry.views.task_records import record_for
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
+from lifesign.registry.serializers.task_records import record_for
+from lifesign.registry.status_changes import task_events
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import leases, task_budgets, task_creations, task_rows

@@ -10,11 +10,21 @@ from lifesign.domain.events.payload_fields import AgentId
 from lifesign.domain.models.base import Body, RoleId
 from lifesign.domain.models.tasks import TASK_ID_PATTERN, ReportList, TaskList, TaskRecord
 from lifesign.domain.tasks.task_states import TaskStatus
-from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
-from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, OperationReply
 from lifesign.registry.errors import TaskNotFound
+from lifesign.registry.request_handling.cursors import Cursor, cursor_at, numbers_in
+from lifesign.registry.request_handling.operation import (
+    SEPARATED_BY_COMMAS,
+    Call,
+    Operation,
+    OperationReply,
+)
+from lifesign.registry.serializers.task_records import (
+    record,
+    report_record,
+    summaries,
+    with_names,
+)
 from lifesign.registry.tasks.create_task import PATH
-from lifesign.registry.views.task_records import record, report_record, summaries, with_names
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.tasks import task_rows, task_runs
 from lifesign.storage.tasks.task_rows import StoredTask, TaskFilter

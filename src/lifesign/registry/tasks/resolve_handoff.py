@@ -9,11 +9,11 @@ from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.models.tasks import HandoffResolution, TaskRecord
 from lifesign.domain.tasks.task_states import TaskSignal
-from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
+from lifesign.registry.serializers.task_records import record_for
+from lifesign.registry.status_changes.task_status import Move, move
 from lifesign.registry.tasks.create_task import MAX_TASK_BYTES, PATH
 from lifesign.registry.tasks.run_guard import lock_task
-from lifesign.registry.transitions.task_transitions import Move, move
-from lifesign.registry.views.task_records import record_for
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 

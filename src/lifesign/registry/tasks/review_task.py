@@ -13,12 +13,12 @@ from lifesign.domain.tasks.budget import Amount
 from lifesign.domain.tasks.lease import Refusal
 from lifesign.domain.tasks.task_states import FINISHED, TaskSignal
 from lifesign.errors import LifesignError
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import TaskNotFound, TokenRequired
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
+from lifesign.registry.serializers.task_records import summary
+from lifesign.registry.status_changes.task_status import MAX_COMMENTS, Move, move
 from lifesign.registry.tasks.create_task import MAX_TASK_BYTES, PATH, TaskOrigin, add_task
 from lifesign.registry.tasks.run_guard import RunGuard, authorize_run, has_worked, lock_task, rejected
-from lifesign.registry.transitions.task_transitions import MAX_COMMENTS, Move, move
-from lifesign.registry.views.task_records import summary
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import leases, task_budgets, task_comments, task_rows

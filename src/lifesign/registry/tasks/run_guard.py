@@ -18,12 +18,12 @@ from lifesign.domain.models.tasks import FencedWrite, RunWrite
 from lifesign.domain.tasks.lease import Claim, EndReason, Refusal, RefusalCode, check_write, ended
 from lifesign.domain.tasks.task_states import task_resource
 from lifesign.errors import LifesignError
-from lifesign.registry.api.call import incarnation_in
-from lifesign.registry.api.operations import Call, OperationReply
 from lifesign.registry.errors import AgentGone, KeyReused, TaskNotFound, TooMany, WrongRun
 from lifesign.registry.leases.hold_lease import holder_of, refusal_for
-from lifesign.registry.transitions import lease_events
-from lifesign.registry.views.lease_records import refused
+from lifesign.registry.request_handling.execution import incarnation_in
+from lifesign.registry.request_handling.operation import Call, OperationReply
+from lifesign.registry.serializers.lease_records import refused
+from lifesign.registry.status_changes import lease_events
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log

@@ -23,8 +23,10 @@ from lifesign.domain.models.tasks import (
 from lifesign.domain.tasks.lease import EndReason
 from lifesign.domain.tasks.task_states import ExitReason, TaskSignal, TaskStatus
 from lifesign.errors import LifesignError
-from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import TooMany
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
+from lifesign.registry.status_changes import task_events
+from lifesign.registry.status_changes.task_status import Move, move
 from lifesign.registry.tasks.create_task import MAX_TASK_BYTES, PATH, TaskOrigin, add_task
 from lifesign.registry.tasks.run_guard import (
     AuthorizedRun,
@@ -33,8 +35,6 @@ from lifesign.registry.tasks.run_guard import (
     enter_run,
     with_counted_write,
 )
-from lifesign.registry.transitions import task_events
-from lifesign.registry.transitions.task_transitions import Move, move
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import task_budgets, task_rows, task_runs

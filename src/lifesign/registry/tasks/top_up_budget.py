@@ -6,11 +6,11 @@ from lifesign.domain.access.permissions import Permission
 from lifesign.domain.errors import InvalidTaskTransition
 from lifesign.domain.models.tasks import BudgetTopUp, TaskRecord
 from lifesign.domain.tasks.task_states import FINISHED
-from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
+from lifesign.registry.serializers.task_records import record_for
+from lifesign.registry.status_changes import task_events
 from lifesign.registry.tasks.create_task import PATH
 from lifesign.registry.tasks.run_guard import lock_task
-from lifesign.registry.transitions import task_events
-from lifesign.registry.views.task_records import record_for
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import task_budgets

@@ -1,1 +1,0 @@
-"""Retention: pruning of old data, and archives of old events."""

@@ -1,0 +1,103 @@
+"""Time without a sweep, and jumps of the clock.
+
+Time between two sweeps beyond the cadence is not the agents' fault and is excluded; deadlines in it move.
+"""
+
+from dataclasses import dataclass, replace
+
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.monitor_payloads import MonitorClockJump, MonitorDowntime
+from lifesign.domain.lifecycle.heartbeat_timeout import (
+    MIN_REPORTED_DOWNTIME_S,
+    ExcludedSpan,
+    clock_jump_since_s,
+    downtime,
+)
+from lifesign.domain.models.base import moment
+from lifesign.registry.status_changes.agent_status import MONITOR
+from lifesign.registry.status_changes.monitor_row import with_moved_confirmations, with_span, without_future
+from lifesign.storage.engine import registry_row
+from lifesign.storage.engine.registry_row import RegistryRow
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.maintenance import clock_shift
+from lifesign.storage.probing import prober_reports
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Values of two clocks at one moment."""
+
+    wall_s: float
+    """The database's."""
+    monotonic_s: float
+    """This process's monotonic clock, which cannot be set."""
+
+
+def gap_jump_s(gap_s: float, before: Reference | None, now: Reference) -> float:
+    """Return how far the clock jumped since the last sweep of any process, `gap_s` ago by the clock."""
+    if before is None:
+        return clock_jump_since_s(gap_s)
+    return clock_jump_since_s(
+        gap_s, now.wall_s - before.wall_s, max(0.0, now.monotonic_s - before.monotonic_s)
+    )
+
+
+def note_gap(
+    transaction: Transaction, row: RegistryRow, last_s: float, jump_s: float, period_s: float
+) -> tuple[RegistryRow, list[EventDraft]]:
+    """Exclude the time without a sweep; return the changed row and its events.
+
+    A short stall is excluded like a long one, but has no event: `GET /api/v1/monitor` shows it.
+
+    Draining agents get that time back. Leases get back only a jump of the clock: during an outage their
+    holders' own clocks continued, and the holders have stopped (protocol 6, 12).
+    """
+    now_s = transaction.now_s
+    drafts = []
+    if jump_s > 0:
+        row = with_span(row, ExcludedSpan(now_s - jump_s, now_s), now_s)
+        clock_shift.move_drains(transaction, jump_s, last_s)
+        clock_shift.move_leases(transaction, jump_s, last_s)
+        drafts.append(_clock_jump(jump_s))
+    gap = downtime(last_s, now_s - jump_s, period_s)
+    if gap is not None:
+        row = with_span(row, gap, now_s)
+        clock_shift.move_drains(transaction, gap.end_s - gap.begin_s, last_s)
+        if gap.end_s - gap.begin_s >= MIN_REPORTED_DOWNTIME_S:
+            payload = MonitorDowntime(begin=moment(gap.begin_s), end=moment(gap.end_s))
+            drafts.append(EventDraft(type=EventType.MONITOR_DOWNTIME, actor=MONITOR, payload=payload))
+    return row, drafts
+
+
+def move_back_some(transaction: Transaction, by_s: float, *, after: int, limit: int) -> int | None:
+    """Correct some agents' times that are in the future; see `clock_shift.move_agents_back`."""
+    return clock_shift.move_agents_back(transaction, by_s, transaction.now_s, after=after, limit=limit)
+
+
+def move_some_targets_back(transaction: Transaction, by_s: float, *, after: int, limit: int) -> int | None:
+    """Bring back the times of some targets' results; see `clock_shift.move_targets_back`."""
+    return clock_shift.move_targets_back(transaction, by_s, transaction.now_s, after=after, limit=limit)
+
+
+def note_set_back(transaction: Transaction, by_s: float) -> None:
+    """Correct all other times and log it, once all agents are done.
+
+    Nothing if another process has done it.
+    """
+    row = registry_row.lock(transaction)
+    now_s = transaction.now_s
+    if row.swept_at_s is None or row.swept_at_s <= now_s:
+        return
+    clock_shift.move_drains(transaction, by_s, row.swept_at_s)
+    clock_shift.move_leases(transaction, by_s, row.swept_at_s)
+    prober_reports.move_back(transaction, by_s, now_s)
+    row = with_moved_confirmations(without_future(row, now_s), by_s, now_s)
+    registry_row.store(transaction, replace(row, swept_at_s=now_s, sweeper_until_s=now_s))
+    event_log.append(transaction, [_clock_jump(by_s)])
+
+
+def _clock_jump(jump_s: float) -> EventDraft:
+    payload = MonitorClockJump(jump_seconds=round(jump_s, 3))
+    return EventDraft(type=EventType.MONITOR_CLOCK_JUMP, actor=MONITOR, payload=payload)

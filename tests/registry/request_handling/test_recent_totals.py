@@ -1,0 +1,119 @@
+from collections.abc import Callable
+
+import pytest
+from tests.support.databases import WoundClock
+from tests.support.fleet import add_agents
+from tests.support.registry_api import AGENTS, RegistryApi
+
+from lifesign.registry.agents.find_agents import MAX_PAGE
+from lifesign.registry.request_handling.recent_totals import (
+    CACHE_SECONDS,
+    EXACT_UP_TO,
+    MAX_TOTALS,
+    USABLE_SECONDS,
+    RecentTotals,
+)
+from lifesign.storage.agents.search import AgentFilter
+from lifesign.storage.errors import StoreUnavailable
+
+ANY = AgentFilter(statuses=("active",))
+FREE = AgentFilter(statuses=("active",), min_available_capacity=2)
+MANY = EXACT_UP_TO + 1
+NOW_S = 1_763_640_000.0
+
+
+def saying(total: int) -> Callable[[], int]:
+    """Return what counts so many."""
+    return lambda: total
+
+
+def test_a_large_total_is_good_for_a_moment() -> None:
+    totals = RecentTotals()
+    assert totals.total(ANY, NOW_S, saying(MANY)) == MANY
+    assert totals.total(ANY, NOW_S + CACHE_SECONDS / 2, saying(9_999)) == MANY
+    assert totals.total(FREE, NOW_S, saying(2_000)) == 2_000
+    assert totals.total(ANY, NOW_S + CACHE_SECONDS, saying(9_999)) == 9_999
+
+
+def test_during_a_recount_the_old_total_is_served_unless_too_old() -> None:
+    totals = RecentTotals()
+    totals.total(ANY, NOW_S, saying(MANY))
+    told: list[int] = []
+
+    def count_at(now_s: float) -> Callable[[], int]:
+        def count() -> int:
+            told.append(totals.total(ANY, now_s, saying(3_000)))
+            told.append(totals.total(FREE, now_s, saying(4_000)))
+            return 9_999
+
+        return count
+
+    later_s = NOW_S + CACHE_SECONDS
+    assert totals.total(ANY, later_s, count_at(later_s)) == 9_999
+    assert told == [MANY, 4_000]
+    too_late_s = later_s + USABLE_SECONDS
+    assert totals.total(ANY, too_late_s, count_at(too_late_s)) == 9_999
+    assert told[2] == 3_000
+
+
+def test_failed_count_is_repeated_by_the_next_request() -> None:
+    totals = RecentTotals()
+    totals.total(ANY, NOW_S, saying(MANY))
+
+    def fail() -> int:
+        raise StoreUnavailable("away")
+
+    with pytest.raises(StoreUnavailable):
+        totals.total(ANY, NOW_S + CACHE_SECONDS, fail)
+    assert totals.total(ANY, NOW_S + CACHE_SECONDS, saying(9_999)) == 9_999
+
+
+@pytest.mark.parametrize("total", [0, 1, EXACT_UP_TO])
+def test_a_small_one_is_counted_every_time(total: int) -> None:
+    totals = RecentTotals()
+    assert totals.total(ANY, NOW_S, saying(total)) == total
+    assert totals.total(ANY, NOW_S, saying(MANY)) == MANY
+    assert totals.total(ANY, NOW_S + 2 * CACHE_SECONDS, saying(total)) == total
+    assert totals.total(ANY, NOW_S + 2 * CACHE_SECONDS, saying(5)) == 5
+
+
+def test_total_is_counted_again_after_the_clock_was_set_back() -> None:
+    totals = RecentTotals()
+    assert totals.total(ANY, NOW_S, saying(MANY)) == MANY
+    assert totals.total(ANY, NOW_S - 0.5, saying(9_999)) == 9_999
+
+
+def test_no_more_are_remembered_than_are_bounded() -> None:
+    totals = RecentTotals()
+    filters = [AgentFilter(min_available_capacity=least) for least in range(MAX_TOTALS + 1)]
+    for wanted in filters:
+        totals.total(wanted, NOW_S, saying(MANY))
+    assert totals.total(filters[0], NOW_S, saying(9_999)) == 9_999
+    assert totals.total(filters[-1], NOW_S, saying(9_999)) == MANY
+
+
+def test_the_largest_page_holds_no_more_than_the_least_total_that_is_remembered() -> None:
+    assert MAX_PAGE <= EXACT_UP_TO
+
+
+@pytest.mark.both_databases
+async def test_new_agent_is_listed_at_once_and_in_a_large_total_later(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await add_agents(api.database, MANY)
+    assert (await api.ask("GET", f"{AGENTS}?limit=5")).json()["total"] == MANY
+    await api.register("newest")
+    page = (await api.ask("GET", f"{AGENTS}?limit=1000")).json()
+    rest = (await api.ask("GET", f"{AGENTS}?limit=1000&cursor={page['cursor']}")).json()
+    assert [agent["agent_id"] for agent in rest["agents"]] == [f"agent-{MANY - 1}", "newest"]
+    assert page["total"] == rest["total"] == MANY
+    clock.advance(CACHE_SECONDS)
+    assert (await api.ask("GET", f"{AGENTS}?limit=5")).json()["total"] == MANY + 1
+
+
+async def test_total_of_a_single_page_is_its_length(api: RegistryApi) -> None:
+    await add_agents(api.database, EXACT_UP_TO)
+    assert (await api.ask("GET", f"{AGENTS}?limit=1000")).json()["total"] == EXACT_UP_TO
+    await api.ask("DELETE", f"{AGENTS}/agent-0")
+    page = (await api.ask("GET", f"{AGENTS}?limit=1000")).json()
+    assert page["total"] == len(page["agents"]) == EXACT_UP_TO - 1

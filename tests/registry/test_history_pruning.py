@@ -1,0 +1,284 @@
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, event, text
+from tests.registry.events.test_verify_events import report as log_report
+from tests.support.databases import WoundClock
+from tests.support.directory_api import DIRECTORIES, put, upload
+from tests.support.registry_api import RegistryApi
+from tests.support.task_api import TASKS, create, steer, steps, worker
+
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.models.base import moment
+from lifesign.domain.targets.target import target_id
+from lifesign.registry import history_pruning
+from lifesign.registry.history_pruning import DAY_SECONDS, HistoryPruner
+from lifesign.registry.targets import replace_listing
+from lifesign.storage.engine.transaction import Transaction
+
+URLS = [f"https://agent-{number}.example/" for number in range(3)]
+
+
+async def report(api: RegistryApi, clock: WoundClock, url: str, result: str) -> None:
+    seen = {
+        "target_url": url,
+        "observed_at": moment(clock.at_s).isoformat(),
+        "discovery": {"result": result},
+    }
+    answer = await api.report(seen)
+    assert answer.status == 200, answer.body
+
+
+async def tidy_up(api: RegistryApi) -> None:
+    await HistoryPruner(api.database).tidy_up()
+
+
+async def rows(api: RegistryApi, query: str) -> list[tuple[Any, ...]]:
+    def read(transaction: Transaction) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in transaction.connection.execute(text(query))]
+
+    return await api.database.read(read)
+
+
+async def test_old_sums_and_changes_are_forgotten_and_the_last_result_stays(
+    api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_pruning, "HOURS_AT_ONCE", 1)
+    monkeypatch.setattr(history_pruning, "CHUNK", 1)
+    await put(api, "dir", "one", URLS)
+    for result in ("refused", "timeout", "refused"):
+        await report(api, clock, URLS[0], result)
+        clock.advance(7_200)
+    clock.advance(90 * DAY_SECONDS - 7_200)
+    await tidy_up(api)
+    # The hour that is just 90 days old is kept.
+    assert await rows(api, "SELECT count(DISTINCT hour) FROM result_sums") == [(1,)]
+    assert await rows(api, "SELECT count(*) FROM result_changes") == [(4,)]
+    clock.advance(310 * DAY_SECONDS + 10_000)
+    await tidy_up(api)
+    assert await rows(api, "SELECT count(*) FROM result_sums") == [(0,)]
+    assert await rows(api, "SELECT count(*) FROM result_changes") == [(0,)]
+    assert await rows(api, "SELECT result FROM probe_results") == [("refused",)]
+
+
+@pytest.mark.both_databases
+async def test_latest_changes_of_a_target_are_kept(
+    api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_pruning, "KEEP_CHANGES", 3)
+    monkeypatch.setattr(history_pruning, "TARGETS_AT_ONCE", 1)
+    await put(api, "dir", "one", URLS)
+    for number in range(4):
+        await report(api, clock, URLS[0], "refused" if number % 2 else "timeout")
+        if number < 2:
+            await report(api, clock, URLS[1], "refused" if number % 2 else "timeout")
+        clock.advance(300)
+
+    async def changes_of(url: str) -> list[int]:
+        found = await rows(
+            api,
+            "SELECT url, said.id FROM result_changes said JOIN targets ON targets.id = target ORDER BY 2",
+        )
+        return [number for of, number in found if of == url]
+
+    first, second = await changes_of(URLS[0]), await changes_of(URLS[1])
+    assert (len(first), len(second)) == (6, 2)
+    await tidy_up(api)
+    assert (await changes_of(URLS[0]), await changes_of(URLS[1])) == (first[-3:], second)
+
+
+async def test_targets_that_left_long_ago_are_forgotten(api: RegistryApi, clock: WoundClock) -> None:
+    await put(api, "dir", "one", URLS)
+    await put(api, "dir", "two", URLS[:2])
+    await api.register("one", monitoring="probe", card_url="https://one.example/")
+    await api.ask("DELETE", "/api/v1/agents/one")
+    clock.advance(90 * DAY_SECONDS)
+    await tidy_up(api)
+    assert len(await rows(api, "SELECT 1 FROM targets")) == 4
+    clock.advance(1)
+    await tidy_up(api)
+    left = await rows(api, "SELECT subject_id FROM targets ORDER BY subject_id")
+    assert [subject for (subject,) in left] == sorted([*map(target_id, URLS[:2]), "one"])
+    await put(api, "dir", "three", URLS)
+    assert len(await rows(api, "SELECT 1 FROM targets WHERE gone_at_s IS NULL")) == 3
+
+
+async def test_a_list_that_was_never_finished_is_dropped_with_its_pages(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await upload(api, "dir", "one", URLS)
+    clock.advance(DAY_SECONDS)
+    await tidy_up(api)
+    assert len(await rows(api, "SELECT 1 FROM import_pages")) == 1
+    clock.advance(1)
+    await tidy_up(api)
+    assert await rows(api, "SELECT state FROM imports") == [("dropped",)]
+    assert await rows(api, "SELECT 1 FROM import_pages") == []
+    clock.advance(30 * DAY_SECONDS + 1)
+    await tidy_up(api)
+    assert await rows(api, "SELECT 1 FROM imports") == []
+
+
+async def test_the_list_that_was_applied_last_stays(api: RegistryApi, clock: WoundClock) -> None:
+    await put(api, "dir", "one", URLS)
+    await put(api, "dir", "two", URLS, etag='"2"')
+    clock.advance(31 * DAY_SECONDS)
+    await tidy_up(api)
+    assert await rows(api, "SELECT import_id FROM imports") == [("two",)]
+    shown = (await api.ask("GET", f"{DIRECTORIES}/dir")).json()
+    assert shown["applied"]["etag"] == '"2"'
+
+
+@pytest.mark.both_databases
+async def test_confirmed_pruning_continues_unattended(
+    api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replace_listing, "REMOVED_AT_ONCE", 2)
+    await put(api, "dir", "one", [f"https://agent-{number}.example/" for number in range(20)])
+    await put(api, "dir", "two", URLS)
+    confirmed = await api.ask("POST", f"{DIRECTORIES}/dir/confirm")
+    assert confirmed.json()["state"] == "removing"
+    await tidy_up(api)
+    assert (await api.ask("GET", f"{DIRECTORIES}/dir")).json()["size"] > 3
+    clock.advance(31)
+    await tidy_up(api)
+    shown = (await api.ask("GET", f"{DIRECTORIES}/dir")).json()
+    assert (shown["size"], shown["applied"]["import_id"]) == (3, "two")
+
+
+async def test_pruning_runs_once_an_hour_and_after_the_clock_was_set_back(
+    api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pruned = 0
+
+    async def count(*_: object) -> None:
+        nonlocal pruned
+        pruned += 1
+
+    monkeypatch.setattr(history_pruning, "prune_history", count)
+    pruner = HistoryPruner(api.database)
+    for seconds in (0, 3_599, 1, 10, -7_200, 10):
+        clock.advance(seconds)
+        await pruner.tidy_up()
+    assert pruned == 3
+
+
+async def test_old_finished_tasks_are_pruned_with_an_event(
+    api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_pruning, "TASKS_AT_ONCE", 1)
+    one = await worker(api, capabilities=["write"])
+    done = await create(api, capabilities=["write"], budget={"tokens": 9}, idempotency_key="k")
+    grant = await one.granted()
+    await one.report(grant)
+    await one.reserve(grant, "c", tokens=1)
+    await one.write(grant, "complete")
+    await steer(api, done["task_id"], "review", verdict="accept", comment="well done")
+    queued, waiting = await create(api, "waits"), await create(api, "in review")
+    await one.write(await one.granted(task_id=waiting["task_id"]), "complete")
+    clock.advance(90 * DAY_SECONDS)
+    late = await create(api, "late")
+    await steer(api, late["task_id"], "cancel")
+    await tidy_up(api)
+    # Exactly so old is not older.
+    assert await _task_ids(api) == {task["task_id"] for task in (done, queued, waiting, late)}
+    clock.advance(3_600)
+    await tidy_up(api)
+    assert await _task_ids(api) == {task["task_id"] for task in (queued, waiting, late)}
+    for part in ("budgets", "calls", "comments", "creations", "needs", "runs", "writes"):
+        table = f"task_{part}"
+        left = f"SELECT count(*) FROM {table} WHERE task NOT IN (SELECT number FROM tasks)"  # noqa: S608
+        assert await rows(api, left) == [(0,)]
+    assert await rows(api, "SELECT count(*) FROM task_reports") == [(0,)]
+    assert await steps(api, done["task_id"]) == ["assigned", "running", "review", "done"]
+    assert (await log_report(api)).is_good
+    # Its key is free again.
+    assert (await create(api, idempotency_key="k", title="new"))["task_id"] != done["task_id"]
+
+
+async def test_a_tree_of_tasks_is_forgotten_from_its_leaves_and_never_below_one_that_is_at_work(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    one = await worker(api)
+    parent = await create(api, "parent", lease_seconds=86_400)
+    grant = await one.granted()
+    child = (await one.write(grant, "delegate", task={"title": "child", "agent_id": "nobody"})).json()
+    await steer(api, child["child_id"], "cancel")
+    clock.advance(91 * DAY_SECONDS)
+    await tidy_up(api)
+    assert await _task_ids(api) == {parent["task_id"], child["child_id"]}
+    await steer(api, parent["task_id"], "cancel")
+    clock.advance(91 * DAY_SECONDS)
+    await tidy_up(api)
+    assert await _task_ids(api) == set()
+    assert (await log_report(api)).is_good
+
+
+@pytest.mark.both_databases
+async def test_work_that_was_rejected_stays_as_long_as_the_task_that_repairs_it(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    one = await worker(api)
+    rejected = await create(api, "first")
+    await one.write(await one.granted(), "complete")
+    fix = (await steer(api, rejected["task_id"], "review", verdict="reject")).json()["fix"]
+    clock.advance(91 * DAY_SECONDS)
+    await tidy_up(api)
+    assert await _task_ids(api) == {rejected["task_id"], fix["task_id"]}
+    await steer(api, fix["task_id"], "cancel")
+    clock.advance(91 * DAY_SECONDS)
+    await HistoryPruner(api.database, keep_tasks_days=92).tidy_up()
+    assert await _task_ids(api) == {rejected["task_id"], fix["task_id"]}
+    await HistoryPruner(api.database, keep_tasks_days=90).tidy_up()
+    assert await _task_ids(api) == set()
+
+
+async def _task_ids(api: RegistryApi) -> set[str]:
+    listed = await api.ask("GET", TASKS, key=Role.READER)
+    return {task["task_id"] for task in listed.json()["tasks"]}
+
+
+async def test_old_rows_are_found_without_reading_new_ones(api: RegistryApi, database_kind: str) -> None:
+    if database_kind == "postgresql":
+        pytest.skip("NOT RUN on PostgreSQL, which reads small tables whole, whatever indexes they have")
+    plans: list[str] = []
+
+    def explain(connection: Connection, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
+        if "tasks" in statement or "targets" in statement:
+            told = connection.connection.cursor()
+            told.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            plans.extend(row[3] for row in told.fetchall())
+
+    def forget(transaction: Transaction) -> None:
+        event.listen(transaction.connection, "before_cursor_execute", explain)
+        assert not history_pruning._forget_tasks(transaction, keep_days=90)
+        assert not history_pruning._forget_left(transaction)
+
+    await api.database.write(forget)
+    assert [plan for plan in plans if plan.startswith("SCAN")] == []
+    assert any("ix_tasks_status_status_since_s (status=? AND status_since_s<?)" in plan for plan in plans)
+    assert any("ix_targets_gone_at_s (gone_at_s<?)" in plan for plan in plans)
+
+
+async def test_numbers_of_agents_that_left_go_once_nothing_of_them_would_be_shown(
+    api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_pruning, "CHUNK", 1)
+    for name in ("left-1", "left-2", "stays"):
+        await api.register(name, monitoring="both", card_url=f"https://{name}.example/")
+        for _ in range(2):
+            seen = {
+                "agent_id": name,
+                "observed_at": moment(clock.at_s).isoformat(),
+                "transport": {"result": "ok"},
+            }
+            assert (await api.report(seen)).status == 200
+            clock.advance(1_800)
+    for name in ("left-1", "left-2"):
+        assert (await api.ask("DELETE", f"/api/v1/agents/{name}")).status == 204
+    clock.advance(30 * DAY_SECONDS)
+    await tidy_up(api)
+    assert await rows(api, "SELECT count(*) FROM agent_history") == [(3,)]
+    clock.advance(2 * DAY_SECONDS)
+    await tidy_up(api)
+    assert await rows(api, "SELECT agent_id FROM agent_history JOIN agents ON id = agent") == [("stays",)]
