@@ -18,7 +18,13 @@ from tests.support.databases import DISPENSABLE, empty_url, postgresql_server
 from lifesign.domain.access.permissions import digest_of, key_of
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.postgresql import PostgresqlDatabase
-from lifesign.storage.engine.tables import agents, capabilities, heartbeats, keys, metadata
+from lifesign.storage.engine.table_definitions import (
+    agents,
+    capabilities,
+    heartbeats,
+    keys,
+    metadata,
+)
 from lifesign.storage.engine.transaction import Transaction
 
 ROWS_AT_ONCE = 5_000

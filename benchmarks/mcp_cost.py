@@ -23,7 +23,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.targets.target import TargetKind, target_id
 from lifesign.prober.probe.steps import Prober
-from lifesign.prober.results.ledger import TargetEntry
+from lifesign.prober.registry_exchange.ledger import TargetEntry
 
 MAX_PROBE_RATIO = 1.3
 """Of the processor time per request of an A2A probe."""

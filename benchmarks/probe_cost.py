@@ -27,7 +27,7 @@ from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
 from lifesign.prober.probe.steps import Prober
-from lifesign.prober.results.ledger import TargetEntry
+from lifesign.prober.registry_exchange.ledger import TargetEntry
 
 BARE, SAFE = "card and document, bare aiohttp", "card and document, safe"
 UNCHANGED = "probed again, card unchanged"

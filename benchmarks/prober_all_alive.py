@@ -46,7 +46,13 @@ from lifesign.crawl.process import run_loop
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.directories.source import Got, WantedDocument
-from lifesign.prober.results.ledger import NO_WITNESS_REPORT, Granted, ReportAnswer, ShardBatch, WitnessReport
+from lifesign.prober.registry_exchange.ledger import (
+    NO_WITNESS_REPORT,
+    Granted,
+    ReportAnswer,
+    ShardBatch,
+    WitnessReport,
+)
 from lifesign.prober.worker.main_loop import ProbeWorker
 
 BLACKBOX = shutil.which("prometheus-blackbox-exporter") or shutil.which("blackbox_exporter")

@@ -38,9 +38,14 @@ from lifesign.domain.observation.results import LayerResult, Observation, Phases
 from lifesign.domain.probing.shard_share import MAX_TTL_SECONDS
 from lifesign.domain.targets.target import host_of, shard_of, target_id
 from lifesign.prober.network.clock import SYSTEM_CLOCK
-from lifesign.prober.results.ledger import Ledger, ProbeReport, ShardBatch, ShardClaim
-from lifesign.prober.results.registry_ledger import RegistryLedger
-from lifesign.storage.engine import schema
+from lifesign.prober.registry_exchange.ledger import (
+    Ledger,
+    ProbeReport,
+    ShardBatch,
+    ShardClaim,
+)
+from lifesign.prober.registry_exchange.registry_ledger import RegistryLedger
+from lifesign.storage.engine import schema_version
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys import key_rows
@@ -204,7 +209,7 @@ async def in_process(kind: str, urls: Sequence[str], directory: Path) -> list[li
     database = open_database(new_url(kind, directory))
     try:
         if kind == "sqlite":
-            await database.write(schema.set_up_or_check)
+            await database.write(schema_version.set_up_or_check)
         rows = [await imported(kind, database, urls)]
         ledger = LocalLedger(database)
         rows += await claimed(kind, ledger)
@@ -252,7 +257,7 @@ async def over_http(kind: str, urls: Sequence[str], directory: Path) -> list[lis
 
     def set_up(transaction: Transaction) -> None:
         if kind == "sqlite":
-            schema.set_up_or_check(transaction)
+            schema_version.set_up_or_check(transaction)
         digest = digest_of(KEY)
         stored = StoredKey(key_id="key_bench", name="", role=Role.ADMIN, digest=digest, created_at_s=0.0)
         key_rows.add(transaction, stored)

@@ -27,7 +27,7 @@ from lifesign.registry.sweep import Sweeper
 from lifesign.storage.agents import heartbeats
 from lifesign.storage.agents.heartbeats import StoredHeartbeat
 from lifesign.storage.engine.database import Database, open_database
-from lifesign.storage.engine.tables import leases
+from lifesign.storage.engine.table_definitions import leases
 from lifesign.storage.engine.transaction import Transaction
 
 SILENT = 1_000

@@ -36,7 +36,7 @@ from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
 from lifesign.prober.probe.steps import Prober
-from lifesign.prober.results.ledger import TargetEntry
+from lifesign.prober.registry_exchange.ledger import TargetEntry
 
 OPEN, LOGIN = "without a login", "with a cached token"
 TOKEN = "a1-B_" * 200

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Histogram
 
 from lifesign import AgentHealth
 from lifesign.domain.health.rolling_window import SLOTS_PER_WINDOW, WINDOW_BYTES
-from lifesign.middleware.windows import RecorderClock
+from lifesign.middleware.window_storage import RecorderClock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
 from benchmarks.interleaved import Deed, is_quick, measure, print_table, repeated, verdict

@@ -29,7 +29,7 @@ from lifesign.domain.targets.target import (
     target_id,
 )
 from lifesign.prober.definition.models import ProbeDefinition
-from lifesign.prober.results.ledger import (
+from lifesign.prober.registry_exchange.ledger import (
     NO_WITNESS_REPORT,
     Granted,
     ProbeReport,

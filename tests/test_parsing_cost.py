@@ -50,11 +50,11 @@ from lifesign.domain.text.safe_text import harmless
 from lifesign.http_client.failures import classify_failure
 from lifesign.http_client.headers import max_age_seconds, media_type, retry_after_seconds, status_links
 from lifesign.http_client.redirects import joined
-from lifesign.prober.directories.formats import BUILT_IN, describe, format_of
-from lifesign.prober.directories.gathered import Gathered
-from lifesign.prober.directories.page import DirectoryPage, Document, Listed
-from lifesign.prober.directories.walk import Walk
-from lifesign.prober.probe.robots import may_fetch, read_robots
+from lifesign.prober.directories.document_order import Walk
+from lifesign.prober.directories.format_choice import BUILT_IN, describe, format_of
+from lifesign.prober.directories.format_parser import DirectoryPage, Document, Listed
+from lifesign.prober.directories.target_collection import Gathered
+from lifesign.prober.probe.robots_rules import may_fetch, read_robots
 from lifesign.registry.request_handling.cursors import numbers_in
 from lifesign.serving.log_lines import LogLine
 

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 from tools.file_schemas import SCHEMAS, generated
 
-from lifesign.adapter.tools.upstreams import Upstreams
+from lifesign.adapter.tools.tools_file import Upstreams
 from lifesign.domain.observation.results import Observation, ResultClass
 
 REPOSITORY = Path(__file__).parents[1]

@@ -53,11 +53,11 @@ from lifesign.domain.text.safe_text import harmless
 from lifesign.errors import InvalidValue
 from lifesign.http_client.headers import max_age_seconds, status_links
 from lifesign.http_client.redirects import joined, refusal
-from lifesign.prober.directories.formats import BUILT_IN, describe
-from lifesign.prober.directories.gathered import Gathered, TooManyEntries
-from lifesign.prober.directories.page import Document, NotReadable
-from lifesign.prober.directories.walk import Endless, TooManyDocuments, Walk
-from lifesign.prober.probe.robots import may_fetch, read_robots
+from lifesign.prober.directories.document_order import Endless, TooManyDocuments, Walk
+from lifesign.prober.directories.format_choice import BUILT_IN, describe
+from lifesign.prober.directories.format_parser import Document, NotReadable
+from lifesign.prober.directories.target_collection import Gathered, TooManyEntries
+from lifesign.prober.probe.robots_rules import may_fetch, read_robots
 
 
 @dataclass(frozen=True)

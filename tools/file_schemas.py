@@ -17,8 +17,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from lifesign.adapter.tools import upstreams
-from lifesign.adapter.tools.upstreams import Upstreams
+from lifesign.adapter.tools import tools_file
+from lifesign.adapter.tools.tools_file import Upstreams
 from lifesign.census import document
 from lifesign.census.document import Census
 from lifesign.domain.credentials import secret_place
@@ -148,7 +148,7 @@ def generated() -> dict[str, dict[str, Any]]:
             allOf=[ONE_SUBJECT, DOCUMENT_AND_READINESS, STALE_OR_NOT],
         ),
         "tools.schema.json": schema_of(
-            models_in(Upstreams, upstreams),
+            models_in(Upstreams, tools_file),
             FileSchema,
             **{"$id": NAMESPACE + "tools"},
             title="Tools file",

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.agent.assignments import MAX_WAITING, Assignment, HandedIn
 from lifesign.agent.errors import WorkDropped, WorkRefused
 from lifesign.agent.registration import Load
 from lifesign.agent.work_loop import WorkLoop
+from lifesign.agent.work_sources import MAX_WAITING, Assignment, HandedIn
 
 
 class Hands:

@@ -7,13 +7,13 @@ import pytest
 from tests.support.registry_server import ADMIN_KEY, RegistryServer, registry_server
 
 from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
-from lifesign.prober.definition import event_loop_lag
+from lifesign.prober.definition import lag_limits
 
 
 @pytest.fixture(autouse=True)
 def believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accept a prober's results also if the machine of the tests stands still for seconds."""
-    monkeypatch.setattr(event_loop_lag.SelfCheck, "slowness_since", lambda *_: None)
+    monkeypatch.setattr(lag_limits.SelfCheck, "slowness_since", lambda *_: None)
 
 
 @pytest.fixture

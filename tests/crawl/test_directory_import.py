@@ -12,7 +12,7 @@ from lifesign.crawl import directory_import as module
 from lifesign.crawl.directory_import import DirectoryImporter, ImportOutcome, opt_outs_of
 from lifesign.crawl.list_identity import stored_location
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry
-from lifesign.crawl.progress import step_text
+from lifesign.crawl.progress_display import step_text
 from lifesign.domain.access.permissions import Role
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import ProbeDefinition

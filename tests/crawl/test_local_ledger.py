@@ -23,7 +23,7 @@ from lifesign.domain.targets.target import (
     target_id,
 )
 from lifesign.prober.network.clock import Clock
-from lifesign.prober.results.ledger import (
+from lifesign.prober.registry_exchange.ledger import (
     LedgerUnreachable,
     ProbeReport,
     ReportAnswer,

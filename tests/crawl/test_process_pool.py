@@ -11,7 +11,7 @@ from tests.support.servers import PATIENCE_SECONDS
 from lifesign.crawl import process_pool as module
 from lifesign.crawl.errors import CrawlStopped
 from lifesign.crawl.process_pool import WorkerStatuses, probe_all
-from lifesign.crawl.progress import line_of
+from lifesign.crawl.progress_display import line_of
 from lifesign.crawl.run import worth_starting
 from lifesign.crawl.worker_config import WorkerConfig, WorkerStatus, worker_name
 from lifesign.domain.observation.results import ResultClass

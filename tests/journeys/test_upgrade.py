@@ -16,7 +16,7 @@ from tests.support.registry_process import DATABASE_VARIABLE, agent_key, prepare
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, Server, free_port
 
 from lifesign.domain.events.event_type import EventType
-from lifesign.storage.engine import schema
+from lifesign.storage.engine import schema_version
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 
@@ -126,5 +126,7 @@ def test_nothing_is_upgraded_under_a_server_that_runs(database_kind: str, tmp_pa
         refused = ran(url, "migrate", python_path=package)
         assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
         assert "is in use: " in refused.stderr
-        assert asyncio.run(with_database(url, lambda database: database.read(schema.revision))) == BEFORE
+        assert (
+            asyncio.run(with_database(url, lambda database: database.read(schema_version.revision))) == BEFORE
+        )
         assert told(server, "POST", "/agents", {"agent_id": QUIET})[0] == 201

@@ -14,7 +14,7 @@ from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.client import RegistryClient
 from lifesign.errors import InvalidValue
-from lifesign.mcp.guard import MAX_BODY_BYTES
+from lifesign.mcp.authentication import MAX_BODY_BYTES
 from lifesign.mcp.listen_address import ListenAddress
 
 LIST = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'

@@ -12,7 +12,7 @@ from tests.support.recording import agent, calibration, outcomes, p99_ms, publis
 from lifesign import AgentHealth
 from lifesign.domain.health.document import Trend
 from lifesign.middleware import document_file, shared_windows
-from lifesign.middleware.windows import RecorderClock
+from lifesign.middleware.window_storage import RecorderClock
 
 WINDOW_S = 2400
 SLOT_S = WINDOW_S / 24

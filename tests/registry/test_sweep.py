@@ -14,13 +14,13 @@ from lifesign.domain.lifecycle.observed_facts import Observed
 from lifesign.registry.request_handling.heard_agents import HeardAgents
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
-from lifesign.storage.agents import agent_rows, commands, requests
+from lifesign.storage.agents import agent_rows, commands, last_requests
 from lifesign.storage.agents.commands import StoredCommand
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.postgresql import PostgresqlDatabase
-from lifesign.storage.engine.tables import agents as agents_table
-from lifesign.storage.engine.tables import heartbeats
+from lifesign.storage.engine.table_definitions import agents as agents_table
+from lifesign.storage.engine.table_definitions import heartbeats
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log
@@ -322,7 +322,7 @@ async def test_a_request_of_a_time_that_lies_ahead_bears_no_silence_out(slow_api
     """A process that ended stored it before the clock was set back."""
     await add_agents(slow_api.database, 2)
     await slow_api.database.write(
-        lambda transaction: requests.store(transaction, "ended", transaction.now_s + 86_400)
+        lambda transaction: last_requests.store(transaction, "ended", transaction.now_s + 86_400)
     )
     await _live(slow_api, 600)
     assert await count_by_status(slow_api.database) == {"active": 2}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lifesign.crawl.worker_config import EXIT_SHARDS_WITHHELD, EXIT_UNFINISHED, WorkerConfig, WorkerStatus
 from lifesign.domain.observation.results import ResultClass
-from lifesign.prober.worker.progress import Progress
+from lifesign.prober.worker.progress_counts import Progress
 
 STANDING = Progress(
     shards=512,

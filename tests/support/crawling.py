@@ -7,7 +7,7 @@ from typing import Self
 
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.crawl.progress import CrawlState, ImportStep
+from lifesign.crawl.progress_display import CrawlState, ImportStep
 from lifesign.serving.log_output import LogFormat
 
 

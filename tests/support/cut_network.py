@@ -17,7 +17,7 @@ from lifesign.crawl.prober_assembly import open_prober
 from lifesign.domain.observation.results import Observation
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.clock import SYSTEM_CLOCK
-from lifesign.prober.results.ledger import ShardBatch
+from lifesign.prober.registry_exchange.ledger import ShardBatch
 from lifesign.prober.worker.main_loop import ProbeWorker
 
 FOURS, SIXES = "10.9.0.0/24", "fd00:9::/64"

@@ -25,7 +25,7 @@ from lifesign.domain.lifecycle.agent_history import (
 )
 from lifesign.domain.models.base import moment
 from lifesign.storage.agents import agent_rows, histories
-from lifesign.storage.engine import schema
+from lifesign.storage.engine import schema_version
 from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import census_counts
@@ -61,7 +61,7 @@ async def fill(directory: Path, name: str = "registry.db") -> dict[str, str]:
     """Write a registry's database; return what tests ask for by name, among them ids of tasks."""
     clock = WoundClock(time.time() - SPAN_SECONDS)
     database = open_database(f"sqlite:///{directory}/{name}", clock=clock.now_s)
-    await database.write(schema.set_up_or_check)
+    await database.write(schema_version.set_up_or_check)
     api = RegistryApi(database, clock)
     await api.add_keys()
     try:

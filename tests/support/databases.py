@@ -20,11 +20,11 @@ from typing import Any
 import asyncpg  # type: ignore[import-untyped]
 from sqlalchemy import Engine, event, make_url
 
-from lifesign.storage.engine import schema
+from lifesign.storage.engine import schema_version
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.postgresql import PostgresqlDatabase
 from lifesign.storage.engine.sqlite import SqliteDatabase
-from lifesign.storage.engine.tables import metadata
+from lifesign.storage.engine.table_definitions import metadata
 from lifesign.storage.engine.transaction import Clock, Transaction
 
 KINDS = ("sqlite", "postgresql")
@@ -177,9 +177,9 @@ def bare_url(kind: str, directory: Path) -> str:
 def migrated_url(kind: str, directory: Path) -> str:
     """Return the URL of a new database that was migrated as by a server, with its event."""
     if kind == "postgresql":
-        return _postgresql_after(schema.upgrade)
+        return _postgresql_after(schema_version.upgrade)
     url = empty_url(kind, directory)
-    put_file(Path(url.removeprefix("sqlite:///")), _sqlite_file(schema.upgrade))
+    put_file(Path(url.removeprefix("sqlite:///")), _sqlite_file(schema_version.upgrade))
     return url
 
 

@@ -3,7 +3,14 @@
 import json
 from typing import Any
 
-from lifesign.prober.directories.page import DirectoryPage, Document, Format, Kind, Listed, Skipped
+from lifesign.prober.directories.format_parser import (
+    DirectoryPage,
+    Document,
+    Format,
+    Kind,
+    Listed,
+    Skipped,
+)
 
 URL = "https://directory.example/list"
 

@@ -6,8 +6,8 @@ from sqlalchemy import insert, select
 
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.tables import agents as agents_table
-from lifesign.storage.engine.tables import leases
+from lifesign.storage.engine.table_definitions import agents as agents_table
+from lifesign.storage.engine.table_definitions import leases
 from lifesign.storage.engine.transaction import Transaction
 
 LIVED_S = 3_600.0

@@ -1,6 +1,6 @@
 """Clocks of a recorder that a test sets."""
 
-from lifesign.middleware.windows import RecorderClock
+from lifesign.middleware.window_storage import RecorderClock
 
 START_NS = 1_000_000_000_000
 """The monotonic clock at the beginning: a machine that has been up for a while."""

@@ -18,7 +18,7 @@ from lifesign.domain.targets.target import (
     target_id,
 )
 from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock
-from lifesign.prober.results.ledger import (
+from lifesign.prober.registry_exchange.ledger import (
     NO_NEWS,
     NO_WITNESS_REPORT,
     Granted,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.support.servers import REPOSITORY
 
-from lifesign.storage.engine import schema
+from lifesign.storage.engine import schema_version
 
-BEFORE = schema.newest_revision()
+BEFORE = schema_version.newest_revision()
 AFTER = f"{int(BEFORE) + 1:04}"
 AGENT_NAME = "of version 9999"
 MIGRATION = f"""
@@ -31,9 +31,9 @@ def use_next_version(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
     migrations = directory / "next-version"
     shutil.copytree(_PACKAGE / _MIGRATIONS, migrations)
     _add_migration(migrations)
-    monkeypatch.setattr(schema, "MIGRATIONS", migrations)
+    monkeypatch.setattr(schema_version, "MIGRATIONS", migrations)
     for name in ("known_revisions", "newest_revision"):
-        monkeypatch.setattr(schema, name, getattr(schema, name).__wrapped__)
+        monkeypatch.setattr(schema_version, name, getattr(schema_version, name).__wrapped__)
 
 
 def package_of_next_version(directory: Path) -> Path:

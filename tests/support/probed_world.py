@@ -11,8 +11,13 @@ from lifesign.domain.probing.cadence import Cadence, after_probe
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network import host_limiter
 from lifesign.prober.network.clock import Clock
-from lifesign.prober.results.ledger import Answered, ProbeConnection, ProbeReport, TargetEntry
-from lifesign.prober.witness.witness_requests import WitnessReply
+from lifesign.prober.reachability.witness_requests import WitnessReply
+from lifesign.prober.registry_exchange.ledger import (
+    Answered,
+    ProbeConnection,
+    ProbeReport,
+    TargetEntry,
+)
 
 OK = LayerResult(result=ResultClass.OK, status_code=200)
 _STATUS = {ResultClass.NOT_AN_AGENT: 404, ResultClass.HTTP_ERROR: 500, ResultClass.RATE_LIMITED: 429}

@@ -15,8 +15,8 @@ from tests.support.probed_world import World, definition_of
 
 from lifesign.client.registry import RegistryClient
 from lifesign.prober.network.clock import Clock
-from lifesign.prober.results.ledger import ProbeReport, TargetEntry
-from lifesign.prober.results.registry_ledger import RegistryLedger
+from lifesign.prober.registry_exchange.ledger import ProbeReport, TargetEntry
+from lifesign.prober.registry_exchange.registry_ledger import RegistryLedger
 from lifesign.prober.worker.main_loop import ProbeWorker
 
 INTERVAL_SECONDS = 3.0

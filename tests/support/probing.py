@@ -18,7 +18,7 @@ from lifesign.prober.network.fetch import Fetched, Fetcher, Request
 from lifesign.prober.network.resolver import Resolver
 from lifesign.prober.probe.session import EvidenceSink
 from lifesign.prober.probe.steps import Prober
-from lifesign.prober.results.ledger import ProbeReport, TargetEntry
+from lifesign.prober.registry_exchange.ledger import ProbeReport, TargetEntry
 
 SHORT_SECONDS = 0.3
 """For what ends only when the time is up."""

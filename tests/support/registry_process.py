@@ -18,7 +18,7 @@ from tests.support.servers import LONGEST_ANSWER_SECONDS, PATIENCE_SECONDS, SCRI
 from tests.support.untold_keys import add_untold
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
-from lifesign.storage.engine import schema
+from lifesign.storage.engine import schema_version
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.transaction import Transaction
 
@@ -58,7 +58,7 @@ def prepare(url: str, agent_ids: list[str]) -> None:
     """Set up a bare database, with an admin key and one for each of these agents, who register themselves."""
 
     def fill(transaction: Transaction) -> None:
-        schema.set_up_or_check(transaction)
+        schema_version.set_up_or_check(transaction)
         _add_key(transaction, ADMIN_KEY, Role.ADMIN, None)
         for agent_id in agent_ids:
             _add_key(transaction, agent_key(agent_id), Role.AGENT, agent_id)

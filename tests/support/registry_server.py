@@ -23,7 +23,7 @@ from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_o
 from lifesign.registry.app import MakeFrontend, Registry, create_app
 from lifesign.registry.settings import RegistrySettings
 from lifesign.serving.connection_limits import BoundedProtocol
-from lifesign.storage.engine import schema
+from lifesign.storage.engine import schema_version
 from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys import key_rows
@@ -132,7 +132,7 @@ async def _fill(url: str) -> None:
     """Set a new database up and store the keys."""
 
     def fill(transaction: Transaction) -> None:
-        schema.set_up_or_check(transaction)
+        schema_version.set_up_or_check(transaction)
         for role, key in KEYS.items():
             stored = StoredKey(
                 key_id=f"key_{role}", name=role, role=role, digest=digest_of(key), created_at_s=0.0

@@ -15,7 +15,7 @@ from tests.support.task_tools import Holder, holding
 
 from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.tools.tool_proxy import OpenProxy, open_tool_proxy
-from lifesign.adapter.tools.upstreams import Upstreams
+from lifesign.adapter.tools.tools_file import Upstreams
 from lifesign.client import RegistryClient
 from lifesign.domain.models.tasks import TaskRecord
 

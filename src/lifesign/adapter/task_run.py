@@ -18,9 +18,9 @@ from typing import Final
 from lifesign.adapter.process.agent_process import AgentProcess, Job
 from lifesign.adapter.process.agent_user import AgentUser
 from lifesign.adapter.process.lease_environment import ToolProxyAddress, environment_of
-from lifesign.adapter.process.lease_timer import LeaseTimer
 from lifesign.adapter.process.output import OutputCopy
 from lifesign.adapter.process.progress_watch import ProgressWatch
+from lifesign.adapter.process.run_deadline import LeaseTimer
 from lifesign.adapter.run_events import Emit, RunEventKind
 from lifesign.adapter.run_outcome import RunOutcome, RunReporter, ended_with
 from lifesign.adapter.tools.proxy_context import ToolProxyContext

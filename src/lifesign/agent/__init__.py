@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lifesign.agent.asgi_link import AgentLink
-    from lifesign.agent.assignments import Assignment, AssignmentSource
     from lifesign.agent.claimed_task import ClaimedTask
     from lifesign.agent.decorator import Agent, on_assignment, on_drain, run_agent
     from lifesign.agent.drain import AgentEnd
     from lifesign.agent.errors import WorkDropped, WorkRefused
     from lifesign.agent.profile import AgentProfile
     from lifesign.agent.runner import AgentRunner
+    from lifesign.agent.work_sources import Assignment, AssignmentSource
     from lifesign.domain.models.agents import HeartbeatConfig
 
 __all__ = [

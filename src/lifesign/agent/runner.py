@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
-from lifesign.agent.assignments import AssignmentSource, HandedIn
 from lifesign.agent.credentials import AgentKeys, registry_url
 from lifesign.agent.drain import AgentEnd, DrainContext, leave
 from lifesign.agent.errors import InvalidAgent, WorkRefused
@@ -23,6 +22,7 @@ from lifesign.agent.registration import RegistrySession
 from lifesign.agent.settings_validation import check_key_file, check_kinds
 from lifesign.agent.task_source import TaskSource
 from lifesign.agent.work_loop import WorkLoop
+from lifesign.agent.work_sources import AssignmentSource, HandedIn
 from lifesign.errors import InvalidValue
 
 ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)

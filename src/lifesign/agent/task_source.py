@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from lifesign.agent.assignments import Assignment
 from lifesign.agent.claimed_task import ClaimedTask, output_of
 from lifesign.agent.errors import WorkDropped
+from lifesign.agent.work_sources import Assignment
 from lifesign.client.lease_keeper import LeaseKeeper, LossKind
 from lifesign.client.registry import RegistryClient
 from lifesign.client.registry_errors import RateLimited, RegistryError, RegistryFailure

@@ -5,10 +5,10 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lifesign.agent.assignments import Assignment, AssignmentSource
 from lifesign.agent.errors import WorkDropped
 from lifesign.agent.handler import Handler, call
 from lifesign.agent.registration import Load
+from lifesign.agent.work_sources import Assignment, AssignmentSource
 from lifesign.domain.models.agents import MAX_TASKS
 
 SOURCE_RETRY_SECONDS: Final = 1.0

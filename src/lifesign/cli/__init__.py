@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from lifesign.cli.output.broken_pipe import discard_remaining_output
-from lifesign.cli.output.complaint import complain
+from lifesign.cli.output.error_lines import complain
 from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.domain.common.project import install_hint
 from lifesign.serving.garbage_collection import rarely_collected, skip_last_collection

@@ -35,7 +35,7 @@ from lifesign.cli.commands.watch_activity import watch_activity
 from lifesign.cli.doctor.command import doctor
 from lifesign.cli.options.config_file import usage_error_text, usage_hint
 from lifesign.cli.options.shell_completion import completion, is_completion_request
-from lifesign.cli.output.complaint import complain, complain_of
+from lifesign.cli.output.error_lines import complain, complain_of
 from lifesign.cli.output.exit_codes import ExitCode, exit_code_help, exit_code_of
 from lifesign.errors import LifesignError
 

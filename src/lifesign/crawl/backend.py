@@ -40,7 +40,7 @@ from lifesign.registry.probing.begin_pass import begin_or_join, may_go_on
 from lifesign.registry.probing.claim_shards import LeavingWorker, leave_shards
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
-from lifesign.storage.engine import schema
+from lifesign.storage.engine import schema_version
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.sqlite_path import sqlite_file
 from lifesign.storage.engine.transaction import Transaction
@@ -358,7 +358,7 @@ async def open_local_backend(
         database = open_database(url)
         is_empty = made is not None
         try:
-            await database.write(schema.set_up_or_check)
+            await database.write(schema_version.set_up_or_check)
             is_empty = False
             home = LocalBackend(url, database, report, is_alone=file is not None)
             if file is not None:

@@ -16,7 +16,7 @@ from lifesign.client.registry_errors import Conflict
 from lifesign.client.secret_file import read_secret
 from lifesign.crawl.contact_rule import first_public
 from lifesign.crawl.list_identity import KnowsLists, absolute_path, listed_in, stored_location
-from lifesign.crawl.progress import ImportStep
+from lifesign.crawl.progress_display import ImportStep
 from lifesign.domain.common.finding import Finding
 from lifesign.domain.models.directories import (
     MAX_PAGE_URLS,
@@ -43,8 +43,8 @@ from lifesign.prober.directories import (
     kinds_of,
     read_directory,
 )
-from lifesign.prober.directories.gathered import Gathered, target_kind
-from lifesign.prober.directories.page import Listed
+from lifesign.prober.directories.format_parser import Listed
+from lifesign.prober.directories.target_collection import Gathered, target_kind
 from lifesign.prober.network.exclusion_list import OptOuts, read_opt_outs
 from lifesign.registry.errors import ImportOver
 

@@ -16,7 +16,7 @@ from lifesign.domain.models.directories import DirectoryRecord
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import DirectorySource, ProbeDefinition
 from lifesign.prober.directories import ListSource, NotRead, kinds_of, read_directory
-from lifesign.prober.directories.formats import AUTO, BUILT_IN
+from lifesign.prober.directories.format_choice import AUTO, BUILT_IN
 from lifesign.prober.directories.snapshot import read_version
 
 PLACE_DIGITS: Final = 8

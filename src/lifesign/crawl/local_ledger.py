@@ -17,7 +17,7 @@ from lifesign.domain.models.shards import ShardClaimRequest, ShardGrant
 from lifesign.domain.targets.target import TargetKind
 from lifesign.errors import LifesignError
 from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock
-from lifesign.prober.results.ledger import (
+from lifesign.prober.registry_exchange.ledger import (
     NO_WITNESS_REPORT,
     Granted,
     LedgerUnreachable,
@@ -28,7 +28,7 @@ from lifesign.prober.results.ledger import (
     TargetPage,
     WitnessReport,
 )
-from lifesign.prober.results.registry_ledger import ages_s, interfaces_of, news_of
+from lifesign.prober.registry_exchange.registry_ledger import ages_s, interfaces_of, news_of
 from lifesign.registry.probing.accept_observations import accept_observations
 from lifesign.registry.probing.claim_shards import LeavingWorker, claim_shards, leave_shards
 from lifesign.registry.request_handling.operation import TransactionFunction

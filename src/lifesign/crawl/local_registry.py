@@ -26,7 +26,7 @@ from lifesign.registry.targets.import_directory import (
 )
 from lifesign.registry.targets.list_targets import TargetListing, list_targets, show_target
 from lifesign.registry.targets.recheck_target import recheck_target
-from lifesign.storage.engine import schema
+from lifesign.storage.engine import schema_version
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.sqlite_path import check_exists
 from lifesign.storage.engine.transaction import Transaction
@@ -77,7 +77,7 @@ def run_locally(url: str, role: Role, function: Callable[[LocalRegistry], Awaita
     async def ran() -> T:
         database = open_database(url, is_only_read=role is Role.READER)
         try:
-            await database.read(schema.check)
+            await database.read(schema_version.check)
             return await function(LocalRegistry(database, role))
         finally:
             await database.close()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lifesign.domain.observation.assertion import AssertionOutcome
 from lifesign.domain.observation.results import ResultClass
-from lifesign.prober.worker.progress import Progress
+from lifesign.prober.worker.progress_counts import Progress
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -9,14 +9,14 @@ from lifesign.crawl.token_pipe import TokenOwner
 from lifesign.prober.credentials.secret_reader import Secrets, read_secrets
 from lifesign.prober.credentials.store import CredentialStore, RequestToken
 from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.evidence.evidence_store import EvidenceStore
 from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
 from lifesign.prober.network.token_request import OAuthTokenClient
 from lifesign.prober.probe.steps import Prober
-from lifesign.prober.results.evidence_store import EvidenceStore
-from lifesign.prober.witness.target_contact import NetworkClasses
-from lifesign.prober.witness.witness_requests import WitnessRequests
+from lifesign.prober.reachability.target_contact import NetworkClasses
+from lifesign.prober.reachability.witness_requests import WitnessRequests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import Final
 
 from lifesign.crawl.errors import CrawlStopped
 from lifesign.crawl.process import run_worker, run_worker_process
-from lifesign.crawl.progress import CrawlState
+from lifesign.crawl.progress_display import CrawlState
 from lifesign.crawl.token_pipe import TokenOwner
 from lifesign.crawl.worker_config import EXIT_SHARDS_WITHHELD, EXIT_UNFINISHED, WorkerConfig, WorkerStatus
 from lifesign.domain.observation.results import ResultClass
@@ -25,7 +25,7 @@ from lifesign.domain.targets.target import SHARDS
 from lifesign.domain.text.counts import plural, pluralize
 from lifesign.prober.errors import PassDelayed
 from lifesign.prober.worker.claims import SHARD_TTL_SECONDS, takeover_s
-from lifesign.prober.worker.progress import Progress
+from lifesign.prober.worker.progress_counts import Progress
 
 FIRST_WAIT_SECONDS: Final = 1.0
 """Before a process that died is replaced; doubled each time that its successor dies early."""

@@ -19,7 +19,7 @@ from lifesign.crawl.backend import CrawlBackend, CrawlPass
 from lifesign.crawl.directory_import import DirectoryImporter, ImportOutcome, opt_outs_of, targets_text
 from lifesign.crawl.prober_assembly import open_token_owner
 from lifesign.crawl.process_pool import WorkerStatuses, probe_all
-from lifesign.crawl.progress import ProgressDisplay, counts_text
+from lifesign.crawl.progress_display import ProgressDisplay, counts_text
 from lifesign.crawl.worker_config import WorkerStatus
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.text.counts import pluralize

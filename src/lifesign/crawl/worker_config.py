@@ -6,7 +6,7 @@ from typing import Final
 
 from lifesign.prober.credentials.secret_reader import Secrets
 from lifesign.prober.definition.models import ProbeDefinition
-from lifesign.prober.worker.progress import Progress
+from lifesign.prober.worker.progress_counts import Progress
 from lifesign.serving.log_output import LogFormat
 
 EXIT_UNFINISHED: Final = 2

@@ -10,8 +10,8 @@ from typing import Any, Final
 import uvicorn
 from mcp.server import Server
 
-from lifesign.mcp.guard import PATH, Guard
-from lifesign.mcp.http_server import app_of, config_of
+from lifesign.mcp.authentication import PATH, Guard
+from lifesign.mcp.http_app import app_of, config_of
 from lifesign.mcp.listen_address import ListenAddress
 from lifesign.serving.listening_socket import bound, url_of
 from lifesign.serving.log_lines import log_config

@@ -14,7 +14,7 @@ from lifesign.middleware.endpoint import HealthEndpoint
 from lifesign.middleware.exchange import Receive, RequestExchange, Scope, Send, sends_may_raise
 from lifesign.middleware.recorder import QUICK_NS, AgentHealth
 from lifesign.middleware.settings import MiddlewareSettings, Moment
-from lifesign.middleware.windows import RecorderClock
+from lifesign.middleware.window_storage import RecorderClock
 
 if TYPE_CHECKING:
     from lifesign.middleware.metrics import MetricsPage

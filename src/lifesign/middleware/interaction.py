@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, Protocol, Self, TypeVar
 from lifesign.domain.health.outcome import Outcome, outcome_named, outcome_of_exception
 from lifesign.errors import InvalidValue
 from lifesign.middleware.cancellation import is_from_outside
-from lifesign.middleware.windows import RecorderClock
+from lifesign.middleware.window_storage import RecorderClock
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

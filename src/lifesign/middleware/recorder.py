@@ -23,7 +23,12 @@ from lifesign.errors import InvalidValue
 from lifesign.middleware.interaction import Interaction
 from lifesign.middleware.published_document import PublishedDocument
 from lifesign.middleware.settings import Moment, RecorderSettings, moment_now
-from lifesign.middleware.windows import RecorderClock, Windows, check_state_dir, open_windows
+from lifesign.middleware.window_storage import (
+    RecorderClock,
+    Windows,
+    check_state_dir,
+    open_windows,
+)
 
 _log = logging.getLogger("lifesign")
 

@@ -48,7 +48,7 @@ from lifesign.serving.process_supervisor import EXIT_FAILED, Supervisor
 from lifesign.serving.proxied_callers import ProxiedCallers
 from lifesign.serving.self_signed_certificate import certificate_ends_s
 from lifesign.serving.tls_files import check_pair
-from lifesign.storage.engine import schema
+from lifesign.storage.engine import schema_version
 from lifesign.storage.engine.database import open_database, read_url
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys import key_rows
@@ -192,9 +192,9 @@ async def _prepare(settings: RegistrySettings, *, may_show_key: bool) -> tuple[s
 
     def function(transaction: Transaction) -> tuple[str | None, bool, DatabaseMarker]:
         # Its lock also serialises processes that would create the first key.
-        schema.lock(transaction)
+        schema_version.lock(transaction)
         check_filled(transaction, known)
-        schema.set_up_or_check(transaction)
+        schema_version.set_up_or_check(transaction)
         check_known(transaction, known)
         if may_show_key:
             admin_key, needs_one = create_first_admin_key(transaction, ACTOR), False

@@ -18,8 +18,8 @@ from tests.support.servers import PATIENCE_SECONDS, until
 from lifesign.adapter.errors import CommandFailed
 from lifesign.adapter.process import process_watcher
 from lifesign.adapter.process.agent_process import AgentProcess, Job
-from lifesign.adapter.process.lease_timer import LeaseTimer
 from lifesign.adapter.process.output import OutputCopy
+from lifesign.adapter.process.run_deadline import LeaseTimer
 
 DAEMON = """
 import os, sys, time

@@ -20,7 +20,7 @@ from tests.support.upstream_tools import COST_KEY, HttpUpstream
 from lifesign.adapter.tools import metered_call
 from lifesign.adapter.tools.metered_call import reported_cost
 from lifesign.adapter.tools.tool_proxy import open_tool_proxy
-from lifesign.adapter.tools.upstreams import Price, Upstreams
+from lifesign.adapter.tools.tools_file import Price, Upstreams
 from lifesign.domain.tasks.budget import Spend
 
 COSTLY = {"cost_in": COST_KEY, "at_most": {"usd": 0.5, "tokens": 100}}

@@ -19,7 +19,7 @@ from lifesign.adapter.tools.tool_proxy import OpenProxy, open_tool_proxy
 from lifesign.client import RegistryClient
 from lifesign.client.registry_tasks import HeldRun
 from lifesign.mcp.answer import ERROR_KEY
-from lifesign.mcp.guard import MAX_BODY_BYTES
+from lifesign.mcp.authentication import MAX_BODY_BYTES
 
 LIST = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
 NOBODY = HeldRun(task_id=f"task_{'0' * 26}", run_id=f"run_{'0' * 26}", fencing_token=1)

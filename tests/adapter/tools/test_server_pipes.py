@@ -9,7 +9,7 @@ from mcp_types import JSONRPCNotification, JSONRPCResponse
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
 
 from lifesign.adapter.errors import CommandFailed
-from lifesign.adapter.process.lease_timer import LeaseTimer
+from lifesign.adapter.process.run_deadline import LeaseTimer
 from lifesign.adapter.tools import server_pipes as module
 from lifesign.adapter.tools.server_pipes import ServerEnd, ServerProgram, server_pipes
 

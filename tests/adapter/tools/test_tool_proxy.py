@@ -54,7 +54,7 @@ LOADED = """
 import asyncio, sys
 from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.tools.tool_proxy import open_tool_proxy
-from lifesign.adapter.tools.upstreams import Upstreams
+from lifesign.adapter.tools.tools_file import Upstreams
 from lifesign.client import RegistryClient
 from lifesign.client.registry_tasks import HeldRun
 

@@ -14,10 +14,10 @@ from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from lifesign.adapter.run_events import SPOKEN_WITH
 from lifesign.adapter.tools import upstream_server
-from lifesign.adapter.tools.call_failed import CallNotExecuted
+from lifesign.adapter.tools.call_failures import CallNotExecuted
 from lifesign.adapter.tools.server_line import NOT_SENT, TOO_LONG, UNREADABLE
+from lifesign.adapter.tools.tools_file import CallLimits, Upstream
 from lifesign.adapter.tools.upstream_server import UpstreamServer
-from lifesign.adapter.tools.upstreams import CallLimits, Upstream
 from lifesign.mcp.tool_definition import ToolFailed
 
 PROGRAM = str(REPOSITORY / "tests" / "support" / "upstream_tools.py")

@@ -15,8 +15,8 @@ from tests.support.registry_server import RegistryServer
 
 from lifesign.cli import main
 from lifesign.domain.access.permissions import KEY_PREFIX
-from lifesign.storage.engine.tables import keys
-from lifesign.storage.maintenance.backup_file import BackupHeader, writing
+from lifesign.storage.engine.table_definitions import keys
+from lifesign.storage.whole_database.backup_file import BackupHeader, writing
 
 
 @pytest.fixture

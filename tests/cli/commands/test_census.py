@@ -27,7 +27,7 @@ from tests.support.small_disk import fill, mounted
 from lifesign.cli import main
 from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.crawl import process as process_module
-from lifesign.storage.engine.tables import census_runs, probe_results
+from lifesign.storage.engine.table_definitions import census_runs, probe_results
 from lifesign.storage.engine.transaction import Transaction
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "schemas" / "census.schema.json").read_text())

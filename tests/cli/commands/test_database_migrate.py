@@ -7,7 +7,7 @@ from tests.support.complaints import problems_in
 from tests.support.databases import bare_url
 
 from lifesign.cli import main
-from lifesign.storage.engine import schema
+from lifesign.storage.engine import schema_version
 
 
 @pytest.mark.both_databases
@@ -15,7 +15,7 @@ def test_a_database_is_set_up_once(
     database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = bare_url(database_kind, tmp_path)
-    newest = schema.newest_revision()
+    newest = schema_version.newest_revision()
     assert main(["migrate", "--database", url]) == 0
     told = capsys.readouterr().out
     assert (told.startswith("created "), told.split()[-1]) == (True, newest)

@@ -19,7 +19,7 @@ from lifesign.domain.models.directories import ImportPageRequest
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.domain.targets.target import host_of, shard_of, target_id
-from lifesign.prober.results.ledger import ProbeReport
+from lifesign.prober.registry_exchange.ledger import ProbeReport
 from lifesign.registry.targets import list_targets
 
 URLS = [f"https://a{number}.example/" for number in range(5)]

@@ -40,7 +40,7 @@ from lifesign.domain.access.permissions import Role, key_of
 from lifesign.domain.common.project import install_command
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.shards import LivingProber
-from lifesign.prober.witness.witness_requests import WitnessReply, WitnessRequests
+from lifesign.prober.reachability.witness_requests import WitnessReply, WitnessRequests
 from lifesign.registry.request_handling.error_statuses import error_response
 from lifesign.storage.engine import file_use
 from lifesign.storage.engine.registry_row import RegistryRow

@@ -17,7 +17,7 @@ MORE_THAN_ONE = (
     # Reached by so many as make a verdict or fill a page.
     "dashboard/templates/agents.html",
     "dashboard/templates/agent.html",
-    "prober/definition/event_loop_lag.py",
+    "prober/definition/lag_limits.py",
     "census/plots.py",
     "crawl/process_pool.py",
     "domain/lifecycle/verdict.py",

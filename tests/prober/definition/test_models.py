@@ -15,7 +15,7 @@ from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
 from lifesign.domain.probing.cadence import Cadence
 from lifesign.errors import InvalidValue
-from lifesign.prober.definition.event_loop_lag import LagPolicy
+from lifesign.prober.definition.lag_limits import LagPolicy
 from lifesign.prober.definition.layer_settings import MessageSettings
 from lifesign.prober.definition.models import (
     MAX_INLINE_TARGETS,

@@ -4,7 +4,7 @@ import pytest
 from tests.support.directories import document, listed, read, skipped
 
 from lifesign.prober.directories.a2a_registry import A2aRegistryFormat
-from lifesign.prober.directories.page import Kind, NotReadable
+from lifesign.prober.directories.format_parser import Kind, NotReadable
 
 REGISTRY = A2aRegistryFormat()
 CARD_URL = "https://a.example/.well-known/agent-card.json"

@@ -5,7 +5,7 @@ from tests.support.cards import CARD_10
 from tests.support.directories import document, listed, read, skipped
 
 from lifesign.prober.directories.agntcy_directory import AgntcyDirectory
-from lifesign.prober.directories.page import Kind, NotReadable
+from lifesign.prober.directories.format_parser import Kind, NotReadable
 
 DIRECTORY = AgntcyDirectory()
 

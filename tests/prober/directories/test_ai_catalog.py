@@ -5,7 +5,7 @@ from tests.support.cards import CARD_03, CARD_10
 from tests.support.directories import document, listed, read, skipped
 
 from lifesign.prober.directories.ai_catalog import MAX_NESTED, AiCatalog
-from lifesign.prober.directories.page import MAX_NESTING_DEPTH, Kind, NotReadable
+from lifesign.prober.directories.format_parser import MAX_NESTING_DEPTH, Kind, NotReadable
 
 CATALOG = AiCatalog()
 A2A = "application/a2a-agent-card+json"

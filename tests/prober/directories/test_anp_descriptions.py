@@ -4,7 +4,7 @@ import pytest
 from tests.support.directories import document, listed, read, skipped
 
 from lifesign.prober.directories.anp_descriptions import AnpDescriptions
-from lifesign.prober.directories.page import Kind, NotReadable
+from lifesign.prober.directories.format_parser import Kind, NotReadable
 
 ANP = AnpDescriptions()
 

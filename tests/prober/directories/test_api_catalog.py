@@ -4,7 +4,7 @@ import pytest
 from tests.support.directories import document, listed, read, skipped
 
 from lifesign.prober.directories.api_catalog import MAX_NESTED, ApiCatalog
-from lifesign.prober.directories.page import Kind, NotReadable
+from lifesign.prober.directories.format_parser import Kind, NotReadable
 
 CATALOG = ApiCatalog()
 OWN = "https://directory.example/.well-known/api-catalog"

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 from tests.support.directories import document, listed, read, skipped
 
+from lifesign.prober.directories.format_parser import Kind, NotReadable
 from lifesign.prober.directories.mcp_registry import MAX_REMOTES, McpRegistry
-from lifesign.prober.directories.page import Kind, NotReadable
 
 REGISTRY = McpRegistry()
 

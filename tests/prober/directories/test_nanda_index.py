@@ -1,8 +1,8 @@
 import pytest
 from tests.support.directories import document, listed, read, skipped
 
+from lifesign.prober.directories.format_parser import Kind, NotReadable
 from lifesign.prober.directories.nanda_index import NandaIndex
-from lifesign.prober.directories.page import Kind, NotReadable
 
 INDEX = NandaIndex()
 

@@ -12,8 +12,8 @@ from lifesign.domain.targets.target import target_id
 from lifesign.prober.definition.models import Timeouts
 from lifesign.prober.directories import ListSource, NotRead, Snapshot, read_directory
 from lifesign.prober.directories.fetching import fetching_with
+from lifesign.prober.directories.format_parser import Document, Kind, NotReadable
 from lifesign.prober.directories.our_registry import OurRegistry
-from lifesign.prober.directories.page import Document, Kind, NotReadable
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
 

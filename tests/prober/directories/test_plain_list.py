@@ -6,8 +6,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.directories import document, listed, read, skipped
 
-from lifesign.prober.directories.gathered import Gathered
-from lifesign.prober.directories.page import Kind, Listed, NotReadable, Skipped
+from lifesign.prober.directories.format_parser import (
+    Kind,
+    Listed,
+    NotReadable,
+    Skipped,
+)
 from lifesign.prober.directories.plain_list import (
     MAX_LINE_CHARS,
     MAX_ROW_CHARS,
@@ -17,6 +21,7 @@ from lifesign.prober.directories.plain_list import (
     is_empty_list,
     is_url_or_domain,
 )
+from lifesign.prober.directories.target_collection import Gathered
 
 PLAIN = PlainList()
 A, B, C = "https://a.example/", "https://b.example/.well-known/agent-card.json", "c.example"

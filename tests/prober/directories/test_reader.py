@@ -16,10 +16,22 @@ from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.domain.observation.results import ResultClass
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import Timeouts
-from lifesign.prober.directories import ListSource, NotRead, Snapshot, Unchanged, formats, read_directory
+from lifesign.prober.directories import (
+    ListSource,
+    NotRead,
+    Snapshot,
+    Unchanged,
+    format_choice,
+    read_directory,
+)
 from lifesign.prober.directories import reader as module
 from lifesign.prober.directories.fetching import fetching_with
-from lifesign.prober.directories.page import DirectoryPage, Document, Kind, Listed
+from lifesign.prober.directories.format_parser import (
+    DirectoryPage,
+    Document,
+    Kind,
+    Listed,
+)
 from lifesign.prober.directories.reader import (
     FIRST_WAIT_S,
     MAX_READING_S,
@@ -732,7 +744,7 @@ class Failing:
 async def test_a_built_in_format_that_fails_is_an_error_of_its_directory(
     stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(formats.BUILT_IN, "failing", Failing(stage))
+    monkeypatch.setitem(format_choice.BUILT_IN, "failing", Failing(stage))
     file = tmp_path / "list.txt"
     file.write_text(LIST)
     found = await read_directory(ListSource(file=file, format="failing"))
@@ -746,7 +758,9 @@ async def test_a_built_in_format_that_fails_is_an_error_of_its_directory(
 async def test_failing_format_leaves_a_document_to_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(formats, "DETECTED_BY_CONTENT", (Failing("recognises"), *formats.DETECTED_BY_CONTENT))
+    monkeypatch.setattr(
+        format_choice, "DETECTED_BY_CONTENT", (Failing("recognises"), *format_choice.DETECTED_BY_CONTENT)
+    )
     file = tmp_path / "list.txt"
     file.write_text(LIST)
     found = await read_directory(ListSource(file=file))

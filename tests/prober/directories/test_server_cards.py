@@ -11,9 +11,9 @@ from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.prober.definition.models import Timeouts
 from lifesign.prober.directories import ListSource, Snapshot, read_directory, server_cards
 from lifesign.prober.directories.fetching import fetching_with
-from lifesign.prober.directories.gathered import MCP_KINDS, PROBED_KINDS
-from lifesign.prober.directories.page import Kind
+from lifesign.prober.directories.format_parser import Kind
 from lifesign.prober.directories.server_cards import MAX_CARD_BYTES
+from lifesign.prober.directories.target_collection import MCP_KINDS, PROBED_KINDS
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
 

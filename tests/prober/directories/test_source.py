@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from lifesign.errors import InvalidValue
-from lifesign.prober.directories.formats import BUILT_IN
-from lifesign.prober.directories.page import Kind
+from lifesign.prober.directories.format_choice import BUILT_IN
+from lifesign.prober.directories.format_parser import Kind
 from lifesign.prober.directories.source import ListSource
 
 ORIGIN = "https://directory.example"

@@ -22,7 +22,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.network.fetch import Fetched, Request
 from lifesign.prober.probe.steps import Prober
-from lifesign.prober.results.ledger import ProbeReport
+from lifesign.prober.registry_exchange.ledger import ProbeReport
 
 AT_S = 1_790_000_000.0
 OK, FAILED, NOT_MEASURED = AssertionOutcome

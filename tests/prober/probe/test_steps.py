@@ -39,7 +39,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.network.fetch import Fetched, Fetcher, Request
 from lifesign.prober.probe.steps import Prober
-from lifesign.prober.results.ledger import TargetEntry
+from lifesign.prober.registry_exchange.ledger import TargetEntry
 
 AT_S = 1_790_000_000.0
 EXPECTED = Path(__file__).parents[2] / "card_expectations.json"

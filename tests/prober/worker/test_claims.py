@@ -11,7 +11,12 @@ from tests.support.virtual_loop import VirtualLoop, in_virtual_time, virtual_loo
 
 from lifesign.domain.targets.target import SHARDS
 from lifesign.prober.network.clock import Clock, LedgerClock
-from lifesign.prober.results.ledger import NO_WITNESS_REPORT, Granted, WitnessNews, WitnessReport
+from lifesign.prober.registry_exchange.ledger import (
+    NO_WITNESS_REPORT,
+    Granted,
+    WitnessNews,
+    WitnessReport,
+)
 from lifesign.prober.worker.claims import RENEW_JITTER_RATIO, RENEW_RATIO, ClaimRenewer
 from lifesign.prober.worker.shards import OwnedShards, Shard
 

@@ -13,17 +13,17 @@ from lifesign.domain.net.network_class import PUBLIC_CLASSES, PUBLIC_IPV4
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason, ResultClass
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
-from lifesign.prober.definition.event_loop_lag import SelfCheck
+from lifesign.prober.definition.lag_limits import SelfCheck
 from lifesign.prober.network.host_limiter import HostLimiter
 from lifesign.prober.worker import dispatch as dispatch_module
 from lifesign.prober.worker.dispatch import MIN_CONCURRENCY, Dispatch, Due
 from lifesign.prober.worker.outbox import Outbox
-from lifesign.prober.worker.progress import Tally
+from lifesign.prober.worker.progress_counts import Tally
+from lifesign.prober.worker.reachability_witnesses import Witnesses
 from lifesign.prober.worker.reporting import Reporter
 from lifesign.prober.worker.schedule import CensusPlan, WatchPlan
 from lifesign.prober.worker.shards import OwnedShards, TargetSlot
 from lifesign.prober.worker.waiting_failures import WaitingFailures
-from lifesign.prober.worker.witnesses import Witnesses
 
 OK, TIMEOUT, REFUSED = ResultClass.OK, ResultClass.TIMEOUT, ResultClass.REFUSED
 NOT_MEASURED = ResultClass.NOT_MEASURED

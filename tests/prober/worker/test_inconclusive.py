@@ -7,7 +7,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason, LayerResult, Observation, ResultClass
 from lifesign.domain.probing.cadence import Cadence, after_probe, without_result
 from lifesign.domain.targets.target import phase_of, target_id
-from lifesign.prober.results.ledger import ProbeReport, ShardClaim, TargetEntry
+from lifesign.prober.registry_exchange.ledger import ProbeReport, ShardClaim, TargetEntry
 from lifesign.prober.worker import inconclusive
 from lifesign.prober.worker.inconclusive import missed
 from lifesign.prober.worker.shards import Shard, TargetSlot

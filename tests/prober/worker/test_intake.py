@@ -15,16 +15,22 @@ from lifesign.domain.observation.witness_rule import WitnessAnswer, WitnessPolic
 from lifesign.domain.probing.cadence import Cadence, after_probe
 from lifesign.domain.published_interface.published import Interface, InterfaceKind, bounded_interface
 from lifesign.domain.targets.target import target_id
-from lifesign.prober.definition.event_loop_lag import SelfCheck
-from lifesign.prober.results.ledger import Answered, ProbeConnection, ProbeReport, ShardClaim, TargetEntry
+from lifesign.prober.definition.lag_limits import SelfCheck
+from lifesign.prober.registry_exchange.ledger import (
+    Answered,
+    ProbeConnection,
+    ProbeReport,
+    ShardClaim,
+    TargetEntry,
+)
 from lifesign.prober.worker.intake import MAX_ROUNDS, FinishedProbe, Intake
 from lifesign.prober.worker.outbox import Outbox, Result
 from lifesign.prober.worker.pending_interfaces import PendingInterfaces
-from lifesign.prober.worker.progress import Tally
+from lifesign.prober.worker.progress_counts import Tally
+from lifesign.prober.worker.reachability_witnesses import Witnesses
 from lifesign.prober.worker.schedule import WatchPlan
 from lifesign.prober.worker.shards import Shard, TargetSlot
 from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailures
-from lifesign.prober.worker.witnesses import Witnesses
 
 URL = "https://a.example/"
 NOT_MEASURED = ResultClass.NOT_MEASURED

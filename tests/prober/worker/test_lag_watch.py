@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
-from lifesign.prober.definition.event_loop_lag import SelfCheck
+from lifesign.prober.definition.lag_limits import SelfCheck
 from lifesign.prober.worker.lag_watch import LagWatch
 
 

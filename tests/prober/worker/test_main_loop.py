@@ -19,7 +19,7 @@ from lifesign.domain.observation.results import InconclusiveReason, Observation,
 from lifesign.domain.targets.target import SHARDS, phase_of, target_id
 from lifesign.prober.errors import PassDelayed
 from lifesign.prober.network.clock import SYSTEM_CLOCK
-from lifesign.prober.results.ledger import (
+from lifesign.prober.registry_exchange.ledger import (
     NO_WITNESS_REPORT,
     Granted,
     LedgerUnreachable,
@@ -31,7 +31,7 @@ from lifesign.prober.results.ledger import (
 )
 from lifesign.prober.worker.dispatch import BEGUN_AT_ONCE
 from lifesign.prober.worker.main_loop import GRACE_SECONDS, MAX_REREADS, ProbeWorker
-from lifesign.prober.worker.progress import Progress
+from lifesign.prober.worker.progress_counts import Progress
 
 INTERVAL_S = 300.0
 OK, TIMEOUT, REFUSED = ResultClass.OK, ResultClass.TIMEOUT, ResultClass.REFUSED

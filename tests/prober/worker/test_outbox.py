@@ -11,7 +11,7 @@ from tests.support.properties import examples
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, Phases, ResultClass
 from lifesign.domain.targets.target import target_id
-from lifesign.prober.results.ledger import ProbeReport, ShardClaim, TargetEntry
+from lifesign.prober.registry_exchange.ledger import ProbeReport, ShardClaim, TargetEntry
 from lifesign.prober.worker import outbox as outbox_module
 from lifesign.prober.worker.outbox import Outbox, Result
 from lifesign.prober.worker.shards import Shard, TargetSlot

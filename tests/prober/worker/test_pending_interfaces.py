@@ -3,7 +3,7 @@
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.published_interface.published import Interface, InterfaceKind, bounded_interface
 from lifesign.domain.targets.target import target_id
-from lifesign.prober.results.ledger import ShardClaim, TargetEntry, TargetPage
+from lifesign.prober.registry_exchange.ledger import ShardClaim, TargetEntry, TargetPage
 from lifesign.prober.worker.pending_interfaces import PendingInterfaces
 from lifesign.prober.worker.shards import OwnedShards, TargetSlot
 

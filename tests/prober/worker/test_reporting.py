@@ -14,7 +14,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.domain.published_interface.published import Interface, InterfaceKind, bounded_interface
 from lifesign.prober.definition.models import FLUSH_SECONDS
-from lifesign.prober.results.ledger import (
+from lifesign.prober.registry_exchange.ledger import (
     LedgerUnreachable,
     ProbeReport,
     ReportAnswer,

@@ -6,7 +6,7 @@ from tests.support.properties import examples
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.probing.cadence import Cadence
 from lifesign.domain.targets.target import phase_of, target_id
-from lifesign.prober.results.ledger import ShardClaim, TargetEntry
+from lifesign.prober.registry_exchange.ledger import ShardClaim, TargetEntry
 from lifesign.prober.worker.schedule import MAX_TRIES, CensusPlan, WatchPlan, missed_before
 from lifesign.prober.worker.shards import Shard, TargetSlot
 

@@ -5,7 +5,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason, ResultClass
 from lifesign.domain.probing.cadence import Cadence
 from lifesign.domain.targets.target import TargetKind, target_id
-from lifesign.prober.results.ledger import ShardClaim, TargetEntry, TargetPage
+from lifesign.prober.registry_exchange.ledger import ShardClaim, TargetEntry, TargetPage
 from lifesign.prober.worker.shards import ApplyResult, OwnedShards, Shard
 
 A, B, C = (f"https://{name}.example/" for name in "abc")

@@ -7,7 +7,7 @@ from tests.support.memory_ledger import MemoryLedger
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
 from lifesign.domain.targets.target import SHARDS, host_of, shard_of
-from lifesign.prober.results.ledger import LedgerUnreachable, TargetPage
+from lifesign.prober.registry_exchange.ledger import LedgerUnreachable, TargetPage
 from lifesign.prober.worker import target_feed as feed_module
 from lifesign.prober.worker.shards import ApplyResult, OwnedShards, Shard
 from lifesign.prober.worker.target_feed import POLL_SECONDS, TargetFeed

@@ -10,7 +10,12 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.domain.observation.witness_rule import WitnessAnswer
 from lifesign.domain.targets.target import target_id
-from lifesign.prober.results.ledger import ProbeConnection, ProbeReport, ShardClaim, TargetEntry
+from lifesign.prober.registry_exchange.ledger import (
+    ProbeConnection,
+    ProbeReport,
+    ShardClaim,
+    TargetEntry,
+)
 from lifesign.prober.worker.shards import Shard, TargetSlot
 from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailures
 

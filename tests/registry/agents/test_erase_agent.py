@@ -13,7 +13,7 @@ from tests.support.task_api import TASKS, create, steer, task, worker
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
 from lifesign.domain.targets.target import target_id
-from lifesign.storage.engine.tables import metadata
+from lifesign.storage.engine.table_definitions import metadata
 from lifesign.storage.engine.transaction import Transaction
 
 RECORD = f"{AGENTS}/agent-1/record"

@@ -6,7 +6,7 @@ from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.registry.events.verify_events import verify_log
-from lifesign.storage.engine.tables import targets
+from lifesign.storage.engine.table_definitions import targets
 from lifesign.storage.engine.transaction import Transaction
 
 MAINTENANCE = f"{AGENTS}/agent-1/maintenance"

@@ -15,7 +15,7 @@ from lifesign.storage.engine.database import open_database
 from lifesign.storage.events import webhooks
 from lifesign.storage.keys import sessions
 from lifesign.storage.keys.sessions import StoredSession
-from lifesign.storage.maintenance import all_rows
+from lifesign.storage.whole_database import all_rows
 
 KEYS = "/api/v1/keys"
 WEBHOOKS = "/api/v1/webhooks"

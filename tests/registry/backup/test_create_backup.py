@@ -23,7 +23,7 @@ from lifesign.registry.events.archive_events import archive
 from lifesign.registry.events.erase_archives import erase_archives
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.storage.agents import histories
-from lifesign.storage.engine import schema, tables
+from lifesign.storage.engine import schema_version, table_definitions
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import BackupFailed, DatabaseNotEmpty, InvalidBackup, SchemaOutdated
@@ -32,7 +32,7 @@ from lifesign.storage.events.archive_erasures import ArchiveErasure
 from lifesign.storage.events.event_archive import files_in
 from lifesign.storage.keys import sessions
 from lifesign.storage.keys.sessions import StoredSession
-from lifesign.storage.maintenance import all_rows
+from lifesign.storage.whole_database import all_rows
 
 LEASES = "/api/v1/leases"
 Made = Callable[[str], Awaitable[RegistryApi]]
@@ -89,19 +89,21 @@ async def fill_with_targets(api: RegistryApi) -> None:
 
 def _add_reports(transaction: Transaction) -> None:
     reported = {"holder": "key:a/b", "reported_at_s": 1.5, "answered": 1, "failed": 2, "inconclusive": 3}
-    transaction.connection.execute(insert(tables.prober_reports).values(reported))
-    transaction.connection.execute(insert(tables.agent_requests).values(process="a", at_s=1.5))
+    transaction.connection.execute(insert(table_definitions.prober_reports).values(reported))
+    transaction.connection.execute(insert(table_definitions.agent_requests).values(process="a", at_s=1.5))
     target, agent = (
         transaction.connection.execute(select(func.min(of.c.id))).scalar_one()
-        for of in (tables.targets, tables.agents)
+        for of in (table_definitions.targets, table_definitions.agents)
     )
     claim = {"target": target, "agent": agent, "registry": "https://registry.example/", "card_at_s": 1.5}
-    transaction.connection.execute(insert(tables.target_claims).values(**claim, due_at_s=2.5))
-    transaction.connection.execute(insert(tables.links).values(target=target, agent=agent, linked_at_s=1.5))
-    version = {"target": target, "number": 1, "seen_at_s": 1.5, "digest": "d" * 64, "body": "{}"}
-    transaction.connection.execute(insert(tables.interface_versions).values(version))
+    transaction.connection.execute(insert(table_definitions.target_claims).values(**claim, due_at_s=2.5))
     transaction.connection.execute(
-        insert(tables.interface_states).values(target=target, newest=1, baseline=1, due_at_s=2.5)
+        insert(table_definitions.links).values(target=target, agent=agent, linked_at_s=1.5)
+    )
+    version = {"target": target, "number": 1, "seen_at_s": 1.5, "digest": "d" * 64, "body": "{}"}
+    transaction.connection.execute(insert(table_definitions.interface_versions).values(version))
+    transaction.connection.execute(
+        insert(table_definitions.interface_states).values(target=target, newest=1, baseline=1, due_at_s=2.5)
     )
 
 
@@ -419,8 +421,8 @@ async def test_a_backup_of_other_tables_is_refused(
     file = tmp_path / "backup.gz"
     await full.database.read(lambda transaction: back_up(transaction, file))
     target = await made("sqlite")
-    current = schema.newest_revision()
-    monkeypatch.setattr(schema, "newest_revision", lambda: "9998")
+    current = schema_version.newest_revision()
+    monkeypatch.setattr(schema_version, "newest_revision", lambda: "9998")
     with pytest.raises(InvalidBackup, match=f"revision {current}"):
         await back(target.database, file)
 

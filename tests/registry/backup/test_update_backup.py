@@ -10,13 +10,13 @@ from tests.support.next_version import AFTER, AGENT_NAME, BEFORE, use_next_versi
 
 from lifesign.registry.backup.create_backup import restore
 from lifesign.registry.backup.update_backup import check, updated
-from lifesign.storage.engine import schema
+from lifesign.storage.engine import schema_version
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.ownership import REVISION_TABLE
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import InvalidBackup, StoreUnavailable
-from lifesign.storage.maintenance import all_rows
-from lifesign.storage.maintenance.backup_file import BackupHeader, reading, writing
+from lifesign.storage.whole_database import all_rows
+from lifesign.storage.whole_database.backup_file import BackupHeader, reading, writing
 
 CREATED_AT_S = 1_763_640_000.25
 
@@ -28,7 +28,7 @@ def _next_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 async def _set_up_older(database: Database, file: Path) -> None:
     """Set up a database as in an older version, and a backup by that version."""
-    upgrade = partial(schema.upgrade_connection, to=BEFORE)
+    upgrade = partial(schema_version.upgrade_connection, to=BEFORE)
     await database.write(lambda transaction: upgrade(transaction.connection))
     await add_agents(database, 2)
     await database.read(partial(_write_backup, file=file))
@@ -71,7 +71,7 @@ async def test_a_backup_of_an_older_version_holds_afterwards_what_an_upgrade_mak
     assert check(file).revision == BEFORE
     current = await updated(file, directory)
     assert check(current) == BackupHeader(revision=AFTER, created_at_s=CREATED_AT_S)
-    await older.write(schema.upgrade)
+    await older.write(schema_version.upgrade)
     upgraded = await _everything(older)
     await older.close()
     with reading(current) as (_, batches):
@@ -93,7 +93,7 @@ async def test_upgraded_backup_is_restored_to_either_database(
     target = open_database(bare_url(database_kind, tmp_path))
     done = await target.write(partial(restore, file=current, is_forced=False, actor="test"))
     assert (done.agents, done.header.created_at_s) == (2, CREATED_AT_S)
-    await target.read(schema.check)
+    await target.read(schema_version.check)
     await target.close()
 
 
@@ -134,6 +134,6 @@ async def test_without_room_for_it_the_place_is_named(
         raise StoreUnavailable("disk full")
 
     file = _written(tmp_path / "older.gz", BEFORE, "sessions", ["digest"])
-    monkeypatch.setattr(schema, "upgrade", is_full)
+    monkeypatch.setattr(schema_version, "upgrade", is_full)
     with pytest.raises(StoreUnavailable, match=rf"\bolder\.gz .* {directory}: .*full"):
         await updated(file, directory)

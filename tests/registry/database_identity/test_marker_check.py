@@ -22,7 +22,7 @@ from lifesign.registry.database_identity.marker_check import (
     current_marker,
 )
 from lifesign.registry.errors import DatabaseMismatch
-from lifesign.storage.engine import registry_row, schema
+from lifesign.storage.engine import registry_row, schema_version
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import ForeignDatabase
@@ -224,7 +224,7 @@ async def test_an_empty_database_is_set_up_when_it_is_adopted(
     known = await known_of(await made())
     empty = open_database(bare_url(database_kind, tmp_path))
     assert await adopted(empty, KnownIdentity(FILE, None)) is None
-    assert await empty.read(schema.revision) is None
+    assert await empty.read(schema_version.revision) is None
     assert await adopted(empty, known)
     marker = await empty.write(current_marker)
     assert await difference(empty, KnownIdentity(FILE, marker)) is None

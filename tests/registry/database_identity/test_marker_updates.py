@@ -21,7 +21,7 @@ from lifesign.registry.database_identity.marker_file import MarkerFile, marker_f
 from lifesign.registry.database_identity.marker_updates import LAST_SECONDS, TRACK_SECONDS
 from lifesign.registry.request_handling.work_counts import WorkCounts
 from lifesign.storage.engine.database import open_database
-from lifesign.storage.engine.tables import metadata
+from lifesign.storage.engine.table_definitions import metadata
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import DatabaseReplaced
 

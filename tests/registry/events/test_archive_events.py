@@ -13,7 +13,7 @@ from lifesign.domain.errors import BrokenChain
 from lifesign.registry.events import archive_events
 from lifesign.registry.events.archive_events import Archivist, archive, archive_directory
 from lifesign.registry.settings import RegistrySettings
-from lifesign.storage.engine.tables import events
+from lifesign.storage.engine.table_definitions import events
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_archive, event_log
 from lifesign.storage.events.event_archive import Archived

@@ -9,7 +9,7 @@ from tests.registry.events.test_verify_events import execute, live_a_little
 from tests.support.registry_api import RegistryApi
 
 from lifesign.registry.events import log_integrity
-from lifesign.storage.engine.tables import events
+from lifesign.storage.engine.table_definitions import events
 from lifesign.storage.events import event_log
 
 

@@ -18,12 +18,12 @@ from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.registry.events import event_feed, stream_events
 from lifesign.registry.events.stream_events import STREAM_PATH
-from lifesign.storage.engine import tables
+from lifesign.storage.engine import table_definitions
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
-from lifesign.storage.maintenance import all_rows
+from lifesign.storage.whole_database import all_rows
 
 AGENT_KEY = key_of(b"a" * 32)
 Behind = list[tuple[Event, str | None]] | None
@@ -184,13 +184,19 @@ async def test_streams_end_and_restart_after_a_restore(
 ) -> None:
     """The log is shorter than the position, as long, or longer already."""
     await database.write(appending(draft(1)))
-    before = await database.read(lambda transaction: list(all_rows.read(transaction, tables.events)))
+    before = await database.read(
+        lambda transaction: list(all_rows.read(transaction, table_definitions.events))
+    )
     await database.write(appending(*(draft(n) for n in range(2, 6))))
 
     def restore(transaction: Transaction) -> None:
-        transaction.connection.execute(delete(tables.events).where(tables.events.c.sequence > 1))
-        hash_of_first = before[0][tables.events.columns.keys().index("hash")]
-        transaction.connection.execute(update(tables.event_log).values(sequence=1, hash=hash_of_first))
+        transaction.connection.execute(
+            delete(table_definitions.events).where(table_definitions.events.c.sequence > 1)
+        )
+        hash_of_first = before[0][table_definitions.events.columns.keys().index("hash")]
+        transaction.connection.execute(
+            update(table_definitions.event_log).values(sequence=1, hash=hash_of_first)
+        )
         event_log.append(transaction, [draft(100 + n) for n in range(again)])
 
     async with following(served.url, query="?after=0") as follower:

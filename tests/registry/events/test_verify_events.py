@@ -8,7 +8,12 @@ from tests.support.registry_api import AGENTS, RegistryApi
 from lifesign.domain.events.chain import agent_of, payload_of
 from lifesign.domain.events.event import EventDraft
 from lifesign.registry.events.verify_events import LogReport, verify_log
-from lifesign.storage.engine.tables import agents, events, keys, leases
+from lifesign.storage.engine.table_definitions import (
+    agents,
+    events,
+    keys,
+    leases,
+)
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 

@@ -21,7 +21,7 @@ from lifesign.registry.leases.hold_lease import (
     Renew,
     hold_leases,
 )
-from lifesign.storage.engine.tables import leases
+from lifesign.storage.engine.table_definitions import leases
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys import key_rows
 from lifesign.storage.tasks.leases import find

@@ -12,7 +12,7 @@ from lifesign.registry.events.stream_events import StreamQuery
 from lifesign.registry.openintent_dialect import OPERATIONS as DIALECT
 from lifesign.registry.operation_table import OPERATIONS
 from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.tables import keys
+from lifesign.storage.engine.table_definitions import keys
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
 

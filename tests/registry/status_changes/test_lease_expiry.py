@@ -13,7 +13,7 @@ from lifesign.registry import sweep
 from lifesign.registry.leases.raise_epoch import raise_epoch
 from lifesign.registry.status_changes.lease_expiry import Reaper, reap
 from lifesign.storage.engine.transaction import Transaction
-from lifesign.storage.maintenance import clock_shift
+from lifesign.storage.whole_database import clock_shift
 
 QUICK = {"interval_seconds": 1, "unhealthy_after_seconds": 10, "dead_after_seconds": 20}
 

@@ -22,14 +22,14 @@ from lifesign.storage.agents import agent_rows, heartbeats
 from lifesign.storage.agents.heartbeats import StoredHeartbeat
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.tables import agents as agents_table
-from lifesign.storage.engine.tables import targets as targets_table
+from lifesign.storage.engine.table_definitions import agents as agents_table
+from lifesign.storage.engine.table_definitions import targets as targets_table
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
-from lifesign.storage.probing import liveness, probe_results, prober_reports
+from lifesign.storage.probing import liveness, probe_results, prober_result_counts
 from lifesign.storage.probing.liveness import LiveTarget
 from lifesign.storage.probing.probe_results import ProbeResultRow
-from lifesign.storage.probing.prober_reports import Reported
+from lifesign.storage.probing.prober_result_counts import Reported
 from lifesign.storage.targets import target_rows
 from lifesign.storage.tasks import leases
 
@@ -378,9 +378,9 @@ async def test_confirmations_of_an_outage_are_brought_back_too(machine: Machine)
 async def test_reports_of_probers_are_brought_back_too(machine: Machine) -> None:
     def store(transaction: Transaction) -> None:
         now_s = transaction.now_s
-        prober_reports.add(transaction, "key:k/w", now_s, Reported(answered=1))
+        prober_result_counts.add(transaction, "key:k/w", now_s, Reported(answered=1))
         idle = Idleness(at_s=now_s, idle_s=5.0, bar_s=600.0, barred_until_s=now_s + 600.0)
-        prober_reports.note_idle(transaction, "key:k/w", idle)
+        prober_result_counts.note_idle(transaction, "key:k/w", idle)
 
     await machine.live(1)
     noted_at_s = machine.clock.at_s
@@ -389,7 +389,7 @@ async def test_reports_of_probers_are_brought_back_too(machine: Machine) -> None
     machine.set_clock(-HOUR_S)
     await machine.live(1)
     moved_s = noted_at_s - HOUR_S
-    (stored,) = await machine.database.read(prober_reports.all_of)
+    (stored,) = await machine.database.read(prober_result_counts.all_of)
     assert stored.reported_at_s == moved_s
     assert stored.idle == Idleness(at_s=moved_s, idle_s=5.0, bar_s=600.0, barred_until_s=moved_s + 600.0)
 

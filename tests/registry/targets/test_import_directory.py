@@ -15,7 +15,7 @@ from lifesign.domain.targets.target import host_of, shard_of, target_id
 from lifesign.registry.agents.register_agent import add_agent
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets import import_directory, replace_listing
-from lifesign.storage.engine.tables import targets
+from lifesign.storage.engine.table_definitions import targets
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_rows
 

@@ -7,7 +7,7 @@ from tests.support.registry_api import RegistryApi
 
 from lifesign.storage.agents import dashboard_table
 from lifesign.storage.agents.dashboard_table import Order, TableFilter, place_of
-from lifesign.storage.engine.tables import agents, observed
+from lifesign.storage.engine.table_definitions import agents, observed
 from lifesign.storage.engine.transaction import Transaction
 
 NAMES = {"b-1": "Anna's agent", "a-2": "50%_sure", "c-3": None, "a-4": "ANNABEL", "d-5": "Ben"}

@@ -11,7 +11,7 @@ from lifesign.storage.agents import search
 from lifesign.storage.agents.agent_rows import set_maintenance, set_observed
 from lifesign.storage.agents.search import AgentFilter, place_of
 from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.tables import heartbeats
+from lifesign.storage.engine.table_definitions import heartbeats
 from lifesign.storage.engine.transaction import Transaction
 
 

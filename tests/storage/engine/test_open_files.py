@@ -16,7 +16,7 @@ from tests.support.databases import create_tables
 from lifesign.storage.engine import open_files
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.open_files import FILE_TRUNCATED, OpenFiles
-from lifesign.storage.engine.tables import registry
+from lifesign.storage.engine.table_definitions import registry
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
 

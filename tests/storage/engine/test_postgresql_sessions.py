@@ -5,7 +5,7 @@ from sqlalchemy import insert, make_url, select, text
 from tests.support.databases import empty_url, postgresql_server
 
 from lifesign.storage.engine.database import open_database
-from lifesign.storage.engine.tables import registry
+from lifesign.storage.engine.table_definitions import registry
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
 

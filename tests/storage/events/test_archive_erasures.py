@@ -2,7 +2,7 @@ from pathlib import Path
 
 from tests.support.databases import bare_url
 
-from lifesign.storage.engine import schema
+from lifesign.storage.engine import schema_version
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import archive_erasures
@@ -38,6 +38,6 @@ async def test_noted_erasures_are_found_in_order(database: Database) -> None:
 
 async def test_where_nothing_was_archived_nothing_is_to_be_erased(database_kind: str, tmp_path: Path) -> None:
     database = open_database(bare_url(database_kind, tmp_path))
-    await database.write(schema.upgrade)
+    await database.write(schema_version.upgrade)
     assert await everything(database) == []
     await database.close()

@@ -16,8 +16,8 @@ from lifesign.adapter.errors import CommandFailed
 from lifesign.adapter.process import process_watcher
 from lifesign.adapter.process.agent_user import AgentUser
 from lifesign.adapter.process.lease_environment import RUN_ID_VARIABLE
-from lifesign.adapter.process.lease_timer import LeaseTimer
 from lifesign.adapter.process.orphan_cleanup import end_left
+from lifesign.adapter.process.run_deadline import LeaseTimer
 
 START_SECONDS: Final = 60.0
 """Time limit for the agent's first process to start."""

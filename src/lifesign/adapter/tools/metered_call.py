@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from mcp_types import CallToolResult
 
-from lifesign.adapter.tools.call_failed import CallNotExecuted, ResultWithheld
+from lifesign.adapter.tools.call_failures import CallNotExecuted, ResultWithheld
 from lifesign.adapter.tools.proxy_context import ToolProxyContext
-from lifesign.adapter.tools.upstreams import Price
+from lifesign.adapter.tools.tools_file import Price
 from lifesign.client.registry_errors import RateLimited, RegistryError, RegistryFailure
 from lifesign.client.registry_tasks import HeldRun
 from lifesign.domain.models.tasks import CallRecord

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from lifesign.adapter.tools.metered_call import CLOSE_SECONDS, Meter, lease_lost
 from lifesign.adapter.tools.proxy_context import ToolProxyContext
-from lifesign.adapter.tools.upstreams import Price, Upstreams
+from lifesign.adapter.tools.tools_file import Price, Upstreams
 from lifesign.domain.text.counts import plural, pluralize
 from lifesign.mcp.answer import answer, busy, code_of, failure, listed, read_arguments
 from lifesign.mcp.refusal_code import ToolRefusalCode

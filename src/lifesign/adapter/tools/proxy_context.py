@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from lifesign.adapter.process.lease_timer import LeaseTimer
+from lifesign.adapter.process.run_deadline import LeaseTimer
 from lifesign.client.registry import RegistryClient
 from lifesign.client.registry_tasks import HeldRun
 

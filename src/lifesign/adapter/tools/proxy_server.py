@@ -18,15 +18,15 @@ import uvicorn
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, CallToolResult, Tool
 
-from lifesign.adapter.process.lease_timer import LeaseTimer
+from lifesign.adapter.process.run_deadline import LeaseTimer
 from lifesign.adapter.tools.proxied_calls import ProxiedCalls
 from lifesign.adapter.tools.proxy_app import MessageGate, RequestEnding
 from lifesign.adapter.tools.proxy_context import ToolProxyContext
-from lifesign.adapter.tools.upstreams import Upstreams
+from lifesign.adapter.tools.tools_file import Upstreams
 from lifesign.domain.parsing.json_limits import is_plain
 from lifesign.mcp.answer import failure
-from lifesign.mcp.guard import Guard
-from lifesign.mcp.http_server import app_of, config_of
+from lifesign.mcp.authentication import Guard
+from lifesign.mcp.http_app import app_of, config_of
 from lifesign.mcp.listen_address import LOOPBACK_NAMES
 from lifesign.mcp.refusal_code import ToolRefusalCode
 from lifesign.mcp.server import server_of

@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from lifesign.adapter.tools.proxy_context import ToolProxyContext
-from lifesign.adapter.tools.upstreams import NO_UPSTREAMS, Upstreams
-from lifesign.mcp.guard import PATH, new_token
+from lifesign.adapter.tools.tools_file import NO_UPSTREAMS, Upstreams
+from lifesign.mcp.authentication import PATH, new_token
 from lifesign.serving.listening_socket import bound, url_of
 
 if TYPE_CHECKING:

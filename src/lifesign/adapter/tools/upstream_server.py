@@ -21,14 +21,14 @@ from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, CallToolResult, Tool
 from pydantic import ValidationError
 
 from lifesign.adapter.errors import CommandFailed
-from lifesign.adapter.process.lease_timer import LeaseTimer
+from lifesign.adapter.process.run_deadline import LeaseTimer
 from lifesign.adapter.run_events import SPOKEN_WITH
-from lifesign.adapter.tools.call_failed import CallNotExecuted, ResultWithheld
+from lifesign.adapter.tools.call_failures import CallNotExecuted, ResultWithheld
 from lifesign.adapter.tools.server_body import BoundedBodies
 from lifesign.adapter.tools.server_line import NOT_SENT, TOO_LONG, UNREADABLE
 from lifesign.adapter.tools.server_pipes import ServerEnd, ServerProgram, server_pipes
-from lifesign.adapter.tools.upstreams import MAX_TOOLS, CallLimits, Upstream
-from lifesign.adapter.tools.upstreams_file import secret_of
+from lifesign.adapter.tools.tools_file import MAX_TOOLS, CallLimits, Upstream
+from lifesign.adapter.tools.tools_file_reader import secret_of
 from lifesign.domain.parsing.json_limits import is_finite
 from lifesign.errors import InvalidValue
 from lifesign.mcp.answer import MAX_NAME_CHARS

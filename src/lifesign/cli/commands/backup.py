@@ -56,7 +56,7 @@ def backup(
     from functools import partial  # noqa: PLC0415
 
     from lifesign.registry.backup.create_backup import back_up  # noqa: PLC0415 - SQLAlchemy takes 150 ms
-    from lifesign.storage.maintenance import backup_file  # noqa: PLC0415
+    from lifesign.storage.whole_database import backup_file  # noqa: PLC0415
 
     backup_file.check_destination(file, sqlite_file(database))
     counts = run_in_transaction(database, partial(back_up, file=file), is_write=False)
@@ -111,7 +111,7 @@ def restore(
 
     from lifesign.registry.backup import update_backup  # noqa: PLC0415
     from lifesign.registry.backup.create_backup import restore as put_back  # noqa: PLC0415
-    from lifesign.storage.engine import schema  # noqa: PLC0415
+    from lifesign.storage.engine import schema_version  # noqa: PLC0415
     from lifesign.storage.events import event_news  # noqa: PLC0415
 
     # Before the database is opened, which would create an SQLite file.
@@ -126,7 +126,7 @@ def restore(
 
     # Other users must not read them.
     with new_key_file(write_key) as keep, TemporaryDirectory(prefix="lifesign-restore-") as directory:
-        is_older = header.revision != schema.newest_revision()
+        is_older = header.revision != schema_version.newest_revision()
         current = asyncio.run(update_backup.updated(file, Path(directory))) if is_older else file
         restored = run_in_transaction(database, partial(function, current=current), must_exist=False)
         if keep is not None and restored.admin_key is not None:
@@ -144,7 +144,7 @@ def restore(
         return 0
     text = f"{pluralize(restored.agents, 'agent')}; fencing tokens continue in epoch {restored.epoch}"
     if is_older:
-        text += f"; migrated from revision {header.revision} to {schema.newest_revision()}"
+        text += f"; migrated from revision {header.revision} to {schema_version.newest_revision()}"
     sys.stdout.write(printable(text) + "\n")
     unknown = _unknown_lines(restored, are_keys_suspended=not trusts_all_keys)
     for line in (*_withdrawn_lines(restored.withdrawn), *unknown):

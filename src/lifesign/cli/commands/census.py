@@ -18,7 +18,7 @@ from lifesign.cli.commands.probe import KINDS, Timeout, check_kind
 from lifesign.cli.options.credential_file import CredentialFile, with_credentials
 from lifesign.cli.options.duration import format_duration
 from lifesign.cli.options.json_option import AsJson
-from lifesign.cli.options.option_names import options
+from lifesign.cli.options.option_errors import options
 from lifesign.cli.options.registry_access import KeyFile, PlainHttp, read_key
 from lifesign.cli.options.server_database import run_in_transaction
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
@@ -292,10 +292,10 @@ def _taken(place: "str | RegistryAddress", name: str | None) -> "Census":
     if not isinstance(place, str):
         taken = asyncio.run(_query(place, partial(census_at, name=name)))
         return titled(taken, place.url)
-    from lifesign.storage.engine import schema  # noqa: PLC0415 - SQLAlchemy takes 150 ms
+    from lifesign.storage.engine import schema_version  # noqa: PLC0415 - SQLAlchemy takes 150 ms
 
     # An older database gets the advice to migrate, instead of an error about its tables.
-    run_in_transaction(place, schema.check, is_write=False)
+    run_in_transaction(place, schema_version.check, is_write=False)
     taken = run_in_transaction(place, partial(census_of, name=name), is_write=False)
     file = sqlite_file(place)
     return titled(taken, place.rpartition("/")[2] if file is None else file.stem)

@@ -9,7 +9,7 @@ import typer
 from lifesign.cli.options.config_file import show_config as print_config
 from lifesign.cli.options.config_file import take_prober_config
 from lifesign.cli.options.credential_file import CredentialFile, with_credentials
-from lifesign.cli.options.option_names import options
+from lifesign.cli.options.option_errors import options
 from lifesign.cli.options.registry_access import PlainHttp, read_key
 from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.client.environment_variables import KEY_VARIABLE
@@ -19,7 +19,7 @@ from lifesign.serving.log_output import LogFormat, logging_to
 from lifesign.storage.engine.sqlite_path import sqlite_file
 
 if TYPE_CHECKING:
-    from lifesign.crawl.progress import ProgressDisplay
+    from lifesign.crawl.progress_display import ProgressDisplay
     from lifesign.crawl.run import Crawled
     from lifesign.crawl.worker_config import RegistryAddress
     from lifesign.prober.definition.models import ProbeDefinition
@@ -269,7 +269,7 @@ def run_crawl(
     from lifesign.crawl.metric_families import crawl_families  # noqa: PLC0415
     from lifesign.crawl.metrics_server import serving_metrics  # noqa: PLC0415
     from lifesign.crawl.process import LogTo, run_loop  # noqa: PLC0415
-    from lifesign.crawl.progress import progress_on  # noqa: PLC0415
+    from lifesign.crawl.progress_display import progress_on  # noqa: PLC0415
     from lifesign.crawl.run import Crawl, stopped_by_signals  # noqa: PLC0415
     from lifesign.prober.credentials.secret_reader import read_secrets  # noqa: PLC0415
 

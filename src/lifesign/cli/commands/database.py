@@ -21,7 +21,7 @@ from lifesign.storage.engine.sqlite_path import sqlite_file
 
 if TYPE_CHECKING:
     from lifesign.domain.events.database_marker import DatabaseMarker
-    from lifesign.storage.engine.schema import Upgrade
+    from lifesign.storage.engine.schema_version import Upgrade
     from lifesign.storage.engine.transaction import Transaction
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -132,18 +132,22 @@ def migrate(
 
 
 def _upgrade(database: str) -> "Upgrade":
-    from lifesign.storage.engine import file_use, schema  # noqa: PLC0415 - alembic takes 200 ms
+    from lifesign.storage.engine import file_use, schema_version  # noqa: PLC0415 - alembic takes 200 ms
     from lifesign.storage.events import event_news  # noqa: PLC0415 - alembic takes 200 ms
 
     file = sqlite_file(database)
-    if file is not None and file.exists() and run_in_transaction(database, schema.is_behind, is_write=False):
+    if (
+        file is not None
+        and file.exists()
+        and run_in_transaction(database, schema_version.is_behind, is_write=False)
+    ):
         file_use.check_unused(file)
 
     def function(transaction: "Transaction") -> "Upgrade":
         # Servers that start meanwhile wait for it.
-        schema.lock(transaction)
-        if schema.is_behind(transaction):
+        schema_version.lock(transaction)
+        if schema_version.is_behind(transaction):
             event_news.check_unserved(transaction)
-        return schema.upgrade(transaction)
+        return schema_version.upgrade(transaction)
 
     return run_in_transaction(database, function, must_exist=False)

@@ -236,10 +236,10 @@ def verify_events(
 
 def _verified(url: str) -> "LogReport":
     from lifesign.registry.events.verify_events import verify_log  # noqa: PLC0415 - SQLAlchemy takes 150 ms
-    from lifesign.storage.engine import schema  # noqa: PLC0415 - see above
+    from lifesign.storage.engine import schema_version  # noqa: PLC0415 - see above
 
     def verify(transaction: "Transaction") -> "LogReport":
-        schema.check(transaction)
+        schema_version.check(transaction)
         return verify_log(transaction)
 
     return run_in_transaction(url, verify, is_write=False)

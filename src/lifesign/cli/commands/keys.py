@@ -275,25 +275,25 @@ def revoke(
 
 def _create(transaction: "Transaction", new: "NewKey") -> "tuple[StoredKey, str]":
     from lifesign.registry.keys.manage_keys import create_key  # noqa: PLC0415 - see create
-    from lifesign.storage.engine import schema  # noqa: PLC0415
+    from lifesign.storage.engine import schema_version  # noqa: PLC0415
 
-    schema.set_up_or_check(transaction)
+    schema_version.set_up_or_check(transaction)
     return create_key(transaction, new, ACTOR)
 
 
 def _rotate(transaction: "Transaction", key_id: str, rotation: "KeyRotation") -> "tuple[StoredKey, str]":
     from lifesign.registry.keys.manage_keys import rotate_key  # noqa: PLC0415 - see create
-    from lifesign.storage.engine import schema  # noqa: PLC0415
+    from lifesign.storage.engine import schema_version  # noqa: PLC0415
 
-    schema.check(transaction)
+    schema_version.check(transaction)
     return rotate_key(transaction, key_id, rotation, ACTOR)
 
 
 def _limit(transaction: "Transaction", key_id: str, limits: "KeyLimits") -> dict[str, Any]:
     from lifesign.registry.keys.manage_keys import key_record, limit_key  # noqa: PLC0415 - see create
-    from lifesign.storage.engine import schema  # noqa: PLC0415
+    from lifesign.storage.engine import schema_version  # noqa: PLC0415
 
-    schema.check(transaction)
+    schema_version.check(transaction)
     key = limit_key(transaction, key_id, limits, ACTOR)
     return key_record(key, transaction.now_s).model_dump(mode="json")
 
@@ -310,10 +310,10 @@ def _role(name: str | None) -> "Role | None":
 def _confirm(transaction: "Transaction", key_ids: list[str] | None, role: "Role | None") -> list[str]:
     """Confirm these keys, or all suspended ones; return their ids."""
     from lifesign.registry.keys.manage_keys import confirm_key  # noqa: PLC0415 - see create
-    from lifesign.storage.engine import schema  # noqa: PLC0415
+    from lifesign.storage.engine import schema_version  # noqa: PLC0415
     from lifesign.storage.keys import key_rows as stored_keys  # noqa: PLC0415
 
-    schema.check(transaction)
+    schema_version.check(transaction)
     confirmed = key_ids or stored_keys.suspended(transaction, role)
     for key_id in confirmed:
         confirm_key(transaction, key_id, ACTOR)
@@ -322,22 +322,22 @@ def _confirm(transaction: "Transaction", key_ids: list[str] | None, role: "Role 
 
 def _revoke(transaction: "Transaction", key_id: str) -> None:
     from lifesign.registry.keys.manage_keys import revoke_key  # noqa: PLC0415 - see create
-    from lifesign.storage.engine import schema  # noqa: PLC0415
+    from lifesign.storage.engine import schema_version  # noqa: PLC0415
 
-    schema.check(transaction)
+    schema_version.check(transaction)
     revoke_key(transaction, key_id, ACTOR, may_leave_no_admin=True)
 
 
 def _all(database: str, role: "Role | None") -> Iterator[dict[str, Any]]:
     """Read all keys, a page at a time."""
     from lifesign.registry.keys.manage_keys import key_record  # noqa: PLC0415 - see create
-    from lifesign.storage.engine import schema  # noqa: PLC0415
+    from lifesign.storage.engine import schema_version  # noqa: PLC0415
     from lifesign.storage.keys import key_rows as stored_keys  # noqa: PLC0415
 
     after = ""
 
     def page(transaction: "Transaction") -> list[dict[str, Any]]:
-        schema.check(transaction)
+        schema_version.check(transaction)
         found = stored_keys.all_keys(transaction, role=role, after=after, limit=PAGE)
         return [key_record(key, transaction.now_s).model_dump(mode="json") for key in found]
 

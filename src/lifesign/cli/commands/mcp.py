@@ -192,7 +192,7 @@ async def _serve(
 
 def _front(host: str, port: int, names: "Sequence[str]", token_file: Path | None) -> _Front:
     """Return the address and the token of the server; InvalidValue for invalid ones."""
-    from lifesign.mcp.guard import check_token, new_token  # noqa: PLC0415 - see mcp
+    from lifesign.mcp.authentication import check_token, new_token  # noqa: PLC0415 - see mcp
     from lifesign.mcp.listen_address import ListenAddress  # noqa: PLC0415
 
     place = ListenAddress(host=host, port=port, names=tuple(names))

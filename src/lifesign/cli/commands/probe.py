@@ -9,9 +9,9 @@ import typer
 from lifesign.cli.options.credential_file import CredentialFile, with_credentials
 from lifesign.cli.options.duration import duration_option
 from lifesign.cli.options.json_option import AsJson
-from lifesign.cli.options.option_names import options
+from lifesign.cli.options.option_errors import options
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
-from lifesign.cli.output.complaint import complain
+from lifesign.cli.output.error_lines import complain
 from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.errors import InvalidValue
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lifesign.domain.observation.results import Observation
     from lifesign.prober.definition.models import ProbeDefinition
-    from lifesign.prober.results.ledger import ProbeReport
+    from lifesign.prober.registry_exchange.ledger import ProbeReport
 
 MAX_URLS = 100
 """Maximum number of URLs per command; `lifesign census` accepts more."""
@@ -249,7 +249,7 @@ async def _probe_all(definition: "ProbeDefinition") -> "list[ProbeReport]":
     from lifesign.crawl.prober_assembly import open_prober  # noqa: PLC0415 - aiohttp takes 200 ms
     from lifesign.domain.observation.probe_memory import ProbeMemory  # noqa: PLC0415
     from lifesign.domain.targets.target import target_id  # noqa: PLC0415
-    from lifesign.prober.results.ledger import TargetEntry  # noqa: PLC0415
+    from lifesign.prober.registry_exchange.ledger import TargetEntry  # noqa: PLC0415
 
     turn = asyncio.Semaphore(AT_ONCE)
     async with open_prober(definition) as opened:

@@ -21,7 +21,7 @@ from lifesign.cli.options.registry_access import (
     read_key,
 )
 from lifesign.cli.options.task_id import read_task_id
-from lifesign.cli.output.complaint import complain_of
+from lifesign.cli.output.error_lines import complain_of
 from lifesign.cli.output.exit_codes import ExitCode, exit_code_of
 from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.errors import InvalidValue
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lifesign.adapter.task_run import OpenTools
     from lifesign.adapter.tools.proxy_context import ToolProxyContext
     from lifesign.adapter.tools.tool_proxy import OpenProxy
-    from lifesign.adapter.tools.upstreams import Upstreams
+    from lifesign.adapter.tools.tools_file import Upstreams
     from lifesign.client.registry_errors import RegistryError
 
 NOT_FOUND: Final = 404
@@ -324,7 +324,7 @@ def _tools(file: Path | None) -> "tuple[OpenTools | None, set[str]]":
 
 def _upstreams_in(file: Path) -> "Upstreams":
     # Without a file there is no YAML to be read, and so nothing that can.
-    from lifesign.adapter.tools.upstreams_file import read_upstreams  # noqa: PLC0415
+    from lifesign.adapter.tools.tools_file_reader import read_upstreams  # noqa: PLC0415
 
     return read_upstreams(file)
 

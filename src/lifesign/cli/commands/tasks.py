@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lifesign.cli.options.duration import duration_option
+from lifesign.cli.options.json_file import object_in
 from lifesign.cli.options.json_option import AsJson
-from lifesign.cli.options.object_file import object_in
 from lifesign.cli.options.registry_access import (
     DEFAULT_URL,
     USUAL_IN_TABLE,

@@ -10,7 +10,7 @@ import typer
 
 from lifesign.cli.options.duration import DefaultDuration, duration_option
 from lifesign.cli.options.json_option import AsJson
-from lifesign.cli.options.option_names import options
+from lifesign.cli.options.option_errors import options
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.cli.output.table import write_json

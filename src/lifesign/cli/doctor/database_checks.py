@@ -16,7 +16,7 @@ from lifesign.domain.text.durations import duration_text
 from lifesign.errors import LifesignError
 from lifesign.registry.database_identity.marker_check import KnownIdentity, check_filled
 from lifesign.registry.errors import DatabaseMismatch
-from lifesign.storage.engine import registry_row, schema
+from lifesign.storage.engine import registry_row, schema_version
 from lifesign.storage.engine.database_faults import DAMAGED, NO_DATABASE
 from lifesign.storage.engine.file_use import check_unlocked
 from lifesign.storage.engine.registry_row import RegistryRow
@@ -121,8 +121,8 @@ def _inspect(
         check_filled(transaction, known)
     asked_s = time.time()
     apart_s = ahead_s(transaction.now_s, asked_s, time.time())
-    schema.check(transaction)
-    yield CheckResult("database", "ok", f"{shown} answers, at revision {schema.newest_revision()}")
+    schema_version.check(transaction)
+    yield CheckResult("database", "ok", f"{shown} answers, at revision {schema_version.newest_revision()}")
     yield of_the_clock("clock", "the database's", apart_s)
     admins = key_rows.count(transaction, Role.ADMIN)
     if admins:

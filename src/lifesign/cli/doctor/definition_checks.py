@@ -11,7 +11,7 @@ from lifesign.errors import InvalidValue, LifesignError
 
 if TYPE_CHECKING:
     from lifesign.prober.definition.models import ProbeDefinition
-    from lifesign.prober.witness.witness_requests import WitnessReply
+    from lifesign.prober.reachability.witness_requests import WitnessReply
 
 
 def of_a_definition(file: Path) -> Iterator[CheckResult]:

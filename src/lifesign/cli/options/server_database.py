@@ -98,14 +98,14 @@ def run_in_transaction(
 
 def check_unused_file(url: str) -> None:
     """Raise DatabaseInUse if another process has the SQLite file open; ForeignDatabase."""
-    from lifesign.storage.engine import file_use, schema  # noqa: PLC0415 - SQLAlchemy takes 150 ms
+    from lifesign.storage.engine import file_use, schema_version  # noqa: PLC0415 - SQLAlchemy takes 150 ms
 
     place = sqlite_file(url)
     if place is not None and place.exists():
         # The check for a foreign database comes first: opening the database changes how SQLite stores it. For
         # a file that is no database, opening it gives the better error.
         with suppress(StoreUnavailable):
-            run_in_transaction(url, schema.revision, is_write=False)
+            run_in_transaction(url, schema_version.revision, is_write=False)
         file_use.check_unused(place)
 
 

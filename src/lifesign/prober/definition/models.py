@@ -42,7 +42,7 @@ from lifesign.domain.targets.target import TargetKind, host_of, read_target
 from lifesign.domain.tasks.lease import MIN_TTL_SECONDS, TTL_SECONDS
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.credentials import Credentials
-from lifesign.prober.definition.event_loop_lag import LagPolicy
+from lifesign.prober.definition.lag_limits import LagPolicy
 from lifesign.prober.definition.layer_settings import DefinitionMapping, LayerSettings
 from lifesign.prober.definition.target_settings import (
     TargetItem,

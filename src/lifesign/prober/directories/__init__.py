@@ -3,9 +3,8 @@
 Formats do no I/O; `reader` fetches. Plug-ins add formats by the entry point group `lifesign.directories`.
 """
 
-from lifesign.prober.directories.formats import AUTO, ENTRY_POINT_GROUP, names
-from lifesign.prober.directories.gathered import PROBED_KINDS, SkippedEntries, kinds_of
-from lifesign.prober.directories.page import (
+from lifesign.prober.directories.format_choice import AUTO, ENTRY_POINT_GROUP, names
+from lifesign.prober.directories.format_parser import (
     SKIP_REASONS,
     DirectoryPage,
     Document,
@@ -19,6 +18,7 @@ from lifesign.prober.directories.page import (
 from lifesign.prober.directories.reader import read_directory
 from lifesign.prober.directories.snapshot import NotRead, Snapshot, Unchanged
 from lifesign.prober.directories.source import Get, Got, ListSource, WantedDocument
+from lifesign.prober.directories.target_collection import PROBED_KINDS, SkippedEntries, kinds_of
 
 __all__ = [
     "AUTO",

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from lifesign.prober.directories.page import (
+from lifesign.prober.directories.format_parser import (
     DirectoryPage,
     Document,
     Entry,

@@ -17,7 +17,7 @@ from lifesign.prober.directories.ai_catalog import (
     nested_in,
     read_entry,
 )
-from lifesign.prober.directories.page import (
+from lifesign.prober.directories.format_parser import (
     DirectoryPage,
     Document,
     Entry,

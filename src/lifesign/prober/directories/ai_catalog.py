@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from lifesign.domain.a2a.agent_card import interpret_agent_card
-from lifesign.prober.directories.mcp_registry import server_card_entries
-from lifesign.prober.directories.page import (
+from lifesign.prober.directories.format_parser import (
     MAX_NESTING_DEPTH,
     DirectoryPage,
     Document,
@@ -26,6 +25,7 @@ from lifesign.prober.directories.page import (
     is_object,
     page_after,
 )
+from lifesign.prober.directories.mcp_registry import server_card_entries
 
 PAGE_ITEMS: Final = 100
 """The largest page that a registry returns (ARD 7.4)."""

@@ -8,7 +8,7 @@ not A2A, unless a description names an A2A interface.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from lifesign.prober.directories.page import (
+from lifesign.prober.directories.format_parser import (
     MAX_TOKEN_CHARS,
     DirectoryPage,
     Document,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from lifesign.domain.a2a.announcement import CARD_PATHS, DEFAULT_HEALTH_PATH
 from lifesign.prober.directories.ai_catalog import A2A_TYPES, media_type_of
-from lifesign.prober.directories.page import (
+from lifesign.prober.directories.format_parser import (
     DirectoryPage,
     Document,
     Entry,

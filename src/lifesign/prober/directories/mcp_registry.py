@@ -10,7 +10,7 @@ unless it asks for them. A server card (SEP-2127) has the same `remotes[]`.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from lifesign.prober.directories.page import (
+from lifesign.prober.directories.format_parser import (
     DirectoryPage,
     Document,
     Entry,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from lifesign.prober.directories.page import (
+from lifesign.prober.directories.format_parser import (
     DirectoryPage,
     Document,
     Entry,

@@ -8,7 +8,7 @@ registry's own probers found is listed by its original URL, since the URL of its
 from collections.abc import Iterator
 from typing import Any, Final
 
-from lifesign.prober.directories.page import (
+from lifesign.prober.directories.format_parser import (
     DirectoryPage,
     Document,
     Entry,

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from lifesign.domain.net.allowed_addresses import without_password
 from lifesign.domain.targets.target import read_target
-from lifesign.prober.directories.page import (
+from lifesign.prober.directories.format_parser import (
     DirectoryPage,
     Document,
     Entry,

@@ -25,7 +25,8 @@ from lifesign.prober.directories.catalog_pointers import (
     agentmaps,
     linked_catalogs,
 )
-from lifesign.prober.directories.formats import (
+from lifesign.prober.directories.document_order import Endless, TooManyDocuments, Walk
+from lifesign.prober.directories.format_choice import (
     AUTO,
     BrokenPlugIn,
     describe,
@@ -33,8 +34,13 @@ from lifesign.prober.directories.formats import (
     format_of,
     shown_error,
 )
-from lifesign.prober.directories.gathered import Gathered, TooManyEntries
-from lifesign.prober.directories.page import Document, Entry, Format, Kind, NotReadable
+from lifesign.prober.directories.format_parser import (
+    Document,
+    Entry,
+    Format,
+    Kind,
+    NotReadable,
+)
 from lifesign.prober.directories.server_cards import ServerCards
 from lifesign.prober.directories.snapshot import Fault, NotRead, Snapshot, Unchanged, Version, read_version
 from lifesign.prober.directories.source import (
@@ -45,7 +51,7 @@ from lifesign.prober.directories.source import (
     ListSource,
     WantedDocument,
 )
-from lifesign.prober.directories.walk import Endless, TooManyDocuments, Walk
+from lifesign.prober.directories.target_collection import Gathered, TooManyEntries
 
 MAX_BYTES: Final = 2 * 1024 * 1024 * 1024
 """Maximum of all documents of a directory."""

@@ -10,10 +10,15 @@ from dataclasses import replace
 from typing import Final
 
 from lifesign.domain.observation.results import ResultClass
-from lifesign.prober.directories.gathered import listed_url
+from lifesign.prober.directories.format_parser import (
+    Document,
+    Entry,
+    Kind,
+    Listed,
+)
 from lifesign.prober.directories.mcp_registry import server_card_entries
-from lifesign.prober.directories.page import Document, Entry, Kind, Listed
 from lifesign.prober.directories.source import Get, WantedDocument
+from lifesign.prober.directories.target_collection import listed_url
 
 MAX_CARDS: Final = 1_000
 """Maximum number of cards that are read per directory. The URLs of further ones are listed unread."""

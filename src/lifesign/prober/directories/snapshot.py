@@ -7,8 +7,8 @@ from typing import Final, Literal
 
 from lifesign.domain.common.finding import Finding
 from lifesign.domain.observation.results import ResultClass
-from lifesign.prober.directories.gathered import SkippedEntries
-from lifesign.prober.directories.page import Listed, SkipReason
+from lifesign.prober.directories.format_parser import Listed, SkipReason
+from lifesign.prober.directories.target_collection import SkippedEntries
 
 MAX_VALIDATOR_CHARS: Final = 512
 

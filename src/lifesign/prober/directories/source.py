@@ -14,9 +14,9 @@ from lifesign.domain.net.allowed_addresses import AddressRefused, Network, witho
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.targets.target import host_of, read_target
 from lifesign.errors import InvalidValue
-from lifesign.prober.directories.formats import AUTO, well_known_places
-from lifesign.prober.directories.gathered import PROBED_KINDS
-from lifesign.prober.directories.page import MAX_ENTRIES, Format, Kind
+from lifesign.prober.directories.format_choice import AUTO, well_known_places
+from lifesign.prober.directories.format_parser import MAX_ENTRIES, Format, Kind
+from lifesign.prober.directories.target_collection import PROBED_KINDS
 
 MAX_DOCUMENT_BYTES: Final = 128 * 1024 * 1024
 """Maximum size of one document after decompression: MAX_ENTRIES URLs of 64 characters."""

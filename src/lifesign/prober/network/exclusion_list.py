@@ -3,7 +3,7 @@
 A list names hosts, domains and URLs, one per line. A lookup takes as many steps as the host has labels and
 the path has slashes, however long the list is. The prober never contacts what is on the list: not as a
 target, not as the address of an interface, and not by a redirect. `opt_out_proof` lets an owner opt out
-without an operator's list; `robots` reads what a host itself allows.
+without an operator's list; `robots_rules` reads what a host itself allows.
 """
 
 from collections.abc import Iterable, Mapping

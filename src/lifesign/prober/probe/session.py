@@ -37,10 +37,16 @@ from lifesign.prober.probe.credential_use import (
     send_with_credential,
     with_credential_fault,
 )
-from lifesign.prober.probe.other_origins import OtherOrigins
-from lifesign.prober.probe.robots import MAX_ROBOTS_BYTES, ROBOTS_ACCEPT, ROBOTS_PATH, RobotsRules, may_fetch
-from lifesign.prober.results.ledger import TargetEntry
-from lifesign.prober.witness.target_contact import Exchange
+from lifesign.prober.probe.robots_of_other_origins import OtherOrigins
+from lifesign.prober.probe.robots_rules import (
+    MAX_ROBOTS_BYTES,
+    ROBOTS_ACCEPT,
+    ROBOTS_PATH,
+    RobotsRules,
+    may_fetch,
+)
+from lifesign.prober.reachability.target_contact import Exchange
+from lifesign.prober.registry_exchange.ledger import TargetEntry
 
 if TYPE_CHECKING:
     from lifesign.domain.observation.assertion import Assertion
@@ -394,7 +400,7 @@ class ProbeSession:
         origin = url.origin()
         if origin != self.given.url.origin():
             return None if self._others is None else await self._others_word(self._others, origin, url)
-        # `robots_check` has already checked the URLs that were known before the card was read.
+        # `robots_of_target` has already checked the URLs that were known before the card was read.
         if self.robots is None or may_fetch(self.robots, url.raw_path_qs):
             return None
         self.learned["is_disallowed_by_robots"] = True

@@ -43,13 +43,13 @@ from lifesign.prober.probe.login import read_login
 from lifesign.prober.probe.mcp_server import ServerLayers, nothing_asked, probe_server
 from lifesign.prober.probe.message import send_message
 from lifesign.prober.probe.missing_credential import without_refused
-from lifesign.prober.probe.other_origins import OtherOrigins
 from lifesign.prober.probe.readiness import read_health
-from lifesign.prober.probe.robots_check import check_robots_rules
+from lifesign.prober.probe.robots_of_other_origins import OtherOrigins
+from lifesign.prober.probe.robots_of_target import check_robots_rules
 from lifesign.prober.probe.session import EvidenceSink, Fetches, ProbeSession, not_measured
 from lifesign.prober.probe.transport import probe_interface, without_card
-from lifesign.prober.results.ledger import ProbeReport, TargetEntry
-from lifesign.prober.witness.target_contact import ContactReader, NetworkClasses
+from lifesign.prober.reachability.target_contact import ContactReader, NetworkClasses
+from lifesign.prober.registry_exchange.ledger import ProbeReport, TargetEntry
 
 _WITH_DOCUMENT: Final = frozenset({ResultClass.OK, ResultClass.STALE_DOCUMENT})
 """Results of the health document with which a document comes."""

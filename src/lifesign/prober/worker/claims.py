@@ -16,7 +16,7 @@ from lifesign.domain.common.backoff import Backoff
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.tasks.lease import TTL_SECONDS
 from lifesign.prober.network.clock import Clock, LedgerClock
-from lifesign.prober.results.ledger import (
+from lifesign.prober.registry_exchange.ledger import (
     Granted,
     Ledger,
     LedgerUnreachable,

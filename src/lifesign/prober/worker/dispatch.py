@@ -18,14 +18,14 @@ from lifesign.domain.observation.results import InconclusiveReason
 from lifesign.domain.observation.witness_rule import WitnessPolicy
 from lifesign.domain.probing.cadence import Cadence, believed, last_alive_s
 from lifesign.domain.targets.target import is_on_origin_of
-from lifesign.prober.definition.event_loop_lag import SelfCheck
+from lifesign.prober.definition.lag_limits import SelfCheck
 from lifesign.prober.network.clock import Clock
 from lifesign.prober.network.host_limiter import AddressBusy, HostLimiter, Permit
-from lifesign.prober.results.ledger import ProbeReport, TargetEntry
+from lifesign.prober.registry_exchange.ledger import ProbeReport, TargetEntry
 from lifesign.prober.worker import inconclusive
 from lifesign.prober.worker.intake import FinishedProbe, Intake
 from lifesign.prober.worker.outbox import Outbox
-from lifesign.prober.worker.progress import Tally
+from lifesign.prober.worker.progress_counts import Tally
 from lifesign.prober.worker.reporting import Reporter
 from lifesign.prober.worker.schedule import Plan
 from lifesign.prober.worker.shards import ApplyResult, OwnedShards, Shard, TargetSlot

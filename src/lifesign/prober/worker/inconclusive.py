@@ -11,7 +11,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason, Observation
 from lifesign.domain.probing.cadence import Cadence, after_probe
 from lifesign.domain.text.counts import plural, pluralize
-from lifesign.prober.results.ledger import ProbeReport
+from lifesign.prober.registry_exchange.ledger import ProbeReport
 from lifesign.prober.worker.schedule import missed_before
 from lifesign.prober.worker.shards import TargetSlot
 

@@ -22,19 +22,19 @@ from lifesign.domain.probing.cadence import (
     without_card,
     without_result,
 )
-from lifesign.prober.definition.event_loop_lag import SelfCheck
+from lifesign.prober.definition.lag_limits import SelfCheck
 from lifesign.prober.network.clock import Clock
-from lifesign.prober.results.ledger import ProbeReport
+from lifesign.prober.registry_exchange.ledger import ProbeReport
 from lifesign.prober.worker import inconclusive
 from lifesign.prober.worker.outbox import Result
-from lifesign.prober.worker.progress import Tally
+from lifesign.prober.worker.progress_counts import Tally
 from lifesign.prober.worker.reporting import Reporter
 from lifesign.prober.worker.schedule import Plan
 from lifesign.prober.worker.shards import TargetSlot
 from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailures
 
 if TYPE_CHECKING:
-    from lifesign.prober.worker.witnesses import Witnesses
+    from lifesign.prober.worker.reachability_witnesses import Witnesses
 
 MAX_ROUNDS: Final = 3
 """Maximum number of witness rounds for one failure, if the second request is late or fails in another way."""

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from lifesign.prober.definition.event_loop_lag import LAG_EVERY_SECONDS, SelfCheck
+from lifesign.prober.definition.lag_limits import LAG_EVERY_SECONDS, SelfCheck
 from lifesign.prober.network.clock import Clock
 
 CHECK_SECONDS: Final = 1.0

@@ -1,7 +1,8 @@
 """Worker: one process that claims shards, probes their targets when they are due, and reports.
 
 Several tasks run until the worker is stopped or a census is complete: `claims`, `target_feed`, `dispatch`,
-`witnesses`, `reporting` and `self_watch` each have a file; this one starts them and waits for the end.
+`reachability_witnesses`, `reporting` and `self_watch` each have a file; this one starts them and waits for
+the end.
 """
 
 import asyncio
@@ -15,26 +16,31 @@ from typing import Any, Final
 from lifesign.domain.targets.target import SHARDS
 from lifesign.domain.text.counts import pluralize
 from lifesign.prober.credentials.store import CredentialStore
-from lifesign.prober.definition.event_loop_lag import SelfCheck
+from lifesign.prober.definition.lag_limits import SelfCheck
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.errors import PassDelayed
 from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock, LedgerClock
 from lifesign.prober.network.host_limiter import HostLimiter
 from lifesign.prober.probe.session import REQUESTS_IN_TIME
-from lifesign.prober.results.ledger import Ledger, LedgerUnreachable, WitnessNews, WitnessReport
-from lifesign.prober.witness.target_contact import NetworkClasses
-from lifesign.prober.witness.witness_requests import WitnessRequester
+from lifesign.prober.reachability.target_contact import NetworkClasses
+from lifesign.prober.reachability.witness_requests import WitnessRequester
+from lifesign.prober.registry_exchange.ledger import (
+    Ledger,
+    LedgerUnreachable,
+    WitnessNews,
+    WitnessReport,
+)
 from lifesign.prober.worker.claims import ClaimRenewer
 from lifesign.prober.worker.dispatch import Dispatch, Due, Probes
 from lifesign.prober.worker.lag_watch import LagWatch
 from lifesign.prober.worker.outbox import MAX_QUEUED_SECONDS, Outbox
-from lifesign.prober.worker.progress import Progress, Tally
+from lifesign.prober.worker.progress_counts import Progress, Tally
+from lifesign.prober.worker.reachability_witnesses import Witnesses
 from lifesign.prober.worker.reporting import Reporter
 from lifesign.prober.worker.schedule import CensusPlan, WatchPlan
 from lifesign.prober.worker.shards import OwnedShards, Shard
 from lifesign.prober.worker.target_feed import TargetFeed
 from lifesign.prober.worker.waiting_failures import WaitingFailures
-from lifesign.prober.worker.witnesses import Witnesses
 
 OVERDUE_SECONDS: Final = 10.0
 """Time over the limit after which a probe counts as an internal defect and is ended."""

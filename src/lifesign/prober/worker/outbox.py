@@ -12,7 +12,7 @@ from typing import Final
 
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation
-from lifesign.prober.results.ledger import ProbeReport
+from lifesign.prober.registry_exchange.ledger import ProbeReport
 from lifesign.prober.worker.shards import Shard, TargetSlot
 
 MAX_QUEUED_RESULTS: Final = 200_000

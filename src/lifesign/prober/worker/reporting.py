@@ -13,7 +13,7 @@ from typing import Final
 from lifesign.domain.common.backoff import Backoff
 from lifesign.prober.definition.models import FLUSH_SECONDS
 from lifesign.prober.network.clock import Clock
-from lifesign.prober.results.ledger import (
+from lifesign.prober.registry_exchange.ledger import (
     Ledger,
     LedgerUnreachable,
     Outage,

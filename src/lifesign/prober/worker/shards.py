@@ -23,7 +23,7 @@ from lifesign.domain.observation.results import (
 from lifesign.domain.probing.cadence import Cadence, last_alive_s
 from lifesign.domain.probing.result_receipt import receipt_of
 from lifesign.domain.targets.target import host_of, is_on_origin_of, is_target_id
-from lifesign.prober.results.ledger import ShardClaim, TargetEntry, TargetPage
+from lifesign.prober.registry_exchange.ledger import ShardClaim, TargetEntry, TargetPage
 
 _NO_MEMORY: Final = ProbeMemory()
 _NO_MEMORY_JSON: Final = _NO_MEMORY.to_json()

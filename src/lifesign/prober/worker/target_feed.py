@@ -15,7 +15,13 @@ from typing import Final
 from lifesign.domain.common.backoff import Backoff
 from lifesign.domain.common.clock_skew import lies_ahead
 from lifesign.domain.probing.cadence import believed
-from lifesign.prober.results.ledger import Ledger, LedgerUnreachable, TargetEntry, TargetPage, outage_text
+from lifesign.prober.registry_exchange.ledger import (
+    Ledger,
+    LedgerUnreachable,
+    TargetEntry,
+    TargetPage,
+    outage_text,
+)
 from lifesign.prober.worker.shards import ApplyResult, OwnedShards, Shard
 
 POLL_SECONDS: Final = 2.0

@@ -8,7 +8,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation
 from lifesign.domain.observation.witness_rule import WitnessAnswer, bears_out
 from lifesign.domain.probing.cadence import without_result
-from lifesign.prober.results.ledger import ProbeReport
+from lifesign.prober.registry_exchange.ledger import ProbeReport
 from lifesign.prober.worker.shards import TargetSlot
 
 MAX_WAITING_FAILURES: Final = 50_000

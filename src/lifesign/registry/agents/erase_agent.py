@@ -27,8 +27,8 @@ from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import archive_erasures, event_log
 from lifesign.storage.events.archive_erasures import ArchiveErasure
-from lifesign.storage.maintenance import stored_states
 from lifesign.storage.targets import directories, target_rows
+from lifesign.storage.whole_database import stored_states
 
 
 def erase_agent(

@@ -23,8 +23,8 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log, webhooks
 from lifesign.storage.events.webhooks import StoredWebhook
 from lifesign.storage.keys import key_rows
-from lifesign.storage.maintenance import replaced_rows
 from lifesign.storage.targets import opt_outs
+from lifesign.storage.whole_database import replaced_rows
 
 if TYPE_CHECKING:
     from lifesign.domain.events.event import EventDraft

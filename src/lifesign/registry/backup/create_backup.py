@@ -11,13 +11,13 @@ from lifesign.domain.access.permissions import Role, is_current
 from lifesign.registry.backup.carry_over_revocations import RevokedCredentials, keep_withdrawn
 from lifesign.registry.keys.manage_keys import NewKey, create_key
 from lifesign.registry.leases.raise_epoch import raise_epoch
-from lifesign.storage.engine import registry_row, schema
+from lifesign.storage.engine import registry_row, schema_version
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import DatabaseNotEmpty, InvalidBackup, RowRefused
 from lifesign.storage.keys import key_rows
-from lifesign.storage.maintenance import all_rows, backup_file, replaced_rows
-from lifesign.storage.maintenance.backup_file import BackupHeader
+from lifesign.storage.whole_database import all_rows, backup_file, replaced_rows
+from lifesign.storage.whole_database.backup_file import BackupHeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ def back_up(transaction: Transaction, file: Path) -> dict[str, int]:
 
 def write_as_of(transaction: Transaction, file: Path, created_at_s: float) -> dict[str, int]:
     """Write a backup like `back_up`, with this time as its creation, in seconds since the epoch."""
-    schema.check(transaction)
-    header = BackupHeader(revision=schema.newest_revision(), created_at_s=created_at_s)
+    schema_version.check(transaction)
+    header = BackupHeader(revision=schema_version.newest_revision(), created_at_s=created_at_s)
     with backup_file.writing(file, header) as writer:
         for table in all_rows.KEPT:
             writer.begin_table(table.name, table.columns.keys())
@@ -65,10 +65,11 @@ def restore(
     key is left, a new one is created. Raise InvalidBackup or DatabaseNotEmpty.
     """
     header = backup_file.check(file)
-    if header.revision != schema.newest_revision():
-        why = f"its tables have revision {header.revision}, those of this version {schema.newest_revision()}"
+    if header.revision != schema_version.newest_revision():
+        newest = schema_version.newest_revision()
+        why = f"its tables have revision {header.revision}, those of this version {newest}"
         raise InvalidBackup(str(file), why)
-    schema.upgrade(transaction)
+    schema_version.upgrade(transaction)
     all_rows.lock_all(transaction)
     found = registry_row.find(transaction)
     names = all_rows.filled(transaction)

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from lifesign.registry.backup.create_backup import write_as_of
-from lifesign.storage.engine import schema
+from lifesign.storage.engine import schema_version
 from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import BackupFailed, InvalidBackup, RowRefused, StoreUnavailable
-from lifesign.storage.maintenance import all_rows, backup_file
-from lifesign.storage.maintenance.backup_file import BackupHeader
+from lifesign.storage.whole_database import all_rows, backup_file
+from lifesign.storage.whole_database.backup_file import BackupHeader
 
 DATABASE = "older.db"
 BACKUP = "updated.gz"
@@ -23,10 +23,10 @@ BACKUP = "updated.gz"
 def check(file: Path) -> BackupHeader:
     """Read all of a backup and return its header; InvalidBackup, also if a newer version wrote it."""
     header = backup_file.check(file)
-    if header.revision not in schema.known_revisions():
+    if header.revision not in schema_version.known_revisions():
         why = (
             f"its tables have revision {header.revision}, this version supports at most "
-            f"{schema.newest_revision()}: install the newer version"
+            f"{schema_version.newest_revision()}: install the newer version"
         )
         raise InvalidBackup(str(file), why)
     return header
@@ -54,8 +54,8 @@ async def updated(file: Path, directory: Path) -> Path:
 def _load(transaction: Transaction, file: Path) -> float:
     """Load the rows into tables of their version, upgrade these, and return when the backup was made."""
     with backup_file.reading(file) as (header, batches):
-        schema.upgrade_connection(transaction.connection, header.revision)
+        schema_version.upgrade_connection(transaction.connection, header.revision)
         for batch in batches:
             all_rows.add_older(transaction, batch)
-    schema.upgrade(transaction)
+    schema_version.upgrade(transaction)
     return header.created_at_s

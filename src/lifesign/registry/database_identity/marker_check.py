@@ -11,11 +11,11 @@ from lifesign.domain.tasks.lease import COUNTERS_PER_EPOCH
 from lifesign.registry.database_identity.marker_file import MarkerFile, found_marker, sqlite_path
 from lifesign.registry.errors import DatabaseMismatch, InvalidMarker
 from lifesign.registry.leases.raise_epoch import raise_epoch
-from lifesign.storage.engine import registry_row, schema
+from lifesign.storage.engine import registry_row, schema_version
 from lifesign.storage.engine.ownership import table_names
-from lifesign.storage.engine.tables import registry
+from lifesign.storage.engine.table_definitions import registry
 from lifesign.storage.engine.transaction import Transaction
-from lifesign.storage.maintenance import database_states
+from lifesign.storage.whole_database import marker_state
 
 ADOPTED = "adopted"
 """The reason in the event that raises the epoch."""
@@ -57,7 +57,7 @@ def check_present(known: KnownIdentity, url: URL) -> None:
 
 def check_filled(transaction: Transaction, known: KnownIdentity) -> None:
     """Raise DatabaseMismatch if a known database has no tables: setting it up would hide the loss."""
-    if not known.is_new and schema.revision(transaction) is None:
+    if not known.is_new and schema_version.revision(transaction) is None:
         raise _refused(known, Mismatch.EMPTY, "this host served it when it was not")
 
 
@@ -75,10 +75,10 @@ def check_known(transaction: Transaction, known: KnownIdentity) -> None:
 
 def current_marker(transaction: Transaction) -> DatabaseMarker:
     """Return the marker of the database as it is, which gets an installation id if it has none."""
-    state = database_states.find(transaction, None)
+    state = marker_state.find(transaction, None)
     if state.installation_id is None:
         registry_row.set_installation(transaction)
-        state = database_states.find(transaction, None)
+        state = marker_state.find(transaction, None)
     assert state.installation_id is not None  # noqa: S101 - it was set just now
     return DatabaseMarker(installation_id=state.installation_id, epoch=state.epoch, head=state.head)
 
@@ -91,7 +91,7 @@ def adopt(transaction: Transaction, known: KnownIdentity, actor: str) -> int | N
     """
     if known.is_new and registry.name not in table_names(transaction.connection):
         return None
-    is_empty = schema.set_up_or_check(transaction)
+    is_empty = schema_version.set_up_or_check(transaction)
     is_known = not (known.is_new or is_empty or known.damage)
     if is_known and _difference(transaction, known) is None:
         return None
@@ -102,7 +102,7 @@ def adopt(transaction: Transaction, known: KnownIdentity, actor: str) -> int | N
 def _difference(transaction: Transaction, known: KnownIdentity) -> DatabaseMismatch | None:
     if known.marker is None:
         return None
-    state = database_states.find(transaction, known.marker)
+    state = marker_state.find(transaction, known.marker)
     found = mismatch(known.marker, state)
     return None if found is None else _refused(known, found, _in_words(found, known.marker, state))
 

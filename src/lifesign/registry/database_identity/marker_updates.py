@@ -24,7 +24,7 @@ from lifesign.registry.settings import RegistrySettings
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.transaction import Clock, Transaction
 from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
-from lifesign.storage.maintenance import database_states
+from lifesign.storage.whole_database import marker_state
 
 TRACK_SECONDS = 2.0
 """Time between two comparisons. With their duration, a marker is written within 5 s after a commit."""
@@ -143,7 +143,7 @@ def _compared(transaction: Transaction, known: KnownIdentity) -> DatabaseMarker 
     """Return the database's marker; None if it has no installation id yet. DatabaseMismatch."""
     check_tables(transaction, known)
     check_known(transaction, known)
-    state = database_states.find(transaction, None)
+    state = marker_state.find(transaction, None)
     if state.installation_id is None:
         return None
     return DatabaseMarker(installation_id=state.installation_id, epoch=state.epoch, head=state.head)

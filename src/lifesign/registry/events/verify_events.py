@@ -7,7 +7,7 @@ from lifesign.domain.events.chain import Checkpoint, link_stored
 from lifesign.registry.events.archive_events import replay_from
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import archive_erasures, event_log
-from lifesign.storage.maintenance import stored_states
+from lifesign.storage.whole_database import stored_states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ from lifesign.registry.probing.reachability_witnesses import mass_silence_in
 from lifesign.registry.request_handling.work_counts import DURATION_BUCKETS_S, Sums, WorkKind
 from lifesign.registry.status_changes.monitor_row import monitors_in
 from lifesign.storage.engine.registry_row import RegistryRow
-from lifesign.storage.maintenance.totals import Totals
+from lifesign.storage.whole_database.totals import Totals
 
 PREFIX = "lifesign_registry_"
 NEVER_MEASURED = "never_measured"

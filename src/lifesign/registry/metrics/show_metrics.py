@@ -29,7 +29,7 @@ from lifesign.serving.error_body import problem
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
-from lifesign.storage.maintenance.totals import Totals, totals
+from lifesign.storage.whole_database.totals import Totals, totals
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -63,9 +63,9 @@ from lifesign.storage.agents.agent_rows import ObservedRow, StoredAgent
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
-from lifesign.storage.probing import probe_results, prober_reports
+from lifesign.storage.probing import probe_results, prober_result_counts
 from lifesign.storage.probing.probe_results import Subject
-from lifesign.storage.probing.prober_reports import Reported
+from lifesign.storage.probing.prober_result_counts import Reported
 from lifesign.storage.targets import target_links, target_rows
 from lifesign.storage.targets.target_links import CardFound
 from lifesign.storage.tasks import leases
@@ -163,7 +163,7 @@ def accept_observations(transaction: Transaction, call: Call) -> OperationReply 
     _follow_cards(transaction, known, cards)
     event_log.append(transaction, [*shards.drafts, *changed])
     for holder, sums in reported.items():
-        prober_reports.add(transaction, holder, transaction.now_s, sums)
+        prober_result_counts.add(transaction, holder, transaction.now_s, sums)
     results.store_sums(transaction)
     news = news_for_probers(row, prober_key(call.caller), transaction.now_s)
     answer = ObservationAnswer(

@@ -64,7 +64,12 @@ from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
-from lifesign.storage.probing import liveness, probe_results, prober_reports, probers
+from lifesign.storage.probing import (
+    liveness,
+    probe_results,
+    prober_result_counts,
+    probers,
+)
 from lifesign.storage.probing.probers import StoredCredential, StoredProber
 from lifesign.storage.targets import target_rows
 from lifesign.storage.tasks import lease_requesters, leases
@@ -187,7 +192,7 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
     if division.granted:
         of_key = idle[key_of(holder)]
         granted_lately = of_key.granted + len(division.granted)
-        prober_reports.note_idle(transaction, key_of(holder), replace(of_key, granted=granted_lately))
+        prober_result_counts.note_idle(transaction, key_of(holder), replace(of_key, granted=granted_lately))
     drafts = [*lease_events.all_over(shards.over, holder)]
     new = [shards.claims[shard] for shard in division.granted]
     drafts += lease_events.shards_granted(new, holder, holder)
@@ -289,7 +294,7 @@ def _join(
         ),
     )
     probers.store(transaction, prober)
-    prober_reports.fold_left(transaction, {each.holder for each in others} | {holder})
+    prober_result_counts.fold_left(transaction, {each.holder for each in others} | {holder})
     return [*others, prober]
 
 
@@ -327,7 +332,7 @@ def _report_offset(holder: str, before_s: float | None, offset_s: float | None, 
 
 def _living_workers(transaction: Transaction, living: Sequence[StoredProber]) -> dict[str, LivingWorker]:
     """Return the state of each living worker, by its holder."""
-    reports = {each.holder: each for each in prober_reports.all_of(transaction)}
+    reports = {each.holder: each for each in prober_result_counts.all_of(transaction)}
 
     def barred_until_s(holder: str) -> float:
         rows = reports.get(holder), reports.get(key_of(holder))
@@ -361,7 +366,7 @@ def _count_idle(transaction: Transaction, shards: _ShardLeases, holder: str) -> 
         for claim in shards.claims.values()
         if claim.holder is not None and not is_unexpired(claim, now_s)
     }
-    rows = prober_reports.all_of(transaction)
+    rows = prober_result_counts.all_of(transaction)
     counted: dict[str, Idleness] = {}
     # A key with one worker holds the shards of its worker.
     due_by_shards: dict[frozenset[int], list[float]] = {}
@@ -383,7 +388,7 @@ def _count_idle(transaction: Transaction, shards: _ShardLeases, holder: str) -> 
         held_until_s = max(held.values()) if due_s else -inf
         reported_at_s = -inf if most_lack_results(due_s, now_s) else max(of_it, default=-inf)
         counted[name] = before.counted(reported_at_s, now_s, held_until_s=held_until_s)
-        prober_reports.note_idle(transaction, name, counted[name])
+        prober_result_counts.note_idle(transaction, name, counted[name])
     return {name: counted[name] for name in own}
 
 
@@ -402,7 +407,7 @@ def _withheld(
     for name, idleness in idle.items():
         rivals = [other for other in others if key_of(other.holder) != name]
         if makes_no_progress(idleness.idle_s, me.interval_s, rivals, now_s):
-            prober_reports.note_idle(transaction, name, idleness.barred(me.interval_s, now_s))
+            prober_result_counts.note_idle(transaction, name, idleness.barred(me.interval_s, now_s))
             return WithheldReason.NO_PROGRESS
     return None
 

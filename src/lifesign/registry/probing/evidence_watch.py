@@ -39,7 +39,12 @@ from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
-from lifesign.storage.probing import liveness, old_evidence, prober_reports, probers
+from lifesign.storage.probing import (
+    liveness,
+    old_evidence,
+    prober_result_counts,
+    probers,
+)
 
 _WATCHED: TypeAdapter[EvidenceWatchState] = TypeAdapter(EvidenceWatchState)
 
@@ -83,7 +88,7 @@ def count_evidence(transaction: Transaction, policies: Policies) -> EvidenceTall
         credentials=credential_reports(probers.living(transaction, SHARDS)),
         key_sums={
             key.removeprefix(KEY_ACTOR_PREFIX): (sums.answered, sums.failed)
-            for key, sums in prober_reports.by_key(transaction).items()
+            for key, sums in prober_result_counts.by_key(transaction).items()
         },
         ended_keys=keys_with_leases(transaction),
     )

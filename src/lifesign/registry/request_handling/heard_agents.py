@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.verdict_suspension import MonitorPolicy, is_unwitnessed
-from lifesign.storage.agents import heartbeats, requests
+from lifesign.storage.agents import heartbeats, last_requests
 from lifesign.storage.engine.transaction import Transaction
 
 
@@ -30,7 +30,7 @@ class HeardAgents:
         if heard_s is None or heard_s == self._stored_s:
             return
         ago_s = max(0.0, self._monotonic_s() - heard_s)
-        requests.store(transaction, process, transaction.now_s - ago_s)
+        last_requests.store(transaction, process, transaction.now_s - ago_s)
         self._stored_s = heard_s
 
 
@@ -48,7 +48,7 @@ def unwitnessed(
     transaction: Transaction, missed: Iterable[MissedHeartbeat], policy: MonitorPolicy
 ) -> Sequence[MissedHeartbeat]:
     """Return those whose missed heartbeats are not confirmed by a request of any agent."""
-    heard_at_s = requests.last_at_s(transaction)
+    heard_at_s = last_requests.last_at_s(transaction)
     alone = [each for each in missed if heard_at_s is None or heard_at_s < each.missed_s]
     if not alone:
         return ()

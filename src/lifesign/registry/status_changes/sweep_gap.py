@@ -21,8 +21,8 @@ from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
-from lifesign.storage.maintenance import clock_shift
-from lifesign.storage.probing import prober_reports
+from lifesign.storage.probing import prober_result_counts
+from lifesign.storage.whole_database import clock_shift
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def note_set_back(transaction: Transaction, by_s: float) -> None:
         return
     clock_shift.move_drains(transaction, by_s, row.swept_at_s)
     clock_shift.move_leases(transaction, by_s, row.swept_at_s)
-    prober_reports.move_back(transaction, by_s, now_s)
+    prober_result_counts.move_back(transaction, by_s, now_s)
     row = with_moved_confirmations(without_future(row, now_s), by_s, now_s)
     registry_row.store(transaction, replace(row, swept_at_s=now_s, sweeper_until_s=now_s))
     event_log.append(transaction, [_clock_jump(by_s)])

@@ -12,7 +12,12 @@ from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.observed_facts import Observed, evidence_of
 from lifesign.domain.observation.evidence_age import Evidence
 from lifesign.storage.engine.array_params import given, is_given
-from lifesign.storage.engine.tables import agents, capabilities, heartbeats, observed
+from lifesign.storage.engine.table_definitions import (
+    agents,
+    capabilities,
+    heartbeats,
+    observed,
+)
 from lifesign.storage.engine.transaction import Transaction
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 from sqlalchemy import delete, insert, select
 
-from lifesign.storage.engine.tables import commands
+from lifesign.storage.engine.table_definitions import commands
 from lifesign.storage.engine.transaction import Transaction
 
 

@@ -16,7 +16,12 @@ from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.targets.target import host_of, read_target
 from lifesign.storage.agents.agent_rows import StoredAgent, find_many
-from lifesign.storage.engine.tables import agents, capabilities, observed, targets
+from lifesign.storage.engine.table_definitions import (
+    agents,
+    capabilities,
+    observed,
+    targets,
+)
 from lifesign.storage.engine.transaction import Transaction
 
 

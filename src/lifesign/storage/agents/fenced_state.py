@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import select, update
 
 from lifesign.storage.agents.agent_rows import insert_or_replace
-from lifesign.storage.engine.tables import fenced_states
+from lifesign.storage.engine.table_definitions import fenced_states
 from lifesign.storage.engine.transaction import Transaction
 
 _ERASED = ""

@@ -6,7 +6,7 @@ from pydantic_core import to_json
 from sqlalchemy import delete, select, text
 
 from lifesign.domain.lifecycle.agent_history import KeptHistory
-from lifesign.storage.engine.tables import agent_history, agents
+from lifesign.storage.engine.table_definitions import agent_history, agents
 from lifesign.storage.engine.transaction import Transaction
 
 _STORE_TAIL = "ON CONFLICT (agent) DO UPDATE SET half_hours = excluded.half_hours, days = excluded.days"

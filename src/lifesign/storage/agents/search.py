@@ -28,7 +28,12 @@ from sqlalchemy import (
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.observation.evidence_age import Evidence
 from lifesign.storage.agents.agent_rows import evidence_in
-from lifesign.storage.engine.tables import agents, capabilities, heartbeats, observed
+from lifesign.storage.engine.table_definitions import (
+    agents,
+    capabilities,
+    heartbeats,
+    observed,
+)
 from lifesign.storage.engine.transaction import Transaction
 
 MAX_STATEMENTS = 256

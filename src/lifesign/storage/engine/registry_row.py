@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from sqlalchemy import select, text, update
 from ulid import ULID
 
-from lifesign.storage.engine.tables import registry
+from lifesign.storage.engine.table_definitions import registry
 from lifesign.storage.engine.transaction import Transaction
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 from sqlalchemy import Row, bindparam, delete, func, insert, select, update
 
-from lifesign.storage.engine.tables import archive_erasures
+from lifesign.storage.engine.table_definitions import archive_erasures
 from lifesign.storage.engine.transaction import Transaction
 
 Range = tuple[int, int]

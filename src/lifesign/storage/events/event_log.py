@@ -16,7 +16,7 @@ from lifesign.domain.errors import BrokenChain
 from lifesign.domain.events.chain import GENESIS, Checkpoint, Event, chain, payload_hash
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
-from lifesign.storage.engine.tables import event_log, events
+from lifesign.storage.engine.table_definitions import event_log, events
 from lifesign.storage.engine.transaction import Transaction
 
 CHANNEL = "lifesign_events"

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Row, delete, func, insert, or_, select, update
 
-from lifesign.storage.engine.tables import event_log, webhooks
+from lifesign.storage.engine.table_definitions import event_log, webhooks
 from lifesign.storage.engine.transaction import Transaction
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Row, bindparam, func, insert, null, select, update
 
 from lifesign.domain.access.permissions import Role, StoredKey
-from lifesign.storage.engine.tables import keys
+from lifesign.storage.engine.table_definitions import keys
 from lifesign.storage.engine.transaction import EPOCH, Transaction
 
 # The validity is checked next, for which PostgreSQL also returns the time.

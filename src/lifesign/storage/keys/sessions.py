@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import delete, insert, select
 
 from lifesign.domain.access.permissions import StoredKey
-from lifesign.storage.engine.tables import keys, sessions
+from lifesign.storage.engine.table_definitions import keys, sessions
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys.key_rows import stored_key
 

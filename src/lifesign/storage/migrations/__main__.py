@@ -7,7 +7,7 @@ from pathlib import Path
 from alembic import command
 from sqlalchemy import create_engine
 
-from lifesign.storage.engine import schema
+from lifesign.storage.engine import schema_version
 
 
 def write_migration(message: str) -> None:
@@ -15,9 +15,9 @@ def write_migration(message: str) -> None:
     with tempfile.TemporaryDirectory() as directory:
         engine = create_engine(f"sqlite:///{Path(directory) / 'scratch.db'}")
         with engine.begin() as connection:
-            schema.upgrade_connection(connection)
-            config = schema.alembic_config(connection)
-            number = f"{int(schema.newest_revision()) + 1:04}"
+            schema_version.upgrade_connection(connection)
+            config = schema_version.alembic_config(connection)
+            number = f"{int(schema_version.newest_revision()) + 1:04}"
             command.revision(config, message, autogenerate=True, rev_id=number)
         engine.dispose()
 

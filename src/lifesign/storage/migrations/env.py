@@ -3,7 +3,7 @@
 from alembic import context
 
 from lifesign.storage.engine.ownership import REVISION_TABLE
-from lifesign.storage.engine.tables import metadata
+from lifesign.storage.engine.table_definitions import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

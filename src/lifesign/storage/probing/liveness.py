@@ -14,7 +14,13 @@ from sqlalchemy import func, select, text, true, update
 from lifesign.domain.lifecycle.network_silence import ClassCounts
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.observation.results import InconclusiveReason
-from lifesign.storage.engine.tables import agents, links, liveness, probe_results, targets
+from lifesign.storage.engine.table_definitions import (
+    agents,
+    links,
+    liveness,
+    probe_results,
+    targets,
+)
 from lifesign.storage.engine.transaction import Transaction
 
 

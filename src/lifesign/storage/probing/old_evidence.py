@@ -8,7 +8,15 @@ from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.observation.evidence_age import Evidence, UnknownReason, unknown_reason
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.tasks.lease import ResourceKind
-from lifesign.storage.engine.tables import agents, leases, links, liveness, observed, probe_results, targets
+from lifesign.storage.engine.table_definitions import (
+    agents,
+    leases,
+    links,
+    liveness,
+    observed,
+    probe_results,
+    targets,
+)
 from lifesign.storage.engine.transaction import Transaction
 
 _LIVING = (Status.ACTIVE, Status.UNHEALTHY, Status.DRAINING)

@@ -12,7 +12,7 @@ from pydantic_core import from_json, to_json
 from sqlalchemy import Row, TextClause, func, select, text, update
 
 from lifesign.domain.common.clock_skew import MAX_AHEAD_SECONDS
-from lifesign.storage.engine.tables import probe_results, targets
+from lifesign.storage.engine.table_definitions import probe_results, targets
 from lifesign.storage.engine.transaction import Transaction
 
 

@@ -12,7 +12,7 @@ from lifesign.domain.credentials.scope import CredentialScope
 from lifesign.domain.credentials.use import CredentialState
 from lifesign.domain.probing.shard_share import MAX_TTL_SECONDS
 from lifesign.storage.agents.agent_rows import insert_or_replace
-from lifesign.storage.engine.tables import probers
+from lifesign.storage.engine.table_definitions import probers
 from lifesign.storage.engine.transaction import Transaction
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import to_json
 from sqlalchemy import delete, func, select, text
 
-from lifesign.storage.engine.tables import result_changes, result_sums, targets
+from lifesign.storage.engine.table_definitions import result_changes, result_sums, targets
 from lifesign.storage.engine.transaction import Transaction
 
 ALL_TARGETS = 0

@@ -18,7 +18,7 @@ from lifesign.domain.models.census import Deadlines
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.targets.target import SHARDS, TargetKind
-from lifesign.storage.engine.tables import census_runs, probe_results, targets
+from lifesign.storage.engine.table_definitions import census_runs, probe_results, targets
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing.result_history import ALL_TARGETS, SumRow, hour_of, sums_between
 

@@ -13,7 +13,13 @@ from pydantic_core import from_json, to_json
 from sqlalchemy import Row, delete, func, insert, select, text, update
 
 from lifesign.domain.models.directories import ImportState
-from lifesign.storage.engine.tables import directories, import_pages, imports, listings, targets
+from lifesign.storage.engine.table_definitions import (
+    directories,
+    import_pages,
+    imports,
+    listings,
+    targets,
+)
 from lifesign.storage.engine.transaction import Transaction
 
 OPEN_STATES = (ImportState.UPLOADING, ImportState.ADDING, ImportState.SUSPENDED, ImportState.REMOVING)

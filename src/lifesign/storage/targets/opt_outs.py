@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from sqlalchemy import delete, func, insert, or_, select, update
 
 from lifesign.domain.targets.target import host_of
-from lifesign.storage.engine.tables import opt_outs
+from lifesign.storage.engine.table_definitions import opt_outs
 from lifesign.storage.engine.transaction import Transaction
 
 

@@ -9,7 +9,14 @@ from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, insert, o
 
 from lifesign.domain.targets.target import target_id
 from lifesign.storage.engine.array_params import given, is_given
-from lifesign.storage.engine.tables import agents, links, observed, probe_results, target_claims, targets
+from lifesign.storage.engine.table_definitions import (
+    agents,
+    links,
+    observed,
+    probe_results,
+    target_claims,
+    targets,
+)
 from lifesign.storage.engine.transaction import Transaction
 
 

@@ -17,7 +17,7 @@ from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.domain.targets.target import SHARDS, host_of, shard_of
 from lifesign.storage.engine.array_params import given
-from lifesign.storage.engine.tables import (
+from lifesign.storage.engine.table_definitions import (
     agents,
     links,
     listings,

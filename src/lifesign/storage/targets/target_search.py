@@ -6,7 +6,13 @@ from typing import Any
 
 from sqlalchemy import Row, Select, false, func, literal, or_, select, tuple_
 
-from lifesign.storage.engine.tables import agents, directories, listings, probe_results, targets
+from lifesign.storage.engine.table_definitions import (
+    agents,
+    directories,
+    listings,
+    probe_results,
+    targets,
+)
 from lifesign.storage.engine.transaction import Transaction
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from sqlalchemy import delete, select
 
-from lifesign.storage.engine.tables import (
+from lifesign.storage.engine.table_definitions import (
     task_budgets,
     task_calls,
     task_comments,

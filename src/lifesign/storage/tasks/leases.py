@@ -16,7 +16,7 @@ from sqlalchemy import Select, func, select, text
 
 from lifesign.domain.tasks.lease import Claim, EndReason, ResourceKind, ended
 from lifesign.domain.tasks.lease_id import SECRET_BYTES, lease_id_of
-from lifesign.storage.engine.tables import leases
+from lifesign.storage.engine.table_definitions import leases
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
 

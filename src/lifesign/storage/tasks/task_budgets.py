@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import delete, func, insert, select, update
 
 from lifesign.domain.tasks.budget import NO_AMOUNT, Amount, Budget
-from lifesign.storage.engine.tables import task_budgets, task_calls
+from lifesign.storage.engine.table_definitions import task_budgets, task_calls
 from lifesign.storage.engine.transaction import Transaction
 
 _PARTS = ("envelope", "settled", "reserved", "delegated", "overrun")

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 
 from sqlalchemy import delete, func, insert, select, update
 
-from lifesign.storage.engine.tables import task_comments
+from lifesign.storage.engine.table_definitions import task_comments
 from lifesign.storage.engine.transaction import Transaction
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import delete, select, text, update
 
-from lifesign.storage.engine.tables import task_creations
+from lifesign.storage.engine.table_definitions import task_creations
 from lifesign.storage.engine.transaction import Transaction
 
 

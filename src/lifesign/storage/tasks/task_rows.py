@@ -10,7 +10,12 @@ from typing import Any, Final
 
 from sqlalchemy import Select, bindparam, func, insert, select, update
 
-from lifesign.storage.engine.tables import leases, task_needs, task_runs, tasks
+from lifesign.storage.engine.table_definitions import (
+    leases,
+    task_needs,
+    task_runs,
+    tasks,
+)
 from lifesign.storage.engine.transaction import Transaction
 
 ERASED: Final = ""

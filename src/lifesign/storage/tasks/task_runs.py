@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from sqlalchemy import bindparam, delete, insert, select, update
 
-from lifesign.storage.engine.tables import task_reports, task_runs, task_writes
+from lifesign.storage.engine.table_definitions import task_reports, task_runs, task_writes
 from lifesign.storage.engine.transaction import Transaction
 
 

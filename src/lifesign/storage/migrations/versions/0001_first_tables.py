@@ -1,6 +1,7 @@
 """Create all tables of the first release.
 
-Until that release, change this file with `storage/engine/tables.py`. After the release, write another step.
+Until that release, change this file with `storage/engine/table_definitions.py`. After the release, write
+another step.
 """
 
 import sqlalchemy as sa

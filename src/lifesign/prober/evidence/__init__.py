@@ -1,0 +1,1 @@
+"""Evidence of findings, and files of observations."""

@@ -1,0 +1,186 @@
+"""File of observations, one JSON line each.
+
+Any number of processes append to one file, and its lines stay whole: all lines of a batch are written at once
+or not at all, and an incomplete line of a killed process is removed before the next one is written. A file
+that was renamed or removed (logrotate) is created again.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from lifesign.domain.observation.results import Observation
+from lifesign.errors import InvalidValue
+from lifesign.filesystem.file_lock import try_lock, unlock
+from lifesign.prober.registry_exchange.ledger import (
+    NO_WITNESS_REPORT,
+    Granted,
+    Ledger,
+    LedgerUnreachable,
+    ReportAnswer,
+    ShardBatch,
+    TargetPage,
+    WitnessReport,
+)
+
+MAX_LINE_BYTES: Final = 131_072
+"""Larger than the largest observation."""
+LOCK_TRIES: Final = 200
+LOCK_PAUSE_S: Final = 0.01
+"""Interval at which the lock is tried again. A process that holds it for two seconds has stopped."""
+_MODE: Final = 0o640
+
+
+class ResultsFile:
+    """A file of observations that only grows. Any thread may append; close it at the end."""
+
+    def __init__(self, path: Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Open a file, which is made if it is not there; InvalidValue if that cannot be."""
+        self._path = path
+        self._sleep = sleep
+        self._lock = Lock()
+        try:
+            self._fd = _open_regular(path)
+        except OSError as error:
+            expected = f"a regular file to which this user can write ({error.strerror})"
+            raise InvalidValue("results.jsonl", str(path), expected) from None
+
+    def close(self) -> None:
+        """Release the file; nothing can be appended any more."""
+        with self._lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+            self._fd = -1
+
+    def append(self, observations: Iterable[Observation]) -> None:
+        """Write a line for each, all or none; LedgerUnreachable if that cannot be now."""
+        lines = b"".join(
+            observation.model_dump_json(exclude_none=True).encode() + b"\n" for observation in observations
+        )
+        if not lines:
+            return
+        with self._lock:
+            try:
+                self._reopen_if_moved()
+                with self._locked():
+                    _append_lines(self._fd, lines)
+            except OSError as error:
+                raise LedgerUnreachable(
+                    f"{self._path} cannot be written: {error.strerror or error}"
+                ) from error
+
+    def _reopen_if_moved(self) -> None:
+        if self._fd < 0:
+            raise OSError(errno.EBADF, "it is closed")
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(self._fd), self._path.stat()):
+                return
+        fd = _open_regular(self._path)
+        os.close(self._fd)
+        self._fd = fd
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        for _ in range(LOCK_TRIES):
+            if try_lock(self._fd):
+                break
+            self._sleep(LOCK_PAUSE_S)
+        else:
+            raise OSError(errno.EWOULDBLOCK, "another process holds its lock")
+        try:
+            yield
+        finally:
+            unlock(self._fd)
+
+
+class FiledLedger:
+    """A ledger whose results are also written to a file, once the ledger has accepted them."""
+
+    def __init__(self, ledger: Ledger, file: ResultsFile) -> None:
+        self._ledger = ledger
+        self._file = file
+
+    async def claim(
+        self,
+        worker: str,
+        ttl_s: float,
+        held: Mapping[int, int],
+        companions: int = 0,
+        standing: WitnessReport = NO_WITNESS_REPORT,
+    ) -> Granted:
+        """See `Ledger.claim`."""
+        return await self._ledger.claim(worker, ttl_s, held, companions, standing)
+
+    async def targets(self, shard: int, after_version: int | None) -> TargetPage:
+        """See `Ledger.targets`."""
+        return await self._ledger.targets(shard, after_version)
+
+    async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
+        """See `Ledger.changed`."""
+        return await self._ledger.changed(versions)
+
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
+        """See `Ledger.report`; LedgerUnreachable also if the file cannot be written now.
+
+        Then everything is delivered again; the ledger accepts nothing twice, and the file misses nothing.
+        """
+        answer = await self._ledger.report(batches, interval_s)
+        taken = [
+            report.observation
+            for batch in batches
+            if batch.claim.shard not in answer.lost
+            for report in batch.reports
+        ]
+        await asyncio.to_thread(self._file.append, taken)
+        return answer
+
+    async def unprobed(self, since_s: float) -> int:
+        """See `Ledger.unprobed`."""
+        return await self._ledger.unprobed(since_s)
+
+    async def leave(self, worker: str) -> None:
+        """See `Ledger.leave`."""
+        await self._ledger.leave(worker)
+
+
+def _open_regular(path: Path) -> int:
+    # For reading too, to see how the last line ends.
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return fd
+
+
+def _append_lines(fd: int, lines: bytes) -> None:
+    """Append lines after the last whole one; if they do not fit, leave nothing of them. OSError."""
+    lines = _mended(fd) + lines
+    size = os.fstat(fd).st_size
+    rest = memoryview(lines)
+    try:
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    except OSError:
+        os.ftruncate(fd, size)
+        raise
+
+
+def _mended(fd: int) -> bytes:
+    """Remove an incomplete line of a killed process; return the missing line end of a foreign last line."""
+    size = os.fstat(fd).st_size
+    if size == 0 or os.pread(fd, 1, size - 1) == b"\n":
+        return b""
+    start = max(0, size - MAX_LINE_BYTES)
+    tail = os.pread(fd, size - start, start)
+    last = tail.rfind(b"\n") + 1
+    if (last == 0 and start > 0) or not tail.startswith(b"{", last):
+        return b"\n"
+    os.ftruncate(fd, start + last)
+    return b""

@@ -1,0 +1,182 @@
+"""Facts about the connection of one probe: network class, address and answer."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
+
+from lifesign.domain.common.fast_dataclass import fast_dataclass
+from lifesign.domain.net.allowed_addresses import Address, Network
+from lifesign.domain.net.network_class import (
+    PUBLIC_CLASSES,
+    THIS_MACHINE,
+    address_key,
+    is_loopback,
+    network_class_of,
+)
+from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.registry_exchange.ledger import Answered, ProbeConnection, TargetEntry
+
+MAX_KNOWN_ADDRESSES: Final = 100_000
+"""Maximum number of addresses whose class is cached."""
+_INTERACTIONS: Final = ("transport", "message")
+"""Layers that count against an agent also while another layer shows that it lives."""
+
+
+class NetworkClasses:
+    """The network class of each address, as `networks.allow` divides them."""
+
+    def __init__(self, allowed: Sequence[Network]) -> None:
+        self._allowed = tuple(allowed)
+        self._known: dict[Address, tuple[str, str]] = {}
+
+    def of(self, address: Address) -> str:
+        """Return the network class of an address."""
+        return self._read(address)[0]
+
+    def key_of(self, address: Address) -> str:
+        """Return the unit by which an address is counted."""
+        return self._read(address)[1]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Network classes of the target in which a failure counts only with a witness."""
+        return (*PUBLIC_CLASSES, *dict.fromkeys(map(str, self._allowed)))
+
+    def _read(self, address: Address) -> tuple[str, str]:
+        known = self._known.get(address)
+        if known is None:
+            if len(self._known) >= MAX_KNOWN_ADDRESSES:
+                self._known.clear()
+            known = network_class_of(address, self._allowed), address_key(address)
+            self._known[address] = known
+        return known
+
+
+@fast_dataclass()
+class Exchange:
+    """One request of a probe, and its result."""
+
+    fetched: Fetched
+    sent_at_s: float
+    """When it was sent, on the event loop's clock."""
+
+
+class Traces(Protocol):
+    """Facts that a probe leaves besides its observation; a `ProbeSession`."""
+
+    entry: TargetEntry
+    exchanges: list[Exchange]
+    deciding: LayerResult | None
+
+    def fetched_for(self, layer: LayerResult) -> Fetched | None:
+        """Return the request that a layer is read from; None if it is read from none."""
+        ...
+
+
+class ContactReader:
+    """Reads contacts from the traces of probes."""
+
+    def __init__(self, classes: NetworkClasses) -> None:
+        self._classes = classes
+
+    def place(self, traces: Traces) -> tuple[str | None, str | None]:
+        """Return the network class and the address that decided; the class may be a remembered one."""
+        layer = traces.deciding
+        return self._place_of(traces, None if layer is None else traces.fetched_for(layer))
+
+    def read(self, traces: Traces, observation: Observation) -> ProbeConnection:
+        """Return the facts about the network path to the target of `observation`."""
+        answered = self._answered(traces.exchanges)
+        if observation.is_liveness_signal:
+            return self._of_living(traces, observation, answered)
+        layer = traces.deciding
+        fetched = None if layer is None else traces.fetched_for(layer)
+        return ProbeConnection(
+            network_class=observation.network_class,
+            has_answered_itself=fetched is not None and self._has_answered_itself(fetched),
+            is_name_failure=layer is not None and layer.result is ResultClass.DNS_FAILURE,
+            is_date_failure=fetched is not None and fetched.is_date_fault,
+            answered=answered,
+        )
+
+    def _of_living(
+        self, traces: Traces, observation: Observation, answered: Answered | None
+    ) -> ProbeConnection:
+        """Return the contact of a living target; an interface of another class may be unreached.
+
+        Its failures would contradict what the agent says of itself, though the way there may be cut.
+        """
+        unreached: dict[str, list[str]] = {}
+        for name in _INTERACTIONS:
+            layer = getattr(observation, name)
+            if layer is None or not layer.has_failed or (fetched := traces.fetched_for(layer)) is None:
+                continue
+            network_class, address = self._place_of(traces, fetched)
+            if network_class is None or address is None or network_class == THIS_MACHINE:
+                continue
+            if network_class not in self._answering_classes(traces.exchanges):
+                unreached.setdefault(network_class, []).append(name)
+        for network_class, names in unreached.items():
+            return ProbeConnection(
+                network_class=network_class, unreached_layers=tuple(names), answered=answered
+            )
+        return ProbeConnection(network_class=observation.network_class, answered=answered)
+
+    def _place_of(self, traces: Traces, fetched: Fetched | None) -> tuple[str | None, str | None]:
+        """Return the network class and address that decide about a request.
+
+        If addresses of several classes were tried in vain, the class is that of the last answer: the others
+        may never have worked.
+        """
+        known_class = _remembered_class(traces.entry)
+        if fetched is None or fetched.address is None:
+            return known_class, None
+        address = fetched.address
+        for each in fetched.tried:
+            if self._classes.of(each) == known_class:
+                address = each
+                break
+        return self._classes.of(address), self._classes.key_of(address)
+
+    def _answered(self, exchanges: Iterable[Exchange]) -> Answered | None:
+        """Return the last answer that can be a witness: of the host itself, over a new connection."""
+        found = None
+        for exchange in exchanges:
+            phases = exchange.fetched.phases
+            is_new = phases is not None and phases.connect_ms is not None
+            if is_new and self._has_answered_itself(exchange.fetched):
+                found = exchange
+        if found is None or found.fetched.address is None:
+            return None
+        return Answered(
+            network_class=self._classes.of(found.fetched.address),
+            url=str(found.fetched.url),
+            sent_at_s=found.sent_at_s,
+        )
+
+    def _answering_classes(self, exchanges: Iterable[Exchange]) -> set[str]:
+        return {
+            self._classes.of(address)
+            for exchange in exchanges
+            if exchange.fetched.status is not None and (address := exchange.fetched.address) is not None
+        }
+
+    def _has_answered_itself(self, fetched: Fetched) -> bool:
+        """Return whether a host gave an HTTP answer of any status that cannot come from another host.
+
+        That is one over TLS, since certificates are verified, or one from this machine or an allowed network.
+        """
+        if fetched.status is None or fetched.address is None:
+            return False
+        return fetched.url.scheme == "https" or self._classes.of(fetched.address) not in PUBLIC_CLASSES
+
+
+def _remembered_class(entry: TargetEntry) -> str | None:
+    """Return the network class in a target's memory; None if there is none, or none to trust.
+
+    Another prober may have written it. This machine needs no witness, so only the URL itself may say so.
+    """
+    network_class = entry.memory.network_class
+    if network_class == THIS_MACHINE and not is_loopback(entry.url):
+        return None
+    return network_class

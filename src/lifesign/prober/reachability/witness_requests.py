@@ -1,0 +1,142 @@
+"""Requests to witnesses: over new connections, after new lookups, within a few seconds."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from typing import Final, Protocol
+
+from yarl import URL
+
+from lifesign.domain.common.fast_dataclass import fast_dataclass
+from lifesign.domain.net.allowed_addresses import Address, AddressRefused, TargetUrl
+from lifesign.http_client.failures import FAILURES
+from lifesign.prober.network.connector import Unreached, VettedConnector
+from lifesign.prober.network.dns_lookup import DnsChannel, NameAnswer, open_channel
+from lifesign.prober.network.exclusion_list import OptOuts
+from lifesign.prober.reachability.target_contact import NetworkClasses
+
+MAX_TRIED_ADDRESSES: Final = 2
+"""Addresses of one witness that are tried, one after the other."""
+
+
+@fast_dataclass(kw_only=True)
+class WitnessReply:
+    """Answer of a witness."""
+
+    status: int | None = None
+    """HTTP status; None without an answer."""
+    is_looked_up: bool = False
+    """Whether its name was looked up for this request."""
+    reason: str = ""
+    """Reason why there was no answer, for people; empty if there was one."""
+
+
+class WitnessRequester(Protocol):
+    """Sends requests to witnesses."""
+
+    async def ask(self, urls: Sequence[str], network_class: str, timeout_s: float) -> Sequence[WitnessReply]:
+        """Send requests to all of these at once, at addresses of one network class.
+
+        Return their replies in order.
+        """
+        ...
+
+
+class WitnessRequests:
+    """Sends requests to witnesses by its own connector; created within a running loop."""
+
+    def __init__(
+        self,
+        connector: VettedConnector,
+        classes: NetworkClasses,
+        *,
+        name_servers: Sequence[str] = (),
+        user_agent: str,
+        opt_outs: OptOuts | None = None,
+    ) -> None:
+        """`name_servers`: those that resolve the names of targets; none: those of the system."""
+        self._connector = connector
+        self._classes = classes
+        self._name_servers = tuple(name_servers)
+        self._user_agent = user_agent
+        self._opt_outs = opt_outs or None
+        self._loop = asyncio.get_running_loop()
+
+    async def ask(self, urls: Sequence[str], network_class: str, timeout_s: float) -> Sequence[WitnessReply]:
+        """Send requests to all of these at once, at addresses of one network class."""
+        deadline_s = self._loop.time() + timeout_s
+        # A channel that is new has forgotten all names.
+        with closing(open_channel(self._name_servers, timeout_s)) as channel:
+
+            async def ask_one(url: str) -> WitnessReply:
+                try:
+                    return await self._ask_one(url, network_class, channel, deadline_s)
+                except (ValueError, IndexError) as error:
+                    # A value that another prober reported may be an invalid URL, for which yarl raises both.
+                    return WitnessReply(reason=f"it cannot be requested: {error}")
+
+            return await asyncio.gather(*(ask_one(url) for url in urls))
+
+    async def _ask_one(
+        self, url: str, network_class: str, channel: DnsChannel, deadline_s: float
+    ) -> WitnessReply:
+        entry = None if self._opt_outs is None else self._opt_outs.entry_for(url)
+        if entry is not None:
+            return WitnessReply(reason=f"opted out: {entry}")
+        target = self._connector.guard.vet_url(URL(url, encoded=True))
+        if isinstance(target, AddressRefused):
+            return WitnessReply(reason=target.reason)
+        addresses: tuple[Address, ...] = () if target.address is None else (target.address,)
+        is_looked_up = False
+        if target.address is None:
+            answer = await self._look_up(target.host, channel, deadline_s)
+            addresses, is_looked_up = answer.addresses, answer.ttl_s > 0
+            if not addresses:
+                return WitnessReply(reason=f"no address: {answer.unclear or 'the name does not resolve'}")
+        of_class = [address for address in addresses if self._classes.of(address) == network_class]
+        reply = WitnessReply(reason=f"it has no address in {network_class}")
+        for number, address in enumerate(of_class[:MAX_TRIED_ADDRESSES]):
+            now_s = self._loop.time()
+            left = len(of_class[:MAX_TRIED_ADDRESSES]) - number
+            reply = await self._connect(url, replace(target, address=address), now_s, deadline_s, left)
+            if reply.status is not None:
+                return replace(reply, is_looked_up=is_looked_up)
+        return reply
+
+    async def _look_up(self, host: str, channel: DnsChannel, deadline_s: float) -> NameAnswer:
+        answered: asyncio.Future[NameAnswer] = self._loop.create_future()
+
+        def settle(answer: NameAnswer) -> None:
+            if not answered.done():
+                answered.set_result(answer)
+
+        channel.look_up(host, settle)
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline_s):
+                return await answered
+        return NameAnswer(unclear="the name could not be looked up in time")
+
+    async def _connect(
+        self, url: str, target: TargetUrl, now_s: float, deadline_s: float, left: int
+    ) -> WitnessReply:
+        """Ask at one address, which gets its share of the time that is left."""
+        until_s = now_s + (deadline_s - now_s) / left
+        opened = await self._connector.open(target, until_s)
+        if isinstance(opened, Unreached):
+            return WitnessReply(reason=opened.reason)
+        opened.expire_at(until_s)
+        try:
+            reply = await opened.ask(self._written(URL(url, encoded=True)))
+        except FAILURES as error:
+            return WitnessReply(reason=f"no answer: {type(error).__name__}")
+        finally:
+            opened.expire_at(None)
+            opened.abort()
+        return WitnessReply(status=reply.status)
+
+    def _written(self, url: URL) -> bytes:
+        fields = f"Host: {url.host_port_subcomponent}\r\nUser-Agent: {self._user_agent}\r\n"
+        return f"GET {url.raw_path_qs} HTTP/1.1\r\n{fields}Accept: */*\r\nConnection: close\r\n\r\n".encode(
+            "ascii"
+        )

@@ -1,1 +1,0 @@
-"""Ledgers and files for observations, and their evidence."""

@@ -1,0 +1,173 @@
+"""Keys, webhooks, opt-outs and erasures of a database that a backup replaces.
+
+They are copied into tables that exist until the restore ends, for a comparison with the restored ones,
+however many there are.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import TableClause, column, select, table, text
+
+from lifesign.domain.access.permissions import Role, StoredKey
+from lifesign.domain.events.event_type import EventType
+from lifesign.storage.engine import table_definitions
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.events import webhooks
+from lifesign.storage.keys.key_rows import stored_key
+
+_KEYS = table("replaced_keys", *(column(each.name, each.type) for each in table_definitions.keys.columns))
+_WEBHOOKS = table(
+    "replaced_webhooks",
+    *(
+        column(each.name, each.type)
+        for each in table_definitions.webhooks.columns
+        if each.name in {"id", "is_disabled", *webhooks.SECRETS}
+    ),
+)
+_OPT_OUTS = table("replaced_opt_outs", column("origin"), column("token"))
+_EVENTS = table(
+    "replaced_events", column("type"), column("agent_id"), column("payload"), column("created_at")
+)
+_SOURCES: dict[TableClause, str] = {
+    _KEYS: "SELECT * FROM keys",
+    _WEBHOOKS: f"SELECT {', '.join(_WEBHOOKS.c.keys())} FROM webhooks",  # noqa: S608 - constants only
+    _OPT_OUTS: "SELECT origin, token FROM opt_outs WHERE proven_at_s IS NOT NULL",
+    _EVENTS: "SELECT type, agent_id, payload, created_at FROM events "
+    "WHERE type IN ('agent.erased', 'webhook.deleted')",
+}
+_INDEXES = (
+    "CREATE INDEX replaced_digests ON replaced_keys (digest)",
+    "CREATE INDEX replaced_holders ON replaced_keys (agent_id, name)",
+)
+
+
+@contextmanager
+def set_aside(transaction: Transaction) -> Iterator[None]:
+    """Keep the present content of the database until the block ends."""
+    # PostgreSQL cannot itself drop a table that a cursor of the same transaction has read.
+    until = "ON COMMIT DROP" if transaction.is_postgresql else ""
+    for kept, source in _SOURCES.items():
+        transaction.connection.execute(text(f"CREATE TEMPORARY TABLE {kept.name} {until} AS {source}"))
+    for index in _INDEXES:
+        transaction.connection.execute(text(index))
+    yield
+    for kept in () if transaction.is_postgresql else _SOURCES:
+        transaction.connection.execute(text(f"DROP TABLE {kept.name}"))
+
+
+def ended_keys(transaction: Transaction) -> list[tuple[StoredKey, StoredKey]]:
+    """Return the restored keys that had ended before, each with its former state."""
+    has_end = _KEYS.c.expires_at_s.is_not(None) | _KEYS.c.revoked_at_s.is_not(None)
+    both = table_definitions.keys.join(_KEYS, table_definitions.keys.c.digest == _KEYS.c.digest)
+    size = len(table_definitions.keys.columns)
+    rows = transaction.connection.execute(
+        select(*table_definitions.keys.columns, *(each.label(f"before_{each.name}") for each in _KEYS.c))
+        .select_from(both)
+        .where(has_end)
+        .order_by(table_definitions.keys.c.key_id)
+    )
+    names = table_definitions.keys.columns.keys()
+
+    def key(columns: Sequence[Any]) -> StoredKey:
+        return stored_key(dict(zip(names, columns, strict=True)))
+
+    return [(key(row[:size]), key(row[size:])) for row in rows]
+
+
+def newer_keys(transaction: Transaction, role: Role, name: str, agent_id: str | None) -> list[StoredKey]:
+    """Return the keys for this role, name and agent that the backup lacks."""
+    is_back = (
+        select(table_definitions.keys.c.key_id)
+        .where(table_definitions.keys.c.digest == _KEYS.c.digest)
+        .exists()
+    )
+    whose = _KEYS.c.agent_id.is_(None) if agent_id is None else _KEYS.c.agent_id == agent_id
+    wanted = select(_KEYS).where(_KEYS.c.role == role.value, _KEYS.c.name == name, whose, ~is_back)
+    rows = transaction.connection.execute(wanted.order_by(_KEYS.c.key_id))
+    return [stored_key(dict(row._mapping)) for row in rows]  # noqa: SLF001 - its public name
+
+
+def unknown_keys(transaction: Transaction) -> Iterator[StoredKey]:
+    """Return the restored keys that the replaced database did not have."""
+    was_there = select(_KEYS.c.key_id).where(_KEYS.c.digest == table_definitions.keys.c.digest).exists()
+    wanted = select(table_definitions.keys).where(~was_there).order_by(table_definitions.keys.c.key_id)
+    for row in transaction.connection.execute(wanted, execution_options={"yield_per": 1_000}):
+        yield stored_key(dict(row._mapping))  # noqa: SLF001 - its public name
+
+
+def erased_agents(transaction: Transaction) -> list[tuple[str, float, str]]:
+    """Return the restored agents that had been erased.
+
+    Each with when its record began, in seconds since the epoch, and when it was erased, in RFC 3339.
+    """
+    back = table_definitions.agents.join(_EVENTS, table_definitions.agents.c.agent_id == _EVENTS.c.agent_id)
+    wanted = (
+        select(
+            table_definitions.agents.c.agent_id,
+            table_definitions.agents.c.registered_at_s,
+            _EVENTS.c.created_at,
+        )
+        .select_from(back)
+        .where(_EVENTS.c.type == EventType.AGENT_ERASED.value)
+        .order_by(table_definitions.agents.c.id)
+    )
+    return [tuple(row) for row in transaction.connection.execute(wanted)]
+
+
+def keys_of_erased(transaction: Transaction) -> list[tuple[StoredKey, str]]:
+    """Return the restored keys of erased agents, with the time of the erasure (RFC 3339)."""
+    back = table_definitions.keys.join(_EVENTS, table_definitions.keys.c.agent_id == _EVENTS.c.agent_id)
+    wanted = (
+        select(*table_definitions.keys.columns, _EVENTS.c.created_at.label("erased_at"))
+        .select_from(back)
+        .where(_EVENTS.c.type == EventType.AGENT_ERASED.value)
+        .order_by(table_definitions.keys.c.key_id)
+    )
+    found: list[tuple[StoredKey, str]] = []
+    for row in transaction.connection.execute(wanted):
+        columns = dict(row._mapping)  # noqa: SLF001 - its public name
+        erased_at = columns.pop("erased_at")
+        found.append((stored_key(columns), erased_at))
+    return found
+
+
+def deleted_webhooks(transaction: Transaction) -> Iterator[str]:
+    """Return the payloads, JSON, of the events about deleted webhooks."""
+    wanted = select(_EVENTS.c.payload).where(_EVENTS.c.type == EventType.WEBHOOK_DELETED.value)
+    yield from transaction.connection.scalars(wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedWebhook:
+    """Members of an earlier webhook that a restore keeps."""
+
+    is_disabled: bool
+    secrets: dict[str, Any]
+    """Secrets by the names of their columns."""
+
+
+def replaced_webhooks(transaction: Transaction) -> dict[str, ReplacedWebhook]:
+    """Return the webhooks that were there, by their ids."""
+    return {
+        row.id: ReplacedWebhook(
+            bool(row.is_disabled), {name: getattr(row, name) for name in webhooks.SECRETS}
+        )
+        for row in transaction.connection.execute(select(_WEBHOOKS))
+    }
+
+
+def opt_outs(transaction: Transaction) -> list[tuple[str, str]]:
+    """Return the origins with a proven opt-out that the restored database lacks; each with its token."""
+    is_back = (
+        select(table_definitions.opt_outs.c.origin)
+        .where(
+            table_definitions.opt_outs.c.origin == _OPT_OUTS.c.origin,
+            table_definitions.opt_outs.c.proven_at_s.is_not(None),
+        )
+        .exists()
+    )
+    wanted = select(_OPT_OUTS.c.origin, _OPT_OUTS.c.token).where(~is_back).order_by(_OPT_OUTS.c.origin)
+    return [(row.origin, row.token) for row in transaction.connection.execute(wanted)]

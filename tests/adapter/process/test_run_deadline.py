@@ -1,0 +1,38 @@
+import time
+
+import pytest
+
+from lifesign.adapter.process.run_deadline import LeaseTimer
+
+
+def clock_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "is_due"), [(-1e9, True), (-1.0, True), (0.0, True), (1e3, False), (1e8, False)]
+)
+def test_timer_is_due_after_its_time(left_s: float, *, is_due: bool) -> None:
+    before_ns = clock_ns()
+    timer = LeaseTimer(left_s)
+    assert timer.is_due == is_due
+    assert before_ns <= timer.due_ns - round(left_s * 1e9) <= clock_ns()
+
+
+def test_watchers_get_each_new_deadline() -> None:
+    timer, told = LeaseTimer(-1.0), list[int]()
+    timer.add(told.append)
+    timer.set(1_000.0)
+    assert not timer.is_due
+    timer.set(0.0)
+    assert told[0] > told[1] == timer.due_ns
+    assert timer.is_due
+
+
+def test_removed_watcher_gets_no_deadline() -> None:
+    timer, told = LeaseTimer(1.0), list[int]()
+    timer.add(told.append)
+    timer.remove(told.append)
+    timer.remove(told.append)
+    timer.set(2.0)
+    assert told == []

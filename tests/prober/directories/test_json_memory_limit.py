@@ -1,0 +1,70 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifesign.prober.directories.json_memory_limit import MAX_JSON_BYTES, MAX_PARSED_BYTES, read_json
+
+
+@given(st.dictionaries(st.text(), st.integers()) | st.lists(st.none() | st.booleans() | st.text()))
+def test_objects_and_lists_are_read(value: object) -> None:
+    for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
+        assert read_json(text.encode(errors="replace"))[1] == ""
+    assert read_json(json.dumps(value).encode()) == (value, "")
+
+
+def test_byte_order_mark_and_white_space_are_ignored() -> None:
+    assert read_json(b'\xef\xbb\xbf \r\n\t{"a": 1}') == ({"a": 1}, "")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"null", b"1", b'"text"', b"true", b"https://a.example/", b"<html>", b" "]
+)
+def test_scalar_json_is_not_parsed(body: bytes) -> None:
+    assert read_json(body) == (None, "neither a JSON object nor a JSON list")
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        (b"{", "not JSON"),
+        (b'{"a": 1}\n{"a": 2}', "not JSON"),
+        (b'{"a": \xff}', "not UTF-8 from byte 6 on"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"[" + b"9" * 5_000 + b"]", "4300 digits"),
+    ],
+)
+def test_invalid_json_is_reported(body: bytes, fault: str) -> None:
+    value, told = read_json(body)
+    assert value is None
+    assert fault in told
+
+
+@pytest.mark.parametrize(
+    ("element", "count"),
+    [
+        (b"{},", 2_500_000),
+        (b'{"":0},', 1_900_000),
+        (b'"ab",', 6_000_000),
+        (b"1.5,", 15_000_000),
+        (b" ", MAX_JSON_BYTES),
+        (b'"\\u20ac",', 4_500_000),
+    ],
+    ids=["objects", "members", "texts", "numbers", "nothing", "escapes"],
+)
+def test_oversized_text_is_not_parsed(element: bytes, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = b"[" + element * count + b"0]"
+    monkeypatch.delattr(json, "loads")
+    value, told = read_json(body)
+    assert value is None
+    assert told.startswith(f"more JSON than is read: {len(body)} bytes")
+    assert told.endswith(f", {MAX_JSON_BYTES if len(body) > MAX_JSON_BYTES else MAX_PARSED_BYTES} at most")
+
+
+@pytest.mark.parametrize(
+    "entry", [b'{"url":"https://agent.example/","name":"One"}', b'"https://agent.example/"']
+)
+def test_a_list_of_a_hundred_thousand_is_far_from_that(entry: bytes) -> None:
+    value, fault = read_json(b"[" + b",".join([entry] * 100_000) + b"]")
+    assert (len(value), fault) == (100_000, "")

@@ -1,0 +1,434 @@
+import errno
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.memory_ledger import batch_of
+from tests.support.servers import PATIENCE_SECONDS
+
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import (
+    MAX_ETAG_CHARS,
+    MAX_REASON_CHARS,
+    MAX_URL_CHARS,
+    LayerResult,
+    Observation,
+    Phases,
+    ResultClass,
+)
+from lifesign.errors import InvalidValue
+from lifesign.prober.evidence.observation_file import (
+    LOCK_TRIES,
+    MAX_LINE_BYTES,
+    FiledLedger,
+    ResultsFile,
+)
+from lifesign.prober.registry_exchange.ledger import (
+    NO_WITNESS_REPORT,
+    Granted,
+    LedgerUnreachable,
+    ProbeReport,
+    ReportAnswer,
+    ShardBatch,
+    ShardClaim,
+    TargetPage,
+    WitnessNews,
+    WitnessReport,
+)
+
+AT = datetime(2026, 7, 1, 12, tzinfo=UTC)
+
+
+def seen(number: int, **members: Any) -> Observation:
+    refused = LayerResult(result=ResultClass.REFUSED)
+    return Observation(
+        target_url=f"https://agent-{number}.example/", observed_at=AT, discovery=refused, **members
+    )
+
+
+def read(path: Path) -> list[Observation]:
+    return [Observation.model_validate_json(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "results.jsonl"
+
+
+@pytest.fixture
+def file(path: Path) -> Iterator[ResultsFile]:
+    opened = ResultsFile(path)
+    yield opened
+    opened.close()
+
+
+# --- lines ---------------------------------------------------------------------------------------
+
+
+def test_every_observation_is_a_line_that_reads_as_it(file: ResultsFile, path: Path) -> None:
+    observations = [seen(number) for number in range(3)]
+    file.append(observations[:2])
+    file.append(observations[2:])
+    assert read(path) == observations
+
+
+def test_a_line_holds_nothing_that_is_not_known(file: ResultsFile, path: Path) -> None:
+    file.append([seen(1)])
+    assert json.loads(path.read_text()) == {
+        "target_url": "https://agent-1.example/",
+        "observed_at": "2026-07-01T12:00:00.000Z",
+        "discovery": {"result": "refused", "reason": ""},
+    }
+
+
+def test_no_observations_are_no_line(file: ResultsFile, path: Path) -> None:
+    file.append([])
+    assert path.read_bytes() == b""
+
+
+def test_text_of_a_peer_cannot_end_a_line(file: ResultsFile, path: Path) -> None:
+    layer = LayerResult(result=ResultClass.HTTP_ERROR, reason="a\nb\r\u2028c\x00")
+    file.append([seen(1).model_copy(update={"transport": layer})])
+    assert path.read_bytes().count(b"\n") == 1
+
+
+def test_the_largest_observation_is_shorter_than_the_longest_line(file: ResultsFile, path: Path) -> None:
+    numbers = dict.fromkeys(Phases.model_fields, 1234.567891)
+    layer = LayerResult(
+        result=ResultClass.INVALID_DOCUMENT,
+        reason="\U0001f600" * MAX_REASON_CHARS,
+        status_code=599,
+        latency_ms=123456.789,
+        phases=Phases(**numbers),
+        evidence="f" * 64,
+    )
+    largest = Observation(
+        target_url="https://" + "x" * (MAX_URL_CHARS - 8),
+        observed_at=AT,
+        discovery=layer,
+        transport=layer,
+        readiness=layer,
+        message=layer,
+        paths={f"/{number}" + "x" * 510: layer for number in range(8)},
+        reported_agent_id="\U0001f600" * 2048,
+        card_etag="\\" * MAX_ETAG_CHARS,
+        certificate_expires_at=AT,
+    )
+    file.append([largest])
+    assert path.stat().st_size < MAX_LINE_BYTES
+    assert read(path) == [largest]
+
+
+def test_existing_lines_stay(path: Path) -> None:
+    path.write_text("{}\n")
+    opened = ResultsFile(path)
+    opened.append([seen(1)])
+    opened.close()
+    assert path.read_text().startswith("{}\n{")
+
+
+# --- a killed process, a rotated file ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"", b""),
+        (b"{}\n", b"{}\n"),
+        (b'{"target_', b""),
+        (b'{}\n{"target_', b"{}\n"),
+        (b'{}\n{"a":1}', b"{}\n"),
+        (b"not ours", b"not ours\n"),
+        (b"{}\nnot ours", b"{}\nnot ours\n"),
+        (b"{" + b"x" * MAX_LINE_BYTES, b"{" + b"x" * MAX_LINE_BYTES + b"\n"),
+    ],
+    ids=lambda text: repr(text[:20]),
+)
+def test_partial_line_of_a_killed_process_is_removed(path: Path, before: bytes, after: bytes) -> None:
+    path.write_bytes(before)
+    opened = ResultsFile(path)
+    opened.append([seen(1)])
+    opened.close()
+    written = path.read_bytes()
+    assert written.startswith(after)
+    assert json.loads(written[len(after) :])
+
+
+def test_a_rotated_file_is_left_and_a_new_one_begun(file: ResultsFile, path: Path, tmp_path: Path) -> None:
+    file.append([seen(1)])
+    path.rename(tmp_path / "results.jsonl.1")
+    file.append([seen(2)])
+    path.unlink()
+    file.append([seen(3)])
+    assert read(tmp_path / "results.jsonl.1") == [seen(1)]
+    assert read(path) == [seen(3)]
+
+
+def test_truncated_file_continues_at_its_start(file: ResultsFile, path: Path) -> None:
+    file.append([seen(1)])
+    os.truncate(path, 0)
+    file.append([seen(2)])
+    assert read(path) == [seen(2)]
+
+
+APPENDER = """
+import sys
+from pathlib import Path
+from lifesign.domain.observation.results import Observation
+from lifesign.prober.evidence.observation_file import ResultsFile
+
+file = ResultsFile(Path(sys.argv[1]))
+print("ready", flush=True)
+sys.stdin.readline()
+number = 0
+while number < int(sys.argv[2]):
+    batch = [
+        Observation.model_validate_json(
+            '{"agent_id": "%s-%d", "observed_at": "2026-07-01T12:00:00Z"}' % (sys.argv[3], number + at)
+        )
+        for at in range(20)
+    ]
+    file.append(batch)
+    number += 20
+"""
+
+
+def appenders(path: Path, count: int) -> list[subprocess.Popen[str]]:
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", APPENDER, str(path), str(count), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("a", "b", "c")
+    ]
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return started
+
+
+def test_lines_of_several_processes_stay_whole_and_in_their_order(path: Path) -> None:
+    for process in appenders(path, 400):
+        with process:
+            assert process.wait(timeout=PATIENCE_SECONDS) == 0
+    names = [str(observation.agent_id) for observation in read(path)]
+    for name in ("a", "b", "c"):
+        own = [given for given in names if given.startswith(name)]
+        assert own == [f"{name}-{number}" for number in range(400)]
+
+
+def test_killed_processes_leave_whole_lines(path: Path) -> None:
+    processes = appenders(path, 10**9)
+    while path.stat().st_size < 100_000 and all(process.poll() is None for process in processes):
+        pass
+    for process in processes:
+        with process:
+            process.kill()
+    opened = ResultsFile(path)
+    opened.append([seen(1)])
+    opened.close()
+    assert read(path)[-1] == seen(1)
+    assert len(read(path)) > 100
+
+
+# --- troubles ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trouble", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_full_disk_takes_all_of_a_batch_or_nothing(
+    file: ResultsFile, path: Path, trouble: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.append([seen(1)])
+    real_write = os.write
+
+    def write(fd: int, data: bytes) -> int:
+        """Take half of it, and nothing more."""
+        if len(data) < 300:
+            raise OSError(trouble, os.strerror(trouble))
+        return real_write(fd, data[: len(data) // 2])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write)
+        with pytest.raises(LedgerUnreachable, match=os.strerror(trouble)):
+            file.append([seen(number) for number in range(10)])
+    assert read(path) == [seen(1)]
+    file.append([seen(2)])
+    assert read(path) == [seen(1), seen(2)]
+
+
+def test_removed_directory_is_reported_and_used_again_when_it_returns(path: Path) -> None:
+    place = path.parent / "below"
+    place.mkdir()
+    opened = ResultsFile(place / "results.jsonl")
+    (place / "results.jsonl").unlink()
+    place.rmdir()
+    with pytest.raises(LedgerUnreachable, match="No such file"):
+        opened.append([seen(1)])
+    place.mkdir()
+    opened.append([seen(2)])
+    assert read(place / "results.jsonl") == [seen(2)]
+    opened.close()
+
+
+def test_a_lock_that_is_never_given_back_is_not_waited_for(path: Path) -> None:
+    pauses: list[float] = []
+    opened = ResultsFile(path, sleep=pauses.append)
+    with path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(LedgerUnreachable, match="lock"):
+            opened.append([seen(1)])
+    assert len(pauses) == LOCK_TRIES
+    opened.append([seen(1)])
+    assert read(path) == [seen(1)]
+    opened.close()
+
+
+def test_after_the_end_nothing_is_appended(file: ResultsFile) -> None:
+    file.close()
+    with pytest.raises(LedgerUnreachable, match="closed"):
+        file.append([seen(1)])
+    file.close()
+
+
+@pytest.mark.parametrize("kind", ["directory", "fifo", "device", "absent/below"])
+def test_non_file_is_refused(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / kind
+    if kind == "directory":
+        place.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(place)
+    elif kind == "device":
+        place = Path("/dev/null")
+    with pytest.raises(InvalidValue) as caught:
+        ResultsFile(place)
+    assert caught.value.name == "results.jsonl"
+
+
+# --- beside a ledger -----------------------------------------------------------------------------
+
+
+NEWS = WitnessNews(silent_classes=frozenset({"public_ipv4"}))
+
+
+class Taking:
+    """A ledger that accepts results except those of lost shards, and stores its calls."""
+
+    def __init__(self, lost: Collection[int] = ()) -> None:
+        self.lost = lost
+        self.asked: list[object] = []
+        self.is_unreachable = False
+
+    async def claim(
+        self,
+        worker: str,
+        ttl_s: float,
+        held: Mapping[int, int],
+        companions: int = 0,
+        standing: WitnessReport = NO_WITNESS_REPORT,
+    ) -> Granted:
+        self.asked.append(("claim", worker, ttl_s, held, companions, standing))
+        return Granted(claims=[claim(7)])
+
+    async def targets(self, shard: int, after_version: int | None) -> TargetPage:
+        self.asked.append(("targets", shard, after_version))
+        return TargetPage(entries=[], version=3)
+
+    async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
+        self.asked.append(("changed", versions))
+        return [7]
+
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
+        if self.is_unreachable:
+            raise LedgerUnreachable("away")
+        self.asked.append(("report", len(batches), interval_s))
+        return ReportAnswer(lost=self.lost, news=NEWS)
+
+    async def unprobed(self, since_s: float) -> int:
+        self.asked.append(("unprobed", since_s))
+        return 5
+
+    async def leave(self, worker: str) -> None:
+        self.asked.append(("leave", worker))
+
+
+def claim(shard: int) -> ShardClaim:
+    return ShardClaim(shard=shard, fencing_token=1, expires_at_s=1.0)
+
+
+def batch(shard: int, *observations: Observation) -> ShardBatch:
+    reports = [
+        ProbeReport(subject_id="tgt_0", observation=observation, memory=ProbeMemory())
+        for observation in observations
+    ]
+    return batch_of(claim(shard), reports)
+
+
+async def test_results_that_the_ledger_took_are_in_the_file(file: ResultsFile, path: Path) -> None:
+    ledger = FiledLedger(Taking(lost=[2]), file)
+    batches = [batch(1, seen(1), seen(2)), batch(2, seen(3)), batch(3, seen(4))]
+    assert await ledger.report(batches, 300.0) == ReportAnswer(lost=[2], news=NEWS)
+    assert read(path) == [seen(1), seen(2), seen(4)]
+
+
+async def test_results_that_the_ledger_could_not_take_are_not(file: ResultsFile, path: Path) -> None:
+    inner = Taking()
+    inner.is_unreachable = True
+    ledger = FiledLedger(inner, file)
+    with pytest.raises(LedgerUnreachable):
+        await ledger.report([batch(1, seen(1))], 300.0)
+    inner.is_unreachable = False
+    await ledger.report([batch(1, seen(1))], 300.0)
+    assert read(path) == [seen(1)]
+
+
+async def test_a_file_that_cannot_be_written_holds_the_results_back(file: ResultsFile, path: Path) -> None:
+    ledger = FiledLedger(Taking(), file)
+    with path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        file._sleep = lambda _: None
+        with pytest.raises(LedgerUnreachable):
+            await ledger.report([batch(1, seen(1))], 300.0)
+    await ledger.report([batch(1, seen(1))], 300.0)
+    assert read(path) == [seen(1)]
+
+
+async def test_the_loop_does_not_wait_for_the_disk(
+    file: ResultsFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    monkeypatch.setattr(file, "append", lambda _: threads.append(threading.get_ident()))
+    await FiledLedger(Taking(), file).report([batch(1, seen(1))], 300.0)
+    assert len(threads) == 1
+    assert threads != [threading.get_ident()]
+
+
+async def test_all_else_is_the_ledgers_to_answer(file: ResultsFile) -> None:
+    inner = Taking()
+    ledger = FiledLedger(inner, file)
+    standing = WitnessReport(reached_classes=["public_ipv4"])
+    assert (await ledger.claim("w", 30.0, {7: 1}, 2, standing)).claims == [claim(7)]
+    assert (await ledger.targets(7, 2)).version == 3
+    assert await ledger.changed({7: 2}) == [7]
+    assert await ledger.unprobed(1.0) == 5
+    await ledger.leave("w")
+    assert inner.asked == [
+        ("claim", "w", 30.0, {7: 1}, 2, standing),
+        ("targets", 7, 2),
+        ("changed", {7: 2}),
+        ("unprobed", 1.0),
+        ("leave", "w"),
+    ]

@@ -1,0 +1,308 @@
+import asyncio
+import gzip
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.support.agent_check import card, document
+from tests.support.hostile_server import (
+    CARD_PATH,
+    HEALTH_PATH,
+    HostileServer,
+    Reply,
+    answer,
+    as_json,
+    redirect,
+    serving,
+    silence,
+)
+from tests.support.probing import (
+    SHORT_SECONDS,
+    Played,
+    Probes,
+    always,
+    definition,
+    entry,
+    layer,
+    probing,
+    results,
+    said,
+    see,
+)
+from tests.support.virtual_loop import with_sockets_in_virtual_time
+
+from lifesign.domain.observation.results import InconclusiveReason, Observation, ResultClass
+from lifesign.prober.network.fetch import Fetched, Request
+from lifesign.prober.probe.robots_of_target import check_robots_rules
+from lifesign.prober.probe.session import ProbeSession
+
+ROBOTS_PATH = "/robots.txt"
+DAY_S = 86_400.0
+FOLLOWING: dict[str, Any] = {"opt_out": {"robots_txt": True}, "ask": {"transport": False}}
+IMPATIENT: dict[str, Any] = {"timeouts": {"first_byte_seconds": SHORT_SECONDS, "total_seconds": 1}}
+CLOSED = b"User-agent: *\nDisallow: /\n"
+KEEPS_OUT = answer(200, b"User-agent: lifesign-prober\nDisallow: /\n", Content_Type="text/plain")
+
+
+def agent(robots: Reply) -> dict[str, Reply]:
+    """An agent behind this robots.txt; its document is fresh."""
+    return {ROBOTS_PATH: robots, CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}
+
+
+async def looked_at(robots: Reply, **settings: Any) -> tuple[Observation, HostileServer, Probes]:
+    """Return the result of a probe of an agent behind this robots.txt."""
+    async with serving(agent(robots)) as server, probing(**(FOLLOWING | settings)) as probes:
+        return await probes.see(server.url), server, probes
+
+
+async def test_a_host_whose_rules_keep_us_out_is_asked_for_nothing_else() -> None:
+    observation, server, probes = await looked_at(KEEPS_OUT)
+    assert server.paths == [ROBOTS_PATH]
+    discovery = layer(observation.discovery)
+    assert discovery.result is ResultClass.NOT_MEASURED
+    assert "robots.txt" in discovery.reason
+    assert observation.inconclusive_reason is InconclusiveReason.NOT_ALLOWED
+    assert not observation.is_measured_failure
+    assert probes.memory.is_disallowed_by_robots
+
+
+def endless(line: bytes, **headers: str) -> Reply:
+    """Rules that close everything, and then lines without an end."""
+
+    async def reply(writer: asyncio.StreamWriter, _head: str) -> None:
+        fields = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n{fields}\r\n".encode())
+        pieces = packed(line) if headers else repeated(line)
+        async for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            # Without a pending write, drain does not wait either.
+            await asyncio.sleep(0)
+
+    return reply
+
+
+async def repeated(line: bytes) -> AsyncIterator[bytes]:
+    yield CLOSED
+    while True:
+        yield line * 1000
+
+
+async def packed(line: bytes) -> AsyncIterator[bytes]:
+    packer = zlib.compressobj(wbits=31)
+    async for piece in repeated(line):
+        yield packer.compress(piece) + packer.flush(zlib.Z_SYNC_FLUSH)
+
+
+def unfinished(body: bytes, *, is_held_open: bool) -> Reply:
+    """A file of which this part comes, and nothing more, be the connection open or not."""
+
+    async def reply(writer: asyncio.StreamWriter, _head: str) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 400000\r\n\r\n")
+        writer.write(body)
+        await writer.drain()
+        if is_held_open:
+            await asyncio.Event().wait()
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    "robots",
+    [
+        answer(200, CLOSED + b"# more\n" * 150_000),
+        answer(200, gzip.compress(CLOSED + b"# more\n" * 300_000), Content_Encoding="gzip"),
+        answer(200, gzip.compress(CLOSED + b"# more\n" * 300_000), Content_Encoding="x-gzip"),
+        endless(b"# more\n"),
+        endless(b"# more\n", Content_Encoding="gzip"),
+        unfinished(CLOSED + b"# more", is_held_open=True),
+        unfinished(CLOSED + b"# more", is_held_open=False),
+    ],
+    ids=[
+        "a megabyte",
+        "packed",
+        "packed by the alias",
+        "endless",
+        "endless and packed",
+        "too slow",
+        "broken off",
+    ],
+)
+@with_sockets_in_virtual_time
+async def test_beginning_of_an_incomplete_robots_txt_counts(robots: Reply) -> None:
+    observation, server, probes = await looked_at(robots, **IMPATIENT)
+    assert results(observation) == {"discovery": "not_measured"}
+    assert server.paths == [ROBOTS_PATH]
+    assert probes.memory.is_disallowed_by_robots
+
+
+async def test_file_with_unrequested_coding_is_ignored() -> None:
+    async with serving(agent(KEEPS_OUT)) as server, probing(**FOLLOWING) as probes:
+        await probes.see(server.url, at_s=1_790_000_000.0)
+        server.replies[ROBOTS_PATH] = answer(200, b"xyz", Content_Encoding="compress")
+        observation = await probes.see(server.url, at_s=1_790_000_000.0 + DAY_S)
+        assert results(observation) == {"discovery": "not_measured"}
+
+
+async def redirected(place: str) -> tuple[Observation, HostileServer, Probes]:
+    """Return the result of a probe whose card is redirected on a host that closes /private/."""
+    robots = answer(200, b"User-agent: *\nDisallow: /private/\n", Content_Type="text/plain")
+    answers = agent(robots) | {CARD_PATH: redirect(place), place: as_json(card())}
+    async with serving(answers) as server, probing(**FOLLOWING) as probes:
+        return await probes.see(server.url), server, probes
+
+
+async def test_a_redirect_to_where_the_rules_keep_us_out_is_not_followed() -> None:
+    observation, server, probes = await redirected("/private/card")
+    assert "/private/card" not in server.paths
+    discovery = layer(observation.discovery)
+    assert discovery.result is ResultClass.REDIRECT_REFUSED
+    assert "its robots.txt" in discovery.reason
+    assert probes.memory.is_disallowed_by_robots
+
+
+async def test_redirect_that_robots_txt_allows_is_followed() -> None:
+    observation, server, probes = await redirected("/public/card")
+    assert "/public/card" in server.paths
+    assert layer(observation.discovery).result is ResultClass.OK
+    assert not probes.memory.is_disallowed_by_robots
+
+
+@pytest.mark.parametrize(
+    "robots",
+    [
+        answer(404),
+        answer(403),
+        answer(500),
+        answer(200, b"User-agent: *\nDisallow: /private/\n"),
+        answer(200, b"<html>", Content_Type="text/html"),
+        answer(200, b"User-agent: *\nDisallow: /\n\nUser-agent: lifesign-prober\nAllow: /\n"),
+        redirect("ftp://127.0.0.1/"),
+    ],
+)
+async def test_where_no_rule_concerns_us_the_agent_is_asked(robots: Reply) -> None:
+    observation, server, probes = await looked_at(robots)
+    assert server.paths[0] == ROBOTS_PATH
+    assert results(observation) == {"discovery": "ok", "readiness": "ok"}
+    assert not probes.memory.is_disallowed_by_robots
+
+
+async def test_rules_are_read_about_once_a_day_and_hold_until_then() -> None:
+    async with serving(agent(KEEPS_OUT)) as server, probing(**FOLLOWING) as probes:
+        now_s = 1_790_000_000.0
+        await probes.see(server.url, at_s=now_s)
+        server.replies[ROBOTS_PATH] = answer(404)
+        assert results(await probes.see(server.url, at_s=now_s + 1)) == {"discovery": "not_measured"}
+        assert server.paths == [ROBOTS_PATH]
+        assert results(await probes.see(server.url, at_s=now_s + DAY_S))["discovery"] == "ok"
+        await probes.see(server.url, at_s=now_s + DAY_S + 1)
+        assert server.paths.count(ROBOTS_PATH) == 2
+
+
+async def test_known_rules_apply_while_robots_txt_is_unreadable() -> None:
+    async with serving(agent(KEEPS_OUT)) as server, probing(**FOLLOWING) as probes:
+        await probes.see(server.url, at_s=1_790_000_000.0)
+        server.replies[ROBOTS_PATH] = answer(503)
+        observation = await probes.see(server.url, at_s=1_790_000_000.0 + DAY_S)
+        assert results(observation) == {"discovery": "not_measured"}
+
+
+async def test_an_interface_behind_a_closed_path_is_not_asked_and_then_the_whole_agent_is_not() -> None:
+    rules = answer(200, b"User-agent: *\nDisallow: /rpc\n")
+    async with serving(agent(rules) | {"/rpc": answer(405)}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + "/rpc"))
+        async with probing(**(FOLLOWING | {"ask": {}})) as probes:
+            observation = await probes.see(server.url)
+            assert results(observation) == {"discovery": "ok", "transport": "not_measured", "readiness": "ok"}
+            assert "its robots.txt" in layer(observation.transport).reason
+            assert "/rpc" not in server.paths
+            assert probes.memory.is_disallowed_by_robots
+            assert results(await probes.see(server.url)) == {"discovery": "not_measured"}
+
+
+async def test_unreachable_target_is_down_and_not_opted_out() -> None:
+    async with serving({}) as server:
+        url = server.url
+    async with probing(**FOLLOWING) as probes:
+        observation = await probes.see(url)
+        assert results(observation) == {"discovery": "refused"}
+        assert observation.is_measured_failure
+        assert probes.memory.robots_read_at_s is None
+        assert len(probes.witness.requests) == 1
+    health_only = FOLLOWING | {"ask": {"card": False, "transport": False}}
+    assert results(await see(url, **health_only)) == {"readiness": "refused"}
+
+
+async def unfinished_head(writer: asyncio.StreamWriter, _head: str) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\n")
+    await writer.drain()
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("robots", [silence, unfinished_head])
+@pytest.mark.parametrize("place", [CARD_PATH, HEALTH_PATH])
+@with_sockets_in_virtual_time
+async def test_timeout_of_robots_txt_does_not_prevent_the_probe(robots: Reply, place: str) -> None:
+    async with serving(agent(robots)) as server, probing(**(FOLLOWING | IMPATIENT)) as probes:
+        others = {CARD_PATH, HEALTH_PATH} - {place}
+        server.replies |= dict.fromkeys(others, answer(404))
+        observation = await probes.see(server.url)
+        assert observation.result is ResultClass.OK
+        await probes.see(server.url)
+        # As if they could not be read: not again for a day.
+        assert server.paths.count(ROBOTS_PATH) == 1
+
+
+@with_sockets_in_virtual_time
+async def test_known_rules_apply_while_robots_txt_is_silent() -> None:
+    async with serving(agent(KEEPS_OUT)) as server, probing(**(FOLLOWING | IMPATIENT)) as probes:
+        await probes.see(server.url, at_s=1_790_000_000.0)
+        server.replies[ROBOTS_PATH] = silence
+        observation = await probes.see(server.url, at_s=1_790_000_000.0 + DAY_S)
+        assert results(observation) == {"discovery": "not_measured"}
+        assert server.paths == [ROBOTS_PATH, ROBOTS_PATH]
+
+
+@with_sockets_in_virtual_time
+async def test_silent_target_gets_requests_for_robots_txt_and_card() -> None:
+    silent = dict.fromkeys((ROBOTS_PATH, CARD_PATH, HEALTH_PATH), silence)
+    async with serving(silent) as server, probing(**(FOLLOWING | IMPATIENT)) as probes:
+        observation = await probes.see(server.url)
+        assert results(observation) == {"discovery": "timeout"}
+        assert server.paths == [ROBOTS_PATH, CARD_PATH]
+
+
+@pytest.mark.parametrize("result", [ResultClass.OK, ResultClass.TIMEOUT])
+async def test_probe_without_time_after_robots_txt_reports_it(result: ResultClass) -> None:
+    def late(request: Request) -> Fetched:
+        visit._deadline_s = 0.0
+        return said(request, result)
+
+    visit = ProbeSession(
+        Played(robots=late), definition(**FOLLOWING), None, entry("https://agent.example/"), 0.0
+    )
+    away = layer(await check_robots_rules(visit))
+    assert away.result is ResultClass.NOT_MEASURED
+    assert "no time" in away.reason
+
+
+async def test_target_without_a_timely_connection_is_down() -> None:
+    unreached = always(ResultClass.TIMEOUT, is_reached=False)
+    visit = ProbeSession(
+        Played(robots=unreached), definition(**FOLLOWING), None, entry("https://agent.example/"), 0.0
+    )
+    assert layer(await check_robots_rules(visit)).result is ResultClass.TIMEOUT
+
+
+async def test_rate_limited_target_gets_no_further_requests() -> None:
+    observation, server, _ = await looked_at(answer(429, Retry_After="100"))
+    assert results(observation) == {"discovery": "rate_limited"}
+    assert server.paths == [ROBOTS_PATH]
+
+
+async def test_rules_are_not_asked_for_unless_the_definition_says_so() -> None:
+    unchecked_sessions = {"opt_out": {"robots_txt": False}}
+    observation, server, _ = await looked_at(KEEPS_OUT, **unchecked_sessions)
+    assert results(observation) == {"discovery": "ok", "readiness": "ok"}
+    assert ROBOTS_PATH not in server.paths

@@ -1,0 +1,178 @@
+"""Facts of one probe about the path to its target."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+from yarl import URL
+
+from lifesign.domain.net.allowed_addresses import read_networks
+from lifesign.domain.net.network_class import PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import LayerResult, Observation, Phases, ResultClass
+from lifesign.domain.targets.target import target_id
+from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.reachability import target_contact as contact_file
+from lifesign.prober.reachability.target_contact import ContactReader, Exchange, NetworkClasses
+from lifesign.prober.registry_exchange.ledger import ProbeConnection, TargetEntry
+
+FOUR, OTHER_FOUR, SIX = ip_address("93.184.216.34"), ip_address("93.184.216.35"), ip_address("2606:2800::1")
+TEN = ip_address("10.1.2.3")
+CLASSES = NetworkClasses(read_networks(["10.1.0.0/16", "127.0.0.0/8"]))
+URL_HERE = "https://a.example/"
+NEW = Phases(connect_ms=1.0)
+REUSED = Phases(first_byte_ms=1.0)
+
+
+def fetched(url: str = URL_HERE, result: str = "ok", **members: Any) -> Fetched:
+    return Fetched(url=URL(url), result=ResultClass(result), **members)
+
+
+@dataclass
+class Traces:
+    """Requests of a probe by the layers that are read from them."""
+
+    requests: dict[str, Fetched]
+    known_class: str | None = None
+    entry: TargetEntry = field(init=False)
+    exchanges: list[Exchange] = field(init=False)
+    deciding: LayerResult | None = None
+
+    def __post_init__(self) -> None:
+        memory = ProbeMemory(network_class=self.known_class)
+        self.entry = TargetEntry(subject_id=target_id(URL_HERE), url=URL_HERE, memory=memory)
+        self.exchanges = [
+            Exchange(each, 100.0 + number) for number, each in enumerate(self.requests.values())
+        ]
+        self.layers = {name: LayerResult(result=each.result) for name, each in self.requests.items()}
+
+    def fetched_for(self, layer: LayerResult) -> Fetched | None:
+        return next((self.requests[name] for name, each in self.layers.items() if each is layer), None)
+
+    def read(self) -> ProbeConnection:
+        observation = Observation(target_url=URL_HERE, observed_at=datetime.now(UTC), **self.layers)  # type: ignore[arg-type]  # layers alone
+        self.deciding = next(iter(self.layers.values()), None)
+        reader = ContactReader(CLASSES)
+        network_class, address = reader.place(self)
+        update = {"network_class": network_class, "address": address}
+        return reader.read(self, observation.model_copy(update=update))
+
+
+def contact_of(known_class: str | None = None, **requests: Fetched) -> ProbeConnection:
+    return Traces(requests, known_class).read()
+
+
+def test_classes_are_those_of_the_definition() -> None:
+    assert CLASSES.names == (PUBLIC_IPV4, PUBLIC_IPV6, "10.1.0.0/16", "127.0.0.0/8")
+    assert [CLASSES.of(each) for each in (FOUR, SIX, TEN)] == [PUBLIC_IPV4, PUBLIC_IPV6, "10.1.0.0/16"]
+    assert CLASSES.key_of(SIX) == "2606:2800::/64"
+
+
+def test_memory_of_addresses_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contact_file, "MAX_KNOWN_ADDRESSES", 3)
+    classes = NetworkClasses(())
+    for number in range(10):
+        assert classes.of(ip_address(f"93.184.216.{number}")) == PUBLIC_IPV4
+        assert len(classes._known) <= 3
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "is_own"),
+    [
+        ("https://a.example/", FOUR, True),
+        ("http://a.example/", FOUR, False),
+        ("http://a.example/", SIX, False),
+        ("http://a.example/", TEN, True),
+        ("http://a.example/", ip_address("127.0.0.1"), True),
+    ],
+)
+def test_a_host_answers_itself_over_tls_or_from_an_allowed_network(
+    url: str, address: Any, *, is_own: bool
+) -> None:
+    failed = fetched(url, "http_error", status=500, address=address, phases=NEW)
+    contact = contact_of(discovery=failed)
+    assert contact.has_answered_itself is is_own
+    assert (contact.answered is not None) is is_own
+
+
+@pytest.mark.parametrize("result", ["timeout", "refused", "tls_failure", "http_error"])
+def test_a_host_from_which_no_status_came_has_not_answered(result: str) -> None:
+    contact = contact_of(discovery=fetched(result=result, address=FOUR))
+    assert (contact.has_answered_itself, contact.answered) == (False, None)
+    assert contact.network_class == PUBLIC_IPV4
+
+
+def test_last_answering_class_counts_for_failed_addresses() -> None:
+    failed = fetched(result="timeout", address=FOUR, tried=(FOUR, SIX, OTHER_FOUR))
+    assert contact_of(PUBLIC_IPV6, discovery=failed).network_class == PUBLIC_IPV6
+    assert contact_of(PUBLIC_IPV4, discovery=failed).network_class == PUBLIC_IPV4
+    assert contact_of(None, discovery=failed).network_class == PUBLIC_IPV4
+    # Its name leads elsewhere now.
+    assert contact_of("10.1.0.0/16", discovery=failed).network_class == PUBLIC_IPV4
+
+
+def test_a_name_that_did_not_resolve_has_the_class_of_its_last_address() -> None:
+    contact = contact_of(PUBLIC_IPV6, discovery=fetched(result="dns_failure"))
+    assert (contact.network_class, contact.is_name_failure) == (PUBLIC_IPV6, True)
+
+
+def test_wrong_date_is_reported() -> None:
+    failed = fetched(result="tls_failure", address=FOUR, is_date_fault=True)
+    assert contact_of(discovery=failed).is_date_failure
+
+
+def test_only_an_answer_over_a_new_connection_can_be_a_witness_and_the_last_one_is() -> None:
+    first = fetched(status=200, address=FOUR, phases=NEW)
+    later = fetched("https://b.example/x", status=200, address=SIX, phases=NEW)
+    reused = fetched(status=200, address=FOUR, phases=REUSED)
+    contact = contact_of(discovery=first, transport=later, message=reused)
+    answered = contact.answered
+    assert answered is not None
+    assert (answered.url, answered.network_class, answered.sent_at_s) == (
+        "https://b.example/x",
+        PUBLIC_IPV6,
+        101.0,
+    )
+    assert contact_of(discovery=reused).answered is None
+
+
+def test_an_interface_in_a_class_of_which_nothing_answered_is_unreached() -> None:
+    card = fetched(status=200, address=FOUR, phases=NEW)
+    silent = fetched("https://b.example/", "timeout", address=SIX)
+    contact = contact_of(discovery=card, transport=silent, message=silent)
+    assert (contact.network_class, contact.unreached_layers) == (PUBLIC_IPV6, ("transport", "message"))
+
+
+@pytest.mark.parametrize(
+    "interface",
+    [
+        # Its class answered this probe.
+        fetched("https://b.example/", "timeout", address=OTHER_FOUR),
+        # It is on this machine, or was not asked anywhere.
+        fetched("http://127.0.0.1/", "refused", address=ip_address("127.0.0.1")),
+        fetched("https://b.example/", "dns_failure"),
+    ],
+)
+def test_any_other_interface_fails_by_itself(interface: Fetched) -> None:
+    card = fetched(status=200, address=FOUR, phases=NEW)
+    assert contact_of(discovery=card, transport=interface).unreached_layers == ()
+    # Nor does a health document that is not there count.
+    assert contact_of(discovery=card, readiness=fetched(result="timeout", address=SIX)).unreached_layers == ()
+
+
+def test_a_probe_that_asked_nothing_shows_nothing() -> None:
+    contact = contact_of(PUBLIC_IPV4)
+    assert (contact.network_class, contact.has_answered_itself, contact.answered) == (
+        PUBLIC_IPV4,
+        False,
+        None,
+    )
+    assert CLASSES.of(ip_address("127.0.0.1")) == THIS_MACHINE
+
+
+def test_memory_makes_no_target_one_of_this_machine() -> None:
+    unresolved = fetched(result="dns_failure")
+    assert contact_of(THIS_MACHINE, discovery=unresolved).network_class is None
+    assert contact_of(PUBLIC_IPV6, discovery=unresolved).network_class == PUBLIC_IPV6
