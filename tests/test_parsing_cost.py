@@ -50,6 +50,7 @@ from lifesign.domain.text.safe_text import harmless
 from lifesign.http_client.failures import classify_failure
 from lifesign.http_client.headers import max_age_seconds, media_type, retry_after_seconds, status_links
 from lifesign.http_client.redirects import joined
+from lifesign.prober.directories.catalog_pointers import agentmaps, linked_catalogs
 from lifesign.prober.directories.document_order import Walk
 from lifesign.prober.directories.format_choice import BUILT_IN, describe, format_of
 from lifesign.prober.directories.format_parser import DirectoryPage, Document, Listed
@@ -253,6 +254,8 @@ PARSERS: dict[str, tuple[Callable[[Any], object], Sequence[Callable[[int], Any]]
     "an event stream": (stream, inputs.EVENTS),
     "an event of a session": (lambda body: read_event(body.decode("utf-8", "replace")), inputs.JSON),
     "a robots.txt": (robots, inputs.ROBOTS),
+    "catalogs of a robots.txt": (lambda body: agentmaps(body, "https://a/robots.txt"), inputs.ROBOTS),
+    "catalogs of a page": (lambda body: linked_catalogs(body, "https://a/"), inputs.LINKING_PAGES),
     "a proof of an opt-out": (lambda body: is_proven("x" * 60, body), inputs.PROOFS),
     "a list in text": (partial(directory, "plain_list"), inputs.LISTS),
     "a list in CSV": (partial(directory, "plain_list", content_type="text/csv"), inputs.LISTS),

@@ -195,6 +195,28 @@ API_CATALOGS = (
         }
     ),
 )
+LINKING_PAGES = as_bytes(
+    repeated(
+        (
+            "a",
+            "<",
+            "<!",
+            "<![",
+            "<!--",
+            "-->",
+            "<link ",
+            "<link rel",
+            "<link rel=",
+            '<link rel="',
+            "<link rel='",
+            "rel ",
+            'rel="',
+            "rel='",
+        ),
+        ("", "<link ", '<link rel="ard" ', '<link href="/x" rel="'),
+        ("", ">", '">'),
+    )
+)
 AGNTCY_RECORDS = (
     listed(
         {"name": "x", "schema_version": "1", "modules": [{"name": "a2a", "data": {"card_url": "https://a/"}}]}

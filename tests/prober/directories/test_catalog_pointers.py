@@ -30,6 +30,10 @@ def test_catalogs_of_a_robots_txt(body: bytes, expected: list[str]) -> None:
         ("<LINK REL='icon ARD' HREF='https://b.example/x'/>", ["https://b.example/x"]),
         ('<a rel="ard" href="/x"><link rel="icon" href="/y"><link rel="ard">', []),
         ('<!-- <link rel="ard" href="/x"> -->', []),
+        ('<link rel="ard" href="/a?b=1&amp;c">', ["https://a.example/a?b=1&c"]),
+        ("<link\nhref=/x.json\nrel = ard>", ["https://a.example/x.json"]),
+        ('<![\0<link rel="ard" href="/x">', ["https://a.example/x"]),
+        ('<linked rel="ard" href="/x"><link data-rel="ard" href="/x"><link rel="ard" xhref="/x">', []),
         ('<link rel="ard" href="javascript:x"><link rel="ard" href="">', []),
     ],
 )

@@ -4,7 +4,7 @@ A pointer may lead to another origin. Its document is requested as every other d
 """
 
 import re
-from html.parser import HTMLParser
+from html import unescape
 from typing import Final
 from urllib.parse import urljoin
 
@@ -18,6 +18,11 @@ MAX_POINTING_BYTES: Final = 512_000
 """Beginning of a document in which pointers are searched for; also the largest robots.txt (RFC 9309 2.5)."""
 
 _AGENTMAP: Final = re.compile(rb"^[ \t]*+agentmap[ \t]*+:[ \t]*+([!-~]++)", re.IGNORECASE | re.MULTILINE)
+# html.parser takes quadratic time and raises AssertionError for some bytes.
+_LINK: Final = re.compile(r"<!--.*?(?:-->|\Z)|<link(?=[\s/])([^<>]*+)>", re.IGNORECASE | re.DOTALL)
+_ATTRIBUTE: Final = re.compile(
+    r"""(?<![^\s/"'])(rel|href)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s"']++))""", re.IGNORECASE
+)
 
 
 def agentmaps(body: bytes, url: str) -> tuple[str, ...]:
@@ -28,21 +33,18 @@ def agentmaps(body: bytes, url: str) -> tuple[str, ...]:
 
 def linked_catalogs(body: bytes, url: str) -> tuple[str, ...]:
     """Return the URLs of catalogs to which a page at `url` links, each once."""
-    reader = _LinkReader()
-    reader.feed(body[:MAX_POINTING_BYTES].decode(errors="replace"))
-    return _usable(reader.targets, url)
+    page = body[:MAX_POINTING_BYTES].decode(errors="replace")
+    links = [_attributes(found) for found in _LINK.findall(page)]
+    return _usable([link["href"] for link in links if "ard" in link["rel"].lower().split()], url)
 
 
-class _LinkReader(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.targets: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = dict(attrs)
-        is_catalog = tag == "link" and "ard" in (values.get("rel") or "").lower().split()
-        if is_catalog and (target := values.get("href")):
-            self.targets.append(target.strip())
+def _attributes(text: str) -> dict[str, str]:
+    """Return `rel` and `href` of a link, each the first one, unquoted; empty if absent or too long."""
+    found = {"rel": "", "href": ""}
+    for name, *values in reversed(_ATTRIBUTE.findall(text)):
+        value = "".join(values)
+        found[name.lower()] = unescape(value).strip() if len(value) <= MAX_URL_CHARACTERS else ""
+    return found
 
 
 def _usable(texts: list[str], url: str) -> tuple[str, ...]:
