@@ -67,6 +67,17 @@ def test_any_two_objects_are_compared_within_the_limits(old: Any, new: Any, most
     assert some.breaking == everything.breaking
 
 
+def test_number_that_is_no_number_is_the_same_in_each_reading() -> None:
+    def form(*values: float) -> dict[str, Any]:
+        return {
+            "kind": "agent_card",
+            "skills": {"add": {"limit": float("nan"), "range": [float("nan"), *values]}},
+        }
+
+    assert compare(form(), form()).changes == ()
+    assert [change.pointer for change in compare(form(), form(1)).changes] == ["/skills/add/range"]
+
+
 def test_breaking_changes_are_kept_first() -> None:
     more = [{"id": f"a{place:03}", "name": "n"} for place in range(20)]
     compared = compare(card_interface(CARD_03).form, card_interface(CARD_03 | {"skills": more}).form, 3)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from lifesign.domain.common.finding import json_pointer
 from lifesign.domain.published_interface.published import (
     Form,
+    canonical,
     digest_form,
     is_digest,
     short,
@@ -183,7 +184,8 @@ def _is_same(old: Any, new: Any) -> bool:
     if is_digest(old) != is_digest(new) and old is not None and new is not None:
         # One of them was too large to be kept, because of its other members.
         return digest_form(old) == digest_form(new)
-    return False
+    # Not-a-number, which a peer may send, differs from itself.
+    return not _are_open(old, new) and canonical(old) == canonical(new)
 
 
 def _change(way: tuple[str, ...], old: Any, new: Any, *, is_breaking: bool = False) -> InterfaceChange:
