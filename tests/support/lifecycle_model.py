@@ -352,8 +352,5 @@ class Model:
         return 0 if if_match == agent.etag else 412
 
     def _unfenced(self, agent: Agent, lease: Lease, token: int) -> int:
-        if token != lease.token:
-            return 412
-        if lease.holder != agent.agent_id:
-            return 403
-        return 0 if self._is_running(lease) else 412
+        is_current = token == lease.token and lease.holder == agent.agent_id
+        return 0 if is_current and self._is_running(lease) else 412
