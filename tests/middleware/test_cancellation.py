@@ -14,7 +14,15 @@ class Cancelled(BaseException):
     """What trio raises; tests run on asyncio."""
 
 
-Cancelled.__module__ = "trio._core._exceptions"
+# As trio 0.35 names it, whose file is `trio._core._exceptions`.
+Cancelled.__module__ = "trio"
+
+
+class ClosedResourceError(Exception):
+    """What trio raises for an error of the app."""
+
+
+ClosedResourceError.__module__ = "trio"
 
 
 @pytest.mark.parametrize(
@@ -24,6 +32,7 @@ Cancelled.__module__ = "trio._core._exceptions"
         (GeneratorExit(), True),
         (KeyboardInterrupt(), True),
         (Cancelled(), True),
+        (ClosedResourceError(), False),
         (BaseExceptionGroup("", [GeneratorExit(), asyncio.CancelledError()]), True),
         (BaseExceptionGroup("", [GeneratorExit(), ValueError()]), False),
         (SystemExit(), False),

@@ -17,8 +17,12 @@ def is_from_outside(error: BaseException) -> bool:
         return task is None or task.cancelling() > 0
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_from_outside, error.exceptions))
-    # Trio has a private class for its cancellations.
-    return isinstance(error, _FROM_OUTSIDE) or type(error).__module__.startswith("trio.")
+    # Trio, which is not imported here, raises `trio.Cancelled`.
+    return isinstance(error, _FROM_OUTSIDE) or _is_of_trio(type(error))
+
+
+def _is_of_trio(kind: type[BaseException]) -> bool:
+    return kind.__name__ == "Cancelled" and kind.__module__.partition(".")[0] == "trio"
 
 
 def _current_task() -> "asyncio.Task[object] | None":
