@@ -164,6 +164,15 @@ def test_call_is_known_however_its_body_is_cut(size: int) -> None:
         assert known["jsonrpc"] == "2.0"
 
 
+def test_long_uploads_are_not_searched() -> None:
+    """A search takes 1 ms per MiB, which only a call is worth, and only up to the second name."""
+    name = b'"method"'
+    for first in (b"x", b"[", b"\xef\xbb\xbf{"):
+        assert request_body(first, *([name] * 9))._names == 0
+    for first in (b"", b" ", b"\n\t "):
+        assert request_body(first, b"{", *([name] * 9))._names == 2
+
+
 def test_body_that_is_no_call_is_unknown() -> None:
     assert request_body().call() is None
     assert request_body(b"text").call() is None
