@@ -13,14 +13,14 @@ from lifesign.activity.heartbeat_sink import (
 )
 from lifesign.client import RegistryClient
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.activity.passive_heartbeat import Cause, DueHeartbeat
+from lifesign.domain.activity.passive_heartbeat import DueHeartbeat, HeartbeatCause
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.errors import InvalidValue
 
 
 def due(agent_id: str, busy: int = 0) -> DueHeartbeat:
     return DueHeartbeat(
-        agent_id=agent_id, cause=Cause.IDLE, session_id="ses_1", source="", busy_sessions=busy
+        agent_id=agent_id, cause=HeartbeatCause.IDLE, session_id="ses_1", source="", busy_sessions=busy
     )
 
 

@@ -19,7 +19,7 @@ from lifesign.client.registry_errors import (
 )
 from lifesign.client.registry_tasks import HeldRun
 from lifesign.domain.models.progress_report import ProgressReport
-from lifesign.domain.tasks.budget import BudgetRecord, Spend
+from lifesign.domain.tasks.budget import BudgetRecord, RequestedAmount
 from lifesign.errors import InvalidValue
 
 
@@ -45,13 +45,13 @@ async def test_a_task_goes_from_the_queue_to_done(client: RegistryClient, agent:
     assert (first.status, first.report) == ("running", 1)
     assert await agent.tasks.report_progress(run, report, idempotency_key="1") == first
 
-    await agent.tasks.reserve_call(run, "call-1", "fetch", Spend(usd=1.0))
+    await agent.tasks.reserve_call(run, "call-1", "fetch", RequestedAmount(usd=1.0))
     with pytest.raises(RegistryRefusal) as exceeded:
-        await agent.tasks.reserve_call(run, "call-2", "fetch", Spend(usd=1.0))
+        await agent.tasks.reserve_call(run, "call-2", "fetch", RequestedAmount(usd=1.0))
     assert (exceeded.value.status, exceeded.value.code) == (402, "budget_exceeded")
-    left = await agent.tasks.settle_call(run, "call-1", Spend(usd=0.25))
+    left = await agent.tasks.settle_call(run, "call-1", RequestedAmount(usd=0.25))
     assert left.available.usd == 1.25
-    await agent.tasks.reserve_call(run, "call-3", "fetch", Spend(tokens=1))
+    await agent.tasks.reserve_call(run, "call-3", "fetch", RequestedAmount(tokens=1))
     assert (await agent.tasks.release_call(run, "call-3")).state == "released"
 
     child = await agent.tasks.delegate_subtask(run, {"title": "A part"}, idempotency_key="2")

@@ -48,7 +48,7 @@ from tests.support.dns_server import dns_serving
 
 from lifesign.client import RegistryClient
 from lifesign.client.registry_errors import RegistryError
-from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.lifecycle.verdict import DecidingEvidence
 
 PROGRAM: Final = Path(sys.executable).with_name("lifesign")
 REGISTRY_PORT: Final = 8440
@@ -230,7 +230,7 @@ class World:
             await client.agents.register(
                 agent.agent_id,
                 card_url=f"{self.hosts[agent.number].state.url}{CARD_PATH}",
-                monitoring=Monitoring.PROBE,
+                monitoring=DecidingEvidence.PROBE,
                 heartbeat_config=probe_thresholds(self.factor),
             )
             return

@@ -20,7 +20,7 @@ from lifesign.adapter.process.agent_user import AgentUser
 from lifesign.adapter.process.lease_environment import ToolProxyAddress, environment_of
 from lifesign.adapter.process.output import OutputCopy
 from lifesign.adapter.process.progress_watch import ProgressWatch
-from lifesign.adapter.process.run_deadline import LeaseTimer
+from lifesign.adapter.process.run_deadline import RunDeadline
 from lifesign.adapter.run_events import Emit, RunEventKind
 from lifesign.adapter.run_outcome import RunOutcome, RunReporter, ended_with
 from lifesign.adapter.tools.proxy_context import ToolProxyContext
@@ -108,7 +108,7 @@ class TaskRun:
             renewed=self._set_timer,
         )
         self._reporter = RunReporter(client.tasks, self._run, self._keeper, emit, chance)
-        self._timer: LeaseTimer | None = None
+        self._timer: RunDeadline | None = None
         self._process: AgentProcess | None = None
         self._stop: Stop | None = None
         self._why = ""
@@ -312,9 +312,9 @@ class TaskRun:
         else:
             await self._progress.wait_stalled(self._settings.no_progress_s)
 
-    def _start_timer(self) -> LeaseTimer:
+    def _start_timer(self) -> RunDeadline:
         """Return the timer with which the watchers kill the agent at the lease's deadline."""
-        self._timer = LeaseTimer(self._keeper.deadline_s - asyncio.get_running_loop().time())
+        self._timer = RunDeadline(self._keeper.deadline_s - asyncio.get_running_loop().time())
         return self._timer
 
     def _set_timer(self, deadline_s: float) -> None:
@@ -330,7 +330,7 @@ class TaskRun:
             return grace_s
         return grace_left_s(asyncio.get_running_loop().time(), self._keeper.deadline_s, grace_s)
 
-    def _tool_proxy_context(self, timer: LeaseTimer) -> ToolProxyContext:
+    def _tool_proxy_context(self, timer: RunDeadline) -> ToolProxyContext:
         return ToolProxyContext(
             registry=self._client,
             run=self._run,

@@ -14,7 +14,7 @@ from uuid import uuid4
 from lifesign.client.registry_agents import RegistryAgents
 from lifesign.client.registry_connection import made, members_of, texts
 from lifesign.domain.errors import InvalidWorkflow
-from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.lifecycle.verdict import DecidingEvidence
 from lifesign.domain.models.agents import DEFAULT_DRAIN_SECONDS, AgentRecord, HeartbeatConfig, Registration
 from lifesign.errors import InvalidValue
 
@@ -34,7 +34,7 @@ class ProfileSettings(TypedDict, total=False):
     capacity: int | None
     endpoint: str | None
     card_url: str | None
-    monitoring: Monitoring | str | None
+    monitoring: DecidingEvidence | str | None
     heartbeat: HeartbeatConfig | Mapping[str, Any] | None
     drain_timeout_seconds: float | None
     metadata: Mapping[str, Any]
@@ -56,7 +56,7 @@ class AgentProfile:
     """Maximum number of concurrent tasks (RFC-0016 `max_concurrent_tasks`)."""
     endpoint: str | None = None
     card_url: str | None = None
-    monitoring: Monitoring | str | None = None
+    monitoring: DecidingEvidence | str | None = None
     """`both`: a prober also reads its document, at the host of its `card_url`. None: only its heartbeats."""
     heartbeat: HeartbeatConfig | Mapping[str, Any] | None = None
     """A mapping has the names of a workflow file. None: the defaults of RFC-0016: 30, 90 and 300 s."""

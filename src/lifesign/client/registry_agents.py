@@ -21,7 +21,7 @@ from lifesign.client.registry_connection import (
 from lifesign.client.registry_errors import Conflict, InvalidAnswer, NotAuthorized
 from lifesign.domain.health.document import HealthStatus, Time
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.lifecycle.verdict import DecidingEvidence
 from lifesign.domain.models.agents import (
     AgentList,
     AgentRecord,
@@ -115,7 +115,7 @@ class RegistryAgents:
         card_url: str | None = None,
         heartbeat_config: HeartbeatConfig | None = None,
         drain_timeout_seconds: float | None = None,
-        monitoring: Monitoring | str | None = None,
+        monitoring: DecidingEvidence | str | None = None,
         metadata: Mapping[str, Any] = MappingProxyType({}),
         supersede: bool = False,
     ) -> AgentRecord:

@@ -49,9 +49,9 @@ from lifesign.domain.models.tasks import (
     TaskRecord,
     TaskRequest,
     TaskReview,
-    TaskWritten,
+    TaskWriteResult,
 )
-from lifesign.domain.tasks.budget import Spend
+from lifesign.domain.tasks.budget import RequestedAmount
 from lifesign.domain.tasks.lease import MAX_TTL_SECONDS, MIN_TTL_SECONDS, TTL_SECONDS, read_window_s
 from lifesign.domain.tasks.task_states import TaskStatus
 
@@ -241,20 +241,20 @@ class RegistryTasks:
 
     async def top_up(self, task_id: str, *, tokens: int = 0, usd: float = 0) -> TaskRecord:
         """Add to the budget of a task; not repeated once it may have been executed."""
-        body = _written(BudgetTopUp, add=made(Spend, tokens=tokens, usd=float(usd)))
+        body = _written(BudgetTopUp, add=made(RequestedAmount, tokens=tokens, usd=float(usd)))
         return await self._steer(TaskRecord, task_id, "budget", body)
 
     # By the holder of the task
 
     async def report_progress(
         self, run: HeldRun, report: ProgressReport | Mapping[str, Any], *, idempotency_key: str
-    ) -> TaskWritten:
+    ) -> TaskWriteResult:
         """Write a progress report; Stale if the task is no longer the caller's.
 
         The same holds for the next methods.
         """
         body = _of_run(ProgressWrite, run, idempotency_key=idempotency_key, report=report)
-        return await self._write(TaskWritten, run, body, "progress")
+        return await self._write(TaskWriteResult, run, body, "progress")
 
     async def mark_complete(
         self,
@@ -263,12 +263,12 @@ class RegistryTasks:
         *,
         idempotency_key: str = "complete",
         report: ProgressReport | Mapping[str, Any] | None = None,
-    ) -> TaskWritten:
+    ) -> TaskWriteResult:
         """Hand in the result, and with it the lease."""
         body = _of_run(
             CompletionWrite, run, idempotency_key=idempotency_key, output=output, **_given(report=report)
         )
-        return await self._write(TaskWritten, run, body, "complete")
+        return await self._write(TaskWriteResult, run, body, "complete")
 
     async def request_human_help(
         self,
@@ -277,22 +277,22 @@ class RegistryTasks:
         *,
         idempotency_key: str = "help",
         report: ProgressReport | Mapping[str, Any] | None = None,
-    ) -> TaskWritten:
+    ) -> TaskWriteResult:
         """Hand the task to people, and with it the lease."""
         body = _of_run(
             HelpWrite, run, idempotency_key=idempotency_key, reason=reason, **_given(report=report)
         )
-        return await self._write(TaskWritten, run, body, "help")
+        return await self._write(TaskWriteResult, run, body, "help")
 
     async def delegate_subtask(
         self, run: HeldRun, task: TaskRequest | Mapping[str, Any], *, idempotency_key: str
-    ) -> TaskWritten:
+    ) -> TaskWriteResult:
         """Create a child task in the queue; the caller keeps its task.
 
         The answer has the child's id as `child_id`.
         """
         body = _of_run(DelegationWrite, run, idempotency_key=idempotency_key, task=task)
-        return await self._write(TaskWritten, run, body, "delegate")
+        return await self._write(TaskWriteResult, run, body, "delegate")
 
     async def release(
         self,
@@ -302,7 +302,7 @@ class RegistryTasks:
         exit_code: int | None = None,
         detail: str | None = None,
         idempotency_key: str = "release",
-    ) -> TaskWritten:
+    ) -> TaskWriteResult:
         """End the run without a result: `crash`, `timeout`, `no_progress`, `killed` or `auth`.
 
         `detail` is for people.
@@ -314,9 +314,9 @@ class RegistryTasks:
             exit_reason=exit_reason,
             **_given(exit_code=exit_code, detail=detail),
         )
-        return await self._write(TaskWritten, run, body, "release")
+        return await self._write(TaskWriteResult, run, body, "release")
 
-    async def reserve_call(self, run: HeldRun, call_id: str, tool: str, most: Spend) -> CallRecord:
+    async def reserve_call(self, run: HeldRun, call_id: str, tool: str, most: RequestedAmount) -> CallRecord:
         """Reserve the maximum cost of a call.
 
         RegistryRefusal with `budget_exceeded` if the budget is too small.
@@ -324,7 +324,7 @@ class RegistryTasks:
         body = _of_run(CallReservation, run, call_id=call_id, tool=tool, most=most)
         return await self._write(CallRecord, run, body, "calls")
 
-    async def settle_call(self, run: HeldRun, call_id: str, cost: Spend) -> CallRecord:
+    async def settle_call(self, run: HeldRun, call_id: str, cost: RequestedAmount) -> CallRecord:
         """Report the cost of a call."""
         return await self._write(
             CallRecord, run, _of_run(CallSettlement, run, cost=cost), "calls", call_id, "settle"

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.lifecycle.verdict import DecidingEvidence
 from lifesign.domain.models.agents import AgentRecord, ObservedLayer, ObservedState
 from lifesign.domain.models.targets import TargetSummary
 from lifesign.domain.observation.evidence_age import lost_text
@@ -185,7 +185,7 @@ def failing_text(agent: AgentRecord) -> str:
 
 def unread_reason(agent: AgentRecord) -> str:
     """Return why the content of an agent's health document is unknown, and a remedy; else empty."""
-    if agent.monitoring is Monitoring.HEARTBEAT:
+    if agent.monitoring is DecidingEvidence.HEARTBEAT:
         return "the agent is monitored only by heartbeats; register it with monitoring both and a card_url"
     if agent.observed is None:
         return "no prober has probed it since it registered; start one (lifesign crawl --registry)"

@@ -14,8 +14,8 @@ from lifesign.mcp.refusal_code import ToolRefusalCode
 from lifesign.mcp.tool_definition import (
     MAX_ANSWER_BYTES,
     NOTICE,
+    AnswerQuotingAgents,
     Arguments,
-    QuotesAgents,
     Tool,
     ToolAnswer,
     ToolContext,
@@ -101,7 +101,7 @@ class ShownHealth(BaseModel):
     latency_ms: float | None
 
 
-class CheckedAgent(QuotesAgents):
+class CheckedAgent(AnswerQuotingAgents):
     """Output of `lifesign check --json`, with an explanation."""
 
     url: str

@@ -7,7 +7,7 @@ from pydantic import Field
 from lifesign.client.registry_errors import RegistryError
 from lifesign.domain.models.base import AgentId, RoleId
 from lifesign.domain.models.tasks import Attempts, JsonObject, Needs, Title
-from lifesign.domain.tasks.budget import Spend
+from lifesign.domain.tasks.budget import RequestedAmount
 from lifesign.mcp.run_binding import TaskArguments, Written, key_of, refusal, run_of, tasks_of, write_answer
 from lifesign.mcp.tool_definition import Tool, ToolAnswer, ToolContext
 
@@ -25,7 +25,7 @@ class Subtask(TaskArguments):
         Needs | None, Field(description="Capabilities that an agent must have to claim it")
     ] = None
     budget: Annotated[
-        Spend | None,
+        RequestedAmount | None,
         Field(
             description="Limits of its metered calls, taken out of your own budget; absent: no metered calls"
         ),

@@ -12,8 +12,8 @@ from lifesign.domain.text.counts import pluralize
 from lifesign.mcp.tool_definition import (
     MAX_ANSWER_BYTES,
     NOTICE,
+    AnswerQuotingAgents,
     Arguments,
-    QuotesAgents,
     Tool,
     ToolAnswer,
     ToolContext,
@@ -65,7 +65,7 @@ class AgentSearch(Arguments):
     ] = None
 
 
-class FoundAgents(QuotesAgents, AgentList):
+class FoundAgents(AnswerQuotingAgents, AgentList):
     """A page of the registry's listing, and how to read it."""
 
 

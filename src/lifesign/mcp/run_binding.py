@@ -25,7 +25,7 @@ from lifesign.client.registry_errors import (
 )
 from lifesign.client.registry_tasks import HeldRun, RegistryTasks
 from lifesign.domain.models.leases import Token
-from lifesign.domain.models.tasks import TASK_ID_PATTERN, IdempotencyKey, RunId, TaskWritten
+from lifesign.domain.models.tasks import TASK_ID_PATTERN, IdempotencyKey, RunId, TaskWriteResult
 from lifesign.domain.tasks.task_states import TaskStatus
 from lifesign.errors import InvalidValue
 from lifesign.mcp.refusal_code import ToolRefusalCode
@@ -123,7 +123,7 @@ def tasks_of(reach: ToolContext) -> RegistryTasks:
     return registry_of(reach).tasks
 
 
-def write_answer(written: TaskWritten, text: str) -> ToolAnswer:
+def write_answer(written: TaskWriteResult, text: str) -> ToolAnswer:
     """Return the result of a write as the answer of a tool."""
     shown = Written(
         task_id=written.task_id, status=written.status, report=written.report, child_id=written.child_id

@@ -23,7 +23,7 @@ NOTICE: Final = (
 """Part of each answer that quotes agents, so that a model reads it together with the quotes."""
 
 
-class QuotesAgents(BaseModel):
+class AnswerQuotingAgents(BaseModel):
     """An answer that quotes agents, with a notice about it."""
 
     # Its default would be repeated in each schema, which models read.

@@ -198,7 +198,7 @@ class NotHolder(LifesignError):
         self.resource = resource
 
 
-class WrongRun(LifesignError):
+class RunOfAnotherTask(LifesignError):
     """The run in the request belongs to another task."""
 
     def __init__(self, run_id: str, resource: str) -> None:

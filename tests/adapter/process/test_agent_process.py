@@ -19,7 +19,7 @@ from lifesign.adapter.errors import CommandFailed
 from lifesign.adapter.process import process_watcher
 from lifesign.adapter.process.agent_process import AgentProcess, Job
 from lifesign.adapter.process.output import OutputCopy
-from lifesign.adapter.process.run_deadline import LeaseTimer
+from lifesign.adapter.process.run_deadline import RunDeadline
 
 DAEMON = """
 import os, sys, time
@@ -43,7 +43,7 @@ async def running(
     directory: Path,
     *command: str,
     environment: Mapping[str, str] = MappingProxyType({}),
-    timer: LeaseTimer | None = None,
+    timer: RunDeadline | None = None,
 ) -> AsyncIterator[AgentProcess]:
     fd, nowhere = os.open(directory, os.O_RDONLY), os.open(os.devnull, os.O_WRONLY)
     output = OutputCopy(fd, stdout_to=nowhere, stderr_to=nowhere)
@@ -138,7 +138,7 @@ async def test_process_that_ignores_sigterm_is_killed_after_its_grace(tmp_path: 
 
 
 async def test_watcher_kills_all_processes_when_the_lease_timer_ends(tmp_path: Path) -> None:
-    timer = LeaseTimer(1_000.0)
+    timer = RunDeadline(1_000.0)
     code = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{DAEMON}time.sleep(1000)"
     async with running(tmp_path, *python(code), timer=timer) as process:
         daemon = pid_in(tmp_path / "daemon")
@@ -150,12 +150,12 @@ async def test_watcher_kills_all_processes_when_the_lease_timer_ends(tmp_path: P
 
 
 async def test_deadline_that_passed_before_the_start_ends_the_agent_at_once(tmp_path: Path) -> None:
-    async with running(tmp_path, "sleep", "1000", timer=LeaseTimer(-1.0)) as process:
+    async with running(tmp_path, "sleep", "1000", timer=RunDeadline(-1.0)) as process:
         assert await process.wait() == -signal.SIGKILL
 
 
 async def test_later_deadline_replaces_the_earlier_one(tmp_path: Path) -> None:
-    timer = LeaseTimer(1_000.0)
+    timer = RunDeadline(1_000.0)
     async with running(tmp_path, "sleep", "1000", timer=timer) as process:
         timer.set(0.5)
         timer.set(1_000.0)

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from lifesign.adapter.process.run_deadline import LeaseTimer
+from lifesign.adapter.process.run_deadline import RunDeadline
 
 
 def clock_ns() -> int:
@@ -14,13 +14,13 @@ def clock_ns() -> int:
 )
 def test_timer_is_due_after_its_time(left_s: float, *, is_due: bool) -> None:
     before_ns = clock_ns()
-    timer = LeaseTimer(left_s)
+    timer = RunDeadline(left_s)
     assert timer.is_due == is_due
     assert before_ns <= timer.due_ns - round(left_s * 1e9) <= clock_ns()
 
 
 def test_watchers_get_each_new_deadline() -> None:
-    timer, told = LeaseTimer(-1.0), list[int]()
+    timer, told = RunDeadline(-1.0), list[int]()
     timer.add(told.append)
     timer.set(1_000.0)
     assert not timer.is_due
@@ -30,7 +30,7 @@ def test_watchers_get_each_new_deadline() -> None:
 
 
 def test_removed_watcher_gets_no_deadline() -> None:
-    timer, told = LeaseTimer(1.0), list[int]()
+    timer, told = RunDeadline(1.0), list[int]()
     timer.add(told.append)
     timer.remove(told.append)
     timer.remove(told.append)

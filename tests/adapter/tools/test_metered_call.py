@@ -21,7 +21,7 @@ from lifesign.adapter.tools import metered_call
 from lifesign.adapter.tools.metered_call import reported_cost
 from lifesign.adapter.tools.tool_proxy import open_tool_proxy
 from lifesign.adapter.tools.tools_file import Price, Upstreams
-from lifesign.domain.tasks.budget import Spend
+from lifesign.domain.tasks.budget import RequestedAmount
 
 COSTLY = {"cost_in": COST_KEY, "at_most": {"usd": 0.5, "tokens": 100}}
 
@@ -413,4 +413,4 @@ def test_implausible_cost_is_ignored(told: dict[str, Any] | None) -> None:
 def test_fixed_price_ignores_the_reported_cost() -> None:
     result = CallToolResult(content=[], _meta={COST_KEY: {"usd": 9}})
     assert reported_cost(Price(usd_per_call=1), result) is None
-    assert Price(usd_per_call=1, tokens_per_call=3).most() == Spend(usd=1, tokens=3)
+    assert Price(usd_per_call=1, tokens_per_call=3).most() == RequestedAmount(usd=1, tokens=3)

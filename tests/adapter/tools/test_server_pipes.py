@@ -9,7 +9,7 @@ from mcp_types import JSONRPCNotification, JSONRPCResponse
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
 
 from lifesign.adapter.errors import CommandFailed
-from lifesign.adapter.process.run_deadline import LeaseTimer
+from lifesign.adapter.process.run_deadline import RunDeadline
 from lifesign.adapter.tools import server_pipes as module
 from lifesign.adapter.tools.server_pipes import ServerEnd, ServerProgram, server_pipes
 
@@ -23,7 +23,7 @@ LEAVES_TWO = (
 STUBBORN = 'trap "" TERM; (trap "" TERM; exec sleep 1000) & echo $! > child; echo $$ > own; wait; wait'
 
 
-def program(script: str, directory: Path, timer: LeaseTimer | None = None) -> ServerProgram:
+def program(script: str, directory: Path, timer: RunDeadline | None = None) -> ServerProgram:
     return ServerProgram(
         name="acme",
         command=["sh", "-c", script],
@@ -138,7 +138,7 @@ async def test_a_program_that_cannot_be_started_leaves_nothing_open(tmp_path: Pa
 
 
 async def test_server_ends_with_the_lease_of_its_run(tmp_path: Path) -> None:
-    timer, end = LeaseTimer(1_000.0), ServerEnd()
+    timer, end = RunDeadline(1_000.0), ServerEnd()
     script = "trap '' TERM; sleep 1000 & echo $! > pid; while :; do sleep 0.05; done"
     async with server_pipes(program(script, tmp_path, timer), end):
         pid = await asyncio.to_thread(pid_in, tmp_path / "pid")

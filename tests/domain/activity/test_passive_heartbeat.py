@@ -16,8 +16,8 @@ from lifesign.domain.activity.passive_heartbeat import (
     LATE_S,
     MIN_GAP_S,
     SERVER_SILENT_S,
-    Cause,
     DueHeartbeat,
+    HeartbeatCause,
     PassiveHeartbeats,
     WatchedSessionState,
     sessions_in,
@@ -75,7 +75,7 @@ def test_activity_is_a_heartbeat_at_once() -> None:
     (due,) = watched.hears(tool("a1"))
     assert due == DueHeartbeat(
         agent_id="a",
-        cause=Cause.ACTIVITY,
+        cause=HeartbeatCause.ACTIVITY,
         session_id="a1",
         source="message.part.updated",
         busy_sessions=1,
@@ -97,7 +97,7 @@ def test_idle_session_keeps_its_agent_alive_while_the_server_runs() -> None:
     watched = Watched(a1=IDLE)
     watched.wind(95)
     assert [round(at_s) for at_s, _ in watched.sent] == [1_000, 1_030, 1_060, 1_090]
-    assert {due.cause for _, due in watched.sent} == {Cause.IDLE}
+    assert {due.cause for _, due in watched.sent} == {HeartbeatCause.IDLE}
 
 
 def test_unreachable_server_sends_no_heartbeat() -> None:
@@ -320,7 +320,7 @@ def test_a_stream_that_is_cut_anywhere_loses_nothing_once_the_server_was_asked(
     whole.wind(INTERVAL_S + MIN_GAP_S)
     cut.wind(INTERVAL_S)
     assert {due.agent_id for _, due in whole.sent} == {due.agent_id for _, due in cut.sent} | {
-        due.agent_id for _, due in whole.sent if due.cause is Cause.ACTIVITY
+        due.agent_id for _, due in whole.sent if due.cause is HeartbeatCause.ACTIVITY
     }
 
 
@@ -364,7 +364,7 @@ def test_a_capture_replays_to_exactly_the_expected_heartbeats(
         watched.look()
     watched.wind(began_s + 25 - watched.now_s)
     assert [(round(at_s - began_s, 3), due.cause, due.source) for at_s, due in watched.sent] == [
-        (created_s, Cause.IDLE, ""),
-        (round(created_s + MIN_GAP_S, 3), Cause.ACTIVITY, last),
+        (created_s, HeartbeatCause.IDLE, ""),
+        (round(created_s + MIN_GAP_S, 3), HeartbeatCause.ACTIVITY, last),
     ]
     assert watched.beats.unknown_events == 0

@@ -15,19 +15,26 @@ from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS, ExcludedSpan, Thresholds
 from lifesign.domain.lifecycle.observed_facts import LastDocument, LastResult, Observed, fold
 from lifesign.domain.lifecycle.status_table import Reason, Signal, Status, reason_of, status_after
-from lifesign.domain.lifecycle.verdict import DEAD_AFTER_FAILURES, Facts, Monitoring, Override, Verdict, judge
+from lifesign.domain.lifecycle.verdict import (
+    DEAD_AFTER_FAILURES,
+    DecidingEvidence,
+    Facts,
+    Override,
+    Verdict,
+    judge,
+)
 from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
 from lifesign.domain.probing.result_receipt import receipt_of
 
 NOW = 1_782_900_000.0
-BEATING = [Monitoring.HEARTBEAT, Monitoring.BOTH]
-WATCHED = [Monitoring.PROBE, Monitoring.BOTH]
+BEATING = [DecidingEvidence.HEARTBEAT, DecidingEvidence.BOTH]
+WATCHED = [DecidingEvidence.PROBE, DecidingEvidence.BOTH]
 RECOVERIES = {Signal.HEARTBEAT_RESUMED, Signal.PROBE_RECOVERED, Signal.HEALTH_RECOVERED}
 
 
-def facts(monitoring: Monitoring = Monitoring.HEARTBEAT, **members: Any) -> Facts:
+def facts(monitoring: DecidingEvidence = DecidingEvidence.HEARTBEAT, **members: Any) -> Facts:
     """Return an agent that has been active for a day and sends a heartbeat now."""
-    is_probed = monitoring is Monitoring.PROBE
+    is_probed = monitoring is DecidingEvidence.PROBE
     known: dict[str, Any] = {
         "status": Status.ACTIVE,
         "reason": Reason.REGISTERED,
@@ -38,7 +45,9 @@ def facts(monitoring: Monitoring = Monitoring.HEARTBEAT, **members: Any) -> Fact
     return Facts(monitoring=monitoring, **known | members)
 
 
-def unhealthy(reason: Reason, monitoring: Monitoring = Monitoring.HEARTBEAT, **members: Any) -> Facts:
+def unhealthy(
+    reason: Reason, monitoring: DecidingEvidence = DecidingEvidence.HEARTBEAT, **members: Any
+) -> Facts:
     known: dict[str, Any] = {"status": Status.UNHEALTHY, "reason": reason, "status_since_s": NOW - 10}
     return facts(monitoring, **known | members)
 
@@ -104,7 +113,7 @@ def saying(status: str, in_row: int = 0, **members: Any) -> Observed:
 
 
 @pytest.mark.parametrize("monitoring", BEATING)
-def test_silence_of_heartbeats_makes_an_agent_unhealthy_and_then_dead(monitoring: Monitoring) -> None:
+def test_silence_of_heartbeats_makes_an_agent_unhealthy_and_then_dead(monitoring: DecidingEvidence) -> None:
     silent = facts(monitoring, last_heartbeat_at_s=NOW - 91)
     verdict = judged(silent)
     assert verdict.signals == (Signal.HEARTBEAT_TIMEOUT,)
@@ -144,7 +153,9 @@ def test_long_silent_agent_dies_in_two_steps() -> None:
         Reason.OPERATOR_OVERRIDE,
     ],
 )
-def test_silence_kills_whatever_an_agent_is_unhealthy_for(reason: Reason, monitoring: Monitoring) -> None:
+def test_silence_kills_whatever_an_agent_is_unhealthy_for(
+    reason: Reason, monitoring: DecidingEvidence
+) -> None:
     down = unhealthy(reason, monitoring, last_heartbeat_at_s=NOW - 301, observed=saying("unhealthy", 2))
     verdict = judged(down)
     assert (verdict.signals, verdict.status) == ((Signal.HEARTBEAT_TIMEOUT,), Status.DEAD)
@@ -168,7 +179,7 @@ def test_excused_time_is_no_silence() -> None:
 
 
 @pytest.mark.parametrize("monitoring", BEATING)
-def test_a_heartbeat_ends_the_silence_of_heartbeats(monitoring: Monitoring) -> None:
+def test_a_heartbeat_ends_the_silence_of_heartbeats(monitoring: DecidingEvidence) -> None:
     verdict = judged(unhealthy(Reason.HEARTBEAT_TIMEOUT, monitoring, last_heartbeat_at_s=NOW - 2))
     assert verdict.signals == (Signal.HEARTBEAT_RESUMED,)
     assert (verdict.status, verdict.explanation) == (Status.ACTIVE, "a heartbeat 2 s ago")
@@ -183,14 +194,14 @@ def test_a_heartbeat_that_is_itself_too_old_ends_no_silence() -> None:
 @pytest.mark.parametrize("reason", [Reason.HEALTH_REPORTED_UNHEALTHY, Reason.OBSERVED_CONTRADICTS_REPORT])
 def test_heartbeat_does_not_heal_unhealthy_for_another_reason(reason: Reason) -> None:
     seen = saying("unhealthy", 2, recent_interactions="0" * 10)
-    assert judged(unhealthy(reason, Monitoring.BOTH, observed=seen)).signals == ()
+    assert judged(unhealthy(reason, DecidingEvidence.BOTH, observed=seen)).signals == ()
 
 
 @pytest.mark.parametrize(
     "observed", [failing(9), failing(9, last_liveness_signal_at_s=None), saying("healthy")]
 )
 @pytest.mark.parametrize("monitoring", BEATING)
-def test_heartbeat_outweighs_an_unreachable_target(monitoring: Monitoring, observed: Observed) -> None:
+def test_heartbeat_outweighs_an_unreachable_target(monitoring: DecidingEvidence, observed: Observed) -> None:
     assert judged(facts(monitoring, observed=observed)).signals == ()
 
 
@@ -218,27 +229,31 @@ def test_a_probed_agent_goes_down_by_silence_and_failures_together(
     silent_s: float, failures: int, signals: int
 ) -> None:
     observed = failing(failures, silent_s)
-    assert judged(facts(Monitoring.PROBE, observed=observed)).signals == (Signal.PROBE_FAILURES,) * signals
+    assert (
+        judged(facts(DecidingEvidence.PROBE, observed=observed)).signals == (Signal.PROBE_FAILURES,) * signals
+    )
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3, 4, 9])
 def test_time_alone_takes_no_probed_agent_down(failures: int) -> None:
     """Observed silence grows by measured results alone, so that an idle prober takes no agent down."""
-    known = facts(Monitoring.PROBE, observed=failing(failures, 900, last_liveness_signal_at_s=NOW - 10**6))
+    known = facts(
+        DecidingEvidence.PROBE, observed=failing(failures, 900, last_liveness_signal_at_s=NOW - 10**6)
+    )
     for later_s in (0, 900, 10**6):
         verdict = judged(known, NOW + later_s)
         assert (verdict.signals, verdict.assess_at_s) == ((), None)
 
 
 def test_outdated_failure_takes_no_agent_down() -> None:
-    known = facts(Monitoring.PROBE, observed=failing(9))
+    known = facts(DecidingEvidence.PROBE, observed=failing(9))
     assert judged(known, NOW + 900).status is Status.DEAD
     verdict = judged(known, NOW + 900.1)
     assert (verdict.signals, verdict.assess_at_s) == ((), None)
 
 
 def test_excused_time_shortens_no_observed_silence() -> None:
-    known = facts(Monitoring.PROBE, observed=failing(2, 901))
+    known = facts(DecidingEvidence.PROBE, observed=failing(2, 901))
     assert judged(known, excluded_downtime=(ExcludedSpan(NOW - 10**6, NOW),)).signals == (
         Signal.PROBE_FAILURES,
     )
@@ -253,7 +268,7 @@ def test_probed_agent_has_its_own_thresholds(unhealthy_after_s: int, dead_after_
         (dead_after_s, 1),
         (dead_after_s + 1, 2),
     ):
-        known = facts(Monitoring.PROBE, observed=failing(4, silence_s), **own)
+        known = facts(DecidingEvidence.PROBE, observed=failing(4, silence_s), **own)
         assert judged(known).signals == (Signal.PROBE_FAILURES,) * signals
 
 
@@ -266,30 +281,32 @@ def test_a_probed_agent_dies_after_an_hour_and_four_failures(
     reason: Reason, silent_s: float, failures: int, dies: int
 ) -> None:
     observed = failing(failures, silent_s, recent_interactions="0" * 10)
-    down = unhealthy(reason, Monitoring.PROBE, observed=observed)
+    down = unhealthy(reason, DecidingEvidence.PROBE, observed=observed)
     assert judged(down).signals == (Signal.PROBE_FAILURES,) * dies
 
 
 def test_silent_probed_agent_is_reported_with_its_figures() -> None:
-    verdict = judged(facts(Monitoring.PROBE, observed=failing(3, 1000)))
+    verdict = judged(facts(DecidingEvidence.PROBE, observed=failing(3, 1000)))
     assert re.findall(r"\d+ \w+", verdict.explanation) == ["16 min", "40 s", "15 min", "3 failures"]
 
 
 def test_excused_time_is_reported() -> None:
     """For 50 minutes no prober ran: of that time two intervals count."""
     observed = failing(3, 1000, last_liveness_signal_at_s=NOW - 4000, measured_at_s=NOW)
-    verdict = judged(facts(Monitoring.PROBE, observed=observed))
+    verdict = judged(facts(DecidingEvidence.PROBE, observed=observed))
     assert verdict.explanation.endswith("3 failures in a row; 50 min without measured results do not count")
 
 
 def test_a_probed_agent_is_not_asked_for_heartbeats() -> None:
-    assert judged(facts(Monitoring.PROBE, last_heartbeat_at_s=NOW - 10**6, observed=alive())).signals == ()
+    assert (
+        judged(facts(DecidingEvidence.PROBE, last_heartbeat_at_s=NOW - 10**6, observed=alive())).signals == ()
+    )
 
 
 def test_never_alive_probed_agent_goes_down_by_failures() -> None:
-    never = facts(Monitoring.PROBE, observed=failing(5, 901, last_liveness_signal_at_s=None))
+    never = facts(DecidingEvidence.PROBE, observed=failing(5, 901, last_liveness_signal_at_s=None))
     assert judged(never).signals == (Signal.PROBE_FAILURES,)
-    assert judged(facts(Monitoring.PROBE, status_since_s=NOW - 10**6)).signals == ()
+    assert judged(facts(DecidingEvidence.PROBE, status_since_s=NOW - 10**6)).signals == ()
 
 
 # Row 5: a sign of life brings back what silence brought down.
@@ -298,7 +315,7 @@ def test_never_alive_probed_agent_goes_down_by_failures() -> None:
 @pytest.mark.parametrize(("failures", "signals"), [(0, 1), (1, 1), (2, 0)])
 def test_a_liveness_signal_ends_the_silence_of_a_probed_agent(failures: int, signals: int) -> None:
     observed = failing(failures, 5)
-    down = unhealthy(Reason.PROBE_FAILURES, Monitoring.PROBE, observed=observed)
+    down = unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE, observed=observed)
     verdict = judged(down)
     assert verdict.signals == (Signal.PROBE_RECOVERED,) * signals
     if signals:
@@ -307,14 +324,16 @@ def test_a_liveness_signal_ends_the_silence_of_a_probed_agent(failures: int, sig
 
 def test_no_recovery_without_a_liveness_signal() -> None:
     for observed in (None, Observed()):
-        assert judged(unhealthy(Reason.PROBE_FAILURES, Monitoring.PROBE, observed=observed)).signals == ()
+        assert (
+            judged(unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE, observed=observed)).signals == ()
+        )
 
 
 # Row 6: two signs of life of a dead agent.
 
 
 def dead(since_s: float = NOW - 1000, reason: Reason = Reason.PROBE_FAILURES, **members: Any) -> Facts:
-    return facts(Monitoring.PROBE, status=Status.DEAD, reason=reason, status_since_s=since_s, **members)
+    return facts(DecidingEvidence.PROBE, status=Status.DEAD, reason=reason, status_since_s=since_s, **members)
 
 
 @pytest.mark.parametrize(("apart_s", "signals"), [(0, 0), (29.9, 0), (30, 1), (300, 1)])
@@ -343,7 +362,7 @@ def test_agent_alive_at_its_drain_timeout_must_fall_silent_first() -> None:
 
 
 @pytest.mark.parametrize("monitoring", BEATING)
-def test_prober_does_not_recover_a_heartbeat_agent(monitoring: Monitoring) -> None:
+def test_prober_does_not_recover_a_heartbeat_agent(monitoring: DecidingEvidence) -> None:
     gone = facts(monitoring, status=Status.DEAD, reason=Reason.HEARTBEAT_TIMEOUT, observed=alive())
     assert judged(gone).signals == ()
 
@@ -352,7 +371,7 @@ def test_prober_does_not_recover_a_heartbeat_agent(monitoring: Monitoring) -> No
 
 
 @pytest.mark.parametrize("monitoring", WATCHED)
-def test_two_documents_that_say_unhealthy_are_believed(monitoring: Monitoring) -> None:
+def test_two_documents_that_say_unhealthy_are_believed(monitoring: DecidingEvidence) -> None:
     assert judged(facts(monitoring, observed=saying("unhealthy", 1))).signals == ()
     verdict = judged(facts(monitoring, observed=saying("unhealthy", 2)))
     assert verdict.signals == (Signal.HEALTH_REPORTED_UNHEALTHY,)
@@ -361,14 +380,14 @@ def test_two_documents_that_say_unhealthy_are_believed(monitoring: Monitoring) -
 
 
 def test_outdated_documents_take_no_agent_down() -> None:
-    known = facts(Monitoring.PROBE, observed=saying("unhealthy", 2))
+    known = facts(DecidingEvidence.PROBE, observed=saying("unhealthy", 2))
     assert judged(known, NOW + 900).signals == (Signal.HEALTH_REPORTED_UNHEALTHY,)
     assert judged(known, NOW + 900.1).signals == ()
 
 
 @pytest.mark.parametrize("monitoring", WATCHED)
 @pytest.mark.parametrize("status", ["healthy", "degraded", "unknown"])
-def test_any_other_document_is_a_recovery(monitoring: Monitoring, status: str) -> None:
+def test_any_other_document_is_a_recovery(monitoring: DecidingEvidence, status: str) -> None:
     down = unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, monitoring, observed=saying(status))
     verdict = judged(down)
     assert (verdict.signals, verdict.status) == ((Signal.HEALTH_RECOVERED,), Status.ACTIVE)
@@ -386,12 +405,12 @@ def test_any_other_document_is_a_recovery(monitoring: Monitoring, status: str) -
     ],
 )
 def test_no_fresh_document_is_no_recovery(observed: Observed) -> None:
-    down = unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, Monitoring.PROBE, observed=observed)
+    down = unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, DecidingEvidence.PROBE, observed=observed)
     assert judged(down).signals == ()
 
 
 def test_degraded_stays_active() -> None:
-    verdict = judged(facts(Monitoring.PROBE, observed=saying("degraded")))
+    verdict = judged(facts(DecidingEvidence.PROBE, observed=saying("degraded")))
     assert (verdict.status, verdict.health) == (Status.ACTIVE, HealthStatus.DEGRADED)
 
 
@@ -399,7 +418,7 @@ def test_degraded_stays_active() -> None:
 
 
 @pytest.mark.parametrize("monitoring", WATCHED)
-def test_wrong_answers_of_two_probes_make_an_agent_unhealthy(monitoring: Monitoring) -> None:
+def test_wrong_answers_of_two_probes_make_an_agent_unhealthy(monitoring: DecidingEvidence) -> None:
     assert judged(facts(monitoring, observed=saying("healthy", failed_assertions_in_row=1))).signals == ()
     wrong = saying("healthy", failed_assertions_in_row=2, assertions=(asserted("assertion_failed"),))
     verdict = judged(facts(monitoring, observed=wrong))
@@ -413,7 +432,7 @@ def test_wrong_answers_of_two_probes_make_an_agent_unhealthy(monitoring: Monitor
     "observed", [alive(failed_limits_in_row=9), saying("healthy", failed_limits_in_row=2)]
 )
 def test_slow_answers_of_two_probes_degrade_and_take_no_agent_down(
-    monitoring: Monitoring, observed: Observed
+    monitoring: DecidingEvidence, observed: Observed
 ) -> None:
     verdict = judged(facts(monitoring, observed=observed))
     assert (verdict.signals, verdict.health) == ((), HealthStatus.DEGRADED)
@@ -429,28 +448,30 @@ def test_failed_assertions_of_a_heartbeat_agent_do_not_decide() -> None:
 @pytest.mark.parametrize("in_row", [1, 2, 1000])
 def test_wrong_answers_hold_until_a_probe_passes(in_row: int) -> None:
     wrong = saying("healthy", failed_assertions_in_row=in_row)
-    assert judged(unhealthy(Reason.ASSERTION_FAILED, Monitoring.PROBE, observed=wrong)).signals == ()
+    assert judged(unhealthy(Reason.ASSERTION_FAILED, DecidingEvidence.PROBE, observed=wrong)).signals == ()
     right = saying("healthy", assertions=(asserted("ok"),))
-    verdict = judged(unhealthy(Reason.ASSERTION_FAILED, Monitoring.PROBE, observed=right))
+    verdict = judged(unhealthy(Reason.ASSERTION_FAILED, DecidingEvidence.PROBE, observed=right))
     assert (verdict.signals, verdict.status) == ((Signal.ASSERTIONS_PASSED,), Status.ACTIVE)
 
 
 def test_wrong_answers_never_kill() -> None:
     wrong = saying("healthy", failed_assertions_in_row=1000)
-    down = unhealthy(Reason.ASSERTION_FAILED, Monitoring.PROBE, observed=wrong, status_since_s=NOW - 10**7)
+    down = unhealthy(
+        Reason.ASSERTION_FAILED, DecidingEvidence.PROBE, observed=wrong, status_since_s=NOW - 10**7
+    )
     assert judged(down).signals == ()
 
 
 def test_old_wrong_answers_take_no_agent_down() -> None:
     wrong = alive(failed_assertions_in_row=2, evidence_until_s=NOW, results_until_s=NOW, measured_at_s=NOW)
-    known = facts(Monitoring.PROBE, observed=wrong)
+    known = facts(DecidingEvidence.PROBE, observed=wrong)
     assert judged(known).signals == (Signal.ASSERTION_FAILED,)
     assert judged(known, NOW + 1).signals == ()
 
 
 def test_wrong_answers_take_no_agent_down_in_maintenance() -> None:
     wrong = alive(failed_assertions_in_row=2)
-    kept = facts(Monitoring.PROBE, observed=wrong, maintenance_until_s=NOW + 60)
+    kept = facts(DecidingEvidence.PROBE, observed=wrong, maintenance_until_s=NOW + 60)
     assert judged(kept).signals == ()
 
 
@@ -487,7 +508,7 @@ def test_a_fault_of_a_credential_keeps_an_agent_active(result: str) -> None:
             readiness=LayerResult(result=ResultClass(result)),
         )
         known = fold(known, observation, receipt_of(at_s, 300, None), at_s)
-        verdict = judged(facts(Monitoring.PROBE, observed=known), at_s)
+        verdict = judged(facts(DecidingEvidence.PROBE, observed=known), at_s)
         assert (verdict.status, verdict.signals) == (Status.ACTIVE, ())
         assert verdict.health is HealthStatus.UNKNOWN
 
@@ -495,7 +516,7 @@ def test_a_fault_of_a_credential_keeps_an_agent_active(result: str) -> None:
 @pytest.mark.parametrize("monitoring", WATCHED)
 @pytest.mark.parametrize("result", LOGIN_RESULTS)
 def test_a_fault_of_a_credential_neither_counts_as_a_wrong_answer_nor_ends_one(
-    result: str, monitoring: Monitoring
+    result: str, monitoring: DecidingEvidence
 ) -> None:
     known = probed_behind_login(None, "ok", 0, "assertion_failed")
     for number in range(1, 6):
@@ -525,7 +546,7 @@ def test_a_fault_of_a_credential_neither_counts_as_a_wrong_answer_nor_ends_one(
 @pytest.mark.parametrize("result", LOGIN_RESULTS)
 def test_a_fault_of_a_credential_ends_probe_failures(result: str) -> None:
     known = probed_behind_login(None, result, 0)
-    down = unhealthy(Reason.PROBE_FAILURES, Monitoring.PROBE, observed=known)
+    down = unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE, observed=known)
     assert judged(down).signals == (Signal.PROBE_RECOVERED,)
 
 
@@ -538,7 +559,7 @@ def test_a_fault_of_a_credential_ends_probe_failures(result: str) -> None:
     [("0" * 9, 0), ("0" * 10, 1), ("0" * 6 + "1" * 4, 1), ("01" * 5, 0), ("0" * 11 + "1" * 9, 1)],
 )
 def test_a_claim_is_contradicted_by_ten_interactions_of_which_most_failed(
-    monitoring: Monitoring, recent: str, signals: int
+    monitoring: DecidingEvidence, recent: str, signals: int
 ) -> None:
     verdict = judged(facts(monitoring, observed=saying("healthy", recent_interactions=recent)))
     assert verdict.signals == (Signal.OBSERVED_CONTRADICTS_REPORT,) * signals
@@ -554,7 +575,7 @@ def test_contradiction_names_the_age_of_a_document_that_is_gone_now() -> None:
     )
     assert observed.document is not None
     before = observed.document.model_copy(update={"observed_at_s": NOW - 300})
-    verdict = judged(facts(Monitoring.PROBE, observed=observed.model_copy(update={"document": before})))
+    verdict = judged(facts(DecidingEvidence.PROBE, observed=observed.model_copy(update={"document": before})))
     assert verdict.signals == (Signal.OBSERVED_CONTRADICTS_REPORT,)
     assert "5 min ago" in verdict.explanation
     assert "HTTP 404" in verdict.explanation
@@ -563,15 +584,15 @@ def test_contradiction_names_the_age_of_a_document_that_is_gone_now() -> None:
 
 @pytest.mark.parametrize("status", ["degraded", "unhealthy", "unknown"])
 def test_agent_without_a_claim_is_not_contradicted(status: str) -> None:
-    known = facts(Monitoring.PROBE, observed=saying(status, recent_interactions="0" * 20))
+    known = facts(DecidingEvidence.PROBE, observed=saying(status, recent_interactions="0" * 20))
     assert judged(known).signals == ()
-    assert judged(facts(Monitoring.PROBE, observed=alive(recent_interactions="0" * 20))).signals == ()
+    assert judged(facts(DecidingEvidence.PROBE, observed=alive(recent_interactions="0" * 20))).signals == ()
 
 
 @pytest.mark.parametrize(("recent", "signals"), [("0" * 11 + "1" * 9, 0), ("01" * 10, 1), ("1" * 20, 1)])
 def test_a_contradiction_ends_when_half_succeed_again(recent: str, signals: int) -> None:
     observed = saying("degraded", recent_interactions=recent)
-    down = unhealthy(Reason.OBSERVED_CONTRADICTS_REPORT, Monitoring.BOTH, observed=observed)
+    down = unhealthy(Reason.OBSERVED_CONTRADICTS_REPORT, DecidingEvidence.BOTH, observed=observed)
     assert judged(down).signals == (Signal.PROBE_RECOVERED,) * signals
 
 
@@ -581,24 +602,24 @@ def test_a_contradiction_ends_when_half_succeed_again(recent: str, signals: int)
 def test_change_of_the_fault_is_reported_in_two_steps() -> None:
     late = unhealthy(
         Reason.HEALTH_REPORTED_UNHEALTHY,
-        Monitoring.BOTH,
+        DecidingEvidence.BOTH,
         observed=saying("healthy"),
         last_heartbeat_at_s=NOW - 91,
     )
     verdict = judged(late)
     assert verdict.signals == (Signal.HEALTH_RECOVERED, Signal.HEARTBEAT_TIMEOUT)
     assert (verdict.status, verdict.reason) == (Status.UNHEALTHY, Reason.HEARTBEAT_TIMEOUT)
-    beats = unhealthy(Reason.HEARTBEAT_TIMEOUT, Monitoring.BOTH, observed=saying("unhealthy", 2))
+    beats = unhealthy(Reason.HEARTBEAT_TIMEOUT, DecidingEvidence.BOTH, observed=saying("unhealthy", 2))
     assert judged(beats).signals == (Signal.HEARTBEAT_RESUMED, Signal.HEALTH_REPORTED_UNHEALTHY)
 
 
 def test_reason_of_a_track_that_no_longer_counts_ends() -> None:
     seen = saying("unhealthy", 9)
     assert judged(unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, observed=seen)).status is Status.ACTIVE
-    forgotten = unhealthy(Reason.OBSERVED_CONTRADICTS_REPORT, Monitoring.PROBE, observed=None)
+    forgotten = unhealthy(Reason.OBSERVED_CONTRADICTS_REPORT, DecidingEvidence.PROBE, observed=None)
     assert judged(forgotten).status is Status.ACTIVE
     assert judged(unhealthy(Reason.PROBE_FAILURES)).signals == (Signal.HEARTBEAT_RESUMED,)
-    silent = unhealthy(Reason.HEARTBEAT_TIMEOUT, Monitoring.PROBE, observed=alive())
+    silent = unhealthy(Reason.HEARTBEAT_TIMEOUT, DecidingEvidence.PROBE, observed=alive())
     assert judged(silent).signals == (Signal.PROBE_RECOVERED,)
 
 
@@ -666,8 +687,8 @@ def test_neither_hold_nor_maintenance_nor_override_stops_a_drain(*, is_suspended
     [
         facts(last_heartbeat_at_s=NOW - 10**6),
         unhealthy(Reason.HEARTBEAT_TIMEOUT, last_heartbeat_at_s=NOW - 10**6),
-        facts(Monitoring.PROBE, observed=failing(9)),
-        unhealthy(Reason.PROBE_FAILURES, Monitoring.PROBE, observed=failing(9)),
+        facts(DecidingEvidence.PROBE, observed=failing(9)),
+        unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE, observed=failing(9)),
     ],
 )
 def test_a_hold_keeps_silence_back_until_it_ends(silent: Facts) -> None:
@@ -681,9 +702,9 @@ def test_a_hold_keeps_silence_back_until_it_ends(silent: Facts) -> None:
 def test_liveness_signals_and_reports_count_while_suspended() -> None:
     for known, signal in [
         (unhealthy(Reason.HEARTBEAT_TIMEOUT), Signal.HEARTBEAT_RESUMED),
-        (unhealthy(Reason.PROBE_FAILURES, Monitoring.PROBE, observed=alive()), Signal.PROBE_RECOVERED),
+        (unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE, observed=alive()), Signal.PROBE_RECOVERED),
         (dead(observed=alive()), Signal.PROBE_REDISCOVERED),
-        (facts(Monitoring.PROBE, observed=saying("unhealthy", 2)), Signal.HEALTH_REPORTED_UNHEALTHY),
+        (facts(DecidingEvidence.PROBE, observed=saying("unhealthy", 2)), Signal.HEALTH_REPORTED_UNHEALTHY),
     ]:
         assert judged(known, is_suspended=True).signals == (signal,)
 
@@ -694,9 +715,9 @@ def test_liveness_signals_and_reports_count_while_suspended() -> None:
         (facts(last_heartbeat_at_s=NOW - 95), 1),
         (unhealthy(Reason.HEARTBEAT_TIMEOUT, last_heartbeat_at_s=NOW - 305), 1),
         (facts(last_heartbeat_at_s=NOW - 305), 2),
-        (facts(Monitoring.PROBE, observed=failing(9)), 2),
-        (facts(Monitoring.PROBE, observed=saying("unhealthy", 2)), 1),
-        (facts(Monitoring.PROBE, observed=saying("healthy", recent_interactions="0" * 10)), 1),
+        (facts(DecidingEvidence.PROBE, observed=failing(9)), 2),
+        (facts(DecidingEvidence.PROBE, observed=saying("unhealthy", 2)), 1),
+        (facts(DecidingEvidence.PROBE, observed=saying("healthy", recent_interactions="0" * 10)), 1),
     ],
 )
 def test_maintenance_prevents_failure_and_its_end_applies_all_verdicts(known: Facts, signals: int) -> None:
@@ -751,21 +772,21 @@ def test_flapping_agent_gets_more_time(recoveries: int, factor: int) -> None:
     last_s = NOW - factor * 900
     for silence_s, signals in ((factor * 900, 0), (factor * 900 + 1, 1)):
         seen = failing(9, silence_s, last_liveness_signal_at_s=last_s)
-        flapping = facts(Monitoring.PROBE, observed=seen, recoveries_s=(last_s,) * recoveries)
+        flapping = facts(DecidingEvidence.PROBE, observed=seen, recoveries_s=(last_s,) * recoveries)
         assert judged(flapping).signals == (Signal.PROBE_FAILURES,) * signals
 
 
 def test_recovery_is_forgotten_after_an_hour_alive() -> None:
     last_s = NOW - 901
     for recovered_s, signals in [(last_s - 3600, 1), (last_s - 3599, 0)]:
-        flapping = facts(Monitoring.PROBE, observed=failing(2, 901), recoveries_s=(recovered_s,) * 2)
+        flapping = facts(DecidingEvidence.PROBE, observed=failing(2, 901), recoveries_s=(recovered_s,) * 2)
         assert len(judged(flapping).signals) == signals
 
 
 def test_damping_lengthens_no_way_up_and_no_declared_threshold() -> None:
     often = (NOW,) * 9
     assert judged(facts(last_heartbeat_at_s=NOW - 91, recoveries_s=often)).status is Status.UNHEALTHY
-    down = unhealthy(Reason.PROBE_FAILURES, Monitoring.PROBE, observed=alive(), recoveries_s=often)
+    down = unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE, observed=alive(), recoveries_s=often)
     assert judged(down).status is Status.ACTIVE
 
 
@@ -773,7 +794,7 @@ def test_damping_lengthens_no_way_up_and_no_declared_threshold() -> None:
 
 
 def test_health_is_that_of_the_last_result_whatever_the_policy() -> None:
-    for monitoring in Monitoring:
+    for monitoring in DecidingEvidence:
         known = facts(monitoring, observed=saying("healthy"), last_heartbeat_at_s=NOW + 5000)
         for later_s in (0, 4000):
             assert judged(known, NOW + later_s).health is HealthStatus.HEALTHY
@@ -781,9 +802,11 @@ def test_health_is_that_of_the_last_result_whatever_the_policy() -> None:
 
 @pytest.mark.parametrize(
     ("monitoring", "health"),
-    [(Monitoring.PROBE, HealthStatus.UNKNOWN), (Monitoring.BOTH, HealthStatus.HEALTHY)],
+    [(DecidingEvidence.PROBE, HealthStatus.UNKNOWN), (DecidingEvidence.BOTH, HealthStatus.HEALTHY)],
 )
-def test_a_probed_agent_that_is_dead_has_no_health(monitoring: Monitoring, health: HealthStatus) -> None:
+def test_a_probed_agent_that_is_dead_has_no_health(
+    monitoring: DecidingEvidence, health: HealthStatus
+) -> None:
     """For an agent that died by its heartbeats, health belongs to the observed half."""
     gone = facts(
         monitoring,
@@ -794,7 +817,7 @@ def test_a_probed_agent_that_is_dead_has_no_health(monitoring: Monitoring, healt
     )
     assert judged(gone).health is health
     seen = failing(9, document=held_document("healthy"))
-    dying = judged(unhealthy(Reason.PROBE_FAILURES, Monitoring.PROBE, observed=seen))
+    dying = judged(unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE, observed=seen))
     assert (dying.status, dying.health) == (Status.DEAD, HealthStatus.UNKNOWN)
 
 
@@ -822,7 +845,7 @@ def test_failing_interface_without_other_signals_is_unreachable(
         readiness=LayerResult(result=ResultClass.OK if claim else ResultClass.TIMEOUT),
         document=claim,
     )
-    known = facts(Monitoring.BOTH, observed=fold(None, observation, receipt_of(NOW, 300, None), NOW))
+    known = facts(DecidingEvidence.BOTH, observed=fold(None, observation, receipt_of(NOW, 300, None), NOW))
     verdict = judged(known)
     assert verdict.is_unreachable is unreachable
     assert verdict.signals == ()
@@ -838,7 +861,7 @@ def test_agent_that_was_not_probed_is_not_unreachable() -> None:
     [
         (facts(last_heartbeat_at_s=NOW - 12), "active for 1 d (registered); the last heartbeat 12 s ago"),
         (
-            facts(Monitoring.PROBE, observed=alive()),
+            facts(DecidingEvidence.PROBE, observed=alive()),
             "active for 1 d (registered); the last sign of life 0 s ago",
         ),
         (
@@ -896,7 +919,7 @@ ALL_FACTS = st.builds(
     status=st.sampled_from(list(Status)),
     reason=st.sampled_from(list(Reason)),
     status_since_s=SECONDS,
-    monitoring=st.sampled_from(list(Monitoring)),
+    monitoring=st.sampled_from(list(DecidingEvidence)),
     thresholds=st.sampled_from([Thresholds(), Thresholds(60, 900, 1800), PROBE_THRESHOLDS]),
     last_heartbeat_at_s=st.none() | SECONDS,
     observed=st.none() | observed_values(),
@@ -959,7 +982,7 @@ def test_just_after_the_deadline_of_a_silence_the_agent_goes_down(
     known = replace(
         known, status=Status.ACTIVE, maintenance_until_s=None, override=None, observed=None, leases_held=0
     )
-    assume(known.monitoring is not Monitoring.PROBE)
+    assume(known.monitoring is not DecidingEvidence.PROBE)
     verdict = judged(known, excluded_downtime=excluded_downtime)
     applied = after(known, verdict, NOW)
     for _ in range(2 - len(verdict.signals)):
@@ -995,7 +1018,7 @@ def test_more_excused_time_never_takes_an_agent_down(
 def test_heartbeat_policy_ignores_probe_results(
     known: Facts, excluded_downtime: tuple[ExcludedSpan, ...]
 ) -> None:
-    known = replace(known, monitoring=Monitoring.HEARTBEAT)
+    known = replace(known, monitoring=DecidingEvidence.HEARTBEAT)
     blind = judged(replace(known, observed=None), excluded_downtime=excluded_downtime)
     seeing = judged(known, excluded_downtime=excluded_downtime)
     assert (seeing.signals, seeing.status) == (blind.signals, blind.status)

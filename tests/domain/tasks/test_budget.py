@@ -19,7 +19,7 @@ from lifesign.domain.tasks.budget import (
     Amount,
     Budget,
     ChildCharge,
-    Spend,
+    RequestedAmount,
     amount_record,
     budget_record,
 )
@@ -151,7 +151,7 @@ TestPurse = Purse.TestCase
 @given(st.integers(0, MAX_TOKENS), st.integers(0, MAX_USD * MICRO_USD))
 def test_an_amount_travels_unchanged(tokens: int, micro_usd: int) -> None:
     amount = Amount(tokens, micro_usd)
-    spend = Spend.model_validate(from_json(amount_record(amount).model_dump_json()))
+    spend = RequestedAmount.model_validate(from_json(amount_record(amount).model_dump_json()))
     assert spend.amount() == amount
 
 
@@ -159,7 +159,7 @@ def test_an_amount_travels_unchanged(tokens: int, micro_usd: int) -> None:
     (1.5, 1_500_000), (0.1, 100_000), (0.000001, 1), (0, 0), (3, 3_000_000), (0.29, 290_000),
 ])  # fmt: skip
 def test_dollars_are_read_to_the_sixth_decimal(usd: float, micro_usd: int) -> None:
-    assert Spend(usd=usd).amount().micro_usd == micro_usd
+    assert RequestedAmount(usd=usd).amount().micro_usd == micro_usd
 
 
 @pytest.mark.parametrize("given", [
@@ -169,7 +169,7 @@ def test_dollars_are_read_to_the_sixth_decimal(usd: float, micro_usd: int) -> No
 ])  # fmt: skip
 def test_invalid_amount_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        Spend.model_validate(given)
+        RequestedAmount.model_validate(given)
 
 
 def test_a_budget_is_shown_with_what_is_left() -> None:

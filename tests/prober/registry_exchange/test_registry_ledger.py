@@ -17,7 +17,7 @@ from tests.support.registry_server import KEYS, RegistryServer, registry_server
 from lifesign.client import RegistryClient
 from lifesign.client.registry_errors import RegistryRefusal, Unprocessable
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.lifecycle.verdict import DecidingEvidence
 from lifesign.domain.models.agents import HeartbeatConfig
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
@@ -125,7 +125,7 @@ async def test_a_registered_agent_comes_with_its_thresholds(
     thresholds = HeartbeatConfig(interval_seconds=20, unhealthy_after_seconds=60, dead_after_seconds=240)
     async with RegistryClient(registry.url, key=KEYS[Role.ADMIN]) as admin:
         await admin.agents.register(
-            "own", card_url=URLS[0], monitoring=Monitoring.PROBE, heartbeat_config=thresholds
+            "own", card_url=URLS[0], monitoring=DecidingEvidence.PROBE, heartbeat_config=thresholds
         )
     page = await ledger.targets(SHARD, None)
     assert [(entry.subject_id, entry.thresholds_s) for entry in page.entries] == [("own", (60.0, 240.0))]

@@ -19,7 +19,7 @@ from lifesign.prober.worker import dispatch as dispatch_module
 from lifesign.prober.worker.dispatch import MIN_CONCURRENCY, Dispatch, Due
 from lifesign.prober.worker.outbox import Outbox
 from lifesign.prober.worker.progress_counts import Tally
-from lifesign.prober.worker.reachability_witnesses import Witnesses
+from lifesign.prober.worker.reachability_witnesses import ReachabilityWitnesses
 from lifesign.prober.worker.reporting import Reporter
 from lifesign.prober.worker.schedule import CensusPlan, WatchPlan
 from lifesign.prober.worker.shards import OwnedShards, TargetSlot
@@ -82,7 +82,7 @@ class Bench:
         )
         named = [Canary(url=f"https://canary-{number}.example/") for number in range(canaries)]
         intake = self.dispatch.intake
-        self.witnesses = intake.witnesses = Witnesses(
+        self.witnesses = intake.witnesses = ReachabilityWitnesses(
             self.failures,
             self.world,
             self.loop.clock,
@@ -329,7 +329,9 @@ async def test_probe_that_ignores_cancellation_blocks_only_briefly() -> None:
 @in_virtual_time
 async def test_memory_leads_no_witness_request_to_another_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     noted: list[str] = []
-    monkeypatch.setattr(Witnesses, "note_known", lambda _self, _host, _class, url, _at_s: noted.append(url))
+    monkeypatch.setattr(
+        ReachabilityWitnesses, "note_known", lambda _self, _host, _class, url, _at_s: noted.append(url)
+    )
     urls = urls_of(2)
     bench = Bench(*urls, is_census=False)
     places = (urls[0] + "card.json", "https://internal.example/admin/reboot?now=1")

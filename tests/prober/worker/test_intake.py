@@ -27,7 +27,7 @@ from lifesign.prober.worker.intake import MAX_ROUNDS, FinishedProbe, Intake
 from lifesign.prober.worker.outbox import Outbox, Result
 from lifesign.prober.worker.pending_interfaces import PendingInterfaces
 from lifesign.prober.worker.progress_counts import Tally
-from lifesign.prober.worker.reachability_witnesses import Witnesses
+from lifesign.prober.worker.reachability_witnesses import ReachabilityWitnesses
 from lifesign.prober.worker.schedule import WatchPlan
 from lifesign.prober.worker.shards import Shard, TargetSlot
 from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailures
@@ -85,7 +85,7 @@ class Desk:
             policy=rule,
             clock_offset_s=lambda: self.offset_s,
         )
-        self.witnesses = self.intake.witnesses = Witnesses(
+        self.witnesses = self.intake.witnesses = ReachabilityWitnesses(
             self.failures,
             None,
             self.loop.clock,

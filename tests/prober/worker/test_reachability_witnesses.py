@@ -13,7 +13,7 @@ from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
 from lifesign.prober.network.host_limiter import HostLimiter, admit
 from lifesign.prober.reachability.witness_requests import WitnessReply
 from lifesign.prober.registry_exchange.ledger import Answered, WitnessNews
-from lifesign.prober.worker.reachability_witnesses import MAX_KNOWN_HOSTS, Witnesses
+from lifesign.prober.worker.reachability_witnesses import MAX_KNOWN_HOSTS, ReachabilityWitnesses
 from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailures
 
 PRIVATE = "10.1.0.0/16"
@@ -35,7 +35,7 @@ class Bench:
         self.connects_to: str | None = None
         self.witnessed: list[tuple[float, WaitingFailure]] = []
         self.unwitnessed: list[tuple[float, WaitingFailure]] = []
-        self.witnesses = Witnesses(
+        self.witnesses = ReachabilityWitnesses(
             self.failures,
             self,
             self.loop.clock,

@@ -4,7 +4,7 @@ from pydantic_core import to_json
 
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.lifecycle.verdict import DecidingEvidence
 from lifesign.domain.observation.results import InconclusiveReason
 from lifesign.registry.serializers.agent_records import summary, summary_members
 from lifesign.storage.agents.search import ListedAgent
@@ -21,7 +21,7 @@ LISTED = st.builds(
     capabilities=st.lists(TEXTS, max_size=3),
     status=st.sampled_from(Status).map(str),
     health=st.sampled_from(HealthStatus).map(str),
-    monitoring=st.sampled_from(Monitoring).map(str),
+    monitoring=st.sampled_from(DecidingEvidence).map(str),
     endpoint=MAYBE,
     card_url=MAYBE,
     target_url=MAYBE,

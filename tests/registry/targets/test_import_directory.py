@@ -8,7 +8,7 @@ from tests.support.directory_api import DIRECTORIES, apply, feed, put, upload, u
 from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.lifecycle.verdict import DecidingEvidence
 from lifesign.domain.models.agents import DeclaredAgent
 from lifesign.domain.models.base import moment
 from lifesign.domain.targets.target import host_of, shard_of, target_id
@@ -296,7 +296,7 @@ async def test_a_registered_agent_does_not_leave_with_its_directory(api: Registr
         # As could be done until such ids were reserved.
         version = target_rows.next_version(transaction)
         target_rows.enter(transaction, target_id(url), url, version)
-        body = DeclaredAgent(monitoring=Monitoring.PROBE, card_url=url)
+        body = DeclaredAgent(monitoring=DecidingEvidence.PROBE, card_url=url)
         add_agent(transaction, target_id(url), body, "key:enroll")
 
     await api.database.write(register)

@@ -57,7 +57,7 @@ def _definitions(transaction: Transaction) -> set[tuple[str, ...]]:
 async def test_the_migrations_lead_to_what_the_tables_say(
     bare: Database, database_kind: str, tmp_path: Path
 ) -> None:
-    """After a change of tables.py: `python -m lifesign.storage.migrations "what has changed"`."""
+    """After a change of table_definitions.py: `python -m lifesign.storage.migrations "what has changed"`."""
     await bare.write(schema_version.upgrade)
     assert await bare.read(_differences) == []
     created = open_database(bare_url(database_kind, tmp_path))

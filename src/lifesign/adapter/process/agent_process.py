@@ -17,7 +17,7 @@ from lifesign.adapter.process import process_watcher
 from lifesign.adapter.process.agent_user import AgentUser
 from lifesign.adapter.process.lease_environment import RUN_ID_VARIABLE
 from lifesign.adapter.process.orphan_cleanup import end_left
-from lifesign.adapter.process.run_deadline import LeaseTimer
+from lifesign.adapter.process.run_deadline import RunDeadline
 
 START_SECONDS: Final = 60.0
 """Time limit for the agent's first process to start."""
@@ -40,7 +40,7 @@ class Job:
     """User that runs the process; None: the adapter's own."""
     input_fd: int | None = None
     """Standard input; None for none."""
-    timer: LeaseTimer | None = None
+    timer: RunDeadline | None = None
     """The process and its descendants are killed when this is due; None for never."""
 
 
@@ -69,7 +69,7 @@ class AgentProcess:
         status: asyncio.StreamReader,
         *,
         mark: str,
-        timer: LeaseTimer | None,
+        timer: RunDeadline | None,
     ) -> None:
         self._process = process
         self._control = control

@@ -7,7 +7,7 @@ from typing import Final
 _NANOSECONDS: Final = 1_000_000_000
 
 
-class LeaseTimer:
+class RunDeadline:
     """Deadline of all processes of one run, by CLOCK_BOOTTIME: it includes the time that a machine sleeps."""
 
     def __init__(self, left_s: float) -> None:

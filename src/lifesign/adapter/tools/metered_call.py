@@ -22,7 +22,7 @@ from lifesign.adapter.tools.tools_file import Price
 from lifesign.client.registry_errors import RateLimited, RegistryError, RegistryFailure
 from lifesign.client.registry_tasks import HeldRun
 from lifesign.domain.models.tasks import CallRecord
-from lifesign.domain.tasks.budget import MAX_TOKENS, MAX_USD, NO_AMOUNT, Spend
+from lifesign.domain.tasks.budget import MAX_TOKENS, MAX_USD, NO_AMOUNT, RequestedAmount
 from lifesign.mcp.answer import failure
 from lifesign.mcp.refusal_code import ToolRefusalCode
 from lifesign.mcp.run_binding import refusal
@@ -107,7 +107,7 @@ class Meter:
             reporting.cancel()
         await asyncio.gather(*self._unreported, return_exceptions=True)
 
-    async def _reserve(self, call_id: str, tool: str, most: Spend) -> None:
+    async def _reserve(self, call_id: str, tool: str, most: RequestedAmount) -> None:
         try:
             await self._held.registry.tasks.reserve_call(self._run, call_id, tool, most)
         except RegistryError as error:
@@ -126,7 +126,7 @@ class Meter:
             _log.info("%s: its reservation is released when the run ends: %s", call_id, error)
 
     async def _settle(
-        self, call_id: str, tool: str, most: Spend, result: CallToolResult, cost: Spend
+        self, call_id: str, tool: str, most: RequestedAmount, result: CallToolResult, cost: RequestedAmount
     ) -> CallToolResult:
         meta: dict[str, Any] = {COST_KEY: cost.model_dump(mode="json")}
         if not cost.amount().fits(most.amount()):
@@ -153,16 +153,16 @@ class Meter:
             meta[AVAILABLE_KEY] = reported.available.model_dump(mode="json")
         return result.model_copy(update={"meta": {**(result.meta or {}), **meta}})
 
-    async def _report(self, call_id: str, cost: Spend) -> CallRecord:
+    async def _report(self, call_id: str, cost: RequestedAmount) -> CallRecord:
         return await self._held.registry.tasks.settle_call(self._run, call_id, cost)
 
-    async def _report_interrupted(self, call_id: str, tool: str, cost: Spend) -> None:
+    async def _report_interrupted(self, call_id: str, tool: str, cost: RequestedAmount) -> None:
         try:
             await self._report(call_id, cost)
         except RegistryError as error:
             _log.warning("%s was cut off by the end of the run, and its cost is unknown: %s", tool, error)
 
-    async def _report_until_recorded(self, call_id: str, cost: Spend) -> None:
+    async def _report_until_recorded(self, call_id: str, cost: RequestedAmount) -> None:
         while self._held.is_held():
             await asyncio.sleep(RETRY_SECONDS)
             try:
@@ -186,7 +186,7 @@ class Meter:
         return self._held.run
 
 
-def cost_of(price: Price, answer: CallToolResult | None) -> Spend | None:
+def cost_of(price: Price, answer: CallToolResult | None) -> RequestedAmount | None:
     """Return the cost of a call that was sent; None if it failed and reports no cost.
 
     Without an answer, the call may have been executed.
@@ -197,7 +197,7 @@ def cost_of(price: Price, answer: CallToolResult | None) -> Spend | None:
     return reported or price.most()
 
 
-def reported_cost(price: Price, result: CallToolResult) -> Spend | None:
+def reported_cost(price: Price, result: CallToolResult) -> RequestedAmount | None:
     """Return the cost that a server reports for a call; None if it reports no plausible one.
 
     A part of a micro-dollar counts as a whole one.
@@ -213,7 +213,9 @@ def reported_cost(price: Price, result: CallToolResult) -> Spend | None:
     # Also for values that are no numbers, or beyond a double.
     if not isinstance(usd, int | float) or not (0 <= tokens <= MAX_TOKENS and 0 <= usd <= MAX_USD):
         return None
-    return Spend(tokens=tokens, usd=float(Decimal(repr(usd)).quantize(_SIX_DECIMALS, ROUND_CEILING)))
+    return RequestedAmount(
+        tokens=tokens, usd=float(Decimal(repr(usd)).quantize(_SIX_DECIMALS, ROUND_CEILING))
+    )
 
 
 def _paid_for(error: ToolFailed) -> ToolFailed:

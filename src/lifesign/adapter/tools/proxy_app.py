@@ -6,7 +6,7 @@ from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
-class MessageGate:
+class ConcurrentMessageLimit:
     """Accepts at most `most_at_once` messages at a time; further ones wait unread.
 
     A message takes twenty times its size once it is read.

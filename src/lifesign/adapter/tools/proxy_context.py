@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from lifesign.adapter.process.run_deadline import LeaseTimer
+from lifesign.adapter.process.run_deadline import RunDeadline
 from lifesign.client.registry import RegistryClient
 from lifesign.client.registry_tasks import HeldRun
 
@@ -23,5 +23,5 @@ class ToolProxyContext:
     """Told when a metered call was refused for the budget."""
     progress: Callable[[], AbstractContextManager[object]] = nullcontext
     """Context that is entered while a call of the agent runs, so that the agent does not count as hung."""
-    timer: LeaseTimer | None = None
+    timer: RunDeadline | None = None
     """Timer of the tool servers, which also end with the lease; None without any."""

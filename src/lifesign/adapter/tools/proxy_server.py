@@ -18,9 +18,9 @@ import uvicorn
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, CallToolResult, Tool
 
-from lifesign.adapter.process.run_deadline import LeaseTimer
+from lifesign.adapter.process.run_deadline import RunDeadline
 from lifesign.adapter.tools.proxied_calls import ProxiedCalls
-from lifesign.adapter.tools.proxy_app import MessageGate, RequestEnding
+from lifesign.adapter.tools.proxy_app import ConcurrentMessageLimit, RequestEnding
 from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.tools.tools_file import Upstreams
 from lifesign.domain.parsing.json_limits import is_plain
@@ -70,7 +70,7 @@ class ProxyServer:
         self._calls = ProxiedCalls(held, upstreams, self._servers)
         offer = _FromThread(self._calls, asyncio.get_running_loop())
         server = server_of(offer, "lifesign-tools", title="Tools of a task", instructions=INSTRUCTIONS)
-        self._gate = MessageGate(
+        self._gate = ConcurrentMessageLimit(
             app_of(server, LOOPBACK_NAMES), most_at_once=limits.calls_at_once + SPARE_MESSAGES
         )
         call_seconds = limits.start_seconds + limits.call_seconds + ASIDE_SECONDS
@@ -132,7 +132,7 @@ class _FromThread:
             raise MCPError(INTERNAL_ERROR, "the run is over") from None
 
 
-def _servers_of(upstreams: Upstreams, timer: LeaseTimer | None) -> dict[str, "UpstreamServer"]:
+def _servers_of(upstreams: Upstreams, timer: RunDeadline | None) -> dict[str, "UpstreamServer"]:
     if not upstreams.upstreams:
         return {}
     from lifesign.adapter.tools.upstream_server import UpstreamServer  # noqa: PLC0415 - it brings YAML

@@ -20,7 +20,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from lifesign.adapter.process.agent_process import AgentProcess, Job
-from lifesign.adapter.process.run_deadline import LeaseTimer
+from lifesign.adapter.process.run_deadline import RunDeadline
 from lifesign.adapter.tools.server_line import TOO_LONG, NotText, answered_call, read_line, substitute_error
 from lifesign.adapter.tools.server_stderr import ServerLog, ServerLogPipe
 
@@ -49,7 +49,7 @@ class ServerProgram:
     """Variables besides the usual ones; never shown."""
     directory: Path | None
     max_line_bytes: int
-    timer: LeaseTimer | None = None
+    timer: RunDeadline | None = None
     """Timer that kills the server when it is due."""
 
 

@@ -24,7 +24,7 @@ from yarl import URL
 
 from lifesign.client.registry_connection import is_loopback
 from lifesign.domain.credentials.secret_place import ENV_PATTERN, SYSTEMD_PATTERN, SecretPlace
-from lifesign.domain.tasks.budget import MAX_USD, Spend, Tokens, Usd
+from lifesign.domain.tasks.budget import MAX_USD, RequestedAmount, Tokens, Usd
 
 MAX_UPSTREAMS: Final = 32
 MAX_TOOLS: Final = 500
@@ -141,11 +141,11 @@ class Price(_FileMapping):
             raise PydanticCustomError("price", "expected cost_in and at_most together")
         return self
 
-    def most(self) -> Spend:
+    def most(self) -> RequestedAmount:
         """Return the maximum cost of a call, which is reserved."""
         if self.at_most is not None:
-            return Spend(tokens=self.at_most.tokens, usd=self.at_most.usd)
-        return Spend(tokens=self.tokens_per_call or 0, usd=self.usd_per_call or 0)
+            return RequestedAmount(tokens=self.at_most.tokens, usd=self.at_most.usd)
+        return RequestedAmount(tokens=self.tokens_per_call or 0, usd=self.usd_per_call or 0)
 
 
 class ToolSecret(SecretPlace):

@@ -21,7 +21,7 @@ from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, CallToolResult, Tool
 from pydantic import ValidationError
 
 from lifesign.adapter.errors import CommandFailed
-from lifesign.adapter.process.run_deadline import LeaseTimer
+from lifesign.adapter.process.run_deadline import RunDeadline
 from lifesign.adapter.run_events import SPOKEN_WITH
 from lifesign.adapter.tools.call_failures import CallNotExecuted, ResultWithheld
 from lifesign.adapter.tools.server_body import BoundedBodies
@@ -67,7 +67,7 @@ class UpstreamServer:
         *,
         environment: Mapping[str, str] = os.environ,
         chance: Callable[[], float] = random.random,
-        timer: LeaseTimer | None = None,
+        timer: RunDeadline | None = None,
     ) -> None:
         self.name = name
         self.tools: Mapping[str, Tool] = MappingProxyType({})

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE = "LIFESIGN_MCP_TOKEN"  # noqa: S105 - the name of it, not the token
 
 
-class Transport(StrEnum):
+class McpTransport(StrEnum):
     """Transport of the protocol."""
 
     STDIO = "stdio"
@@ -41,13 +41,13 @@ class Transport(StrEnum):
 def mcp(
     *,
     transport: Annotated[
-        Transport,
+        McpTransport,
         typer.Option(
             "--transport",
             metavar="stdio|http",
             help="stdio: serve the program that starts this command; http: listen on a socket.",
         ),
-    ] = Transport.STDIO,
+    ] = McpTransport.STDIO,
     registry: Annotated[
         str | None,
         typer.Option(
@@ -125,7 +125,7 @@ def mcp(
             "--registry", None, f"the registry's URL to which the key belongs, or ${URL_VARIABLE}"
         )
     known = _Registry(registry, read_key(key_file), allow_plain_http) if registry else None
-    front = _front(host, port, allow_host or (), token_file) if transport is Transport.HTTP else None
+    front = _front(host, port, allow_host or (), token_file) if transport is McpTransport.HTTP else None
     run = run_in(os.environ)
     tools = offered(has_registry=known is not None, has_run=run is not None)
     _log_line(f"tools: {', '.join(tool.name for tool in tools)}")

@@ -17,7 +17,7 @@ from lifesign.dashboard.page_operations import PageHandler
 from lifesign.dashboard.responses import HEADERS, page, rendered
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.lifecycle.verdict import DecidingEvidence
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.models.base import AGENT_ID_CHARACTERS
 from lifesign.domain.observation.evidence_age import lost_text
@@ -63,7 +63,7 @@ def public_word(agent: AgentRecord) -> str:
         return agent.status.value
     if agent.failing_probes:
         return "failing"
-    if agent.has_old_evidence and agent.monitoring is Monitoring.PROBE:
+    if agent.has_old_evidence and agent.monitoring is DecidingEvidence.PROBE:
         return "unknown"
     return "active" if agent.health is HealthStatus.UNKNOWN else agent.health.value
 

@@ -40,7 +40,7 @@ class WatchedSessionState(StrEnum):
     """The server has no such session, or not at this address: no heartbeats are sent for it."""
 
 
-class Cause(StrEnum):
+class HeartbeatCause(StrEnum):
     """Why a heartbeat is due."""
 
     ACTIVITY = "activity"
@@ -52,7 +52,7 @@ class DueHeartbeat:
     """One heartbeat to send now."""
 
     agent_id: str
-    cause: Cause
+    cause: HeartbeatCause
     session_id: str
     """Session with the last activity, or one of the idle ones."""
     source: str
@@ -207,7 +207,7 @@ class PassiveHeartbeats:
         if owed is not None and now_s - owed.at_s <= LATE_S:
             return DueHeartbeat(
                 agent_id=agent_id,
-                cause=Cause.ACTIVITY,
+                cause=HeartbeatCause.ACTIVITY,
                 session_id=owed.session_id,
                 source=owed.source,
                 busy_sessions=busy,
@@ -216,7 +216,7 @@ class PassiveHeartbeats:
         if idle is None or not self._is_recent(now_s) or now_s < agent.beaten_s + agent.interval_s:
             return None
         return DueHeartbeat(
-            agent_id=agent_id, cause=Cause.IDLE, session_id=idle, source="", busy_sessions=busy
+            agent_id=agent_id, cause=HeartbeatCause.IDLE, session_id=idle, source="", busy_sessions=busy
         )
 
     def _next_of(self, agent: _Agent, now_s: float) -> float:

@@ -63,7 +63,7 @@ _MAX_STEPS: Final = 4
 """The longest known sequences have two steps: down and down, up and down, revived and down."""
 
 
-class Monitoring(StrEnum):
+class DecidingEvidence(StrEnum):
     """Evidence that decides about an agent."""
 
     HEARTBEAT = "heartbeat"
@@ -90,7 +90,7 @@ class Facts:
     reason: Reason
     """Reason for the status."""
     status_since_s: float
-    monitoring: Monitoring
+    monitoring: DecidingEvidence
     thresholds: Thresholds
     last_heartbeat_at_s: float | None = None
     """When we received it; registering counts as the first one."""
@@ -168,7 +168,7 @@ def judge(
     else is unchanged. `excluded_downtime` is time that does not count as missed heartbeats; it does not
     concern probes.
     """
-    if facts.monitoring is Monitoring.PROBE:
+    if facts.monitoring is DecidingEvidence.PROBE:
         excluded_downtime = ()
     signals: list[Signal] = []
     last_step = None
@@ -238,7 +238,7 @@ def _next_move_s(facts: Facts, now_s: float, excluded_downtime: Sequence[Exclude
         return declared.until_s
     if is_in_force(facts.maintenance_until_s, now_s):
         return facts.maintenance_until_s
-    if facts.monitoring is not Monitoring.PROBE:
+    if facts.monitoring is not DecidingEvidence.PROBE:
         return _heartbeat_deadline_s(facts, excluded_downtime)
     # The consequence of a measured failure waits for the next sweep.
     is_due = facts.observed is not None and _has_failed_for_long(facts, now_s)
@@ -257,7 +257,10 @@ def is_in_force(until_s: float | None, now_s: float) -> TypeGuard[float]:
 
 def is_judged_by_probes(facts: Facts, now_s: float) -> bool:
     """Return whether failed probes may make the agent unhealthy: no maintenance or override is in force."""
-    is_alive = facts.monitoring is Monitoring.PROBE and facts.status in {Status.ACTIVE, Status.UNHEALTHY}
+    is_alive = facts.monitoring is DecidingEvidence.PROBE and facts.status in {
+        Status.ACTIVE,
+        Status.UNHEALTHY,
+    }
     return is_alive and not has_decision_in_force(facts, now_s)
 
 
@@ -271,7 +274,7 @@ def has_decision_in_force(facts: Facts, now_s: float) -> bool:
 
 def _is_silent(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> bool:
     """Return whether a heartbeat timeout makes the next step down due."""
-    if facts.monitoring is Monitoring.PROBE:
+    if facts.monitoring is DecidingEvidence.PROBE:
         return _has_failed_for_long(facts, now_s)
     return now_s > _heartbeat_deadline_s(facts, excluded_downtime)
 
@@ -298,7 +301,7 @@ def silent_since_s(facts: Facts) -> float:
 
 def _last_liveness_s(facts: Facts) -> float | None:
     """Return the last sign on the track that counts."""
-    if facts.monitoring is not Monitoring.PROBE:
+    if facts.monitoring is not DecidingEvidence.PROBE:
         return facts.last_heartbeat_at_s
     return None if facts.observed is None else facts.observed.last_liveness_signal_at_s
 
@@ -312,7 +315,7 @@ def _patience_s(facts: Facts) -> float:
 
 def _damping(facts: Facts) -> int:
     """Return the factor of MAX_DAMPING's formula, 1 or more; it depends on facts, never on now."""
-    if facts.monitoring is not Monitoring.PROBE:
+    if facts.monitoring is not DecidingEvidence.PROBE:
         return 1
     since_s = silent_since_s(facts) - FLAP_WINDOW_S
     recoveries = sum(at_s > since_s for at_s in facts.recoveries_s)
@@ -320,7 +323,7 @@ def _damping(facts: Facts) -> int:
 
 
 def _timeout_step(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> _Step:
-    if facts.monitoring is not Monitoring.PROBE:
+    if facts.monitoring is not DecidingEvidence.PROBE:
         silent_s = silent_for_s(silent_since_s(facts), now_s, excluded_downtime)
         return _Step(
             Signal.HEARTBEAT_TIMEOUT, f"no heartbeat for {excess_text(silent_s, _patience_s(facts))}"
@@ -365,7 +368,7 @@ def _rediscovery(facts: Facts) -> _Step | None:
     again. After a death by timeout a first signal from shortly before it, which came late, counts from then.
     """
     observed = facts.observed
-    if facts.monitoring is not Monitoring.PROBE or observed is None:
+    if facts.monitoring is not DecidingEvidence.PROBE or observed is None:
         return None
     began_s, last_s = observed.alive_since_s, observed.last_liveness_signal_at_s
     if began_s is None or last_s is None:
@@ -389,7 +392,7 @@ def _declaration(status: Status, override: Override, now_s: float) -> _Step | No
 def _observed_fault(facts: Facts, now_s: float) -> _Step | None:
     """Return the fault that a prober's evidence shows, apart from silence."""
     observed = facts.observed
-    if observed is None or facts.monitoring is Monitoring.HEARTBEAT:
+    if observed is None or facts.monitoring is DecidingEvidence.HEARTBEAT:
         return None
     if _has_wrong_answers(observed, now_s):
         return _Step(Signal.ASSERTION_FAILED, _assertions_text(observed))
@@ -415,7 +418,7 @@ def _recovery(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSp
     signal = _OBSERVED_FAULTS.get(facts.reason)
     if signal is None:
         return None
-    if facts.monitoring is Monitoring.HEARTBEAT or facts.observed is None:
+    if facts.monitoring is DecidingEvidence.HEARTBEAT or facts.observed is None:
         return _Step(signal, "the observations of probers no longer decide")
     if signal is Signal.ASSERTIONS_PASSED:
         has_gone, text = facts.observed.failed_assertions_in_row == 0, "its last probe failed no assertion"
@@ -435,7 +438,7 @@ def _sign_again(facts: Facts, now_s: float, excluded_downtime: Sequence[Excluded
     if last_s is None:
         return None
     ago = f"{duration_text(silent_for_s(last_s, now_s, excluded_downtime))} ago"
-    if facts.monitoring is not Monitoring.PROBE:
+    if facts.monitoring is not DecidingEvidence.PROBE:
         is_late = now_s > deadline_s(last_s, facts.thresholds.unhealthy_after_s, excluded_downtime)
         return None if is_late else _Step(Signal.HEARTBEAT_RESUMED, f"a heartbeat {ago}")
     is_failing = seen is not None and seen.failures_in_row >= UNHEALTHY_AFTER_FAILURES
@@ -454,11 +457,11 @@ def _half_succeed(seen: Observed) -> bool:
 
 def _health(facts: Facts) -> HealthStatus:
     """Return the health to store: that of the observed half, but a probed agent that is dead has none."""
-    is_probed_and_dead = facts.status is Status.DEAD and facts.monitoring is Monitoring.PROBE
+    is_probed_and_dead = facts.status is Status.DEAD and facts.monitoring is DecidingEvidence.PROBE
     if is_probed_and_dead:
         return HealthStatus.UNKNOWN
     # What a prober sees of an agent that is monitored by heartbeat is shown, and decides nothing.
-    is_decided = facts.monitoring is not Monitoring.HEARTBEAT
+    is_decided = facts.monitoring is not DecidingEvidence.HEARTBEAT
     return observed_health(facts.observed) if is_decided else reported_health(facts.observed)
 
 
@@ -490,7 +493,7 @@ def _unchanged_text(facts: Facts, now_s: float, excluded_downtime: Sequence[Excl
         return _declared_text(declared, now_s)
     if is_in_force(facts.maintenance_until_s, now_s):
         return f"{since}, in maintenance for {_remaining_text(facts.maintenance_until_s, now_s)}"
-    sign = "sign of life" if facts.monitoring is Monitoring.PROBE else "heartbeat"
+    sign = "sign of life" if facts.monitoring is DecidingEvidence.PROBE else "heartbeat"
     last_s = _last_liveness_s(facts)
     if last_s is None:
         return f"{since}; no {sign} yet"

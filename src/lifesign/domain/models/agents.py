@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from lifesign.domain.health.document import HealthStatus, Time
 from lifesign.domain.lifecycle.status_table import Reason, Status
-from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.lifecycle.verdict import DecidingEvidence
 from lifesign.domain.models.base import (
     AgentId,
     Body,
@@ -90,14 +90,14 @@ class DeclaredAgent(Body):
     card_url: Url | None = None
     heartbeat_config: HeartbeatConfig | None = None
     drain_timeout_seconds: Seconds = DEFAULT_DRAIN_SECONDS
-    monitoring: Monitoring = Monitoring.HEARTBEAT
+    monitoring: DecidingEvidence = DecidingEvidence.HEARTBEAT
     metadata: Metadata = {}  # noqa: RUF012 - pydantic copies it
 
     def thresholds(self) -> HeartbeatConfig:
         """The declared thresholds, else the defaults of how it is monitored."""
         if self.heartbeat_config is not None:
             return self.heartbeat_config
-        return PROBED_CONFIG if self.monitoring is Monitoring.PROBE else HeartbeatConfig()
+        return PROBED_CONFIG if self.monitoring is DecidingEvidence.PROBE else HeartbeatConfig()
 
 
 class FoundAgent(DeclaredAgent):
@@ -105,7 +105,7 @@ class FoundAgent(DeclaredAgent):
 
     target_url: Annotated[str, StringConstraints(max_length=2048)]
     """As `target.read_target` normalises it."""
-    monitoring: Monitoring = Monitoring.PROBE
+    monitoring: DecidingEvidence = DecidingEvidence.PROBE
 
 
 class Registration(DeclaredAgent):
@@ -117,7 +117,7 @@ class Registration(DeclaredAgent):
 
     @model_validator(mode="after")
     def _can_be_probed(self) -> Self:
-        if self.monitoring is not Monitoring.HEARTBEAT and self.card_url is None:
+        if self.monitoring is not DecidingEvidence.HEARTBEAT and self.card_url is None:
             raise PydanticCustomError(
                 "card_url_missing", "expected a card_url, which monitoring by probes needs"
             )
@@ -216,7 +216,7 @@ class AgentSummary(BaseModel):
 
     The status changes once the failures have lasted for `unhealthy_after_seconds`.
     """
-    monitoring: Monitoring
+    monitoring: DecidingEvidence
     last_heartbeat_at: Time | None = None
     """Time of the last heartbeat, at first of the registration; absent for an agent that is monitored only by
     probes.

@@ -18,7 +18,7 @@ from lifesign.domain.lifecycle.agent_history import (
     Measure,
     Spread,
 )
-from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.lifecycle.verdict import DecidingEvidence
 from lifesign.domain.models.base import moment
 
 NOT_PROBED = (
@@ -79,7 +79,7 @@ class AgentHistory(BaseModel):
     """Missing parts of the history, with the reason."""
 
 
-def agent_history(agent_id: str, monitoring: Monitoring, history: History) -> AgentHistory:
+def agent_history(agent_id: str, monitoring: DecidingEvidence, history: History) -> AgentHistory:
     """Return the history of an agent for the API."""
     half_hours = [_slot(slot, HALF_HOUR_SECONDS) for slot in history.half_hours]
     days = [_slot(slot, DAY_SECONDS) for slot in history.days]
@@ -87,9 +87,9 @@ def agent_history(agent_id: str, monitoring: Monitoring, history: History) -> Ag
     return AgentHistory(agent_id=agent_id, half_hours=half_hours, days=days, notes=notes)
 
 
-def _notes(monitoring: Monitoring, slots: Sequence[HistorySlot]) -> Iterator[str]:
+def _notes(monitoring: DecidingEvidence, slots: Sequence[HistorySlot]) -> Iterator[str]:
     if not slots:
-        yield NOT_PROBED if monitoring is Monitoring.HEARTBEAT else NOT_YET
+        yield NOT_PROBED if monitoring is DecidingEvidence.HEARTBEAT else NOT_YET
         return
     measured = {measure for slot in slots for measure in slot.spreads}
     if Measure.ANSWER_MS not in measured:

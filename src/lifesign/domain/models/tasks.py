@@ -15,7 +15,7 @@ from lifesign.domain.models.base import NAME_PATTERN, AgentId, Body, Capability,
 from lifesign.domain.models.leases import LeaseRecord, Token, TtlSeconds
 from lifesign.domain.models.progress_report import ProgressReport
 from lifesign.domain.parsing.json_limits import take_small
-from lifesign.domain.tasks.budget import AmountRecord, BudgetRecord, Spend
+from lifesign.domain.tasks.budget import AmountRecord, BudgetRecord, RequestedAmount
 from lifesign.domain.tasks.lease import TTL_SECONDS
 from lifesign.domain.tasks.task_states import (
     BACKOFF_SECONDS,
@@ -100,7 +100,7 @@ class TaskRequest(Body):
     """Maximum duration of a lease without a renewal; a claim or a renewal may request less."""
     max_attempts: Attempts = MAX_ATTEMPTS
     backoff_seconds: BackoffSeconds = BACKOFF_SECONDS
-    budget: Spend = Spend()
+    budget: RequestedAmount = RequestedAmount()
     """Limits of its metered calls; by default no such call is allowed."""
 
 
@@ -184,13 +184,13 @@ class CallReservation(RunWrite):
 
     call_id: CallId
     tool: Name
-    most: Spend
+    most: RequestedAmount
 
 
 class CallSettlement(RunWrite):
     """The body of `POST …/calls/{call_id}/settle`."""
 
-    cost: Spend
+    cost: RequestedAmount
     """Costs."""
 
 
@@ -224,7 +224,7 @@ class TaskCancellation(Body):
 class BudgetTopUp(Body):
     """The body of `POST …/budget`."""
 
-    add: Spend
+    add: RequestedAmount
 
 
 class RunRecord(BaseModel):
@@ -359,7 +359,7 @@ class TaskGrant(BaseModel):
     """Comments, newest first: questions of earlier holders and answers of people."""
 
 
-class TaskWritten(BaseModel):
+class TaskWriteResult(BaseModel):
     """The answer to a write in the name of a run; the same again for the same `idempotency_key`."""
 
     task_id: str

@@ -146,7 +146,7 @@ Usd = Annotated[
 ]
 
 
-class Spend(BaseModel):
+class RequestedAmount(BaseModel):
     """An amount as it travels: `{tokens, usd}`; dollars with at most six decimals."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)

@@ -34,7 +34,7 @@ from lifesign.prober.worker.shards import TargetSlot
 from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailures
 
 if TYPE_CHECKING:
-    from lifesign.prober.worker.reachability_witnesses import Witnesses
+    from lifesign.prober.worker.reachability_witnesses import ReachabilityWitnesses
 
 MAX_ROUNDS: Final = 3
 """Maximum number of witness rounds for one failure, if the second request is late or fails in another way."""
@@ -83,7 +83,7 @@ class Intake:
         clock_offset_s: Callable[[], float],
     ) -> None:
         """`planned` is called when a target has got its next time, `asks_again` for a second request."""
-        self.witnesses: Witnesses
+        self.witnesses: ReachabilityWitnesses
         """Set by the worker."""
         self._plan = plan
         self._planned = planned

@@ -35,7 +35,7 @@ from lifesign.prober.worker.dispatch import Dispatch, Due, Probes
 from lifesign.prober.worker.lag_watch import LagWatch
 from lifesign.prober.worker.outbox import MAX_QUEUED_SECONDS, Outbox
 from lifesign.prober.worker.progress_counts import Progress, Tally
-from lifesign.prober.worker.reachability_witnesses import Witnesses
+from lifesign.prober.worker.reachability_witnesses import ReachabilityWitnesses
 from lifesign.prober.worker.reporting import Reporter
 from lifesign.prober.worker.schedule import CensusPlan, WatchPlan
 from lifesign.prober.worker.shards import OwnedShards, Shard
@@ -136,7 +136,7 @@ class ProbeWorker:
             clock_offset_s=lambda: self._ledger_clock.offset_s,
             max_probe_s=REQUESTS_IN_TIME * definition.timeouts.total_seconds + OVERDUE_SECONDS,
         )
-        self._witnesses = self._dispatch.intake.witnesses = Witnesses(
+        self._witnesses = self._dispatch.intake.witnesses = ReachabilityWitnesses(
             self._failures,
             asks,
             clock,

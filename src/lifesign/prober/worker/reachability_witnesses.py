@@ -91,7 +91,7 @@ class _Class:
         return own + others
 
 
-class Witnesses:
+class ReachabilityWitnesses:
     """Collects answers, and sends requests to witnesses for the waiting failures.
 
     `witnessed` takes failures for which a witness answered, in the order in which they were recorded;

@@ -24,7 +24,7 @@ from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS
 from lifesign.domain.lifecycle.observed_facts import Observed, expected
 from lifesign.domain.lifecycle.status_table import ALIVE, Reason, Signal, Status
-from lifesign.domain.lifecycle.verdict import Monitoring, is_in_force
+from lifesign.domain.lifecycle.verdict import DecidingEvidence, is_in_force
 from lifesign.domain.models.agents import AgentRecord, DeclaredAgent, FoundAgent, Registration
 from lifesign.domain.observation.evidence_age import EVIDENCE_INTERVALS
 from lifesign.registry.errors import AlreadyRegistered
@@ -165,7 +165,7 @@ def _expect_results(transaction: Transaction, bodies: Mapping[int, DeclaredAgent
     probed = [
         number
         for number, body in bodies.items()
-        if body.monitoring is not Monitoring.HEARTBEAT and not isinstance(body, FoundAgent)
+        if body.monitoring is not DecidingEvidence.HEARTBEAT and not isinstance(body, FoundAgent)
     ]
     if not probed:
         return

@@ -3,7 +3,7 @@
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.lifecycle.agent_history import KeptHistory, shown
 from lifesign.domain.lifecycle.observed_facts import Observed
-from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.lifecycle.verdict import DecidingEvidence
 from lifesign.domain.models.history import AgentHistory, agent_history
 from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
 from lifesign.registry.serializers.agent_records import existing_agent
@@ -17,7 +17,7 @@ def show_history(transaction: Transaction, call: Call) -> OperationReply:
     kept = histories.find(transaction, [agent.id]).get(agent.id, KeptHistory())
     slot = None if agent.observed is None else Observed.from_json(agent.observed).slot
     history = shown(kept, slot, transaction.now_s)
-    return OperationReply(content=agent_history(agent.agent_id, Monitoring(agent.monitoring), history))
+    return OperationReply(content=agent_history(agent.agent_id, DecidingEvidence(agent.monitoring), history))
 
 
 OPERATIONS = (

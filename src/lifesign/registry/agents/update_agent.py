@@ -9,7 +9,7 @@ from lifesign.domain.events.agent_payloads import AgentUpdated
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.lifecycle.status_table import ALIVE
-from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.lifecycle.verdict import DecidingEvidence
 from lifesign.domain.models.agents import AgentRecord, AgentUpdate
 from lifesign.registry.errors import AgentGone
 from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
@@ -29,7 +29,7 @@ def update_agent(transaction: Transaction, call: Call) -> OperationReply:
     if agent.status not in ALIVE:
         raise AgentGone(agent.agent_id, agent.status, agent.incarnation)
     columns = _columns(body)
-    if columns.get("card_url", "") is None and agent.monitoring != Monitoring.HEARTBEAT:
+    if columns.get("card_url", "") is None and agent.monitoring != DecidingEvidence.HEARTBEAT:
         raise InvalidRequest([Finding("card_url_missing", "/card_url", "monitoring by probes requires one")])
     changed = {name: value for name, value in columns.items() if value != getattr(agent, name)}
     if "card_url" in changed and probed_agents.has_registered_itself(transaction, agent.agent_id):

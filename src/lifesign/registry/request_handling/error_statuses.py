@@ -63,7 +63,7 @@ STATUS_AND_CODE: Mapping[type[LifesignError], tuple[int, str]] = MappingProxyTyp
     errors.LeaseOver:         (412, "lease_ended"),
     errors.StaleToken:        (412, "stale_token"),
     errors.TokenNotIssued:    (412, "token_not_issued"),
-    errors.WrongRun:          (412, "wrong_run"),
+    errors.RunOfAnotherTask:          (412, "wrong_run"),
     errors.BodyTooLarge:      (413, "body_too_large"),
     errors.BodyNotPlain:      (415, "not_plain_json"),
     domain_errors.InvalidRequest:    (422, "invalid_request"),

@@ -6,7 +6,7 @@ from typing import Any
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.observed_facts import LastDocument, LastResult, Observed
 from lifesign.domain.lifecycle.status_table import Reason, Status
-from lifesign.domain.lifecycle.verdict import UNHEALTHY_AFTER_FAILURES, Monitoring, Verdict, is_in_force
+from lifesign.domain.lifecycle.verdict import UNHEALTHY_AFTER_FAILURES, DecidingEvidence, Verdict, is_in_force
 from lifesign.domain.models.agents import (
     AgentRecord,
     AgentSummary,
@@ -161,7 +161,7 @@ def _time(at_s: float | None) -> datetime | None:
 
 def _heartbeat_at_s(agent: StoredAgent | ListedAgent) -> float | None:
     """Return the time of an agent's last heartbeat; None for an agent monitored only by probes."""
-    return None if agent.monitoring == Monitoring.PROBE else agent.last_heartbeat_at_s
+    return None if agent.monitoring == DecidingEvidence.PROBE else agent.last_heartbeat_at_s
 
 
 def _maintenance_until(agent: StoredAgent, now_s: float) -> datetime | None:

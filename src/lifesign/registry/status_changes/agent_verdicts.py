@@ -11,7 +11,14 @@ from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.heartbeat_timeout import ExcludedSpan, Thresholds
 from lifesign.domain.lifecycle.observed_facts import Observed
 from lifesign.domain.lifecycle.status_table import Reason, Signal, Status
-from lifesign.domain.lifecycle.verdict import Facts, Monitoring, Override, Verdict, judge, silent_since_s
+from lifesign.domain.lifecycle.verdict import (
+    DecidingEvidence,
+    Facts,
+    Override,
+    Verdict,
+    judge,
+    silent_since_s,
+)
 from lifesign.domain.lifecycle.verdict_suspension import ExcludedDowntime, Track
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction
@@ -40,7 +47,7 @@ class Change:
     @property
     def track(self) -> Track:
         """Track with which the agent is counted if it falls silent."""
-        return Track.PROBE if self.agent.monitoring == Monitoring.PROBE else Track.HEARTBEAT
+        return Track.PROBE if self.agent.monitoring == DecidingEvidence.PROBE else Track.HEARTBEAT
 
     @property
     def is_visible(self) -> bool:
@@ -136,7 +143,7 @@ def facts_of(agent: StoredAgent, leases_held: int, seen: Observed | None = None)
         status=Status(agent.status),
         reason=Reason(agent.reason),
         status_since_s=agent.status_since_s,
-        monitoring=Monitoring(agent.monitoring),
+        monitoring=DecidingEvidence(agent.monitoring),
         thresholds=Thresholds(agent.interval_s, agent.unhealthy_after_s, agent.dead_after_s),
         last_heartbeat_at_s=agent.last_heartbeat_at_s,
         observed=seen,

@@ -15,7 +15,7 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.payload_fields import Payload
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Signal, Status
-from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.lifecycle.verdict import DecidingEvidence
 from lifesign.domain.targets.link_proof import (
     RELINK_SECONDS,
     LinkClaim,
@@ -171,7 +171,7 @@ def _restore_own_target(transaction: Transaction, agent: StoredAgent, version: i
     url = None if agent.card_url is None else read_target(agent.card_url)
     if agent.status == Status.DEREGISTERED:
         target_rows.end_linked(transaction, agent.agent_id)
-    elif agent.monitoring == Monitoring.HEARTBEAT or not isinstance(url, str):
+    elif agent.monitoring == DecidingEvidence.HEARTBEAT or not isinstance(url, str):
         target_links.forget_observed(transaction, agent.id)
         agent_rows.set_verdict_due(transaction, {agent.id: transaction.now_s})
     else:

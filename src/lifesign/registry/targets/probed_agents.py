@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest
-from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.lifecycle.verdict import DecidingEvidence
 from lifesign.domain.net.allowed_addresses import AddressRefused
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.probing.cadence import Cadence, without_failures
@@ -28,7 +28,7 @@ RECHECK_SECONDS = Cadence().recheck_every_s
 
 def url_to_probe(monitoring: str, card_url: str | None) -> str | None:
     """Return the URL at which an agent is probed; None if it is not. InvalidRequest if that is impossible."""
-    if monitoring == Monitoring.HEARTBEAT or card_url is None:
+    if monitoring == DecidingEvidence.HEARTBEAT or card_url is None:
         return None
     url = read_target(card_url)
     if isinstance(url, AddressRefused):

@@ -18,7 +18,7 @@ from lifesign.domain.models.tasks import FencedWrite, RunWrite
 from lifesign.domain.tasks.lease import Claim, EndReason, Refusal, RefusalCode, check_write, ended
 from lifesign.domain.tasks.task_states import task_resource
 from lifesign.errors import LifesignError
-from lifesign.registry.errors import AgentGone, KeyReused, TaskNotFound, TooMany, WrongRun
+from lifesign.registry.errors import AgentGone, KeyReused, RunOfAnotherTask, TaskNotFound, TooMany
 from lifesign.registry.leases.hold_lease import holder_of, refusal_for
 from lifesign.registry.request_handling.execution import incarnation_in
 from lifesign.registry.request_handling.operation import Call, OperationReply
@@ -133,7 +133,7 @@ def rejected(
     )
     event_log.append(transaction, [event])
     if refusal.code is RefusalCode.WRONG_RUN:
-        return WrongRun(run_id, resource)
+        return RunOfAnotherTask(run_id, resource)
     lease_id = resource if refusal.claim is None else str(refusal.claim.lease_id)
     return refused(refusal, lease_id, now_s=transaction.now_s, token=token)
 

@@ -18,7 +18,7 @@ from lifesign.domain.models.tasks import (
     HelpWrite,
     ProgressWrite,
     RunRelease,
-    TaskWritten,
+    TaskWriteResult,
 )
 from lifesign.domain.tasks.lease import EndReason
 from lifesign.domain.tasks.task_states import ExitReason, TaskSignal, TaskStatus
@@ -167,7 +167,7 @@ def _answered(
     child_id: str | None = None,
     status: int = 200,
 ) -> OperationReply:
-    answer = TaskWritten(
+    answer = TaskWriteResult(
         task_id=task.task_id,
         run_id=entered.run.run_id,
         status=TaskStatus(task.status),
@@ -187,7 +187,7 @@ OPERATIONS = (
         action=Permission.WORK_TASKS,
         function=report_progress,
         body=ProgressWrite,
-        answer=TaskWritten,
+        answer=TaskWriteResult,
         errors=(404, 409, 410, 412),
         headers=("X-Agent-Incarnation",),
         max_body_bytes=MAX_WRITE_BYTES,
@@ -199,7 +199,7 @@ OPERATIONS = (
         action=Permission.WORK_TASKS,
         function=mark_complete,
         body=CompletionWrite,
-        answer=TaskWritten,
+        answer=TaskWriteResult,
         errors=(404, 410, 412),
         headers=("X-Agent-Incarnation",),
         max_body_bytes=MAX_WRITE_BYTES,
@@ -211,7 +211,7 @@ OPERATIONS = (
         action=Permission.WORK_TASKS,
         function=request_human_help,
         body=HelpWrite,
-        answer=TaskWritten,
+        answer=TaskWriteResult,
         errors=(404, 410, 412),
         headers=("X-Agent-Incarnation",),
         max_body_bytes=MAX_WRITE_BYTES,
@@ -223,7 +223,7 @@ OPERATIONS = (
         action=Permission.WORK_TASKS,
         function=delegate_subtask,
         body=DelegationWrite,
-        answer=TaskWritten,
+        answer=TaskWriteResult,
         status=201,
         errors=(402, 404, 409, 410, 412),
         headers=("X-Agent-Incarnation",),
@@ -236,7 +236,7 @@ OPERATIONS = (
         action=Permission.WORK_TASKS,
         function=release_run,
         body=RunRelease,
-        answer=TaskWritten,
+        answer=TaskWriteResult,
         errors=(404, 410, 412),
         headers=("X-Agent-Incarnation",),
     ),
