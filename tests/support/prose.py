@@ -6,6 +6,7 @@ import json
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,15 @@ class Passage(NamedTuple):
 
     where: str
     text: str
+
+
+class _Module(NamedTuple):
+    """Texts of a Python module with their lines."""
+
+    first_line: str | None
+    docstrings: list[tuple[int, str]]
+    messages: list[tuple[int, str]]
+    test_names: list[tuple[int, str]]
 
 
 def markdown(path: Path) -> Iterator[Passage]:
@@ -46,20 +56,13 @@ def template(path: Path) -> Iterator[Passage]:
 
 def docstrings(path: Path) -> Iterator[Passage]:
     """Return the sentences of a module's docstrings: those of modules, classes, functions and attributes."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            yield from _sentences(path, str(node.value.value), node.lineno)
+    for line, text in _module(path).docstrings:
+        yield from _sentences(path, text, line)
 
 
 def messages(path: Path) -> Iterator[Passage]:
     """Return the texts of a module: its strings with a space in them, without docstrings and SQL."""
-    tree = ast.parse(path.read_text())
-    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in alone:
-            continue
-        if " " in node.value.strip() and not SQL.match(node.value):
-            yield Passage(f"{path.relative_to(REPOSITORY)}:{node.lineno}", node.value)
+    return _passages(path, _module(path).messages)
 
 
 def comments(path: Path) -> Iterator[Passage]:
@@ -102,16 +105,38 @@ def json_texts(path: Path) -> Iterator[Passage]:
 
 def test_names(path: Path) -> Iterator[Passage]:
     """Return the names of a module's tests as sentences."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            text = node.name.removeprefix("test_").replace("_", " ")
-            yield Passage(f"{path.relative_to(REPOSITORY)}:{node.lineno}", text)
+    return _passages(path, _module(path).test_names)
 
 
 def first_line(path: Path) -> str | None:
     """Return the first line of a module's docstring; None if it has none."""
-    docstring = ast.get_docstring(ast.parse(path.read_text()))
-    return None if docstring is None else docstring.split("\n")[0].strip()
+    return _module(path).first_line
+
+
+@cache
+def _module(path: Path) -> _Module:
+    """Read a module once for all functions above; its tree is not kept."""
+    tree = ast.parse(path.read_text())
+    docstring = ast.get_docstring(tree)
+    module = _Module(None if docstring is None else docstring.split("\n")[0].strip(), [], [], [])
+    alone: set[int] = set()
+    # A statement comes before its parts.
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr):
+            alone.add(id(node.value))
+            if isinstance(node.value, ast.Constant):
+                module.docstrings.append((node.lineno, str(node.value.value)))
+        elif isinstance(node, ast.Constant) and isinstance(text := node.value, str):
+            if id(node) not in alone and " " in text.strip() and not SQL.match(text):
+                module.messages.append((node.lineno, text))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            module.test_names.append((node.lineno, node.name.removeprefix("test_").replace("_", " ")))
+    return module
+
+
+def _passages(path: Path, texts: list[tuple[int, str]]) -> Iterator[Passage]:
+    for line, text in texts:
+        yield Passage(f"{path.relative_to(REPOSITORY)}:{line}", text)
 
 
 def _blocks(path: Path, lines: list[tuple[int, str]]) -> Iterator[Passage]:
