@@ -80,6 +80,7 @@ def test_every_usual_run_draws_the_same(tmp_path: Path) -> None:
     assert "SEED=" not in printed
 
 
+@pytest.mark.long
 def test_a_random_run_draws_a_thousand_and_can_be_repeated(tmp_path: Path) -> None:
     options = ("--hypothesis-profile", "random")
     first, printed = run(tmp_path / "first", *options, CI="true")
@@ -92,6 +93,7 @@ def test_a_random_run_draws_a_thousand_and_can_be_repeated(tmp_path: Path) -> No
     assert other != first
 
 
+@pytest.mark.long
 def test_processes_of_one_run_have_one_seed(tmp_path: Path) -> None:
     options = ("-p", "xdist", "--numprocesses=2", "--dist=each", "--hypothesis-profile", "random")
     _, printed = run(tmp_path / "both", *options, outcome="2 failed, 8 passed")

@@ -4,9 +4,11 @@ import re
 import subprocess
 import sys
 
+import pytest
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 
+@pytest.mark.long
 def test_demo_shows_living_agents_and_a_killed_one() -> None:
     command = [sys.executable, "docs/examples/crawl_demo.py"]
     done = subprocess.run(
