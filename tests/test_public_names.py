@@ -24,7 +24,7 @@ def test_snapshot_has_members_and_parameters() -> None:
     assert page.endswith("(lease_id, *, fencing_token, ttl_seconds=, incarnation=)")
     # Keywords of a TypedDict are parameters like others.
     (each,) = [line for line in lines if ".RegistryTargets.each(" in line]
-    assert "never_measured=" in each
+    assert "never_probed=" in each
     assert "**" not in each
 
 

@@ -43,14 +43,14 @@ def test_every_result_class_is_of_one_group() -> None:
     }  # fmt: skip
     unknown = {result for result, group in GROUPS.items() if group is Group.UNKNOWN}
     assert unknown == INCONCLUSIVE | {ResultClass.STALE_DOCUMENT}
-    assert GROUPS[None] is Group.NEVER_MEASURED
+    assert GROUPS[None] is Group.NEVER_PROBED
 
 
 def test_the_groups_are_counted_apart() -> None:
     census = take_census(facts())
     assert census.listed == 100
     groups = census.groups
-    assert (groups.alive, groups.not_alive, groups.unknown, groups.never_measured) == (5, 76, 5, 14)
+    assert (groups.alive, groups.not_alive, groups.unknown, groups.never_probed) == (5, 76, 5, 14)
     assert census.alive_ratio == 5 / 81
 
 
@@ -231,7 +231,7 @@ def test_every_target_is_counted_once_in_each_part(hosts: list[HostCount]) -> No
     listed = sum(host.count for host in hosts)
     assert census.listed == census.groups.listed == listed
     assert sum(part.groups.listed for part in census.platforms) == listed
-    assert sum(row.count for row in census.results) + census.groups.never_measured == listed
+    assert sum(row.count for row in census.results) + census.groups.never_probed == listed
     assert sum(row.count for row in census.generations) == census.groups.alive
     by_group: Counter[Group] = Counter()
     for row in census.results:

@@ -64,14 +64,14 @@ def test_json_is_whole_and_ends_with_a_line_break() -> None:
     read = json.loads(written)
     assert read["census_version"] == "1.0"
     assert read["made_at"] == "2026-09-21T14:13:20.000Z"
-    assert read["groups"] == {"alive": 5, "not_alive": 76, "unknown": 5, "never_measured": 14}
+    assert read["groups"] == {"alive": 5, "not_alive": 76, "unknown": 5, "never_probed": 14}
 
 
 def test_csv_has_one_fact_per_row() -> None:
     rows = rows_of_csv()
     assert rows[0] == list(CSV_HEADS)
     assert {len(row) for row in rows} == {4}
-    assert ["targets", "", "never_measured", "14"] in rows
+    assert ["targets", "", "never_probed", "14"] in rows
     assert ["platforms", "vercel.app", "alive_ratio", "0.2"] in rows
     assert ["latencies", "discovery", "p99_ms", "1978.0"] in rows
     # Unknown values are empty, not zero.

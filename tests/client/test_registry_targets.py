@@ -10,7 +10,7 @@ URLS = [f"https://agent-{number}.example/" for number in range(5)]
 
 async def test_targets_are_found_and_shown(client: RegistryClient) -> None:
     await client.directories.put("dir", URLS)
-    page = await client.targets.list(limit=2, never_measured=True, directory="dir")
+    page = await client.targets.list(limit=2, never_probed=True, directory="dir")
     assert (len(page.targets), page.total) == (2, 5)
     found = [target.url async for target in client.targets.each(page=2)]
     assert sorted(found) == URLS

@@ -29,13 +29,13 @@ class GroupCounts(_Shown):
     """Targets that were probed and where no agent answered."""
     unknown: Count = 0
     """Targets about which the probes showed nothing."""
-    never_measured: Count = 0
+    never_probed: Count = 0
     """They were never probed."""
 
     @property
     def listed(self) -> int:
         """Number of all targets."""
-        return self.alive + self.not_alive + self.unknown + self.never_measured
+        return self.alive + self.not_alive + self.unknown + self.never_probed
 
     @property
     def measured(self) -> int:

@@ -65,7 +65,7 @@ class HostCount:
 
     host: str
     result: ResultClass | None
-    """None: never measured."""
+    """None: never probed."""
     generation: str | None
     """A2A protocol version of the card: `0.1`, `0.2`, `0.3`, `1.0`; None: no card, or no version in it."""
     count: int
@@ -211,7 +211,7 @@ def _of_tally(tally: _Tally) -> GroupCounts:
 
 
 def _results(counts: Mapping[ResultClass | None, int], whole: int) -> tuple[ResultCount, ...]:
-    """Return the result classes that occur, the most frequent first, without `never measured`."""
+    """Return the result classes that occur, the most frequent first, without `never probed`."""
     occurring = {result: count for result, count in counts.items() if result is not None and count}
     ordered = sorted(occurring.items(), key=lambda item: (-item[1], item[0]))
     return tuple(

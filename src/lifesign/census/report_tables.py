@@ -44,7 +44,7 @@ GROUP_WORDS: Final = {
     Group.ALIVE: "alive",
     Group.NOT_ALIVE: "not alive",
     Group.UNKNOWN: "unknown",
-    Group.NEVER_MEASURED: "never probed",
+    Group.NEVER_PROBED: "never probed",
 }
 _KIND_NOTE: Final = "As a directory or the definition states it, else as the prober found out."
 KIND_WORDS: Final = {TargetKind.A2A.value: "A2A agents", TargetKind.MCP.value: "MCP servers"}
@@ -151,7 +151,7 @@ def share_heading(census: Census) -> str:
 
 def _unmeasured_text(census: Census) -> str:
     """Return separate texts for targets that were never probed and those without a measured result."""
-    probed, never = census.groups.unknown, census.groups.never_measured
+    probed, never = census.groups.unknown, census.groups.never_probed
     if not probed:
         return f"None of {pluralize(census.listed, 'target')} has been probed yet."
     verb = plural(probed, "was", "were")
@@ -392,5 +392,5 @@ def of_groups(groups: GroupCounts) -> tuple[tuple[Group, int], ...]:
         (Group.ALIVE, groups.alive),
         (Group.NOT_ALIVE, groups.not_alive),
         (Group.UNKNOWN, groups.unknown),
-        (Group.NEVER_MEASURED, groups.never_measured),
+        (Group.NEVER_PROBED, groups.never_probed),
     )

@@ -20,7 +20,7 @@ class Group(StrEnum):
     """The target was probed, and no agent answered."""
     UNKNOWN = "unknown"
     """The target was not measured: the prober could not probe it, or the last result is too old."""
-    NEVER_MEASURED = "never_measured"
+    NEVER_PROBED = "never_probed"
     """The target was never probed."""
 
 
@@ -33,12 +33,12 @@ def _group_of(result: ResultClass) -> Group:
 
 GROUPS: Final[Mapping[ResultClass | None, Group]] = {
     **{result: _group_of(result) for result in ResultClass},
-    None: Group.NEVER_MEASURED,
+    None: Group.NEVER_PROBED,
 }
-"""Group of each result class; None: never measured."""
+"""Group of each result class; None: never probed."""
 
 
 def group_of(result: ResultClass | None) -> Group:
-    """Return whether a target is ALIVE, NOT_ALIVE or UNKNOWN; a target that was never measured is UNKNOWN."""
+    """Return whether a target is ALIVE, NOT_ALIVE or UNKNOWN; a target that was never probed is UNKNOWN."""
     group = GROUPS[result]
-    return Group.UNKNOWN if group is Group.NEVER_MEASURED else group
+    return Group.UNKNOWN if group is Group.NEVER_PROBED else group

@@ -35,7 +35,7 @@ def _row(target: TargetSummary, *, is_continuous: bool) -> tuple[str, ...]:
     return (
         cell(target.url),
         alive_group(target, is_continuous=is_continuous),
-        Group.NEVER_MEASURED if target.result is None else target.result,
+        Group.NEVER_PROBED if target.result is None else target.result,
         *("" if at is None else utc_text(at, "seconds") for at in times),
         cell(target.why or ""),
     )

@@ -42,7 +42,7 @@ class CrawlState:
     results: Mapping["ResultClass | None", int] = field(default_factory=dict)
     """Results of those probes; for a continuous crawl, the number of targets by latest result.
 
-    None: never measured.
+    None: never probed.
     """
     listed: int | None = None
     """Number of targets, if `results` lacks those of processes that are starting."""

@@ -44,7 +44,7 @@ SHOWN_STATUSES: Final = (
 SHOWN_HEALTH: Final = (
     HealthStatus.HEALTHY, HealthStatus.DEGRADED, HealthStatus.UNHEALTHY, HealthStatus.UNKNOWN,
 )  # fmt: skip
-SHOWN_PROBE_LABELS: Final = ("answers", "gated", "down", "unknown", "never measured")
+SHOWN_PROBE_LABELS: Final = ("answers", "gated", "down", "unknown", "never probed")
 
 WAITING: Final = (TaskStatus.HANDOFF, TaskStatus.REVIEW)
 """Statuses in which tasks wait for people."""

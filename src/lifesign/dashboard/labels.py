@@ -1,6 +1,6 @@
 """Labels of statuses and results.
 
-Four states look alike and differ: down, gated, unknown, never measured. Each has its own word and mark, so
+Four states look alike and differ: down, gated, unknown, never probed. Each has its own word and mark, so
 that colour is never the only difference.
 """
 
@@ -55,7 +55,7 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType({
     "gated": "a server answered, and requires credentials or payment first",
     "down": "it was probed, and no agent answered",
     "unknown": "unknown: the last result is too old, or the probe measured nothing",
-    "never measured": "it was never probed, which does not mean that it is down",
+    "never probed": "it was never probed, which does not mean that it is down",
 })  # fmt: skip
 """Explanations of the words, for tooltips and screen readers."""
 
@@ -78,7 +78,7 @@ class ProbeLabel:
     """Result of the probes of an agent or a target, in a word and in a line."""
 
     word: str
-    """`answers`, `gated`, `down`, `unknown` or `never measured`."""
+    """`answers`, `gated`, `down`, `unknown` or `never probed`."""
     why: str = ""
 
     @property
@@ -87,13 +87,13 @@ class ProbeLabel:
         return self.word.replace(" ", "-")
 
 
-NEVER_MEASURED: Final = ProbeLabel("never measured")
+NEVER_PROBED: Final = ProbeLabel("never probed")
 
 
 def label_of_result(result: ResultClass | str | None, why: str = "") -> ProbeLabel:
-    """Return the label for a probe's result; None: never measured."""
+    """Return the label for a probe's result; None: never probed."""
     if result is None:
-        return NEVER_MEASURED
+        return NEVER_PROBED
     known = ResultClass(result)
     if known is ResultClass.GATED or known in CREDENTIAL_FAULTS:
         return ProbeLabel("gated", why)
@@ -122,7 +122,7 @@ def agent_probe_label(agent: AgentRecord, now_s: float) -> ProbeLabel:
 def label_of_observed(seen: ObservedState | None) -> ProbeLabel:
     """Return the label for the last observation of an agent, layer by layer."""
     if seen is None:
-        return NEVER_MEASURED
+        return NEVER_PROBED
     named = (
         (Layer.DISCOVERY, seen.discovery),
         (Layer.TRANSPORT, seen.transport),
@@ -143,7 +143,7 @@ def label_of_observed(seen: ObservedState | None) -> ProbeLabel:
         return label_of_result(ResultClass.OK if is_ok else ResultClass.GATED, summary)
     last = decisive(layers)
     if last is None:
-        return NEVER_MEASURED
+        return NEVER_PROBED
     if last.has_failed and not seen.failures_in_row:
         # The only trace of an inconclusive probe: the failure did not count.
         what = layer_words(seen.kind)[Layer.DISCOVERY]
@@ -199,7 +199,7 @@ def meaning(word: str) -> str:
 
 def as_words(name: str) -> str:
     """Return a name of the protocol as a readable text."""
-    return name.replace("_", " ")
+    return name.replace("re_registered", "re-registered").replace("_", " ")
 
 
 def moment_text(at: datetime | float | None) -> str:

@@ -110,7 +110,7 @@ async def test_a_list_is_counted_with_one_command_and_the_second_time_compared(
     shown = capsys.readouterr()
     counted = json.loads(shown.out)
     assert list(Draft202012Validator(SCHEMA).iter_errors(counted)) == []
-    assert counted["groups"] == {"alive": 2, "not_alive": 4, "unknown": 0, "never_measured": 0}
+    assert counted["groups"] == {"alive": 2, "not_alive": 4, "unknown": 0, "never_probed": 0}
     assert [run["groups"]["alive"] for run in counted["runs"]] == [3, 2]
     assert round(counted["runs"][1]["change"], 3) == -0.167
     assert counted["directories"][0]["name"] == "agents.txt"

@@ -152,7 +152,7 @@ def test_without_a_prober_the_known_result_is_reported(
     # A domain may be an agent's id too.
     assert main(["recheck", "agent.example", "--database", unwatched, "--wait", "600"]) == 2
     shown = capsys.readouterr()
-    assert shown.out == "https://agent.example/\nnever measured\n"
+    assert shown.out == "https://agent.example/\nnever probed\n"
     assert f"lifesign crawl PROBE.yml --database {unwatched}\n" in shown.err
 
 

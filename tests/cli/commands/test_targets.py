@@ -70,7 +70,7 @@ def test_every_target_is_listed_with_what_was_seen(database: str, capsys: pytest
     assert found[URLS[0]][4] == "a card only: its interface was not probed"
     assert found[URLS[1]][:2] == ["not alive", "refused"]
     assert found[URLS[2]][4] == "no answer within 5 s"
-    assert found[URLS[3]][:4] == ["unknown", "never_measured", "-", "-"]
+    assert found[URLS[3]][:4] == ["unknown", "never_probed", "-", "-"]
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_every_target_is_listed_with_what_was_seen(database: str, capsys: pytest
         (["--result", "timeout", "--result", "refused"], URLS[1:3]),
         (["--result", "blocked_address"], []),
         (["--result", "not_measured"], []),
-        (["--result", "never_measured"], URLS[3:]),
-        (["--result", "never_measured", "--result", "ok"], [URLS[0], *URLS[3:]]),
+        (["--result", "never_probed"], URLS[3:]),
+        (["--result", "never_probed", "--result", "ok"], [URLS[0], *URLS[3:]]),
         (["--directory", "a-list"], URLS),
         (["--alive"], URLS[:1]),
         (["--not-alive"], URLS[1:3]),
         (["--alive", "--not-alive", "--result", "timeout"], URLS[:3]),
-        (["--alive", "--result", "never_measured"], [URLS[0], *URLS[3:]]),
+        (["--alive", "--result", "never_probed"], [URLS[0], *URLS[3:]]),
         (["--layer-result", "timeout", "--layer-result", "ok"], [URLS[0], URLS[2]]),
         (["--layer-result", "timeout", "--alive"], []),
     ],
@@ -111,7 +111,7 @@ def test_all_pages_are_turned_and_no_cell_is_a_formula(
     assert heads == ["url", "is", "result", "result_since", "observed_at", "why"]
     found = {row[0]: row[1:] for row in rows}
     assert (len(rows), set(found)) == (5, set(URLS))
-    results = ["ok", "refused", "timeout", "never_measured", "never_measured"]
+    results = ["ok", "refused", "timeout", "never_probed", "never_probed"]
     assert [found[url][1] for url in URLS] == results
     assert [found[url][0] for url in URLS] == ["alive", "not_alive", "not_alive", "unknown", "unknown"]
     assert found[URLS[1]][4] == "'=1+1 closed"
@@ -158,7 +158,7 @@ def test_a_registry_is_asked_where_no_database_is_named(
     ("options", "told"),
     [
         (["--result", "dead"], "--result"),
-        (["--layer-result", "never_measured"], "--layer-result"),
+        (["--layer-result", "never_probed"], "--layer-result"),
         (["--json", "--csv"], "--csv"),
         (["--limit", "0"], "--limit"),
     ],

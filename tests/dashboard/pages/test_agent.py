@@ -28,7 +28,7 @@ def test_reported_figures_are_beside_observed_ones(sample: Sample) -> None:
         "99.3 % of 412",
         "20 of the last 20 probes",
         "Last 24 hours",
-        "never measured answers",
+        "never probed answers",
     ):
         assert words in text
 
@@ -186,7 +186,7 @@ def test_an_agent_is_probed_maintained_and_drained(acted: Sample) -> None:
     assert visitor.do(AGENT, f"{AGENT}/maintenance", minutes="5", reason="new disk").status == 303
     page = visitor.get(AGENT)
     assert "In maintenance until" in page.text
-    assert re.search(r"nothing takes it down\. Begun by \w+, key:key_\w+: new disk", page.text)
+    assert re.search(r"In maintenance.* Begun by \w+, key:key_\w+: new disk", page.text)
     assert visitor.do(AGENT, f"{AGENT}/maintenance/end").status == 303
     assert "In maintenance until" not in visitor.get(AGENT).text
 

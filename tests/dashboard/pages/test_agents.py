@@ -123,9 +123,9 @@ def test_names_are_walked_along_as_they_are_sorted(
     assert agents_on(visitor.get("/agents?status=active&sort=name")) == sorted_
 
 
-def test_unknown_differs_from_never_measured(open_sample: Sample) -> None:
+def test_unknown_differs_from_never_probed(open_sample: Sample) -> None:
     text = open_sample.visitor().get("/agents").text
-    assert "hostile active unknown never measured" in text
+    assert "hostile active unknown never probed" in text
     assert "planner unhealthy unknown down" in text
     assert "paywalled active unknown answers" in text
 

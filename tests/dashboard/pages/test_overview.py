@@ -22,7 +22,7 @@ def test_the_fleet_is_counted_by_status_by_word_and_by_sight(open_sample: Sample
     assert page.status == 200
     for words in ("Agents by status", "Health", "Observed", "Latest events", "Needs attention"):
         assert words in page.text
-    for words in ("1 deregistered", "1 gated", "1 never measured", "35 agents"):
+    for words in ("1 deregistered", "1 gated", "1 never probed", "35 agents"):
         assert words in page.text
     assert "Verdicts are active" in page.text
 

@@ -55,7 +55,7 @@ def test_no_line_leads_across_a_gap_and_the_gap_is_seen() -> None:
     (line,) = latencies.lines
     assert starts(line.path) == [span.columns[0].left, span.columns[2].left]
     gaps = [(stretch.left, stretch.left + stretch.width) for stretch in span.silences]
-    assert {stretch.word for stretch in span.silences} == {"never-measured"}
+    assert {stretch.word for stretch in span.silences} == {"never-probed"}
     assert len(gaps) == 3
     assert gaps[0][0] == 0
     assert gaps[1] == pytest.approx(
@@ -66,7 +66,7 @@ def test_no_line_leads_across_a_gap_and_the_gap_is_seen() -> None:
 
 def test_down_slot_has_no_latency_and_differs_from_a_gap() -> None:
     (span,) = drawn(slot(2, answer_ms=flat(50)), slot(1, alive=0, failed=6), slot(0, alive=0, unknown=2))
-    assert [stretch.word for stretch in span.silences] == ["never-measured", "down"]
+    assert [stretch.word for stretch in span.silences] == ["never-probed", "down"]
     down, unknown = span.columns[1:]
     assert (down.alive, down.failed) == (0, 100)
     assert (unknown.alive, unknown.failed) == (0, 0)

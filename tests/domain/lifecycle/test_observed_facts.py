@@ -488,7 +488,7 @@ def test_login_is_kept_until_the_interface_answers_without_one() -> None:
         assert Observed.from_json(known.to_json()) == known
 
 
-def test_assertion_that_is_never_measured_holds_no_other_one() -> None:
+def test_assertion_that_is_never_probed_holds_no_other_one() -> None:
     known = Observed()
     rows = []
     for number, result in enumerate(["assertion_failed", "assertion_failed", "ok"]):

@@ -47,7 +47,7 @@ def by_result(rows: list[dict[str, Any]]) -> dict[str | None, int]:
 
 
 @pytest.mark.usefixtures("measured")
-async def test_each_target_counts_once_and_never_measured_is_no_result(api: RegistryApi) -> None:
+async def test_each_target_counts_once_and_never_probed_is_no_result(api: RegistryApi) -> None:
     counts = await census(api)
     assert by_result(counts["targets"]) == {"ok": 1, "refused": 1, None: 2}
     assert by_result([row for row in counts["directories"] if row["directory"] == "second"]) == {

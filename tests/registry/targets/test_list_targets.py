@@ -79,7 +79,7 @@ async def test_old_result_has_a_reason_and_may_be_left_out(api: RegistryApi, clo
     assert await listed(api, "old_evidence=true") == URLS[:2]
     everything = sorted([*URLS[:4], SAME_HOST])
     assert await listed(api, "old_evidence=false") == sorted(set(everything) - set(URLS[:2]))
-    assert await listed(api, "sort=host&old_evidence=true&never_measured=true") == [
+    assert await listed(api, "sort=host&old_evidence=true&never_probed=true") == [
         url for url in everything if url != URLS[2]
     ]
     answer = await api.ask("GET", f"{PATH}?max_evidence_age=0", key=Role.READER)
@@ -94,8 +94,8 @@ async def test_old_result_has_a_reason_and_may_be_left_out(api: RegistryApi, clo
         ("result=ok", URLS[:1]),
         ("result=ok,refused", URLS[:2]),
         ("result=timeout", []),
-        ("never_measured=true", [URLS[3], SAME_HOST]),
-        ("never_measured=true&result=refused", [URLS[1], URLS[3], SAME_HOST]),
+        ("never_probed=true", [URLS[3], SAME_HOST]),
+        ("never_probed=true&result=refused", [URLS[1], URLS[3], SAME_HOST]),
         ("result=not_measured", URLS[2:3]),
         ("directory=dir", URLS[:4]),
         ("directory=second", [SAME_HOST]),
@@ -191,7 +191,7 @@ async def test_targets_are_found_by_host_and_url_in_any_number(
     assert await pages_by_host(api) == [ORDERED[:2], ORDERED[2:4], ORDERED[4:]]
     assert await pages_by_host(api, "&directory=second", 1) == [ORDERED[2:3], ORDERED[3:4]]
     assert await pages_by_host(api, "&result=refused") == [ORDERED[1:3], ORDERED[3:4]]
-    assert await pages_by_host(api, "&never_measured=true") == [ORDERED[:1] + ORDERED[4:5], ORDERED[5:]]
+    assert await pages_by_host(api, "&never_probed=true") == [ORDERED[:1] + ORDERED[4:5], ORDERED[5:]]
     assert await pages_by_host(api, "&host=b.example") == [ORDERED[2:4], ORDERED[4:5]]
 
 

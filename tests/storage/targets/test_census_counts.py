@@ -90,7 +90,7 @@ async def test_a_target_counts_in_each_directory_that_lists_it(counted: Database
     ]
 
 
-async def test_every_target_has_one_result_or_was_never_measured(counted: Database) -> None:
+async def test_every_target_has_one_result_or_was_never_probed(counted: Database) -> None:
     assert await counted.read(census_counts.results) == {"ok": 2, "refused": 1, "gated": 1, None: 1}
 
 

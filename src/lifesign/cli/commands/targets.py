@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lifesign.client.registry_targets import PagedTargets, TargetQuery
     from lifesign.domain.models.targets import TargetList, TargetSummary
 
-NEVER_MEASURED: Final = "never_measured"
+NEVER_PROBED: Final = "never_probed"
 """Shown instead of a result class for targets without a measured result."""
 MAX_PAGE: Final = 1_000
 """Maximum page size."""
@@ -50,7 +50,7 @@ def list_targets(
         typer.Option(
             "--result",
             metavar="RESULT",
-            help=f"Only targets with this result, such as timeout, or {NEVER_MEASURED}; may be repeated.",
+            help=f"Only targets with this result, such as timeout, or {NEVER_PROBED}; may be repeated.",
         ),
     ] = None,
     layer_result: Annotated[
@@ -96,7 +96,7 @@ def list_targets(
 
     Sorted by host, then by URL.
 
-    The result decides whether a target is alive, as in a census; for stale_document and never_measured that
+    The result decides whether a target is alive, as in a census; for stale_document and never_probed that
     is unknown. --alive, --not-alive and --result are combined: a target that matches one of them is listed.
     The other options narrow that list. A layer is the card, the interface, the health document or the
     message: a target with a public card is ok, and its interface may reject the credential.
@@ -113,7 +113,7 @@ def list_targets(
     Result classes:
       ok gated credentials_rejected token_error not_an_agent invalid_document stale_document refused
       timeout dns_failure tls_failure http_error too_large redirect_refused rate_limited
-      blocked_address internal not_measured never_measured
+      blocked_address internal not_measured never_probed
 
     \b
     Keys of --json:
@@ -174,7 +174,7 @@ def _wanted(results: Sequence[str], layer_results: Sequence[str], directory: str
     from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415
 
     for option, names, classes in (
-        ("--result", results, [*ResultClass, NEVER_MEASURED]),
+        ("--result", results, [*ResultClass, NEVER_PROBED]),
         ("--layer-result", layer_results, [*ResultClass]),
     ):
         for name in names:
@@ -182,9 +182,9 @@ def _wanted(results: Sequence[str], layer_results: Sequence[str], directory: str
                 raise InvalidValue(option, name, f"one of {', '.join(classes)}")
     wanted = TargetQuery(
         # Each once: --alive and --result may name the same.
-        result=tuple(ResultClass(name) for name in dict.fromkeys(results) if name != NEVER_MEASURED),
+        result=tuple(ResultClass(name) for name in dict.fromkeys(results) if name != NEVER_PROBED),
         layer_result=tuple(ResultClass(name) for name in dict.fromkeys(layer_results)),
-        never_measured=NEVER_MEASURED in results,
+        never_probed=NEVER_PROBED in results,
         sort="host",
     )
     if directory is not None:
@@ -243,7 +243,7 @@ def _row(target: "TargetSummary", *, is_continuous: bool) -> tuple[str, ...]:
     return (
         target.url,
         GROUP_WORDS[alive_group(target, is_continuous=is_continuous)],
-        NEVER_MEASURED if target.result is None else target.result,
+        NEVER_PROBED if target.result is None else target.result,
         "-" if target.result_since is None else time_text(target.result_since),
         "-" if target.evidence_at is None else time_text(target.evidence_at),
         _reason_text(target, is_continuous=is_continuous),

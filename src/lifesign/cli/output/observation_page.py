@@ -20,7 +20,7 @@ GROUP_COLOURS = {
     "alive": Colour.GREEN,
     "not_alive": Colour.RED,
     "unknown": Colour.CYAN,
-    "never_measured": Colour.FAINT,
+    "never_probed": Colour.FAINT,
 }
 _HEADS = ("LAYER", "RESULT", "HTTP", "TIME", "DNS", "CONNECT", "TLS", "FIRST BYTE", "LAST BYTE", "WHY")
 _ASSERTION_HEADS = ("ASSERTION", "RESULT", "EXPECTED", "ACTUAL")

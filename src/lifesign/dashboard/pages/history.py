@@ -132,7 +132,7 @@ def probe_strip(target: TargetRecord, now_s: float) -> Strip:
         # The evidence is too old by now: the state is unknown since the last measured result.
         changes = [(target.evidence_at.timestamp(), last), *changes]
     if target.result_since is not None and not changes:
-        changes = [(target.result_since.timestamp(), "never measured")]
+        changes = [(target.result_since.timestamp(), "never probed")]
     return Strip("probe_label", "Observed", _segments(now, changes, target.added_at.timestamp(), now_s))
 
 

@@ -115,8 +115,8 @@ def _results(word: str) -> dict[str, object]:
     if word not in SHOWN_PROBE_LABELS:
         expected = f"expected one of {', '.join(SHOWN_PROBE_LABELS)}"
         raise InvalidRequest([Finding("unknown_word", "/observed", expected)])
-    if word == "never measured":
-        return {"never_measured": True}
+    if word == "never probed":
+        return {"never_probed": True}
     # Old evidence is unknown, whatever the result was.
     return {
         "result": [result.value for result in ResultClass if label_of_result(result).word == word],

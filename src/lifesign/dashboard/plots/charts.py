@@ -190,12 +190,12 @@ def _silent_stretches(places: Sequence[_SlotPosition]) -> Iterator[Stretch]:
     at = 0.0
     for place in places:
         if place.left > at:
-            yield Stretch("never-measured", at, round(place.left - at, _DECIMALS))
+            yield Stretch("never-probed", at, round(place.left - at, _DECIMALS))
         if place.slot.failed and not place.slot.alive:
             yield Stretch("down", place.left, round(place.right - place.left, _DECIMALS))
         at = place.right
     if at < WIDTH:
-        yield Stretch("never-measured", at, round(WIDTH - at, _DECIMALS))
+        yield Stretch("never-probed", at, round(WIDTH - at, _DECIMALS))
 
 
 def _answered(places: Sequence[_SlotPosition]) -> Plot | None:

@@ -198,7 +198,7 @@ def fold(
     at_s = not_before(receipt.at_s, observed.last_observed_at_s)
     result = observation.result
     if result in INCONCLUSIVE:
-        # An agent that was never measured has no evidence.
+        # An agent that was never probed has no evidence.
         measured: dict[str, Any] = {"evidence_until_s": observed.evidence_until_s or at_s}
     else:
         measured = {"measured_at_s": at_s, "evidence_until_s": receipt.evidence_until_s}

@@ -27,7 +27,7 @@ class TargetCount(BaseModel):
     """Number of targets with this last result."""
 
     result: ResultClass | None = None
-    """Absent: never measured."""
+    """Absent: never probed."""
     count: int
 
 

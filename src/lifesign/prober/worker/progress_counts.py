@@ -23,7 +23,7 @@ class Progress:
     targets: int
     """Number of targets in them."""
     latest: Mapping[ResultClass | None, int] = field(default_factory=dict)
-    """Number of targets by their latest measured result; None: never measured.
+    """Number of targets by their latest measured result; None: never probed.
 
     `not_measured`: the latest one is too old to count.
     """

@@ -221,7 +221,7 @@ class OwnedShards:
         return {number: shard.version if shard.is_current else 0 for number, shard in self.shards.items()}
 
     def results(self) -> dict[ResultClass | None, int]:
-        """Return the number of targets by their latest result, None: never measured."""
+        """Return the number of targets by their latest result, None: never probed."""
         results: Counter[ResultClass | None] = Counter()
         for shard in self.shards.values():
             for result, count in shard.results.items():
@@ -332,7 +332,7 @@ def _measured_at_s(memory: ProbeMemory) -> float | None:
 
 
 def _known_by(memory: ProbeMemory) -> ResultClass | None:
-    """Return the known result of a target by its memory; None: never measured."""
+    """Return the known result of a target by its memory; None: never probed."""
     if memory.is_excluded or (memory.result is None and memory.probed_at_s is not None):
         return ResultClass.NOT_MEASURED
     return memory.result

@@ -38,7 +38,7 @@ from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.whole_database.totals import Totals
 
 PREFIX = "lifesign_registry_"
-NEVER_MEASURED = "never_measured"
+NEVER_PROBED = "never_probed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,7 @@ def _of_the_database(totals: Totals, policies: Policies) -> Iterator[Metric]:
     yield _gauge(
         "targets",
         "Probe targets by their last result.",
-        {(("result", result or NEVER_MEASURED),): count for result, count in totals.targets.items()},
+        {(("result", result or NEVER_PROBED),): count for result, count in totals.targets.items()},
         ("result",),
     )
     yield _number(
@@ -190,7 +190,7 @@ def _of_the_sweep(totals: Totals, policy: MonitorPolicy) -> Iterator[Metric]:
     tracks = {(("track", track.value),): monitors.of(track) for track in Track}
     yield _gauge(
         "decisions_suspended",
-        "1 if verdicts are suspended, so that no missed evidence takes an agent down, by kind of monitoring.",
+        "1 if verdicts are suspended: missed evidence changes no status; by kind of monitoring.",
         {track: monitor.state is MonitorState.SUSPENDED for track, monitor in tracks.items()},
     )
     yield _gauge(

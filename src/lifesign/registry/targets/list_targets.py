@@ -99,8 +99,8 @@ class TargetListing(Body):
     ] = ()
     """Separated by commas; only targets of which the card, the interface, the health document or the message
     has one of them as its last result."""
-    never_measured: bool = False
-    """Also targets that were never measured; without `result`, only those."""
+    never_probed: bool = False
+    """Also targets that were never probed; without `result`, only those."""
     old_evidence: bool | None = None
     """true: also targets whose last measured result is too old, whatever it was; without `result`, those
     alone. false: none of those. Absent: by the last result, whatever its age."""
@@ -126,7 +126,7 @@ def list_targets(transaction: Transaction, call: Call) -> OperationReply:
         subject_id=own,
         results=query.result,
         layer_results=query.layer_result,
-        never_measured=query.never_measured,
+        never_probed=query.never_probed,
         old_evidence=query.old_evidence,
         directory=None if query.directory is None else _number_of(transaction, query.directory),
         host=query.host,

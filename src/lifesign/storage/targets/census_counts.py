@@ -26,7 +26,7 @@ ROWS_AT_ONCE = 10_000
 """Number of rows that are fetched at a time."""
 ROUNDED_S = 1e-3
 """Observations come with whole milliseconds: one of the moment in which a pass began is its own."""
-NEVER_MEASURED = "never_measured"
+NEVER_PROBED = "never_probed"
 """Result of targets without a result, in stored counts."""
 
 
@@ -44,7 +44,7 @@ class StoredPass:
     not_read: tuple[str, ...] = ()
     """Directories that could not be read for it."""
     counts: Mapping[str | None, int]
-    """Number of targets by the pass's own results, None for those never measured; empty until it has ended.
+    """Number of targets by the pass's own results, None for those never probed; empty until it has ended.
     """
 
 
@@ -207,7 +207,7 @@ def kinds(
 
 
 def results(transaction: Transaction, *, pass_ended_s: float = ALWAYS_AGES) -> dict[str | None, int]:
-    """Return the number of targets by last result, None for those never measured."""
+    """Return the number of targets by last result, None for those never probed."""
     return _by_result(transaction.connection.execute(_RESULTS, _ages(transaction, pass_ended_s)))
 
 
@@ -324,9 +324,7 @@ def end_run(transaction: Transaction, run_id: str, counts: Mapping[str | None, i
     run = find_run(transaction, run_id)
     if run is None or run.ended_at_s is not None:
         return
-    count_by_result = {
-        NEVER_MEASURED if result is None else result: count for result, count in counts.items()
-    }
+    count_by_result = {NEVER_PROBED if result is None else result: count for result, count in counts.items()}
     sums = run_sums(transaction, run_id)
     transaction.connection.execute(
         update(census_runs)
@@ -402,4 +400,4 @@ def _run(row: Sequence[Any]) -> StoredPass:
 
 def _counts(stored: str | None) -> dict[str | None, int]:
     counts: dict[str, int] = from_json(stored or "{}")
-    return {None if result == NEVER_MEASURED else result: count for result, count in counts.items()}
+    return {None if result == NEVER_PROBED else result: count for result, count in counts.items()}

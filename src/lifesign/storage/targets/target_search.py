@@ -24,7 +24,7 @@ class TargetFilter:
     results: Sequence[str] = ()
     layer_results: Sequence[str] = ()
     """Last results of a layer, of which one is enough."""
-    never_measured: bool = False
+    never_probed: bool = False
     """Also targets without a result; with no results given, only those."""
     directory: int | None = None
     host: str | None = None
@@ -149,7 +149,7 @@ def _filtered(
     alternatives = (
         (result.in_(wanted.results), bool(wanted.results)),
         (is_old, wanted.old_evidence is True),
-        (result.is_(None), wanted.never_measured),
+        (result.is_(None), wanted.never_probed),
     )
     conditions = [condition for condition, is_asked in alternatives if is_asked]
     if conditions:

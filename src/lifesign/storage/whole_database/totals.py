@@ -77,7 +77,7 @@ class Totals:
     webhook_sequence: int | None
     """Sequence up to which all enabled webhooks have received the events."""
     targets: Mapping[str | None, int]
-    """Number of targets by last result; None for targets that were never measured."""
+    """Number of targets by last result; None for targets that were never probed."""
     newest_observation_s: float | None
     probers: int
     prober_shards: Mapping[str, int]
