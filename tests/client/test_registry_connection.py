@@ -2,6 +2,7 @@ import asyncio
 import traceback
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -9,6 +10,7 @@ import aiohttp
 import pytest
 from aioresponses import aioresponses
 from pydantic import BaseModel
+from tests.support.certificates import Authority
 from tests.support.hostile_server import (
     HostileServer,
     Reply,
@@ -28,6 +30,8 @@ from lifesign.client import RegistryClient, registry_connection
 from lifesign.client.registry_connection import (
     MAX_BODY_BYTES,
     MAX_TRIES,
+    PLAIN_HTTP_HINT,
+    TLS_HINT,
     Question,
     RegistryConnection,
     path_of,
@@ -293,6 +297,22 @@ async def test_an_invalid_answer_does_not_quote_what_may_be_a_secret() -> None:
         with pytest.raises(InvalidAnswer) as caught:
             read_answer(Thing, reply)
     assert "ahk_secret" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("server_scheme", "url_scheme", "hint"), [("http", "https", PLAIN_HTTP_HINT), ("https", "http", TLS_HINT)]
+)
+async def test_the_other_scheme_has_a_hint(
+    server_scheme: str, url_scheme: str, hint: str, tmp_path: Path
+) -> None:
+    context = Authority(tmp_path).serving("127.0.0.1") if server_scheme == "https" else None
+    async with serving({"/api/v1/thing": as_json({"size": 1})}, tls=context) as server:
+        url = server.url.replace(server_scheme, url_scheme, 1)
+        connection = RegistryConnection(url, key=KEY)
+        with pytest.raises(Unreachable) as caught:
+            await connection.ask(POST)
+        await connection.close()
+    assert caught.value.hint == hint
 
 
 # ── the key ──

@@ -50,6 +50,10 @@ NOT_RUNNING_HINT = (
     "check that a registry runs there (lifesign serve), or give another URL with --registry or "
     f"${URL_VARIABLE}"
 )
+PLAIN_HTTP_HINT = (
+    f"if the registry speaks plain HTTP, write http:// instead of https:// in --registry or ${URL_VARIABLE}"
+)
+TLS_HINT = f"if the registry speaks HTTPS, write https:// instead of http:// in --registry or ${URL_VARIABLE}"
 TIMEOUT_SECONDS = 10.0
 MAX_TIMEOUT_SECONDS = 300.0
 MAX_TRIES = 5
@@ -66,6 +70,8 @@ IDLE_SECONDS = 30.0
 """Time without a byte after which a stream is dead. The registry sends a comment every 10 s."""
 
 _KEY = re.compile(r"[!-~]+")
+_NO_TLS_REASONS = frozenset({"WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"})
+"""OpenSSL's reasons, which depend on its version, if a server answers a TLS handshake without TLS."""
 _EXPECTED_URL = "the URL of a registry with http:// or https://, without credentials and query"
 M = TypeVar("M", bound=BaseModel)
 
@@ -352,9 +358,19 @@ def _failure(url: URL, error: BaseException) -> RegistryError:
         return InvalidAnswer(reason)
     is_before = isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL | UnicodeError)
     unreachable = Unreachable(reason, was_sent=not is_before)
-    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ConnectionRefusedError):
-        unreachable.hint = NOT_RUNNING_HINT
+    unreachable.hint = _hint(url, error)
     return unreachable
+
+
+def _hint(url: URL, error: BaseException) -> str:
+    """Return what to do about a failed connection; empty if that is unknown."""
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        return PLAIN_HTTP_HINT if getattr(error.os_error, "reason", "") in _NO_TLS_REASONS else ""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return NOT_RUNNING_HINT if isinstance(error.os_error, ConnectionRefusedError) else ""
+    # A TLS server closes a connection whose first bytes are no TLS.
+    is_closed = isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError)
+    return TLS_HINT if is_closed and url.scheme == "http" else ""
 
 
 def _checked_url(text: str, *, allow_plain_http: bool) -> URL:

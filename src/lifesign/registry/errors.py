@@ -13,6 +13,8 @@ from lifesign.errors import LifesignError
 class AgentNotFound(LifesignError):
     """No agent has this id."""
 
+    hint = "list the ids with `lifesign agents list` or GET /api/v1/agents"
+
     def __init__(self, agent_id: str) -> None:
         super().__init__(f"no agent is registered as {agent_id!r}")
         self.agent_id = agent_id
@@ -225,6 +227,8 @@ class StateNotFound(LifesignError):
 class KeyNotFound(LifesignError):
     """No key has this id."""
 
+    hint = "list the ids with `lifesign keys list` or GET /api/v1/keys"
+
     def __init__(self, key_id: str) -> None:
         super().__init__(f"no key has the id {key_id[:80]!r}")
         self.key_id = key_id[:80]
@@ -311,6 +315,8 @@ class TooManyWebhooks(LifesignError):
 
 class TargetNotFound(LifesignError):
     """No present or former target has this id."""
+
+    hint = "list the ids with `lifesign targets list` or GET /api/v1/targets"
 
     def __init__(self, target_id: str) -> None:
         super().__init__(f"there is no target {target_id[:128]!r}")
@@ -426,6 +432,8 @@ class TooManyClaims(LifesignError):
 
 class TaskNotFound(LifesignError):
     """No task has this id."""
+
+    hint = "list the ids with `lifesign tasks list` or GET /api/v1/tasks"
 
     def __init__(self, task_id: str) -> None:
         super().__init__(f"no task has the id {task_id[:80]!r}")

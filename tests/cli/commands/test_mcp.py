@@ -25,7 +25,7 @@ def _nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--transport", "smoke"], "Invalid value for '--transport'"),
         (["--transport", "http", "--host", "0.0.0.0"], "--allow-host: expected a name"),
         (["--transport", "http", "--token-file", "/nowhere"], "--token-file: expected a readable file"),
-        (["--transport", "http", "--port", "70000"], "--port: expected at most 65535"),
+        (["--transport", "http", "--port", "70000"], "--port: expected at most 65535; got 70000"),
     ],
 )
 def test_wrong_usage_ends_with_three(

@@ -1,7 +1,8 @@
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from lifesign.domain.files.validation_messages import invalid_setting
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.files.validation_messages import expectation, invalid_setting
 from lifesign.domain.models.agents import CommandRequest, HeartbeatConfig, Registration
 from lifesign.domain.models.tasks import RunWrite
 
@@ -43,3 +44,22 @@ def test_invalid_value_is_shown_shortened() -> None:
     with pytest.raises(ValidationError) as refused:
         Registration.model_validate({"agent_id": "x" * 5_000})
     assert len(str(invalid_setting(refused.value, "it"))) < 200
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "others"),
+    [
+        ("agent.lifecylce", {"agent.lifecycle"}, {"lease.acquired"}),
+        ("lease.aquired", {"lease.acquired"}, {"agent.lifecycle"}),
+        ("?", {"agent.lifecycle", "openapi.json"}, {"lease.acquired"}),
+    ],
+)
+def test_long_list_of_allowed_values_is_cut_to_the_nearest(
+    given: str, named: set[str], others: set[str]
+) -> None:
+    with pytest.raises(ValidationError) as refused:
+        TypeAdapter(EventType).validate_python(given)
+    words = set(expectation(refused.value.errors()[0]).replace(",", " ").split())
+    assert named <= words
+    assert not others & words
+    assert str(len(EventType)) in words

@@ -96,6 +96,17 @@ def test_a_limit_is_compared_if_there_is_a_value(
     assert evaluate(asserted(check, expected), answer).result is result
 
 
+@pytest.mark.parametrize(
+    ("expected", "days", "shown"), [(14.0, 20.0, ("14", "20")), (14.5, 13.98, ("14.5", "13.9"))]
+)
+def test_days_of_a_certificate_are_shown_without_a_zero(
+    expected: float, days: float, shown: tuple[str, str]
+) -> None:
+    answer = CheckedAnswer(status=200, certificate_days=days)
+    result = evaluate(asserted(Check.CERTIFICATE_DAYS, expected), answer)
+    assert (result.expected, result.actual) == shown
+
+
 @pytest.mark.parametrize("check", list(Check))
 def test_without_an_answer_nothing_is_measured(check: Check) -> None:
     result = evaluate(asserted(check, "1", "/x"), None) if check is not Check.LATENCY_BELOW else None

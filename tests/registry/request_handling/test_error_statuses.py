@@ -60,4 +60,5 @@ async def test_api_answers_with_hints(api: RegistryApi) -> None:
     assert (wrong.status, wrong.json()["error"]["hint"].split()[0]) == (422, "ttl_seconds")
     assert (await api.ask("GET", AGENTS, key=None)).json()["error"]["hint"]
     assert "admin" in (await api.ask("GET", AGENTS, key=Role.ENROLL)).json()["error"]["hint"]
-    assert "hint" not in (await api.ask("GET", f"{AGENTS}/absent")).json()["error"]
+    assert AGENTS in (await api.ask("GET", f"{AGENTS}/absent")).json()["error"]["hint"]
+    assert "hint" not in (await api.ask("GET", "/api/v1/leases/lse_x/absent")).json()["error"]

@@ -225,10 +225,19 @@ def _expected(error: TyperException) -> str | None:
     told_by_pydantic = getattr(error.__cause__, "errors", None)
     if told_by_pydantic is None:
         return None
-    from lifesign.domain.files.validation_messages import known_expectation  # noqa: PLC0415 - pydantic is there by now
+    from lifesign.domain.files.validation_messages import (  # noqa: PLC0415 - pydantic is there by now
+        MAX_SHOWN_CHARACTERS,
+        NUMBER_FAULTS,
+        known_expectation,
+    )
 
-    expected = known_expectation(told_by_pydantic(include_url=False)[0])
-    return None if expected is None else f"expected {expected}"
+    fault = told_by_pydantic(include_url=False)[0]
+    expected = known_expectation(fault)
+    if expected is None:
+        return None
+    # Another value may be a secret.
+    got = f"; got {str(fault['input'])[:MAX_SHOWN_CHARACTERS]}" if fault["type"] in NUMBER_FAULTS else ""
+    return f"expected {expected}{got}"
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """Messages for validation errors of pydantic: the expected value at each place."""
 
+import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from math import isnan
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +23,9 @@ from lifesign.errors import InvalidValue
 
 MAX_SHOWN_CHARACTERS = 80
 """Maximum length of a given value in a message."""
+MAX_CHOICES = 24
+"""Maximum number of allowed values that a message lists; of a longer list it names the nearest ones."""
+MAX_NEAREST_CHOICES = 3
 
 FORMS: Mapping[str, str] = MappingProxyType({
     AGENT_ID_PATTERN: "1 to 128 letters, digits and . _ ~ : -",
@@ -30,6 +35,7 @@ FORMS: Mapping[str, str] = MappingProxyType({
     URL_PATTERN: "an http or https URL",
 })  # fmt: skip
 """Descriptions of the patterns of agent records."""
+_CHOICE = re.compile("'([^']*)'")
 # By pydantic's error type; in braces, members of its context.
 _WORDS = {
     "missing": "a value",
@@ -48,6 +54,11 @@ _WORDS = {
     "int_from_float": "a whole number",
     "float_parsing": "a number",
 }
+
+NUMBER_FAULTS = frozenset({
+    "greater_than_equal", "less_than_equal", "greater_than", "less_than", "int_parsing", "float_parsing",
+})  # fmt: skip
+"""Pydantic's error types for members that take a number."""
 
 
 def invalid_setting(
@@ -79,6 +90,14 @@ def expectation(details: ErrorDetails, forms: Mapping[str, str] = FORMS) -> str:
     return f"what the rules allow ({details['msg']})" if words is None else words
 
 
+def _nearest_choices(given: object, choices: list[str]) -> str:
+    """Describe a long list of allowed values by those that are nearest to the given one."""
+    text = given[:MAX_SHOWN_CHARACTERS] if isinstance(given, str) else ""
+    nearest = get_close_matches(text, choices, MAX_NEAREST_CHOICES)
+    names = f"the nearest: {', '.join(nearest)}" if nearest else f"for example {choices[0]}"
+    return f"one of the {len(choices)} values in openapi.json, {names}"
+
+
 def _number(bound: float) -> str:
     """Write a bound: a whole number with all its digits."""
     return f"{int(bound)}" if abs(bound) <= MAX_NUMBER and bound % 1 == 0 else f"{bound:.15g}"
@@ -92,6 +111,8 @@ def known_expectation(details: ErrorDetails, forms: Mapping[str, str] = FORMS) -
         return "a number"
     if details["type"] == "string_pattern_mismatch":
         return forms.get(context["pattern"], f"text of the form {context['pattern']}")
+    if details["type"] == "enum" and len(choices := _CHOICE.findall(context["expected"])) > MAX_CHOICES:
+        return _nearest_choices(given, choices)
     if details["type"] in _WORDS:
         bound = context.get("min_length", context.get("max_length", 0))
         nouns = {"characters": plural(bound, "character"), "items": plural(bound, "item")}

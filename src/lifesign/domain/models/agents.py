@@ -168,7 +168,7 @@ RENEW_LEASES: Final = "renew_leases"
 
 
 class PendingCommand(BaseModel):
-    """A directive that rides home in a heartbeat's reply, until it is honoured or expires."""
+    """A command that each answer to a heartbeat contains until the agent obeys it or it expires."""
 
     id: str
     command: str

@@ -5,6 +5,7 @@ Patterns are compiled by the caller, with an engine that takes linear time.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Final, Protocol
@@ -224,7 +225,7 @@ def _found(assertion: Assertion, answer: CheckedAnswer) -> tuple[bool, str | Non
             return None if latency_ms is None else (latency_ms < expected, f"{latency_ms:.6g} ms")
         case Check.CERTIFICATE_DAYS:
             days = answer.certificate_days
-            return None if days is None else (days >= expected, f"{days:.1f}")
+            return None if days is None else (days >= expected, f"{math.floor(days * 10) / 10:g}")
     if not answer.has_content:
         return None
     if assertion.check in {Check.TEXT_CONTAINS, Check.TEXT_MATCHES} or answer.has_failed:
@@ -261,6 +262,8 @@ def _is_within(name: str, values: Sequence[Any]) -> bool:
 def _expected_text(assertion: Assertion) -> str:
     if assertion.check is Check.LATENCY_BELOW:
         return f"{assertion.expected:g} ms"
+    if assertion.check is Check.CERTIFICATE_DAYS:
+        return f"{assertion.expected:g}"
     return _shown(assertion.expected)
 
 

@@ -330,8 +330,11 @@ def checked_query(model: type[BaseModel], request: Request) -> BaseModel:
 
 
 def faults_of(error: ValidationError) -> list[Finding]:
-    """Return the place and the expectation of each fault, without the value: it may be a secret."""
-    faults = error.errors(include_url=False, include_input=False)[:MAX_FAULTS]
+    """Return the place and the expectation of each fault, without the value: it may be a secret.
+
+    Only a value of a closed list decides which of the allowed values are named.
+    """
+    faults = error.errors(include_url=False)[:MAX_FAULTS]
     return [Finding(fault["type"], json_pointer(*fault["loc"]), _words_of(fault)) for fault in faults]
 
 
