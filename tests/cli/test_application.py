@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.agent_check import document
+from tests.support.command_tree import commands
 from tests.support.hostile_server import HEALTH_PATH, as_json, serving
 from tests.support.servers import PATIENCE_SECONDS
 
@@ -361,3 +362,20 @@ def test_every_package_of_an_extra_has_a_hint_if_it_is_absent() -> None:
     names = {re.split(r"[\[<>=; ]", line)[0].lower() for line in required} - {"lifesign"}
     assert names
     assert [name for name in sorted(names) if modules[name].isdisjoint(EXTRAS)] == []
+
+
+NOT_ALONE = re.compile(
+    r"(Of|For people|Where|Whose|And|Without|At most|Kept|Delegated|PEM|Processes|Holds)\b|\d+: |\S+$"
+)
+"""Beginnings of help texts that need the option's name, and texts of one word."""
+
+
+def test_every_help_text_makes_sense_alone() -> None:
+    texts = {
+        f"{path} {parameter.name}": parameter.help or ""
+        for path, command in commands()
+        for parameter in command.params
+        if getattr(parameter, "help", None) is not None
+    }
+    assert len(texts) > 200
+    assert {name: text for name, text in texts.items() if NOT_ALONE.match(text)} == {}

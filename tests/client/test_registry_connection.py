@@ -14,6 +14,7 @@ from tests.support.certificates import Authority
 from tests.support.hostile_server import (
     HostileServer,
     Reply,
+    accepting,
     answer,
     as_json,
     bomb,
@@ -299,20 +300,27 @@ async def test_an_invalid_answer_does_not_quote_what_may_be_a_secret() -> None:
     assert "ahk_secret" not in "".join(traceback.format_exception(caught.value))
 
 
-@pytest.mark.parametrize(
-    ("server_scheme", "url_scheme", "hint"), [("http", "https", PLAIN_HTTP_HINT), ("https", "http", TLS_HINT)]
-)
-async def test_the_other_scheme_has_a_hint(
-    server_scheme: str, url_scheme: str, hint: str, tmp_path: Path
-) -> None:
-    context = Authority(tmp_path).serving("127.0.0.1") if server_scheme == "https" else None
-    async with serving({"/api/v1/thing": as_json({"size": 1})}, tls=context) as server:
-        url = server.url.replace(server_scheme, url_scheme, 1)
-        connection = RegistryConnection(url, key=KEY)
-        with pytest.raises(Unreachable) as caught:
-            await connection.ask(POST)
-        await connection.close()
-    assert caught.value.hint == hint
+async def test_https_to_a_server_without_tls_has_a_hint() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+
+    async with accepting(refuse) as port:
+        assert (await failure_of(f"https://127.0.0.1:{port}")).hint == PLAIN_HTTP_HINT
+
+
+async def test_http_to_a_server_with_tls_has_a_hint(tmp_path: Path) -> None:
+    async with serving({}, Authority(tmp_path).serving("127.0.0.1")) as server:
+        assert (await failure_of(server.url.replace("https", "http", 1))).hint == TLS_HINT
+
+
+async def failure_of(url: str) -> Unreachable:
+    connection = RegistryConnection(url, key=KEY)
+    with pytest.raises(Unreachable) as caught:
+        await connection.ask(POST)
+    await connection.close()
+    return caught.value
 
 
 # ── the key ──

@@ -13,6 +13,12 @@ from lifesign.domain.observation.assertion import AssertionOutcome, AssertionRes
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.targets.target import TargetKind
 
+
+def test_names_of_the_protocol_are_readable() -> None:
+    assert labels.as_words("re_registered") == "re-registered"
+    assert labels.as_words("drain_timeout") == "drain timeout"
+
+
 SEEN = {
     ResultClass.OK: "answers",
     ResultClass.GATED: "gated",
@@ -25,7 +31,7 @@ SEEN = {
     ResultClass.BLOCKED_ADDRESS: "unknown",
     ResultClass.RATE_LIMITED: "unknown",
     ResultClass.NOT_MEASURED: "unknown",
-    None: "never measured",
+    None: "never probed",
 }
 
 
@@ -87,7 +93,7 @@ def test_a_failure_that_did_not_count_leaves_it_unknown_whether_an_agent_is_ther
 
 def test_every_word_is_explained() -> None:
     seen = {labels.label_of_result(result).word for result in [*ResultClass, None]}
-    assert seen == {"answers", "gated", "down", "unknown", "never measured"}
+    assert seen == {"answers", "gated", "down", "unknown", "never probed"}
     assert all(labels.meaning(word) for word in seen)
 
 

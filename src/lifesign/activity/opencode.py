@@ -229,7 +229,7 @@ async def _lines(response: aiohttp.ClientResponse, url: URL) -> AsyncGenerator[l
         except InvalidAnswer as error:
             raise OpencodeUnreachable(str(error)) from None
         except aiohttp.ClientPayloadError:
-            raise OpencodeUnreachable("the stream broke off") from None
+            raise OpencodeUnreachable("the stream was interrupted") from None
         except FAILURES as error:
             raise OpencodeUnreachable(classify_failure(url, error)[1]) from None
         if not piece:

@@ -138,7 +138,7 @@ class Watcher:
             await self._ask_sessions()
             self._is_streaming = self._was_heard = True
             if self._once.is_over("server") or not self.counts[WatchEventKind.SERVER_REACHABLE]:
-                self._emit(WatchEvent(what=WatchEventKind.SERVER_REACHABLE, text="the server is heard"))
+                self._emit(WatchEvent(what=WatchEventKind.SERVER_REACHABLE, text="the server answers"))
             async for messages in pieces:
                 self._beats.note_line(now_s())
                 for message in messages:

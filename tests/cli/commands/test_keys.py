@@ -113,6 +113,8 @@ def test_the_workers_of_a_probers_key_are_limited(shell: Shell) -> None:
         == 32
     )
     assert shell.listed()[0]["max_workers"] == 32
+    shell.create("--role", "prober", "--name", "q")
+    assert "  default  " in shell.run("list")
     assert "up to 32" in shell.run("list")
     assert "may have 1 worker\n" in shell.run("limit", created["key_id"], "--max-workers", "1")
     assert "--max-workers" in shell.run("limit", created["key_id"], "--max-workers", "0", code=3)

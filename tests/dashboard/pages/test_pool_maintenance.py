@@ -54,8 +54,8 @@ def test_the_maintenance_of_a_pool_begins_and_ends(acted: Sample) -> None:
     assert "In maintenance until" in visitor.get("/agents/billing-1").text
     assert "In maintenance until" not in visitor.get("/agents/support-1").text
     assert visitor.do(POOL, f"{DEED}/end").headers["location"] == POOL
-    assert "is over." in visitor.get(POOL).text
-    assert "is over." not in visitor.get(POOL).text
+    assert "has ended." in visitor.get(POOL).text
+    assert "has ended." not in visitor.get(POOL).text
     assert "In maintenance until" not in visitor.get("/agents/billing-1").text
     log = visitor.get("/api/v1/events?type=agent.maintenance_changed", x_api_key=KEYS[Role.READER])
     assert log.body.count(b'"actor":"key:key_coordinator_') == 14
@@ -74,25 +74,21 @@ def test_reader_sees_author_end_and_reason_of_a_maintenance(acted: Sample) -> No
     when = r"until 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC"
     by = r"Begun by coordinator, key:key_coordinator_\w*: new disk"
     pool = reader.get(POOL).text
-    assert re.search(f"In maintenance {when} : all 7 living members; nothing takes them down. {by}", pool), (
-        pool
-    )
+    assert re.search(f"In maintenance {when} : all 7 living members; no failure .* {by}", pool), pool
     assert pool.count("active in maintenance") == 7
     assert "in maintenance" not in reader.get("/agents?pool=support").text.lower()
     agent = reader.get("/agents/billing-1").text
-    assert re.search(
-        f"In maintenance {when} , with 6 others of its pool : nothing takes it down. {by}", agent
-    )
-    fleet = told_at_last(reader, f"Nothing takes these agents down .* Pool billing : 7 agents {when} {by}")
+    assert re.search(f"In maintenance {when} , with 6 others of its pool : no failure .* {by}", agent)
+    fleet = told_at_last(reader, f"no failure .* Pool billing : 7 agents {when} {by}")
     assert '<a href="/agents?pool=billing">Pool billing</a>' in fleet.html
 
 
 def test_one_member_in_maintenance_is_named(acted: Sample) -> None:
     visitor = acted.visitor(Role.COORDINATOR)
     visitor.do("/agents/billing-1", "/agents/billing-1/maintenance", minutes="5", reason="new disk")
-    alone = r"In maintenance until [0-9: -]+UTC : billing-1 alone; nothing takes it down\."
+    alone = r"In maintenance until [0-9: -]+UTC : billing-1 alone; no failure"
     assert re.search(alone, visitor.get(POOL).text)
-    told_at_last(visitor, "Nothing takes these agents down .* billing-1 until")
+    told_at_last(visitor, "no failure .* billing-1 until")
 
 
 def test_expired_maintenance_is_not_shown(acted: Sample) -> None:

@@ -76,7 +76,7 @@ def test_one_thing_that_is_wrong_is_refused_where_it_was_read() -> None:
 def test_unused_members_may_have_any_value() -> None:
     read = document("a: {x: 1, x: 2}\nb: 1\n")
     assert read.section("b") == 1
-    with pytest.raises(InvalidFile, match="second") as refused:
+    with pytest.raises(InvalidFile, match="twice") as refused:
         read.section("a")
     assert [(fault.line, fault.path) for fault in refused.value.faults] == [(1, "/a/x")]
 

@@ -10,6 +10,7 @@ from tests.support.properties import examples
 
 from lifesign.domain.common.finding import json_pointer
 from lifesign.domain.observation.assertion import (
+    GRADUAL,
     MAX_SHOWN_CHARS,
     Assertion,
     AssertionOutcome,
@@ -109,8 +110,8 @@ def test_days_of_a_certificate_are_shown_without_a_zero(
 
 @pytest.mark.parametrize("check", list(Check))
 def test_without_an_answer_nothing_is_measured(check: Check) -> None:
-    result = evaluate(asserted(check, "1", "/x"), None) if check is not Check.LATENCY_BELOW else None
-    assert result is None or (result.result is NOT_MEASURED and result.actual is None)
+    result = evaluate(asserted(check, 1.0 if check in GRADUAL else "1", "/x"), None)
+    assert (result.result, result.actual) == (NOT_MEASURED, None)
 
 
 def test_content_that_is_not_known_fails_no_assertion() -> None:

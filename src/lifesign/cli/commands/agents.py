@@ -114,7 +114,7 @@ def list_agents(
       agents    as the registry lists them   total   number of matches
       pool      with --pool: its capacity
       not_active      without --status: number of matches that are not active
-      decisions_suspended  whether missed heartbeats take no agent down now; absent if the key may not know
+      decisions_suspended  whether verdicts are suspended; absent if the key may not know
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     wanted: dict[str, Any] = {
         "status": _statuses(status or ()),
@@ -276,7 +276,9 @@ def register_agent(
     pool: Annotated[
         str | None, typer.Option("--pool", metavar="POOL", help="Pool of agents that do the same work.")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="For people.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Name of the agent, for people.")
+    ] = None,
     capability: Annotated[
         list[str] | None,
         typer.Option("--capability", metavar="CAPABILITY", help="Capability of the agent; may be repeated."),
@@ -284,7 +286,9 @@ def register_agent(
     max_tasks: Annotated[
         int | None, typer.Option("--max-tasks", metavar="COUNT", help="Maximum number of concurrent tasks.")
     ] = None,
-    endpoint: Annotated[str | None, typer.Option("--endpoint", metavar="URL", help="Where it is.")] = None,
+    endpoint: Annotated[
+        str | None, typer.Option("--endpoint", metavar="URL", help="URL at which the agent takes requests.")
+    ] = None,
     card_url: Annotated[
         str | None, typer.Option("--card-url", metavar="URL", help="URL of the agent's A2A card.")
     ] = None,

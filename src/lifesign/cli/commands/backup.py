@@ -85,20 +85,20 @@ def restore(
     """Restore a backup into SQLite or PostgreSQL, whichever it came from.
 
     The restore is atomic: the file is read whole before anything is changed. A backup of an older version is
-    upgraded on the way; the directory for temporary files (TMPDIR) needs room for it. Every lease ends, and
-    all new fencing tokens are higher than all old ones. No agent dies because of the time since the backup,
-    and all sessions end. Move archives that were written since to another place.
+    upgraded during the restore; the directory for temporary files (TMPDIR) needs room for it. All leases and
+    sessions end, and all new fencing tokens are higher than all old ones. No agent dies because of the time
+    since the backup. Move archives that were written after the backup to another place.
 
-    Keys that were revoked, expired or rotated since, webhooks that were deleted, origins that opted out and
-    agents that were erased stay so, as far as the replaced database knows. Keys that it does not know are
-    suspended: `lifesign keys confirm` makes them valid again. If no admin key is left, a new one is printed.
-    Webhooks that it does not know are listed.
+    What changed after the backup stays in force, as far as the replaced database has it: revoked, expired and
+    rotated keys, deleted webhooks, opt-outs, and erased agents. Keys of the backup that the replaced database
+    does not have are suspended: `lifesign keys confirm` makes them valid again. Such webhooks are listed. If
+    no admin key is left, a new one is printed.
 
-    If this host has a marker of the database, it names the restored one afterwards.
+    If this host has a marker of the database, the marker names the restored database afterwards.
 
-    Stop all servers of this database first, and start them again afterwards. A database that a server uses is
-    not restored, nor an SQLite file that any process has open. A server that logs in to PostgreSQL as another
-    user is not detected; its event streams end.
+    Stop all servers of this database first, and start them again afterwards. The command restores no database
+    that a server uses, and no SQLite file that any process has open. It does not detect a server that logs in
+    to PostgreSQL as another user; the event streams of that server end.
 
     \b
     Examples:

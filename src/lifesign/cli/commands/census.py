@@ -94,7 +94,7 @@ def census(
         typer.Option(
             "--kind",
             metavar=KINDS,
-            help="For a list: probe entries of this kind only; entries without a kind are of it.",
+            help="For a list: kind of the entries to probe. Entries without a kind count as this kind.",
         ),
     ] = None,
     timeout_seconds: Timeout = None,
@@ -122,12 +122,13 @@ def census(
 ) -> int:
     """Probe every agent of a list once, and report the share that is alive.
 
-    The report has shares by result, layer, platform, protocol generation and over time: a later census of the
-    same list is compared with earlier ones. A list that is named here is applied as it is, however much of it
-    is missing; the report marks censuses of other lists. Agents that could not be probed, and those that were
-    never probed, are separate from those that are down. Each request has the deadline of `lifesign probe`,
-    which the report names: 20 s, of which an answer may take 10 to begin. Progress goes to standard error,
-    the report to standard output.
+    The report has shares by result, layer, platform and protocol generation. It also compares the census with
+    earlier ones of the same list, and marks those of other lists. Agents that could not be probed, and those
+    that were never probed, are separate from those that are down.
+
+    A list that is named here is applied even if most of its earlier entries are missing. Each request must
+    end within 20 s, and its answer must begin within 10 s, unless you pass --timeout. Progress goes to
+    standard error, the report to standard output.
 
     \b
     Examples:

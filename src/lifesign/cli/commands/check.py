@@ -103,7 +103,7 @@ def check(
     \b
     Keys of --json, always present; null is what is not known:
       url       as given; https:// before it if it has no scheme
-      status    healthy, degraded, unhealthy or unknown, as a consumer must take it
+      status    healthy, degraded, unhealthy or unknown, by appendix A of the draft
       decision  action (proceed, proceed_with_caution, avoid, proceed_and_monitor),
                 status, reasons, retry_after_seconds
       card      url, result, reason, name, version, provider, generation, findings

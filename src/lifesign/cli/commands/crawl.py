@@ -34,7 +34,7 @@ Workers = Annotated[
         max=MAX_PROCESSES,
         metavar="COUNT",
         envvar="LIFESIGN_PROBER_WORKERS",
-        help="Processes that probe.",
+        help="Number of processes that probe.",
     ),
 ]
 CrawlDatabase = Annotated[

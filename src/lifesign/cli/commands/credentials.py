@@ -132,10 +132,10 @@ def log_in_once(
 ) -> int:
     """Log in to an OAuth provider in a browser, and store the refresh token.
 
-    For providers that give tokens only for a person's consent. The credential has `oauth2` with
+    Use it for a provider that requires the consent of a person. The credential must have `oauth2` with
     `grant: refresh_token`, `token_file` and `authorization_url`. The command waits for the redirect
     on a free port of 127.0.0.1, exchanges the code at `token_url`, and writes the refresh token to
-    `token_file` (mode 0600). A token that the file has is replaced.
+    `token_file` (mode 0600). It replaces a token that is already in the file.
 
     \b
     Examples:

@@ -49,7 +49,7 @@ def adopt(
     a marker serve accepts any database: if yours may be an old copy, adopt it first.
 
     All leases end, and all new fencing tokens are above all old ones. Changes that the database lacks stay
-    lost: keys that were revoked since are valid again, for example. If you have a backup, restore that.
+    lost. For example, keys that were revoked since are valid again. If you have a backup, restore that.
 
     Stop all servers of this database first. If several hosts refuse a PostgreSQL database, run this command
     on each host before you start the first server.
@@ -106,11 +106,11 @@ def migrate(
 ) -> int:
     """Bring the registry's database up to date, or set up an empty one.
 
-    All in one transaction: whatever fails leaves the database as it was. Make a backup first; there is
-    no way back but restoring it.
+    The migration is one transaction: if it fails, the database is unchanged. Make a backup first. Restoring
+    it is the only way back.
 
-    Stop all servers first: a database that one of them uses is not changed under it, and one that is
-    started again afterwards without being of this version refuses the database.
+    Stop all servers first. The command changes no database that a server uses, and a server of an older
+    version refuses the migrated database.
 
     \b
     Examples:

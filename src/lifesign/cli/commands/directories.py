@@ -29,7 +29,7 @@ LocalDatabase = Annotated[
         help="Database of a crawl, such as sqlite:///census.db, instead of a registry.",
     ),
 ]
-DirectoryName = Annotated[str, typer.Argument(metavar="NAME", help="Of the directory.")]
+DirectoryName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the directory.")]
 
 directories = typer.Typer(
     name="directories",

@@ -17,7 +17,7 @@ from lifesign.errors import InvalidValue
 MAX_DURATION_SECONDS = 604_800
 """The same as in the models of the API, whose import takes 60 ms."""
 
-AgentIdArgument = Annotated[str, typer.Argument(metavar="AGENT_ID", help="Of the agent.")]
+AgentIdArgument = Annotated[str, typer.Argument(metavar="AGENT_ID", help="Id of the agent.")]
 DrainTimeout = Annotated[
     float | None,
     duration_option(
@@ -44,7 +44,7 @@ def drain_agent(
 ) -> None:
     """Let an agent finish its work without getting new work, and then deregister it.
 
-    The agent learns this from the reply to its next heartbeat. To send it a command with a reason instead:
+    The reply to the agent's next heartbeat requests the drain. To send it a command with a reason instead:
     agents command AGENT_ID drain --reason TEXT.
 
     \b

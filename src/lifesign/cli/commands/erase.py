@@ -19,7 +19,7 @@ from lifesign.domain.text.counts import pluralize
 
 
 def erase(
-    agent_id: Annotated[str, typer.Argument(metavar="AGENT_ID", help="Of the agent.")],
+    agent_id: Annotated[str, typer.Argument(metavar="AGENT_ID", help="Id of the agent.")],
     *,
     is_sure: Annotated[
         bool,
@@ -34,9 +34,9 @@ def erase(
 ) -> int:
     """Erase an agent permanently; `deregister` keeps its record instead.
 
-    Its record, keys, commands, leases and target are deleted, and the payloads of its events. Its id stays in
-    the log, since the hash chain covers it, as do tasks and intent states, without its name. Archived events
-    follow within an hour; backups and copies are not reached.
+    The registry deletes the agent's record, keys, commands, leases and target, and the payloads of its
+    events. The id stays in the log, because the hash chain covers it. Tasks and intent states stay without
+    the name. The payloads in archives are erased within an hour. Backups and copies are not changed.
 
     \b
     Examples:

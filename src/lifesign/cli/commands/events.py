@@ -53,7 +53,9 @@ Types = Annotated[
         "--type", metavar="EVENT_TYPE", help="Event type, such as agent.lifecycle; may be repeated."
     ),
 ]
-OfAgent = Annotated[str | None, typer.Option("--agent", metavar="AGENT_ID", help="Whose events.")]
+OfAgent = Annotated[
+    str | None, typer.Option("--agent", metavar="AGENT_ID", help="Only events about this agent.")
+]
 
 events = typer.Typer(name="events", help="Commands about the event log.", rich_markup_mode=None)
 
@@ -84,9 +86,10 @@ def list_events(
     \b
     Keys of --json:
       events         as the registry sends them
-      next_after     where to go on: what --after takes next
-      last_sequence  of the whole log   archived_sequence  up to here they are in archives
-      names          of the keys that act in them, and of targets, for who may read all events
+      next_after         value of --after for the next page
+      last_sequence      last sequence number of the log
+      archived_sequence  events up to this sequence number are in archives
+      names              names of the keys that acted, and of targets, if the key may read all events
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     wanted = _wanted(types, agent)
     found = ask(
@@ -142,7 +145,7 @@ def tail_events(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Show events as they happen, until Ctrl-C or SIGTERM; a connection that breaks is taken up where it was.
+    """Show events as they happen, until Ctrl-C or SIGTERM; after a lost connection it continues where it was.
 
     \b
     Examples:
@@ -213,7 +216,7 @@ def verify_events(
 
     \b
     Keys of --json:
-      good        whether nothing is wrong
+      good        true if log and states are unchanged
       fault       first break of the chain, or null   differences  between the log and the stored states
       events, erased, agents, leases, tasks, keys     counts
       archive_erasures                                erased agents that archived files may still contain

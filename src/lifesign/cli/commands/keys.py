@@ -86,7 +86,7 @@ def create(
     database: DatabaseUrl = DEFAULT_DATABASE,
     as_json: AsJson = False,
 ) -> int:
-    """Create a key and print it: it is shown this once, and nowhere stored.
+    """Create a key and print it: the key is shown only once, and not stored.
 
     An empty database is set up first. Only the key goes to standard output.
 
@@ -121,7 +121,9 @@ def list_keys(
     database: DatabaseUrl = DEFAULT_DATABASE,
     as_json: AsJson = False,
 ) -> int:
-    """List keys, the oldest first, valid or not; the keys themselves are nowhere stored.
+    """List all keys by id, the oldest first. The list cannot show a key itself, which is not stored.
+
+    WORKERS is the maximum number of workers of a prober's key; `default` is the server's --prober-workers.
 
     \b
     Examples:
@@ -164,7 +166,7 @@ def rotate(
     database: DatabaseUrl = DEFAULT_DATABASE,
     as_json: AsJson = False,
 ) -> int:
-    """Replace a key by a new one, and print that: it is shown this once. Both are good for a while.
+    """Replace a key by a new one, which is shown only once. The old key stays valid for --overlap.
 
     \b
     Examples:
@@ -228,8 +230,8 @@ def confirm(
 ) -> int:
     """Accept keys again that `lifesign restore` has suspended.
 
-    A key is suspended if the database that was replaced did not know it: it may have been revoked since the
-    backup. Revoke those that were.
+    `restore` suspends each key of the backup that the replaced database did not have: it may have been
+    revoked since the backup. Revoke those keys instead of confirming them.
 
     \b
     Examples:
@@ -259,7 +261,7 @@ def revoke(
 ) -> int:
     """Revoke a key, even the last admin key: `lifesign keys create` makes a new one.
 
-    All leases that the key and its workers hold end at once, those of shards too.
+    All leases of the key and its workers end at once, including those of shards.
 
     \b
     Examples:
@@ -383,10 +385,10 @@ def _checked(model: Any, **members: object) -> Any:
 
 
 def _workers(key: dict[str, Any]) -> str:
-    """Return the maximum number of workers of a prober's key; `usual` means the server's `prober_workers`."""
+    """Return the maximum number of workers of a prober's key; `default` is the server's `prober_workers`."""
     if key["role"] != "prober":
         return ""
-    return "usual" if key["max_workers"] is None else f"up to {key['max_workers']}"
+    return "default" if key["max_workers"] is None else f"up to {key['max_workers']}"
 
 
 def _ending(key: dict[str, Any]) -> str:

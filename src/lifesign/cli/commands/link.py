@@ -24,9 +24,10 @@ def link(
 ) -> None:
     """Get the token that proves that a listed agent is a registered one.
 
-    Serve the token in a line of its own at the shown address. The registry looks for it every ten minutes,
-    for a week. Once it is found, both are one record. Keep serving it: the link ends if it is gone. If you
-    repeat the command, you get the same token, and the registry looks for it at once.
+    Serve the token in a line of its own at the shown address. The registry requests it there every ten
+    minutes, for a week. Once the registry has found the token, agent and target are one record. Keep serving
+    the token: the link ends if it is missing. If you repeat the command, you get the same token, and the
+    registry requests it at once.
 
     The key must be the agent's own or that of an admin.
 

@@ -33,7 +33,12 @@ def maintenance(
     ] = None,
     duration: Annotated[
         float | None,
-        duration_option("--for", least_s=1, most_s=MAX_MAINTENANCE_SECONDS, help="At most 30d."),
+        duration_option(
+            "--for",
+            least_s=1,
+            most_s=MAX_MAINTENANCE_SECONDS,
+            help="Duration of the maintenance, at most 30d.",
+        ),
     ] = None,
     reason: Annotated[
         str | None, typer.Option("--reason", metavar="TEXT", help="Reason for the event log.")
@@ -46,8 +51,8 @@ def maintenance(
 ) -> None:
     """Begin or end a maintenance, during which no evidence makes an agent unhealthy or dead.
 
-    It survives restarts, until its time or --end. The maintenance of a pool does not include agents that join
-    later.
+    The maintenance continues after a restart of the registry. It ends after --for or with --end. The
+    maintenance of a pool does not include agents that join later.
 
     \b
     Examples:

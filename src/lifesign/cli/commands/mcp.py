@@ -64,8 +64,11 @@ def mcp(
             help="Private network whose agents may be checked, such as 127.0.0.0/8; may be repeated.",
         ),
     ] = None,
-    host: Annotated[str, typer.Option(metavar="HOST", help="Where http is served.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, metavar="PORT", help="0: any free one.")] = 8441,
+    host: Annotated[str, typer.Option(metavar="HOST", help="Address on which http listens.")] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65_535, metavar="PORT", help="Port on which http listens; 0: any free port."),
+    ] = 8441,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
@@ -87,17 +90,18 @@ def mcp(
 ) -> int:
     """Serve lifesign's tools for models, over MCP.
 
-    check_agent advises whether to call an agent. With a registry there are also heartbeat, which reports that
-    an agent is alive, find_agents, which lists agents by capability, and four tools for the holder of a task:
-    report_progress, mark_complete, request_human_help and delegate_subtask. The key decides what the tools
-    may do: an agent's own key sends heartbeats for that agent and writes to its tasks; find_agents needs a
-    reader's key or a higher one.
+    check_agent advises whether to call an agent. With a registry there are more tools: heartbeat reports that
+    an agent is alive, find_agents lists agents by capability, and report_progress, mark_complete,
+    request_human_help and delegate_subtask are for the holder of a task.
 
-    If LIFESIGN_TASK_ID, _RUN_ID and _FENCING_TOKEN are set, tasks are written in the name of that run;
-    otherwise the caller passes them.
+    The key decides what the tools may do. An agent's own key sends heartbeats for that agent and writes to
+    its tasks. find_agents needs a key of role reader, prober, coordinator or admin.
 
-    A model may have read anything. Therefore check_agent only requests public addresses, and networks that
-    you allow.
+    If LIFESIGN_TASK_ID, LIFESIGN_RUN_ID and LIFESIGN_FENCING_TOKEN are set, the tools write to that run.
+    Otherwise each call names the run.
+
+    A URL that a model passes may come from a text of a stranger. Therefore check_agent requests only public
+    addresses, and networks of --allow-network.
 
     With stdio, standard output belongs to the protocol, and a signal ends the server at once. With http,
     every request needs the token, which is shown once if it was created here; pending requests are answered

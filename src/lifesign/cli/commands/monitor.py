@@ -37,7 +37,7 @@ def show_monitor(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> int:
-    """Show whether verdicts by silence are suspended, and what is wrong with the monitoring.
+    """Show whether verdicts are suspended, and faults of the monitoring.
 
     \b
     Examples:
@@ -62,7 +62,7 @@ def release_suspension(
             "--track",
             autocompletion=offering(*TRACKS),
             metavar="heartbeat|probe",
-            help="Without it: both.",
+            help="Kind of monitoring whose suspension ends. Without it: both.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -111,8 +111,8 @@ def confirm_outage(
 ) -> int:
     """Confirm that a network class, or one agent, may be down: failures then count without a witness.
 
-    This concerns targets that have not answered since. One that answers later is alive again, so that a
-    wrong confirmation does no lasting harm. It needs an admin key.
+    This concerns targets that have not answered since. A target that answers later is alive again, so a wrong
+    confirmation does no lasting harm. The command needs an admin key.
 
     \b
     Examples:

@@ -104,10 +104,10 @@ def probe(
 
     \b
     Keys of --json:
-      targets   one for each URL, in their order; one that is given twice stands once:
-        url          as it was understood     group     alive, not_alive or unknown
-        result       how it ended as a whole  requests  how many it took
-        observation  what was seen, as schemas/observation.schema.json describes it
+      targets   one for each URL, in the given order, without repetitions:
+        url          normalised URL           group     alive, not_alive or unknown
+        result       result of the probe      requests  number of requests
+        observation  all results; see schemas/observation.schema.json
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     import asyncio  # noqa: PLC0415 - takes 20 ms, which `--help` need not pay
     from datetime import UTC, datetime  # noqa: PLC0415

@@ -73,7 +73,8 @@ def recheck(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="AGENT_ID|URL", help="URL of an agent that is probed, as its directory lists it."
+            metavar="AGENT_ID|URL",
+            help="Id of an agent, or the URL that is probed, as its directory lists it.",
         ),
     ],
     *,
@@ -195,7 +196,7 @@ def _write(found: "TargetRecord") -> None:
     from lifesign.cli.output.observation_page import write_observation  # noqa: PLC0415
 
     if found.observed is None or found.result is None:
-        sys.stdout.write(f"{printable(found.url)}\nnever measured\n")
+        sys.stdout.write(f"{printable(found.url)}\nnever probed\n")
         return
     write_observation(
         sys.stdout, found.url, found.result, found.observed, now=datetime.now(UTC), why=found.why

@@ -107,7 +107,7 @@ def run(  # noqa: PLR0913 - each option is one
     ] = False,
     timeout: Annotated[
         float | None,
-        duration_option("--timeout", more_than_s=0, help="For one run."),
+        duration_option("--timeout", more_than_s=0, help="Time limit for one run. Without it: unlimited."),
     ] = None,
     no_progress_timeout: Annotated[
         float | None,
@@ -157,14 +157,14 @@ def run(  # noqa: PLR0913 - each option is one
 ) -> int:
     """Run a command under the lease of a task, again and again.
 
-    The registry sees an agent: the adapter registers it, sends heartbeats, and drains on SIGTERM. For each
-    granted task one COMMAND runs in a process group of its own, with the lease in LIFESIGN_LEASE and similar
-    variables, until it ends, the lease is lost, or its time is over. All its processes end with it, even if
-    this program is killed; docs/adapter.md names the limits. Its output is passed on; lines about runs go to
-    standard error.
+    For the registry this command is an agent: it registers, sends heartbeats, and drains on SIGTERM. For each
+    granted task it runs COMMAND once, in a process group of its own, with the lease in LIFESIGN_LEASE and
+    similar variables. The run ends when COMMAND ends, the lease is lost, or the time is over. All processes
+    of COMMAND end with the run, even if this program is killed; docs/adapter.md names the limits. The output
+    of COMMAND is passed on. Lines about runs go to standard error.
 
-    The key may be the agent's own, or one that may register it: then its own key is stored in the directory
-    of the workspaces. See docs/adapter.md.
+    Pass the agent's own key, or one that may register the agent. In the second case the agent's own key is
+    stored in the directory of the workspaces.
 
     \b
     Examples:

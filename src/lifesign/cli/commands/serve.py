@@ -59,17 +59,34 @@ def serve(  # noqa: PLR0913 - each setting is an option
         ),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(envvar=f"{PREFIX}PORT", min=0, max=65_535, metavar="PORT", help="0: any free one.")
+        int,
+        typer.Option(
+            envvar=f"{PREFIX}PORT",
+            min=0,
+            max=65_535,
+            metavar="PORT",
+            help="Port on which to listen; 0: any free port.",
+        ),
     ] = 8440,
     workers: Annotated[
-        int, typer.Option(envvar=f"{PREFIX}WORKERS", min=1, max=128, metavar="COUNT", help="Processes.")
+        int,
+        typer.Option(
+            envvar=f"{PREFIX}WORKERS", min=1, max=128, metavar="COUNT", help="Number of server processes."
+        ),
     ] = 1,
     tls_certificate: Annotated[
         Path | None,
-        typer.Option(envvar=f"{PREFIX}TLS_CERTIFICATE", metavar="FILE", help="PEM, with its chain."),
+        typer.Option(
+            envvar=f"{PREFIX}TLS_CERTIFICATE", metavar="FILE", help="TLS certificate with its chain, as PEM."
+        ),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(envvar=f"{PREFIX}TLS_KEY", metavar="FILE", help="PEM, without a password.")
+        Path | None,
+        typer.Option(
+            envvar=f"{PREFIX}TLS_KEY",
+            metavar="FILE",
+            help="Key of the TLS certificate, as PEM without a password.",
+        ),
     ] = None,
     trusted_proxies: Annotated[
         str,
@@ -142,7 +159,9 @@ def serve(  # noqa: PLR0913 - each setting is an option
     ] = None,
     archive_dir: Annotated[
         Path | None,
-        typer.Option(envvar=f"{PREFIX}ARCHIVE_DIR", metavar="DIRECTORY", help="Where archived events go."),
+        typer.Option(
+            envvar=f"{PREFIX}ARCHIVE_DIR", metavar="DIRECTORY", help="Directory for archived events."
+        ),
     ] = None,
     webhook_networks: Annotated[
         str,

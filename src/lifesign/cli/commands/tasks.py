@@ -39,7 +39,9 @@ PAGE = 1_000
 """Maximum page size of the registry."""
 STATUSES = ("queued", "assigned", "running", "handoff", "review", "done", "cancelled")
 
-TaskIdArgument = Annotated[str, typer.Argument(metavar="TASK_ID", parser=read_task_id, help="Of the task.")]
+TaskIdArgument = Annotated[
+    str, typer.Argument(metavar="TASK_ID", parser=read_task_id, help="Id of the task.")
+]
 Comment = Annotated[
     str | None, typer.Option("--comment", metavar="TEXT", help="Reason, which is stored with the task.")
 ]
@@ -83,7 +85,12 @@ def list_tasks(
     ] = None,
     parent: Annotated[
         str | None,
-        typer.Option("--parent", metavar="TASK_ID", parser=read_task_id, help="Delegated from this one."),
+        typer.Option(
+            "--parent",
+            metavar="TASK_ID",
+            parser=read_task_id,
+            help="Only tasks that were delegated from this task.",
+        ),
     ] = None,
     limit: Limit = None,
     as_json: AsJson = False,
@@ -258,7 +265,7 @@ def cancel_task(
     task_id: TaskIdArgument,
     *,
     reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Kept with the task.")
+        str | None, typer.Option("--reason", metavar="TEXT", help="Reason, which is stored with the task.")
     ] = None,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
@@ -283,7 +290,7 @@ def cancel_task(
 @tasks.command("review")
 def review_task(
     task_id: TaskIdArgument,
-    verdict: Annotated[str, typer.Argument(metavar="accept|reject", help="Of the result.")],
+    verdict: Annotated[str, typer.Argument(metavar="accept|reject", help="Verdict about the result.")],
     *,
     comment: Comment = None,
     as_json: AsJson = False,
@@ -291,7 +298,7 @@ def review_task(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Accept a result, or reject it: the task is done, and a new one is for the fix, which is shown.
+    """Accept or reject a result. The task is then done; a rejection creates a new task for the fix.
 
     \b
     Examples:
@@ -314,7 +321,7 @@ def resolve_task(
     resolution: Annotated[
         str,
         typer.Argument(
-            metavar="requeue|done", help="queued: an agent continues; done: the work is finished."
+            metavar="requeue|done", help="requeue: an agent continues; done: the work is finished."
         ),
     ],
     *,

@@ -36,7 +36,7 @@ def validate(
         duration_option("--timeout", more_than_s=0, most_s=300, help="Time limit for a URL, at most 5m."),
     ] = DefaultDuration(10),
 ) -> int:
-    """Check whether something is a health document, and report each fault with its place.
+    """Check whether a file or a URL is a valid health document, and report each fault with its place.
 
     Every fault has its place (a JSON pointer) and the violated section of the draft. Unusual values are
     warnings. A URL without a path means its /.well-known/agent-health; redirects to other hosts are not
@@ -54,7 +54,7 @@ def validate(
       is_valid  true or false
       error     why it could not be read at all, or null
       faults    name, pointer, message, section of each
-      warnings  likewise
+      warnings  name, pointer, message, section of each
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if not source:
         raise InvalidValue("FILE|URL|-", source, "the path of a file, a URL with http:// or https://, or -")

@@ -39,7 +39,9 @@ def watch_opencode(
     sessions: Annotated[
         list[str] | None,
         typer.Option(
-            "--map", metavar="SESSION=AGENT_ID", help="Agent, or session of an agent; may be repeated."
+            "--map",
+            metavar="SESSION=AGENT_ID",
+            help="Session, and the agent that works in it; may be repeated.",
         ),
     ] = None,
     directory: Annotated[
@@ -67,9 +69,9 @@ def watch_opencode(
 ) -> int:
     """Send heartbeats for agents that work in sessions of an opencode server.
 
-    Activity of a session is a heartbeat of its agent, at most every 5 s. An idle session sends heartbeats at
-    its agent's interval while the server is alive; a busy one without events sends none. Each heartbeat, with
-    its reason, is a line on standard output.
+    Activity of a session causes a heartbeat of its agent, at most every 5 s. An idle session causes
+    heartbeats at its agent's interval while the server answers. A busy session without events causes none.
+    Each heartbeat, with its reason, is a line on standard output.
 
     Without --map an agent's registration names its sessions: metadata.opencode_session, one or a list. Each
     agent uses its own key: --key-file billing-1=FILE, or a DIRECTORY with files named like their agents. A
@@ -147,4 +149,4 @@ def _json_line(at: str, event: "WatchEvent") -> str:
 
 def _line(at: str, event: "WatchEvent") -> str:
     whose = "" if event.agent_id is None else f"{printable(event.agent_id)}: "
-    return f"{at}  {event.what:<15}  {whose}{printable(event.text)}\n"
+    return f"{at}  {event.what:<20}  {whose}{printable(event.text)}\n"

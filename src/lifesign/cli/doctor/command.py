@@ -39,7 +39,11 @@ def doctor(
     port: Annotated[
         int,
         typer.Option(
-            envvar="LIFESIGN_SERVER_PORT", min=1, max=65_535, metavar="PORT", help="And which port."
+            envvar="LIFESIGN_SERVER_PORT",
+            min=1,
+            max=65_535,
+            metavar="PORT",
+            help="Port on which a server would listen.",
         ),
     ] = 8440,
     archive_dir: Annotated[
@@ -52,10 +56,17 @@ def doctor(
     ] = None,
     tls_certificate: Annotated[
         Path | None,
-        typer.Option(envvar="LIFESIGN_SERVER_TLS_CERTIFICATE", metavar="FILE", help="PEM, with its chain."),
+        typer.Option(
+            envvar="LIFESIGN_SERVER_TLS_CERTIFICATE",
+            metavar="FILE",
+            help="TLS certificate with its chain, as PEM.",
+        ),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(envvar="LIFESIGN_SERVER_TLS_KEY", metavar="FILE", help="PEM.")
+        Path | None,
+        typer.Option(
+            envvar="LIFESIGN_SERVER_TLS_KEY", metavar="FILE", help="Key of the TLS certificate, as PEM."
+        ),
     ] = None,
     trusted_proxies: Annotated[
         str,
@@ -78,8 +89,9 @@ def doctor(
 ) -> int:
     """Check a set-up: database, clocks, network, keys, certificates, definitions, disk.
 
-    Nothing is changed. Requests go only to the named registry and to the canaries of the definitions. A fault
-    prevents operation; a warning will or may do so. Each result names a remedy.
+    The command changes nothing. It sends requests only to the named registry and to the canaries of the
+    definitions. A fault prevents operation now, a warning may do so later. Each fault and each warning names
+    a remedy.
 
     \b
     Examples:

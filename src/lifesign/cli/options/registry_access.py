@@ -22,7 +22,7 @@ NO_KEY_HINT = (
 )
 
 RegistryUrl = Annotated[
-    str, typer.Option("--registry", metavar="URL", envvar=URL_VARIABLE, help="Where the registry is.")
+    str, typer.Option("--registry", metavar="URL", envvar=URL_VARIABLE, help="URL of the registry.")
 ]
 KeyFile = Annotated[
     Path | None,

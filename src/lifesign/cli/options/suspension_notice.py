@@ -7,8 +7,8 @@ if TYPE_CHECKING:
     from lifesign.client import RegistryClient
 
 SUSPENDED_TEXT = (
-    "verdicts are suspended: missed heartbeats do not take agents down now, so agents that are shown "
-    "as active may be down (docs/registry.md, section 2; GET /api/v1/monitor shows why)"
+    "verdicts are suspended: missed heartbeats change no status now, so an agent that is shown as active "
+    "may be down. lifesign monitor show has the reason (docs/registry.md, section 2)"
 )
 
 

@@ -142,7 +142,7 @@ def sentence_of(fault: MonitorFault) -> str:
 def monitor_words(monitor: MonitorRecord) -> str:
     """Return whether verdicts are suspended, and why, as text."""
     if monitor.state == "normal":
-        return "Verdicts are active: agents whose heartbeats or probes fail are taken down."
+        return "Verdicts are active: agents whose heartbeats or probes fail become unhealthy, then dead."
     if monitor.state == "resuming":
         return "A suspension has ended: missed heartbeats and failed probes count again."
     return " ".join(
@@ -157,9 +157,9 @@ def _mass_silence_text(track: TrackRecord) -> str:
     if track.unwitnessed:
         return (
             f"{silent}, and no request of any agent has arrived since. The connection to this registry may "
-            "be broken, so no agent is taken down for it."
+            "be broken, so no agent becomes unhealthy or dead for it."
         )
     return (
         f"{silent} together, more than the limit of {track.limit}. The monitoring may be at fault, so no "
-        "agent is taken down for it."
+        "agent becomes unhealthy or dead for it."
     )

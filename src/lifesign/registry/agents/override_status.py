@@ -272,7 +272,7 @@ OPERATIONS = (
     Operation(
         method="PUT",
         path=_MAINTENANCE,
-        summary="Put an agent into maintenance: until its end, no failure takes it down",
+        summary="Put an agent into maintenance: until its end, no failure makes it unhealthy or dead",
         action=Permission.SET_MAINTENANCE,
         function=begin_maintenance,
         body=Maintenance,
