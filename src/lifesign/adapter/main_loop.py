@@ -276,7 +276,7 @@ class Adapter:
         try:
             ended = await end_left(await asyncio.to_thread(self._workspaces.abandoned_runs))
         except OSError as error:
-            _log.warning("processes of earlier runs cannot be looked for: %s", error)
+            _log.warning("could not search for processes of earlier runs: %s", error)
             return
         if ended.killed:
             who, verb = plural(ended.killed, "process", "processes"), plural(ended.killed, "is", "are")
@@ -289,7 +289,7 @@ class Adapter:
             try:
                 removed = await asyncio.to_thread(self._workspaces.prune, self._keep_s)
             except OSError as error:
-                _log.warning("old workspaces cannot be looked for: %s", error)
+                _log.warning("could not search for old workspaces: %s", error)
             else:
                 if removed:
                     old = plural(removed, "workspace of a failed run was", "workspaces of failed runs were")

@@ -131,7 +131,7 @@ class LiveFeed:
                 except StoreUnavailable:
                     await asyncio.sleep(RETRY_SECONDS)
                 except Exception:  # noqa: BLE001 - it is logged, and those who watch go on watching
-                    _log.exception("the live feed stumbled")
+                    _log.exception("the live feed failed; it continues with the next event")
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
             for task in beside:

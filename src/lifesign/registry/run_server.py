@@ -258,7 +258,7 @@ def _end_after(supervisor: "multiprocessing.process.BaseProcess") -> None:
 def _log_thread(failed: threading.ExceptHookArgs) -> None:
     """Do not log an error when the supervisor's pipe is closed, as at every regular end of a process."""
     if failed.exc_type not in {EOFError, SystemExit} and failed.exc_value is not None:
-        _log.error("a thread failed", exc_info=failed.exc_value)
+        _log.error("a background thread failed", exc_info=failed.exc_value)
 
 
 class _AnnouncingServer(uvicorn.Server):

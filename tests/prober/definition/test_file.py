@@ -150,7 +150,7 @@ networks: {allow: [10.0.0.1/8]}
     [
         ("", "line 1: expected a mapping with the key name"),
         ("- name", "line 1: expected a mapping with the key name"),
-        ("name: a\nname: b\n", "line 2: /name: this key stands here a second time"),
+        ("name: a\nname: b\n", "line 2: /name: this key occurs twice in the same mapping"),
         ("a: &a [x]\nb: *a\n", "line 2: expected no alias: write out what *a stands for"),
         ("name: !!python/name:os.system\n", "line 1: expected no tag such as tag:yaml.org,2002:python/name"),
         ("name: a\n\tb: c\n", "line 2: expected YAML: "),

@@ -156,7 +156,7 @@ def test_directory_names_are_unique() -> None:
 
 def test_something_has_to_be_asked() -> None:
     nothing = {"card": False, "transport": False, "health": False}
-    assert "nothing is asked" in refusal(ask=nothing)[1]
+    assert "nothing is requested" in refusal(ask=nothing)[1]
     assert defined(ask=nothing | {"health": True}).ask.health
 
 

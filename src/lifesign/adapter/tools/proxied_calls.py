@@ -223,4 +223,4 @@ def _run_ended(tool: str) -> ToolFailed:
 
 
 async def _refuse_external_request(*_: object) -> Any:
-    raise ToolFailed("the tools of a task request nothing from strangers", code=ToolRefusalCode.NOT_ASKED)
+    raise ToolFailed("the tools of a task send no requests to agents", code=ToolRefusalCode.NOT_ASKED)

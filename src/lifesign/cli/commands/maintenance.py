@@ -69,7 +69,7 @@ def maintenance(
             "--for", None if duration is None else format_duration(duration), "either --for or --end"
         )
     if not ended and not reason:
-        raise InvalidValue("--reason", reason, "why")
+        raise InvalidValue("--reason", reason, "a reason for the event log")
     found = ask(
         lambda client: _set_maintenance(client, agent_id, pool, duration, reason or ""),
         registry=registry,

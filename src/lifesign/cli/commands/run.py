@@ -279,7 +279,7 @@ def run(  # noqa: PLR0913 - each option is one
 def _check(*, task: str | None, once: bool) -> None:
     """Refuse invalid combinations before the agent is registered."""
     if task is not None and once:
-        raise InvalidValue("--once", None, "no such option beside --task, which names a single task")
+        raise InvalidValue("--once", None, "this option without --task, which names a single task")
 
 
 def _check_times(grace_s: float, drain_s: float, *, slack_s: float) -> None:

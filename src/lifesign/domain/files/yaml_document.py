@@ -76,7 +76,7 @@ class YamlDocument:
         if not found:
             raise self.refused((), f"expected the key {key}")
         if len(found) > 1:
-            raise self._error_at(found[1][0], (key,), "this key stands here a second time")
+            raise self._error_at(found[1][0], (key,), "this key occurs twice in the same mapping")
         key_node, value_node = found[0]
         return self._take_pair(key_node, value_node, ())[1]
 
@@ -153,9 +153,9 @@ class YamlDocument:
             is_odd = True
             value = None
         if is_odd or (isinstance(value, int) and abs(value) > MAX_NUMBER):
-            raise self._error_at(node, path, "expected a value that means what it looks like: quote it")
+            raise self._error_at(node, path, "expected an unambiguous value: write it in quotes")
         if isinstance(value, str) and _SURROGATE.search(value):
-            raise self._error_at(node, path, "expected text without half a character")
+            raise self._error_at(node, path, "expected text without half of a surrogate pair")
         return value
 
     def _placed(self, node: yaml.SequenceNode, path: Path) -> Iterator[tuple[int, yaml.Node]]:
@@ -168,7 +168,7 @@ class YamlDocument:
         for key_node, value_node in node.value:
             key, value = self._take_pair(key_node, value_node, path)
             if key in values:
-                raise self._error_at(key_node, (*path, key), "this key stands here a second time")
+                raise self._error_at(key_node, (*path, key), "this key occurs twice in the same mapping")
             values[key] = value
         return values
 

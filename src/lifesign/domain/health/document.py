@@ -113,13 +113,13 @@ def _take_time(value: object) -> datetime:
         try:
             value = datetime.fromisoformat(value.upper())
         except ValueError:
-            raise PydanticCustomError("impossible_date", "no calendar has this date") from None
+            raise PydanticCustomError("impossible_date", "expected an existing date") from None
     if not isinstance(value, datetime) or value.utcoffset() is None:
         raise PydanticCustomError("not_a_time", "expected an RFC 3339 time with a zone")
     try:
         moment = value if value.tzinfo is UTC else value.astimezone(UTC)
     except OverflowError:
-        raise PydanticCustomError("not_a_time", "this moment has no date in UTC") from None
+        raise PydanticCustomError("not_a_time", "expected a time whose date in UTC exists") from None
     below_ms = moment.microsecond % 1000
     return moment.replace(microsecond=moment.microsecond - below_ms) if below_ms else moment
 

@@ -46,7 +46,7 @@ CALL_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 
 def _take_no_blank(value: str) -> str:
     if re.fullmatch(f"{_BLANK}*", value):
-        raise PydanticCustomError("blank", "expected text that can be read, not space alone")
+        raise PydanticCustomError("blank", "expected text, not only white space")
     return value
 
 

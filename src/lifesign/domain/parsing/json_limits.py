@@ -41,7 +41,7 @@ def take_small(value: dict[str, Any], most_levels: int, most_bytes: int) -> dict
         size = len(to_json(value))
     except PydanticSerializationError:
         raise PydanticCustomError(
-            "not_json", "expected JSON; no text may hold half a surrogate pair"
+            "not_json", "expected JSON; text must not contain half of a surrogate pair"
         ) from None
     if size > most_bytes:
         raise PydanticCustomError("too_large", "expected at most {most} bytes", {"most": most_bytes})

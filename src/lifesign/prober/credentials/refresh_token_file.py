@@ -67,7 +67,7 @@ class RefreshTokenFile:
     def replace(self, token: str) -> None:
         """Replace the token in the file, as a whole; a token that cannot be written stays in memory."""
         if secret_fault(token) is not None:
-            _log.error("the new refresh token for %s is not one that can be stored", self._file)
+            _log.error("the new refresh token for %s has an invalid form and is not stored", self._file)
             return
         self._write(token)
 

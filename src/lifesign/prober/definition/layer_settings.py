@@ -81,7 +81,9 @@ class LayerSettings(DefinitionMapping):
     @model_validator(mode="after")
     def _require_a_layer(self) -> Self:
         if not (self.card or self.transport or self.health or self.message):
-            raise PydanticCustomError("nothing_asked", "expected card or health to be true: nothing is asked")
+            raise PydanticCustomError(
+                "nothing_asked", "expected card or health to be true: otherwise nothing is requested"
+            )
         if not self.card and (self.transport or self.message):
             raise PydanticCustomError(
                 "no_card", "transport and message need card: true, for the card says where the agent listens"

@@ -165,8 +165,8 @@ class CadenceSettings(DefinitionMapping):
         if value < least and not info.data.get("allow_fast_cadence", False):
             raise PydanticCustomError(
                 "too_fast",
-                "expected {least} or more, which is what strangers are asked at most (draft 7); "
-                "allow_fast_cadence: true lifts it for agents of your own",
+                "expected {least} or more (draft 7); for agents of your own, allow_fast_cadence: true permits "
+                "less",
                 {"least": least},
             )
         return value
@@ -540,7 +540,7 @@ class ProbeDefinition(DefinitionMapping):
         """
         is_url = "://" in source
         if is_url and isinstance(target := read_target(source), AddressRefused):
-            raise InvalidValue("LIST", without_password(source), f"where a list is ({target.reason})")
+            raise InvalidValue("LIST", without_password(source), f"the URL of a list ({target.reason})")
         read_networks(networks, "network")
         try:
             directory = DirectorySource(

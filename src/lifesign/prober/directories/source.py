@@ -144,12 +144,12 @@ class ListSource:
             url = read_target(self.url)
             if isinstance(url, AddressRefused):
                 shown = without_password(self.url)
-                raise InvalidValue("url", shown, f"where a directory is ({url.reason})")
+                raise InvalidValue("url", shown, f"the URL of a directory ({url.reason})")
             object.__setattr__(self, "url", url)
         if self.key is not None:
             check_key(self.key)
             if self.url is not None and self.url.startswith("http:") and not is_loopback(host_of(self.url)):
-                raise InvalidValue("url", self.url, "https, since the key must not travel in the clear")
+                raise InvalidValue("url", self.url, "https, since the key must not be sent unencrypted")
 
     def places(self, chosen: Format | None) -> tuple[str, ...]:
         """Return the URLs to try, in order; for a file, its path.

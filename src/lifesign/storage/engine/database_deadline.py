@@ -71,7 +71,7 @@ class DeadlineDatabase:
             nonlocal has_begun
             # Once begun, it may be tried again.
             if not (has_begun or turn.acquire(blocking=False)):
-                raise StoreUnavailable("the caller was told that nothing was changed")
+                raise StoreUnavailable("the answer already said that nothing was changed")
             has_begun = True
             return function(transaction)
 

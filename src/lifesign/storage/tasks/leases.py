@@ -181,7 +181,7 @@ def _lock_postgresql(
         if not missing:
             break
     else:
-        raise StoreUnavailable("others add the same resources again and again")
+        raise StoreUnavailable("other transactions keep changing the same resources")
     if at_s:
         transaction.take_time(at_s)
     return dict(sorted(found.items()))
