@@ -6,7 +6,7 @@ from lifesign.adapter.credentials import agent_key_file, alone_as, forget
 from lifesign.errors import InvalidValue
 
 
-def test_one_agent_is_lived_by_one_process_at_a_time(tmp_path: Path) -> None:
+def test_only_one_process_at_a_time_runs_as_an_agent(tmp_path: Path) -> None:
     own_key = agent_key_file(tmp_path, "coder.v1")
     with alone_as("coder.v1", own_key):
         with (

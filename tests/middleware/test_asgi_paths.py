@@ -66,7 +66,7 @@ async def test_the_document_is_found_below_every_root_path_on_every_server(
     ],
 )
 @pytest.mark.parametrize("root", ["", "/root"])
-async def test_no_other_path_is_taken_from_the_app(path: str, root: str) -> None:
+async def test_app_answers_all_other_paths(path: str, root: str) -> None:
     app = agent()
     assert await agent_at(app, path, root_path=root) is None
     assert outcomes(app) == {"answered": 1}

@@ -78,7 +78,9 @@ async def test_a_change_of_a_status_is_one_line_with_its_reason(api: RegistryApi
     assert log.lines("lease.") == []
 
 
-async def test_a_hold_is_one_line_with_its_reason(api: RegistryApi, clock: WoundClock, log: Log) -> None:
+async def test_a_suspension_is_one_line_with_its_reason(
+    api: RegistryApi, clock: WoundClock, log: Log
+) -> None:
     await add_agents(api.database, 21)
     clock.advance(91)
     await api.sweep()

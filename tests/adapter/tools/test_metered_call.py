@@ -350,7 +350,7 @@ async def test_a_run_that_lost_its_task_is_refused_everything(
         assert work.heard == []
 
 
-async def test_by_the_holders_own_deadline_nothing_is_carried_out(
+async def test_by_the_holders_own_deadline_nothing_is_executed(
     registry: RegistryServer, upstream: HttpUpstream
 ) -> None:
     async with proxied(registry, "expired", offering(upstream), budget={"usd": 1.0}) as work:

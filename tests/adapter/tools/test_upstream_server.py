@@ -260,7 +260,7 @@ async def test_an_error_of_a_urls_own_is_a_refusal_whatever_its_code(
     assert "does not run" not in caplog.text
 
 
-async def test_events_that_end_before_the_answer_leave_open_whether_the_call_was_carried_out(
+async def test_events_that_end_before_the_answer_leave_open_whether_the_call_was_executed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)

@@ -74,9 +74,7 @@ def test_without_a_marker_a_database_that_may_be_an_old_copy_is_adopted(
     assert "nothing to adopt" in capsys.readouterr().out
 
 
-def test_an_absent_file_is_created_if_one_is_known_and_adopted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_adopting_a_missing_database_creates_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"sqlite:///{tmp_path}/new.db"
     file = marker_file(url, tmp_path / "state")
     assert adopt(url, file) == 3

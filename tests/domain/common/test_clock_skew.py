@@ -25,7 +25,7 @@ def test_time_runs_on_unless_the_last_one_lies_ahead(at_s: float, last_s: float 
 
 
 @given(st.lists(TIMES), TIMES)
-def test_the_last_is_one_that_does_not_lie_ahead_if_there_is_one(times: list[float], now_s: float) -> None:
+def test_latest_time_is_not_in_the_future_if_possible(times: list[float], now_s: float) -> None:
     latest_first = sorted(times, reverse=True)
     found = last_not_ahead(latest_first, float, now_s)
     believed = [at_s for at_s in times if not lies_ahead(at_s, now_s)]

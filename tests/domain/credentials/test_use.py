@@ -33,7 +33,7 @@ def test_a_credential_works_once_each_place_that_refused_it_has_accepted_it() ->
     assert use.state == "works"
 
 
-def test_a_success_without_faults_names_no_place() -> None:
+def test_latest_answer_decides_the_state_of_a_credential() -> None:
     use = CredentialUse(Now(), 300)
     use.note_success()
     assert (use.has_faults, use.state) == (False, "works")

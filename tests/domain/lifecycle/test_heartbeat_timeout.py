@@ -72,7 +72,7 @@ def test_the_deadline_moves_by_the_excused_time() -> None:
     assert deadline_s(100.0, 90.0, [ExcludedSpan(120.0, 150.0), ExcludedSpan(200.0, 260.0)]) == 280.0
 
 
-def test_a_span_that_begins_with_the_deadline_moves_it_to_its_end() -> None:
+def test_excluded_period_at_the_deadline_moves_the_deadline_to_its_end() -> None:
     spans = [ExcludedSpan(190.0, 250.0)]
     assert deadline_s(100.0, 90.0, spans) == 250.0
     assert silent_for_s(100.0, 250.0, spans) == 90.0

@@ -672,14 +672,14 @@ def test_a_drain_without_an_end_waits() -> None:
 
 
 @pytest.mark.parametrize("is_suspended", [True, False])
-def test_neither_hold_nor_maintenance_nor_override_stops_a_drain(*, is_suspended: bool) -> None:
+def test_neither_suspension_nor_maintenance_nor_override_stops_a_drain(*, is_suspended: bool) -> None:
     stops: dict[str, Any] = {"maintenance_until_s": NOW + 999, "override": Override(Status.ACTIVE, NOW + 999)}
     assert judged(draining(**stops), is_suspended=is_suspended).signals == (Signal.DRAIN_COMPLETED,)
     over = draining(leases_held=1, drain_deadline_s=NOW, **stops)
     assert judged(over, is_suspended=is_suspended).signals == (Signal.DRAIN_TIMEOUT,)
 
 
-# A hold, maintenance, an override.
+# A suspension, maintenance, an override.
 
 
 @pytest.mark.parametrize(
@@ -691,7 +691,7 @@ def test_neither_hold_nor_maintenance_nor_override_stops_a_drain(*, is_suspended
         unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE, observed=failing(9)),
     ],
 )
-def test_a_hold_keeps_silence_back_until_it_ends(silent: Facts) -> None:
+def test_a_suspension_keeps_silence_back_until_it_ends(silent: Facts) -> None:
     held = judged(silent, is_suspended=True)
     assert (held.signals, held.status) == ((), silent.status)
     assert held.assess_at_s is not None
@@ -968,7 +968,7 @@ def test_no_verdict_changes_before_its_time(
 
 
 @given(ALL_FACTS, EXCUSED)
-def test_without_a_hold_nothing_that_is_due_is_left_behind(
+def test_without_a_suspension_nothing_that_is_due_is_left_behind(
     known: Facts, excluded_downtime: tuple[ExcludedSpan, ...]
 ) -> None:
     verdict = judged(known, excluded_downtime=excluded_downtime)

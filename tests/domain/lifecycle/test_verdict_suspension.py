@@ -345,13 +345,13 @@ def test_five_times_the_baseline_is_believed(exits: int, *, is_suspended: bool) 
     assert at(0, monitor, exits).is_suspended is is_suspended
 
 
-def test_a_hold_is_said_once() -> None:
+def test_a_suspension_is_said_once() -> None:
     monitor = held_monitor()
     assert at(15, monitor, 50).event is None
     assert at(15, monitor, 50).is_suspended
 
 
-def test_a_hold_ends_when_few_have_waited_for_two_whole_cadences() -> None:
+def test_a_suspension_ends_when_few_have_waited_for_two_whole_cadences() -> None:
     monitor = held_monitor()
     for seconds in range(15, 180, 15):
         seen = at(seconds, monitor, 19)
@@ -364,7 +364,7 @@ def test_a_hold_ends_when_few_have_waited_for_two_whole_cadences() -> None:
     )
 
 
-def test_the_wave_coming_back_keeps_the_hold() -> None:
+def test_the_wave_coming_back_keeps_the_suspension() -> None:
     monitor = held_monitor()
     for seconds in range(15, 180, 15):
         monitor = at(seconds, monitor, 20 if seconds == 150 else 0).monitor
@@ -382,18 +382,18 @@ def test_check_that_ends_a_suspension_takes_no_agent_down() -> None:
     assert not after.is_suspended
 
 
-def test_a_hold_ends_at_its_limit_and_not_before() -> None:
+def test_a_suspension_ends_at_its_limit_and_not_before() -> None:
     assert at(899.9, held_monitor(), 50).event is None
     assert at(900, held_monitor(), 50).event is not None
 
 
-def test_the_cohort_of_a_hold_is_never_counted_again() -> None:
+def test_the_cohort_of_a_suspension_is_never_counted_again() -> None:
     recovering = at(900, held_monitor(), 50, sign_s=START_S - 5).monitor
     assert not at(915, recovering, 1000, sign_s=START_S - 5).is_suspended
     assert at(915, recovering, 21, sign_s=START_S + 1).is_suspended
 
 
-def test_silent_since_before_the_hold_is_of_its_cohort_also_if_its_turn_comes_later() -> None:
+def test_silent_since_before_the_suspension_is_of_its_cohort_also_if_its_turn_comes_later() -> None:
     recovering = at(900, held_monitor(), 50, sign_s=START_S - 500).monitor
     assert not at(2000, recovering, 1000, sign_s=START_S - 1).is_suspended
     assert at(2000, recovering, 1000, sign_s=START_S).is_suspended
@@ -438,7 +438,7 @@ def test_time_without_checks_is_no_evidence() -> None:
     assert day_later.cadence_began_s == START_S + 86_400
 
 
-def test_a_clock_set_back_does_not_stretch_a_hold() -> None:
+def test_a_clock_set_back_does_not_stretch_a_suspension() -> None:
     set_back = at(-3600, held_monitor(), 50, sign_s=START_S - 4000).monitor
     assert at(-2700, set_back, 50, sign_s=START_S - 4000).monitor.state is MonitorState.RESUMING
 
@@ -456,7 +456,7 @@ def test_a_row_of_a_newer_version_is_read_and_garbage_is_not() -> None:
         from_json("{}")
 
 
-def test_only_a_hold_can_be_released() -> None:
+def test_only_a_suspension_can_be_released() -> None:
     monitor = new_monitor(START_S)
     assert release(monitor, START_S) == Assessment(monitor=monitor, is_suspended=False, cohort_before_s=0.0)
 
@@ -464,7 +464,7 @@ def test_only_a_hold_can_be_released() -> None:
 @pytest.mark.parametrize(
     ("last_liveness_s", "excluded_s"), [(49, 0), (50, 100), (100, 100), (150, 50), (200, 0), (300, 0)]
 )
-def test_only_the_silence_within_a_hold_is_excused(last_liveness_s: float, excluded_s: float) -> None:
+def test_only_the_silence_within_a_suspension_is_excused(last_liveness_s: float, excluded_s: float) -> None:
     assert ExcludedDowntime(begin_s=100, end_s=200, cohort_before_s=50).seconds(last_liveness_s) == excluded_s
 
 

@@ -332,7 +332,7 @@ def test_observation_keeps_the_reported_document() -> None:
 
 @pytest.mark.parametrize("result", RESULTS)
 @pytest.mark.parametrize("layer", LAYERS)
-def test_only_failures_lose_their_count(layer: str, result: str) -> None:
+def test_only_failures_are_discounted(layer: str, result: str) -> None:
     observation = seen(**{layer: result})
     changed = observation.discounted(InconclusiveReason.NO_WITNESS, "no witness answered")
     assert not changed.is_measured_failure

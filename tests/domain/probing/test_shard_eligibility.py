@@ -76,7 +76,7 @@ def test_a_worker_that_knows_nothing_yet_is_compared_with_none() -> None:
     assert withheld(worker("b"), [new], NOW_S) is None
 
 
-def test_a_worker_that_reaches_less_counts_for_no_fair_share() -> None:
+def test_worker_without_the_network_class_counts_for_no_fair_share() -> None:
     cut_off = worker("a", "v4")
     whole = [worker("b", "v4", "v6"), worker("c", "v4", "v6")]
     assert count_sharers([cut_off, *whole], NOW_S) == {"key:one": 2}

@@ -64,7 +64,7 @@ def test_largest_entries_become_digests_until_the_whole_fits() -> None:
     assert 0 < sum(map(is_digest, kept.values())) < 150
 
 
-def test_whole_groups_become_digests_if_that_is_not_enough() -> None:
+def test_too_large_interface_is_stored_as_digests_of_groups() -> None:
     names = {f"{place:03}{'n' * 180}": True for place in range(200)}
     interface = bounded_interface(KIND, {"required_extensions": dict(names), "name": "kept"})
     assert is_digest(interface.form["required_extensions"])

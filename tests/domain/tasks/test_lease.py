@@ -145,7 +145,7 @@ def test_dots_beside_anything_else_are_no_such_part(text: str) -> None:
 
 
 @given(st.text("abint:/.", min_size=1, max_size=12))
-def test_a_stored_name_is_of_the_kind_that_it_was_granted_as(text: str) -> None:
+def test_valid_resource_keeps_its_kind_when_stored(text: str) -> None:
     try:
         kind = read_resource(text)
     except InvalidResource:

@@ -54,7 +54,7 @@ def test_without_a_total_a_page_that_is_not_full_is_the_last_one() -> None:
     assert read(REGISTRY, page(99)).next_page is None
 
 
-def test_the_file_that_the_registry_once_was_has_one_page() -> None:
+def test_single_file_of_the_registry_has_one_page() -> None:
     found = read(REGISTRY, {"version": "1", "count": 2, "agents": agents(2)})
     assert (found.next_page, found.total, found.items) == (None, 2, 2)
 

@@ -297,7 +297,7 @@ async def test_an_interface_is_remembered_as_it_is_asked_or_not_at_all(
     assert probes.memory.interface_url == expected
 
 
-async def test_words_that_a_card_makes_up_are_cut() -> None:
+async def test_unknown_words_of_a_card_are_cut() -> None:
     long = {"preferredTransport": "x" * 5000, "protocolVersion": "y" * 5000}
     async with serving({CARD_PATH: as_json(card(**long))}) as server, probing(**CARD_ONLY) as probes:
         await probes.see(server.url)

@@ -74,7 +74,7 @@ async def test_a_database_gets_one_id_and_keeps_it(made: Made) -> None:
     assert (await other.database.write(current_marker)).installation_id != first.installation_id
 
 
-async def test_a_database_that_went_on_is_recognized(made: Made) -> None:
+async def test_database_with_new_events_is_no_mismatch(made: Made) -> None:
     api = await made()
     known = await known_of(api)
     assert await difference(api.database, known) is None

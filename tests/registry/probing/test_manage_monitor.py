@@ -36,7 +36,7 @@ async def test_registry_before_its_first_sweep_is_normal(api: RegistryApi) -> No
     assert (await api.ask("GET", MONITOR)).json()["swept_at"] == "2025-11-20T12:00:00.000Z"
 
 
-async def test_an_operator_ends_a_hold_and_the_silent_go(api: RegistryApi) -> None:
+async def test_ending_a_suspension_lets_silent_agents_die(api: RegistryApi) -> None:
     await add_agents(api.database, 30)
     api.clock.advance(91)
     await api.sweep()

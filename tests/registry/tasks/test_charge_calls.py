@@ -23,7 +23,7 @@ async def _budget(api: RegistryApi, task_id: str) -> dict[str, Any]:
     return dict((await task(api, task_id))["budget"])
 
 
-async def test_a_call_reserves_is_carried_out_and_settles(api: RegistryApi) -> None:
+async def test_a_call_reserves_is_executed_and_settles(api: RegistryApi) -> None:
     one, grant, task_id = await _held(api, tokens=100, usd=1.5)
     answer = await one.reserve(grant, "c1", tokens=60, usd=1)
     assert answer.status == 201

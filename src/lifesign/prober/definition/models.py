@@ -165,8 +165,7 @@ class CadenceSettings(DefinitionMapping):
         if value < least and not info.data.get("allow_fast_cadence", False):
             raise PydanticCustomError(
                 "too_fast",
-                "expected {least} or more (draft 7); for agents of your own, allow_fast_cadence: true permits "
-                "less",
+                "expected {least} or more (draft 7); set allow_fast_cadence: true for agents of your own",
                 {"least": least},
             )
         return value
