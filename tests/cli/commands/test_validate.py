@@ -149,3 +149,10 @@ def test_no_bytes_end_in_a_traceback(data: bytes, file: Path, capsys: pytest.Cap
     file.write_bytes(data)
     assert main(["validate", str(file)]) == 1
     assert all(line.isprintable() for line in capsys.readouterr().out.split("\n"))
+
+
+def test_refused_connection_has_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", "http://127.0.0.1:1/"]) == 2
+    problem, hint = capsys.readouterr().err.splitlines()
+    assert problem.startswith("http://127.0.0.1:1/")
+    assert hint.startswith("hint: ")

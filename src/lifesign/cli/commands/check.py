@@ -43,6 +43,8 @@ _FOOTER = (
     "(draft 7)."
 )
 
+REFUSED_HINT = "check that the agent runs, and that host and port of its URL are right"
+
 
 def check(
     url: Annotated[
@@ -210,7 +212,7 @@ def hints(checked: "HealthCheck") -> Iterator[str]:
         if ResultClass.BLOCKED_ADDRESS in {checked.document_result, checked.card_result}:
             yield "if the redirect leads to a network of your own, add --allow-network NETWORK"
         if ResultClass.REFUSED in {checked.document_result, checked.card_result}:
-            yield "check that the agent runs, and that host and port of its URL are right"
+            yield REFUSED_HINT
         server = checked.server
         if server is not None and server.generation is not None:
             yield "to measure this MCP server and its tools from outside: lifesign probe URL"

@@ -69,7 +69,10 @@ def validate(
         if as_json:
             write_json(sys.stdout, _as_json_object(verdict))
         elif verdict.error is not None:
-            write_page(sys.stderr, [PageLine("", f"{verdict.source}: {verdict.error}")], colours=False)
+            lines = [PageLine("", f"{verdict.source}: {verdict.error}")]
+            if verdict.hint:
+                lines.append(PageLine("", f"hint: {verdict.hint}"))
+            write_page(sys.stderr, lines, colours=False)
         else:
             write_page(sys.stdout, _page(verdict), colours=has_colours(sys.stdout))
     return verdict.exit_code
@@ -82,6 +85,8 @@ class _Verdict:
     source: str
     error: str | None = None
     """Why the document could not be read."""
+    hint: str = ""
+    """What to do about the error; empty if that is unknown."""
     is_remote: bool = False
     """Whether the source is a URL."""
     faults: tuple["Finding", ...] = ()
@@ -131,11 +136,14 @@ def _validate_file(source: str) -> _Verdict:
 
 
 async def _validate_url(url: str, timeout_seconds: float) -> _Verdict:
+    from lifesign.cli.commands.check import REFUSED_HINT  # noqa: PLC0415 - only for a URL
     from lifesign.client.health import fetch_document  # noqa: PLC0415 - aiohttp takes 200 ms
+    from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415 - see above
 
     answer, warnings = await fetch_document(url, timeout_seconds=timeout_seconds)
     if answer.reason:
-        return _Verdict(str(answer.url), error=f"cannot be read: {answer.reason}", is_remote=True)
+        hint = REFUSED_HINT if answer.result is ResultClass.REFUSED else ""
+        return _Verdict(str(answer.url), error=f"cannot be read: {answer.reason}", hint=hint, is_remote=True)
     return _validate_bytes(str(answer.url), answer.body, warnings)
 
 
