@@ -24,19 +24,19 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a fil
 from benchmarks.fetch_cost import AT_ONCE, Contestant, staying
 from benchmarks.interleaved import Measured, is_quick, print_table, verdict
 
-from lifesign.domain.credentials.scope import MAX_CREDENTIALS
+from lifesign.domain.credentials.request_scope import MAX_CREDENTIALS
 from lifesign.domain.credentials.token import AccessToken, TokenFault
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.targets.target import target_id
-from lifesign.prober.credentials.secret_reader import Secrets
-from lifesign.prober.credentials.store import Credential, CredentialStore
 from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
 from lifesign.prober.probe.steps import Prober
 from lifesign.prober.registry_exchange.ledger import TargetEntry
+from lifesign.prober.secrets.credential_store import Credential, CredentialStore
+from lifesign.prober.secrets.secret_reader import Secrets
 
 OPEN, LOGIN = "without a login", "with a cached token"
 TOKEN = "a1-B_" * 200

@@ -23,7 +23,7 @@ from tests.support.oauth_provider import (
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.cli import main
-from lifesign.prober.credentials.refresh_token_file import RefreshTokenFile
+from lifesign.prober.secrets.refresh_token_file import RefreshTokenFile
 
 FORM = """
 name: acme

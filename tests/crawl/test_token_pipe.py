@@ -10,10 +10,10 @@ import pytest
 
 from lifesign.crawl.token_pipe import TokenOwner, TokenPipe, TokenQuery
 from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
-from lifesign.prober.credentials.secret_reader import Secrets
-from lifesign.prober.credentials.store import Credential, CredentialStore
-from lifesign.prober.credentials.token_source import DROP_SECONDS, TokenSource
 from lifesign.prober.definition.credentials import CredentialSettings
+from lifesign.prober.secrets.credential_store import Credential, CredentialStore
+from lifesign.prober.secrets.secret_reader import Secrets
+from lifesign.prober.secrets.token_source import DROP_SECONDS, TokenSource
 
 LIFETIME_S = 90.0
 SECONDS = 60.0

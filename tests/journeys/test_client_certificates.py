@@ -15,9 +15,9 @@ from tests.support.probing import definition, fetching, layer, probing, results
 from yarl import URL
 
 from lifesign.domain.observation.results import ResultClass
-from lifesign.prober.credentials.secret_reader import read_secrets
-from lifesign.prober.credentials.store import CredentialStore
 from lifesign.prober.network.fetch import Fetched, Request
+from lifesign.prober.secrets.credential_store import CredentialStore
+from lifesign.prober.secrets.secret_reader import read_secrets
 
 RPC = "/rpc"
 TLS_12, TLS_13 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3

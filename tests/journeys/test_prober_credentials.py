@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.prober.credentials.test_store import RPC, TOKEN, behind_login
+from tests.prober.secrets.test_credential_store import RPC, TOKEN, behind_login
 from tests.support.agent_check import card
 from tests.support.hostile_server import CARD_PATH, answer, as_json, serving
 from tests.support.registry_server import KEYS, registry_server

@@ -11,14 +11,14 @@ from lifesign.crawl.prober_assembly import open_credentials
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.domain.targets.target import read_target, target_id
-from lifesign.prober.credentials.secret_reader import read_secrets
-from lifesign.prober.credentials.store import CredentialStore
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetched, Fetcher, Request
 from lifesign.prober.network.resolver import Resolver
 from lifesign.prober.probe.session import EvidenceSink
 from lifesign.prober.probe.steps import Prober
 from lifesign.prober.registry_exchange.ledger import ProbeReport, TargetEntry
+from lifesign.prober.secrets.credential_store import CredentialStore
+from lifesign.prober.secrets.secret_reader import read_secrets
 
 SHORT_SECONDS = 0.3
 """For what ends only when the time is up."""

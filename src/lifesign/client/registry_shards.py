@@ -15,7 +15,7 @@ from lifesign.client.registry_connection import (
     read_answer,
 )
 from lifesign.client.registry_errors import InvalidAnswer
-from lifesign.domain.credentials.use import CredentialStatus
+from lifesign.domain.credentials.acceptance import CredentialStatus
 from lifesign.domain.models.credentials import places_of
 from lifesign.domain.models.observation_batch import ObservationAnswer, ObservationBatch
 from lifesign.domain.models.shards import (

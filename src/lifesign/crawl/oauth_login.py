@@ -11,12 +11,12 @@ from lifesign.crawl.prober_assembly import open_token_endpoints
 from lifesign.domain.credentials.authorization import AuthorizationRequest, RedirectFault, read_redirect
 from lifesign.domain.net.allowed_addresses import Network, is_in
 from lifesign.errors import InvalidValue
-from lifesign.prober.credentials.refresh_token_file import RefreshTokenFile
-from lifesign.prober.credentials.secret_reader import forbid_core_dumps, forget_variables, read_secret
-from lifesign.prober.credentials.store import Credential
 from lifesign.prober.definition.credentials import CredentialSettings, OAuthClient
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.loopback_redirect import LoopbackRedirect, listening
+from lifesign.prober.secrets.credential_store import Credential
+from lifesign.prober.secrets.refresh_token_file import RefreshTokenFile
+from lifesign.prober.secrets.secret_reader import forbid_core_dumps, forget_variables, read_secret
 
 RANDOM_BYTES: Final = 32
 """Of the state and of the verifier: 43 characters (RFC 7636 4.1)."""

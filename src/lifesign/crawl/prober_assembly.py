@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from lifesign.crawl.directory_import import opt_outs_of
 from lifesign.crawl.token_pipe import TokenOwner
-from lifesign.prober.credentials.secret_reader import Secrets, read_secrets
-from lifesign.prober.credentials.store import CredentialStore, RequestToken
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.evidence.evidence_store import EvidenceStore
 from lifesign.prober.network.exclusion_list import OptOuts
@@ -17,6 +15,8 @@ from lifesign.prober.network.token_request import OAuthTokenClient
 from lifesign.prober.probe.steps import Prober
 from lifesign.prober.reachability.target_contact import NetworkClasses
 from lifesign.prober.reachability.witness_requests import WitnessRequests
+from lifesign.prober.secrets.credential_store import CredentialStore, RequestToken
+from lifesign.prober.secrets.secret_reader import Secrets, read_secrets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,11 +24,11 @@ from lifesign.crawl.worker_config import WorkerStatus
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.text.counts import pluralize
 from lifesign.errors import LifesignError
-from lifesign.prober.credentials.secret_reader import Secrets, forget_variables, read_secrets
 from lifesign.prober.definition.models import DirectorySource, ProbeDefinition
 from lifesign.prober.directories.fetching import TIMEOUTS, fetching_with
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
+from lifesign.prober.secrets.secret_reader import Secrets, forget_variables, read_secrets
 from lifesign.prober.worker.jobs import Jobs
 from lifesign.serving.ending_signals import ending_signals, leave_closed_terminal
 

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Final
 
 from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
-from lifesign.prober.credentials.store import Credential, CredentialStore
+from lifesign.prober.secrets.credential_store import Credential, CredentialStore
 
 GONE: Final = "the process that requests tokens is gone"
 

@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Final
 
-from lifesign.prober.credentials.secret_reader import Secrets
 from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.secrets.secret_reader import Secrets
 from lifesign.prober.worker.progress_counts import Progress
 from lifesign.serving.log_output import LogFormat
 

@@ -9,7 +9,7 @@ from yarl import URL
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.challenge import MAX_FIELD_CHARS, MAX_FIELDS
-from lifesign.domain.credentials.scope import REJECTED
+from lifesign.domain.credentials.request_scope import REJECTED
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http_client.failures import UNPACKED, undecodable
 from lifesign.http_client.headers import (

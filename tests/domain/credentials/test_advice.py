@@ -1,8 +1,8 @@
 import pytest
 
+from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.advice import LOOK_AT_SECRET, TOO_FEW_RIGHTS, fault_advice
 from lifesign.domain.credentials.token import TokenFault, TokenFaultKind, read_token
-from lifesign.domain.credentials.use import CredentialState
 
 NO_TOKEN = CredentialState.TOKEN_ERROR
 

@@ -3,23 +3,25 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lifesign.domain.credentials.acceptance import FAULTS, CredentialState
 from lifesign.domain.credentials.credential_watch import (
     MAX_FAULTS,
     MAX_FAULTS_OF_KEY,
     QUIET_SECONDS,
     CredentialChange,
-    CredentialReport,
     WatchedCredential,
+    WorkerCredentialReport,
     credentials_after,
 )
-from lifesign.domain.credentials.use import FAULTS, CredentialState
 
 WORKS, REJECTED = CredentialState.WORKS, CredentialState.CREDENTIALS_REJECTED
 TOKEN_ERROR = CredentialState.TOKEN_ERROR
 
 
-def report(state: CredentialState | None, *, key: str = "key_1", name: str = "acme") -> CredentialReport:
-    return CredentialReport(key=key, name=name, origin="https://acme.example", path="/", state=state)
+def report(
+    state: CredentialState | None, *, key: str = "key_1", name: str = "acme"
+) -> WorkerCredentialReport:
+    return WorkerCredentialReport(key=key, name=name, origin="https://acme.example", path="/", state=state)
 
 
 class Watch:
@@ -29,7 +31,7 @@ class Watch:
         self.watched: tuple[WatchedCredential, ...] = ()
         self.at_s = 1_000.0
 
-    def count(self, *reports: CredentialReport, after_s: float = 15.0) -> list[str]:
+    def count(self, *reports: WorkerCredentialReport, after_s: float = 15.0) -> list[str]:
         """Return the report: `failed`, or the end."""
         self.at_s += after_s
         self.watched, changes = credentials_after(self.watched, reports, self.at_s)
@@ -111,7 +113,7 @@ def test_a_key_that_alternates_states_fills_no_log() -> None:
 def test_the_number_of_watched_credentials_is_bounded_for_each_key_and_for_all() -> None:
     watch = Watch()
 
-    def many(keys: Iterable[int], names: int) -> list[CredentialReport]:
+    def many(keys: Iterable[int], names: int) -> list[WorkerCredentialReport]:
         return [
             report(REJECTED, key=f"key_{key}", name=f"name-{name}") for key in keys for name in range(names)
         ]

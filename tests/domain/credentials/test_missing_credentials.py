@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lifesign.domain.credentials.missing_credentials import OtherCredential, missing_credentials, other_for
-from lifesign.domain.credentials.scope import CredentialScope
+from lifesign.domain.credentials.request_scope import CredentialScope
 
 ORIGIN = "https://agents.acme.example"
 

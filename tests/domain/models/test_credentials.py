@@ -1,9 +1,9 @@
 import pytest
 from pydantic import ValidationError
 
+from lifesign.domain.credentials.acceptance import CredentialState, CredentialStatus
 from lifesign.domain.credentials.missing_credentials import OtherCredential
-from lifesign.domain.credentials.scope import CredentialScope
-from lifesign.domain.credentials.use import CredentialState, CredentialStatus
+from lifesign.domain.credentials.request_scope import CredentialScope
 from lifesign.domain.models.credentials import MAX_FAULT_SECONDS, CredentialPlace, missing_of, places_of
 
 SCOPE = CredentialScope(name="acme", origin="https://agents.acme.example", path="/billing")

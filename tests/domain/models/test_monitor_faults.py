@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
+from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.advice import LOOK_AT_SECRET, fault_advice
-from lifesign.domain.credentials.use import CredentialState
 from lifesign.domain.models.monitor import MonitorRecord
 from lifesign.domain.models.monitor_faults import (
     credential_faults,

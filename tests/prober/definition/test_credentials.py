@@ -5,7 +5,7 @@ import pytest
 from pydantic import ValidationError
 from tests.support.definitions import definition_of
 
-from lifesign.domain.credentials.scope import MAX_CREDENTIALS
+from lifesign.domain.credentials.request_scope import MAX_CREDENTIALS
 from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.prober.definition.credentials import CredentialSettings, sources_of
 from lifesign.prober.definition.models import ProbeDefinition

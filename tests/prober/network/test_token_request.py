@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from tests.prober.credentials.test_client_assertion import pem
+from tests.prober.secrets.test_client_assertion import pem
 from tests.support.certificates import Authority
 from tests.support.hostile_server import (
     Reply,
@@ -25,9 +25,9 @@ from tests.support.hostile_server import (
 from tests.support.probing import PATIENT, SHORT_SECONDS, definition, fetching
 
 from lifesign.domain.credentials.token import AccessToken, TokenFault
-from lifesign.prober.credentials.store import Credential
 from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.network.token_request import MAX_ANSWER_BYTES, OAuthTokenClient
+from lifesign.prober.secrets.credential_store import Credential
 
 TOKEN_PATH = "/token"
 SECRET = "client-canary-secret"

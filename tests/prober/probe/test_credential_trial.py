@@ -1,13 +1,13 @@
 """Trials of credentials that need an access token."""
 
 import pytest
-from tests.prober.probe.test_credential_use import TOKEN_PATH, Tokens, settings
+from tests.prober.probe.test_authenticated_request import TOKEN_PATH, Tokens, settings
 from tests.support.hostile_server import Reply, answer, serving
 from tests.support.probing import probing
 from yarl import URL
 
+from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.advice import fault_advice
-from lifesign.domain.credentials.use import CredentialState
 from lifesign.prober.probe.credential_trial import Trial, try_credential
 
 

@@ -5,13 +5,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.prober.credentials.test_store import RPC, TOKEN, behind_login, settings
+from tests.prober.secrets.test_credential_store import RPC, TOKEN, behind_login, settings
 from tests.support.agent_check import card, document
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, HostileServer, answer, as_json, serving
 from tests.support.probing import Probes, layer, probing, results
 
 from lifesign.domain.credentials.missing_credentials import OtherCredential
-from lifesign.domain.credentials.scope import CredentialScope
+from lifesign.domain.credentials.request_scope import CredentialScope
 from lifesign.domain.observation.results import InconclusiveReason, Observation, ResultClass
 
 HOLDER = "key:other/w"

@@ -11,7 +11,7 @@ from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.credentials.missing_credentials import MAX_MISSING
-from lifesign.domain.credentials.scope import MAX_CREDENTIALS
+from lifesign.domain.credentials.request_scope import MAX_CREDENTIALS
 from lifesign.registry.probing.prober_credentials import MAX_SHOWN
 
 ACME = {"name": "acme", "origin": "https://agents.acme.example", "path": "/billing"}

@@ -1,7 +1,7 @@
 import pytest
 
-from lifesign.domain.credentials.scope import CredentialScope
-from lifesign.domain.credentials.use import CredentialState
+from lifesign.domain.credentials.acceptance import CredentialState
+from lifesign.domain.credentials.request_scope import CredentialScope
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import probers

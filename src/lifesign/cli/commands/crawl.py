@@ -185,7 +185,7 @@ def crawl(
 
         from lifesign.crawl.contact_rule import require_contact  # noqa: PLC0415 - see above
         from lifesign.crawl.directory_import import inspect_lists, opt_outs_of  # noqa: PLC0415 - see above
-        from lifesign.prober.credentials.secret_reader import read_secrets  # noqa: PLC0415 - see above
+        from lifesign.prober.secrets.secret_reader import read_secrets  # noqa: PLC0415 - see above
 
         with options(contact=f"{definition}: contact"):
             asyncio.run(require_contact(read))
@@ -271,7 +271,7 @@ def run_crawl(
     from lifesign.crawl.process import LogTo, run_loop  # noqa: PLC0415
     from lifesign.crawl.progress_display import progress_on  # noqa: PLC0415
     from lifesign.crawl.run import Crawl, stopped_by_signals  # noqa: PLC0415
-    from lifesign.prober.credentials.secret_reader import read_secrets  # noqa: PLC0415
+    from lifesign.prober.secrets.secret_reader import read_secrets  # noqa: PLC0415
 
     secrets = read_secrets(definition.credentials)
     scrubber = secrets.scrubber

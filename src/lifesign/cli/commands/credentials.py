@@ -216,7 +216,6 @@ def _warn(text: str) -> None:
 
 async def _try(definition: "ProbeDefinition", chosen: "CredentialSettings", url: "URL") -> "Trial":
     from lifesign.crawl.prober_assembly import open_prober  # noqa: PLC0415 - aiohttp takes 200 ms
-    from lifesign.prober.credentials.secret_reader import MISSING_SECRET_HINT, read_secrets  # noqa: PLC0415
     from lifesign.prober.probe.credential_trial import (  # noqa: PLC0415
         StepResult,
         Trial,
@@ -224,6 +223,7 @@ async def _try(definition: "ProbeDefinition", chosen: "CredentialSettings", url:
         TrialVerdict,
         try_credential,
     )
+    from lifesign.prober.secrets.secret_reader import MISSING_SECRET_HINT, read_secrets  # noqa: PLC0415
 
     place = chosen.origin + ("" if chosen.path == "/" else chosen.path)
     steps = [TrialStep("definition", StepResult.OK, f"{chosen.name}: {chosen.method} for {place}")]

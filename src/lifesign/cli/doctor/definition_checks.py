@@ -56,7 +56,7 @@ def of_a_definition(file: Path) -> Iterator[CheckResult]:
 def _of_the_credentials(file: Path, definition: "ProbeDefinition") -> Iterator[CheckResult]:
     """Read the secret of each credential, and show its name and place only."""
     # Another extra.
-    from lifesign.prober.credentials.secret_reader import MISSING_SECRET_HINT, read_secrets  # noqa: PLC0415
+    from lifesign.prober.secrets.secret_reader import MISSING_SECRET_HINT, read_secrets  # noqa: PLC0415
 
     for credential in definition.credentials:
         warnings: list[str] = []

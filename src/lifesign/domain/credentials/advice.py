@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.challenge import BearerError
 from lifesign.domain.credentials.token import TokenFaultKind
-from lifesign.domain.credentials.use import CredentialState
 
 LOOK_AT_SECRET: Final = "look at the expiry and the rights of the secret"  # noqa: S105 - an advice
 TOO_FEW_RIGHTS: Final = "give the credential the rights for this URL, such as a wider scope"

@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Final
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
-from lifesign.domain.credentials.scope import MAX_CREDENTIALS
-from lifesign.domain.credentials.use import FAULTS, CredentialState
+from lifesign.domain.credentials.acceptance import FAULTS, CredentialState
+from lifesign.domain.credentials.request_scope import MAX_CREDENTIALS
 
 QUIET_SECONDS: Final = 900.0
 """A fault that returns sooner after a reported end has no event until this long after that end: a state that
@@ -34,7 +34,7 @@ class FaultEnd(StrEnum):
 
 
 @fast_dataclass(kw_only=True)
-class CredentialReport:
+class WorkerCredentialReport:
     """A credential as one living worker reports it."""
 
     key: str
@@ -79,7 +79,7 @@ class CredentialChange:
 
 
 def credentials_after(
-    before: Sequence[WatchedCredential], reports: Iterable[CredentialReport], now_s: float
+    before: Sequence[WatchedCredential], reports: Iterable[WorkerCredentialReport], now_s: float
 ) -> tuple[tuple[WatchedCredential, ...], list[CredentialChange]]:
     """Return the watched credentials after a count, and what to report of them."""
     states = _states(reports)
@@ -112,7 +112,7 @@ def credentials_after(
 
 
 def _next(
-    watched: WatchedCredential, report: CredentialReport | None, now_s: float
+    watched: WatchedCredential, report: WorkerCredentialReport | None, now_s: float
 ) -> tuple[WatchedCredential | None, CredentialChange | None]:
     state = None if report is None else report.state
     if report is not None and state is not None and state in FAULTS:
@@ -131,7 +131,7 @@ def _next(
 
 
 def _with_fault(
-    watched: WatchedCredential, report: CredentialReport, state: CredentialState, now_s: float
+    watched: WatchedCredential, report: WorkerCredentialReport, state: CredentialState, now_s: float
 ) -> tuple[WatchedCredential, CredentialChange | None]:
     since_s = watched.since_s if watched.is_lasting else _begin_s(report, now_s)
     lasting = replace(
@@ -143,7 +143,7 @@ def _with_fault(
     return reported, CredentialChange(credential=reported)
 
 
-def _begin_s(report: CredentialReport, now_s: float) -> float:
+def _begin_s(report: WorkerCredentialReport, now_s: float) -> float:
     """Return the begin of a fault; a time in the future is from before the clock was set back."""
     return now_s if report.since_s is None else min(now_s, report.since_s)
 
@@ -153,9 +153,9 @@ def _is_recent(at_s: float, now_s: float) -> bool:
     return 0 <= now_s - at_s < QUIET_SECONDS
 
 
-def _states(reports: Iterable[CredentialReport]) -> dict[CredentialId, CredentialReport]:
+def _states(reports: Iterable[WorkerCredentialReport]) -> dict[CredentialId, WorkerCredentialReport]:
     """Return one report for each credential: a fault of any worker, else that it works, else unknown."""
-    found: dict[CredentialId, CredentialReport] = {}
+    found: dict[CredentialId, WorkerCredentialReport] = {}
     for report in reports:
         known = found.get((report.key, report.name))
         if known is None or _RANKS[known.state] < _RANKS[report.state]:

@@ -8,7 +8,7 @@ from itertools import chain, zip_longest
 from typing import Final
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
-from lifesign.domain.credentials.scope import CredentialScope, scope_for
+from lifesign.domain.credentials.request_scope import CredentialScope, scope_for
 
 MAX_MISSING: Final = 1_000
 """Places in the answer to one claim."""

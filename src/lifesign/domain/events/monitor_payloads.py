@@ -4,9 +4,9 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
+from lifesign.domain.credentials.acceptance import MAX_DETAIL_CHARS, CredentialState
 from lifesign.domain.credentials.credential_watch import FaultEnd
-from lifesign.domain.credentials.scope import ORIGIN_PATTERN
-from lifesign.domain.credentials.use import MAX_DETAIL_CHARS, CredentialState
+from lifesign.domain.credentials.request_scope import ORIGIN_PATTERN
 from lifesign.domain.events.payload_fields import AgentId, Label, Moment, Number, OwnId, Payload, Seconds
 from lifesign.domain.lifecycle.verdict_suspension import MonitorChange, MonitorState, Track
 

@@ -5,9 +5,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, StringConstraints
 
+from lifesign.domain.credentials.acceptance import MAX_DETAIL_CHARS, CredentialState, CredentialStatus
 from lifesign.domain.credentials.missing_credentials import OtherCredential
-from lifesign.domain.credentials.scope import ORIGIN_PATTERN, CredentialScope
-from lifesign.domain.credentials.use import MAX_DETAIL_CHARS, CredentialState, CredentialStatus
+from lifesign.domain.credentials.request_scope import ORIGIN_PATTERN, CredentialScope
 from lifesign.domain.health.document import Time
 from lifesign.domain.models.base import Body
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.advice import fault_advice
-from lifesign.domain.credentials.use import CredentialState
 from lifesign.domain.models.monitor import LostEvidence, MonitorRecord, TrackRecord
 from lifesign.domain.observation.evidence_age import REASON_WORDS
 from lifesign.domain.text.counts import plural, pluralize

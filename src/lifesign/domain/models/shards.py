@@ -6,7 +6,7 @@ from pydantic import BaseModel, BeforeValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
-from lifesign.domain.credentials.scope import MAX_CREDENTIALS
+from lifesign.domain.credentials.request_scope import MAX_CREDENTIALS
 from lifesign.domain.health.document import INTEGRAL_FLOAT, Time
 from lifesign.domain.models.base import Body
 from lifesign.domain.models.credentials import CredentialPlace, MissingCredential

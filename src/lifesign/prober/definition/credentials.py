@@ -19,7 +19,7 @@ from lifesign.domain.credentials.api_key import (
     KeyPlace,
     is_taken,
 )
-from lifesign.domain.credentials.scope import MAX_CREDENTIALS, CredentialScope
+from lifesign.domain.credentials.request_scope import MAX_CREDENTIALS, CredentialScope
 from lifesign.domain.credentials.secret_place import ENV_PATTERN, SYSTEMD_PATTERN, FileName, SecretPlace
 from lifesign.domain.net.allowed_addresses import AddressRefused, vet_url
 from lifesign.domain.targets.target import read_target

@@ -21,10 +21,10 @@ from lifesign.domain.observation.results import Phases, ResultClass
 from lifesign.http_client.address_guard import AddressGuard
 from lifesign.http_client.answer import in_ms
 from lifesign.http_client.failures import certificate_alert, error_text
-from lifesign.prober.credentials.client_tls import ClientTls
 from lifesign.prober.network.connection import HttpConnection
 from lifesign.prober.network.host_limiter import admit
 from lifesign.prober.network.resolver import NoAddress, Resolver
+from lifesign.prober.secrets.client_tls import ClientTls
 
 if TYPE_CHECKING:
     from lifesign.prober.definition.models import Timeouts

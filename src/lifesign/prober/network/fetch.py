@@ -38,12 +38,12 @@ from lifesign.http_client.bounded_body import read_beginning, read_bounded, read
 from lifesign.http_client.failures import FAILURES, certificate_alert, classify_failure, too_large
 from lifesign.http_client.headers import media_type
 from lifesign.http_client.redirects import REDIRECTS, next_hop
-from lifesign.prober.credentials.store import Credential, CredentialStore
 from lifesign.prober.network.connection import HttpConnection
 from lifesign.prober.network.connection_pool import ConnectionPool
 from lifesign.prober.network.connector import Unreached, VettedConnector
 from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.network.resolver import Resolver
+from lifesign.prober.secrets.credential_store import Credential, CredentialStore
 
 if TYPE_CHECKING:
     from lifesign.prober.definition.models import Timeouts

@@ -26,11 +26,11 @@ from lifesign.domain.credentials.token import (
 )
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http_client.redirects import REDIRECTS
-from lifesign.prober.credentials.client_assertion import client_assertion
-from lifesign.prober.credentials.refresh_token_file import RefreshTokenFile
-from lifesign.prober.credentials.store import Credential
 from lifesign.prober.definition.credentials import AuthMethod, OAuthClient
 from lifesign.prober.network.fetch import Fetched, Fetcher, Request
+from lifesign.prober.secrets.client_assertion import client_assertion
+from lifesign.prober.secrets.credential_store import Credential
+from lifesign.prober.secrets.refresh_token_file import RefreshTokenFile
 
 MAX_ANSWER_BYTES: Final = 65_536
 """Maximum size of the answer of a token endpoint."""

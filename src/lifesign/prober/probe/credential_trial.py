@@ -10,14 +10,14 @@ from typing import Final
 from yarl import URL
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
+from lifesign.domain.credentials.acceptance import FAULTS, CredentialState
 from lifesign.domain.credentials.advice import fault_advice
-from lifesign.domain.credentials.scope import REJECTED
-from lifesign.domain.credentials.use import FAULTS, CredentialState
+from lifesign.domain.credentials.request_scope import REJECTED
 from lifesign.domain.observation.results import ResultClass
-from lifesign.prober.credentials.store import Credential, CredentialStore
 from lifesign.prober.network.fetch import Fetched, Request
-from lifesign.prober.probe.credential_use import credential_state, with_credential_fault
+from lifesign.prober.probe.authenticated_request import credential_state, with_credential_fault
 from lifesign.prober.probe.session import Fetches
+from lifesign.prober.secrets.credential_store import Credential, CredentialStore
 
 _PLACE_HINT: Final = "pass a --url below origin and path of the credential"
 _URL_HINT: Final = (

@@ -22,7 +22,7 @@ from lifesign.client.candidate_urls import (
 )
 from lifesign.domain.a2a.agent_card import AgentCard
 from lifesign.domain.a2a.interfaces import MAX_URL_CHARS, AgentInterface, askable
-from lifesign.domain.credentials.scope import Purpose
+from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, LayerResult, ResultClass
 from lifesign.domain.observation.served_body import classify_card, is_absent
 from lifesign.domain.targets.target import is_on_origin_of

@@ -10,7 +10,7 @@ from yarl import URL
 
 from lifesign.client.candidate_urls import place_under
 from lifesign.domain.credentials.challenge import WITH_METADATA, Challenge, read_challenges
-from lifesign.domain.credentials.scope import Purpose
+from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.observation.login import (
     MAX_METADATA_BYTES,
     MAX_ORIGIN_CHARS,

@@ -5,7 +5,7 @@ from typing import Final
 
 from yarl import URL
 
-from lifesign.domain.credentials.scope import Purpose
+from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.mcp.conversation import ACCEPT, FIRST_ID, McpReply, McpRequest, read_reply
 from lifesign.domain.mcp.event_reader import ReplyReader
 from lifesign.prober.network.fetch import Fetched

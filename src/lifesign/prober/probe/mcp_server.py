@@ -6,7 +6,7 @@ How the server is spoken to is remembered, and found out again daily or after a 
 from dataclasses import dataclass
 from typing import Final
 
-from lifesign.domain.credentials.scope import Purpose
+from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.mcp.conversation import (
     CURRENT_VERSION,
     EVENT_STREAM,

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from lifesign.domain.credentials.scope import Purpose
+from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.mcp.conversation import EVENT_STREAM, NO_REPLY, McpReply, McpRequest, read_reply
 from lifesign.domain.mcp.event_reader import EventReader
 from lifesign.domain.mcp.tools import MAX_LIST_BYTES

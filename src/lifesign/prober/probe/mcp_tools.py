@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lifesign.domain.credentials.scope import Purpose
+from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.mcp.conversation import McpSession
 from lifesign.domain.mcp.tools import (
     MAX_LIST_BYTES,

@@ -11,7 +11,7 @@ from yarl import URL
 
 from lifesign.domain.a2a.message_variants import A2aVariant, place_of, variants_of, written
 from lifesign.domain.a2a.task_poll import unfinished_task
-from lifesign.domain.credentials.scope import Purpose
+from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.observation.message_answer import MessageAnswer, best_of, classify_answer
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.prober.network.fetch import Fetched

@@ -8,7 +8,7 @@ from yarl import URL
 from lifesign.client.candidate_urls import CandidateUrl, health_places
 from lifesign.domain.a2a.interfaces import MAX_URL_CHARS
 from lifesign.domain.common.finding import Finding
-from lifesign.domain.credentials.scope import Purpose
+from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.observation.decision import age_seconds, is_stale, stale_reason
 from lifesign.domain.observation.results import LayerResult, ProbedDocument, ResultClass

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from yarl import URL
 
 from lifesign.client.candidate_urls import CandidateUrl, ParsedAgentUrl, parse_agent_url, place_under
+from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.missing_credentials import OtherCredential
-from lifesign.domain.credentials.scope import SENDING, Purpose, Sending
+from lifesign.domain.credentials.request_scope import SENDING, Purpose, Sending
 from lifesign.domain.credentials.secret import Scrubber
-from lifesign.domain.credentials.use import CredentialState
 from lifesign.domain.observation.results import (
     MAX_REASON_CHARS,
     REFUSED_LOGIN,
@@ -26,11 +26,10 @@ from lifesign.domain.observation.results import (
     ResultClass,
 )
 from lifesign.domain.targets.target import TargetKind, is_on_origin_of
-from lifesign.prober.credentials.store import Credential, CredentialStore
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetched, Method, Request
 from lifesign.prober.network.host_limiter import AddressBusy
-from lifesign.prober.probe.credential_use import (
+from lifesign.prober.probe.authenticated_request import (
     credential_state,
     rejection,
     send_after_refusal,
@@ -47,6 +46,7 @@ from lifesign.prober.probe.robots_rules import (
 )
 from lifesign.prober.reachability.target_contact import Exchange
 from lifesign.prober.registry_exchange.ledger import TargetEntry
+from lifesign.prober.secrets.credential_store import Credential, CredentialStore
 
 if TYPE_CHECKING:
     from lifesign.domain.observation.assertion import Assertion

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from yarl import URL
 
 from lifesign.client.candidate_urls import CandidateUrl, place_under, root_health_url, server_health_url
-from lifesign.domain.credentials.scope import Purpose
+from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.credentials.secret import SEPARATOR
 from lifesign.domain.observation.peer_texts import peer_texts
 from lifesign.domain.observation.probe_memory import ProbeMemory
@@ -30,7 +30,6 @@ from lifesign.domain.observation.results import not_measured as without_observat
 from lifesign.domain.observation.server_answer import is_login_of_server, may_be_server
 from lifesign.domain.probing.cadence import after_probe, wants_card
 from lifesign.domain.targets.target import TargetKind, is_on_origin_of, is_target_id
-from lifesign.prober.credentials.store import CredentialStore
 from lifesign.prober.definition.layer_settings import LayerSettings
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.definition.target_settings import paths_of
@@ -50,6 +49,7 @@ from lifesign.prober.probe.session import EvidenceSink, Fetches, ProbeSession, n
 from lifesign.prober.probe.transport import probe_interface, without_card
 from lifesign.prober.reachability.target_contact import ContactReader, NetworkClasses
 from lifesign.prober.registry_exchange.ledger import ProbeReport, TargetEntry
+from lifesign.prober.secrets.credential_store import CredentialStore
 
 _WITH_DOCUMENT: Final = frozenset({ResultClass.OK, ResultClass.STALE_DOCUMENT})
 """Results of the health document with which a document comes."""

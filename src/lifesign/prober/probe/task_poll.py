@@ -11,7 +11,7 @@ from yarl import URL
 from lifesign.domain.a2a.response_outcome import task_state
 from lifesign.domain.a2a.task_poll import UNFINISHED, UnfinishedTask, as_sent_answer
 from lifesign.domain.common.backoff import Backoff
-from lifesign.domain.credentials.scope import Purpose
+from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.parsing.bounded_json import parse_or_none
 from lifesign.domain.text.counts import pluralize
 from lifesign.prober.network.fetch import Fetched

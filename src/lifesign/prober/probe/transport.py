@@ -8,7 +8,7 @@ from typing import Final
 
 from yarl import URL
 
-from lifesign.domain.credentials.scope import Purpose
+from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.observation.interface_answer import classify_interface, may_take_post, takes_post
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.prober.probe.session import ProbeSession, not_measured

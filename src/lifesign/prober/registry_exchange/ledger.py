@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
+from lifesign.domain.credentials.acceptance import CredentialStatus
 from lifesign.domain.credentials.missing_credentials import OtherCredential
-from lifesign.domain.credentials.use import CredentialStatus
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.domain.published_interface.published import Interface

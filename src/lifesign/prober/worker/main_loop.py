@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from lifesign.domain.targets.target import SHARDS
 from lifesign.domain.text.counts import pluralize
-from lifesign.prober.credentials.store import CredentialStore
 from lifesign.prober.definition.lag_limits import SelfCheck
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.errors import PassDelayed
@@ -30,6 +29,7 @@ from lifesign.prober.registry_exchange.ledger import (
     WitnessNews,
     WitnessReport,
 )
+from lifesign.prober.secrets.credential_store import CredentialStore
 from lifesign.prober.worker.claims import ClaimRenewer
 from lifesign.prober.worker.dispatch import Dispatch, Due, Probes
 from lifesign.prober.worker.lag_watch import LagWatch

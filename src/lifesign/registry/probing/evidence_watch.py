@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pydantic import TypeAdapter
 
 from lifesign.domain.access.event_actor import KEY_ACTOR_PREFIX
-from lifesign.domain.credentials.credential_watch import CredentialReport, credentials_after
+from lifesign.domain.credentials.credential_watch import WorkerCredentialReport, credentials_after
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.monitor_payloads import LostEvidenceChanged, ProberFailures
@@ -59,7 +59,7 @@ class EvidenceTally:
     key_sums: Mapping[str, tuple[int, int]]
     """Total of reports about living agents by prober key: answered, failed."""
     unreached: Sequence[DisallowedTargets]
-    credentials: Sequence[CredentialReport]
+    credentials: Sequence[WorkerCredentialReport]
     """Credentials as the living workers report them."""
     ended_keys: Sequence[str]
     """Keys that ended, and still hold leases."""

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 
 from lifesign.domain.access.event_actor import KEY_ACTOR_PREFIX
+from lifesign.domain.credentials.acceptance import FAULTS
 from lifesign.domain.credentials.credential_watch import (
     CredentialChange,
-    CredentialReport,
     WatchedCredential,
+    WorkerCredentialReport,
 )
 from lifesign.domain.credentials.missing_credentials import (
     MAX_MISSING,
     OtherCredential,
     missing_credentials,
 )
-from lifesign.domain.credentials.use import FAULTS
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.monitor_payloads import CredentialFaultChanged
@@ -61,10 +61,10 @@ def all_missing(living: Sequence[StoredProber]) -> list[MissingCredential]:
     return found
 
 
-def credential_reports(living: Sequence[StoredProber]) -> list[CredentialReport]:
+def credential_reports(living: Sequence[StoredProber]) -> list[WorkerCredentialReport]:
     """Return the credentials of living probers, as each worker reports them."""
     return [
-        CredentialReport(
+        WorkerCredentialReport(
             key=key_of(prober.holder).removeprefix(KEY_ACTOR_PREFIX),
             name=each.scope.name,
             origin=each.scope.origin,

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, delete, func, not_, select
 
-from lifesign.domain.credentials.scope import CredentialScope
-from lifesign.domain.credentials.use import CredentialState
+from lifesign.domain.credentials.acceptance import CredentialState
+from lifesign.domain.credentials.request_scope import CredentialScope
 from lifesign.domain.probing.shard_share import MAX_TTL_SECONDS
 from lifesign.storage.agents.agent_rows import insert_or_replace
 from lifesign.storage.engine.table_definitions import probers

@@ -13,13 +13,13 @@ from tests.support.certificates import Authority
 from lifesign.client.secret_file import SYSTEMD_DIRECTORY
 from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.errors import InvalidValue
-from lifesign.prober.credentials.secret_reader import (
+from lifesign.prober.definition.credentials import CredentialSettings
+from lifesign.prober.secrets.secret_reader import (
     Secrets,
     forget_variables,
     read_secret,
     read_secrets,
 )
-from lifesign.prober.definition.credentials import CredentialSettings
 
 SECRET = "canary-8f3a91c2"
 
@@ -165,7 +165,7 @@ def test_a_definition_without_credentials_changes_nothing() -> None:
 def test_a_process_with_secrets_writes_no_core_dump() -> None:
     program = (
         "from lifesign.prober.definition.credentials import CredentialSettings\n"
-        "from lifesign.prober.credentials.secret_reader import read_secrets\n"
+        "from lifesign.prober.secrets.secret_reader import read_secrets\n"
         "lab = {'name': 'lab', 'origin': 'https://lab.example', 'bearer': {'env': 'LAB_TOKEN'}}\n"
         "read_secrets([CredentialSettings(**lab)])\n"
         "print(open('/proc/self/limits').read())\n"

@@ -8,13 +8,13 @@ from typing import Final, Protocol
 
 from yarl import URL
 
+from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.challenge import bearer_error
-from lifesign.domain.credentials.scope import REJECTED
-from lifesign.domain.credentials.use import CredentialState
+from lifesign.domain.credentials.request_scope import REJECTED
 from lifesign.domain.observation.results import CREDENTIAL_FAULTS, ResultClass
 from lifesign.http_client.redirects import is_same_origin
-from lifesign.prober.credentials.store import Credential
 from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.secrets.credential_store import Credential
 
 UNAUTHORIZED: Final = 401
 """A server that does not accept a token answers with it; 403 means too few rights (RFC 6750 3.1)."""

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.domain.credentials.scope import (
+from lifesign.domain.credentials.request_scope import (
     SENDING,
     CredentialScope,
     Purpose,

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
-from lifesign.domain.credentials.scope import CredentialScope
+from lifesign.domain.credentials.request_scope import CredentialScope
 
 MAX_PLACES: Final = 1_000
 """Number of places for which a fault of one credential is remembered."""

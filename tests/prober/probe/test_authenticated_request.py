@@ -20,7 +20,7 @@ from yarl import URL
 
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.network.fetch import Request
-from lifesign.prober.probe.credential_use import with_credential_fault
+from lifesign.prober.probe.authenticated_request import with_credential_fault
 
 RPC, TOKEN_PATH = "/rpc", "/token"
 REJECTED, NO_TOKEN = "credentials_rejected", "token_error"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
-from lifesign.prober.credentials.token_source import (
+from lifesign.prober.secrets.token_source import (
     DROP_SECONDS,
     MAX_PAST_TOKENS,
     MAX_WAIT_SECONDS,

@@ -1,5 +1,4 @@
-from lifesign.domain.credentials.scope import CredentialScope
-from lifesign.domain.credentials.use import (
+from lifesign.domain.credentials.acceptance import (
     MAX_DETAIL_CHARS,
     MAX_PLACES,
     MIN_KEPT_SECONDS,
@@ -7,6 +6,7 @@ from lifesign.domain.credentials.use import (
     CredentialStatus,
     CredentialUse,
 )
+from lifesign.domain.credentials.request_scope import CredentialScope
 
 WORKS, REJECTED = CredentialState.WORKS, CredentialState.CREDENTIALS_REJECTED
 URL = "https://agents.acme.example/a"

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lifesign.errors import InvalidValue
-from lifesign.prober.credentials.secret_reader import (
+from lifesign.prober.definition.credentials import KEY_MEMBER, CredentialSettings
+from lifesign.prober.secrets.secret_reader import (
     FileStamp,
     file_of,
     file_stamp,
@@ -14,10 +15,9 @@ from lifesign.prober.credentials.secret_reader import (
     read_secret,
     read_tls,
 )
-from lifesign.prober.definition.credentials import KEY_MEMBER, CredentialSettings
 
 if TYPE_CHECKING:
-    from lifesign.prober.credentials.client_tls import ClientTls
+    from lifesign.prober.secrets.client_tls import ClientTls
 
 _log = logging.getLogger("lifesign.prober")
 

@@ -8,7 +8,7 @@ import trustme
 from tests.support.certificates import LONG_AGO, Authority
 
 from lifesign.errors import InvalidValue
-from lifesign.prober.credentials.client_tls import ClientTls, client_tls, key_fault
+from lifesign.prober.secrets.client_tls import ClientTls, client_tls, key_fault
 
 YESTERDAY = datetime.now(UTC) - timedelta(days=1)
 KEY, CERTIFICATE = "bank.client_key", "bank.client_certificate"

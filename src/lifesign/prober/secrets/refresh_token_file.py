@@ -16,7 +16,7 @@ from lifesign.domain.credentials.token import TokenFault, TokenFaultKind
 from lifesign.errors import InvalidValue
 from lifesign.filesystem.file_lock import open_lock_file, try_lock
 from lifesign.filesystem.private_file import write_private
-from lifesign.prober.credentials.secret_reader import read_secret
+from lifesign.prober.secrets.secret_reader import read_secret
 
 LOCK_SUFFIX: Final = ".lock"
 """Suffix of the lock file beside the file."""

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from lifesign.domain.credentials.token import TokenFault
-from lifesign.prober.credentials.refresh_token_file import LOCK_SUFFIX, RefreshTokenFile
+from lifesign.prober.secrets.refresh_token_file import LOCK_SUFFIX, RefreshTokenFile
 
 FIRST, SECOND, THIRD = "refresh-canary-1", "refresh-canary-2", "refresh-canary-3"
 
@@ -65,7 +65,7 @@ def test_a_token_that_cannot_be_written_stays_in_use_and_is_written_later(
 
     tokens = RefreshTokenFile(file)
     with monkeypatch.context() as disk:
-        disk.setattr("lifesign.prober.credentials.refresh_token_file.write_private", full)
+        disk.setattr("lifesign.prober.secrets.refresh_token_file.write_private", full)
         tokens.replace(SECOND)
         assert tokens.read() == SECOND
         assert file.read_text() == f"{FIRST}\n"

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from lifesign.prober.credentials.client_assertion import LIFETIME_SECONDS, client_assertion, signing_key_fault
+from lifesign.prober.secrets.client_assertion import LIFETIME_SECONDS, client_assertion, signing_key_fault
 
 URL = "https://login.acme.example/oauth2/token"
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey

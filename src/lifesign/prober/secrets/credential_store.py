@@ -9,25 +9,14 @@ from typing import Final
 
 from yarl import URL
 
+from lifesign.domain.credentials.acceptance import CredentialState, CredentialStatus, CredentialUse
 from lifesign.domain.credentials.api_key import key_place
 from lifesign.domain.credentials.missing_credentials import OtherCredential, other_for
-from lifesign.domain.credentials.scope import CredentialScope, ScopeIndex
+from lifesign.domain.credentials.request_scope import CredentialScope, ScopeIndex
 from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.domain.credentials.token import AccessToken, TokenFault, client_pair
-from lifesign.domain.credentials.use import CredentialState, CredentialStatus, CredentialUse
 from lifesign.errors import InvalidValue
-from lifesign.prober.credentials.client_tls import ClientTls
-from lifesign.prober.credentials.secret_reader import (
-    FileStamp,
-    Secrets,
-    file_of,
-    file_stamp,
-    has_tls,
-    read_secret,
-)
-from lifesign.prober.credentials.tls_files import TlsFiles
-from lifesign.prober.credentials.token_source import TokenSource
 from lifesign.prober.definition.credentials import (
     CERTIFICATE_METHOD,
     KEY_MEMBER,
@@ -35,6 +24,17 @@ from lifesign.prober.definition.credentials import (
     OAuthClient,
     sources_of,
 )
+from lifesign.prober.secrets.client_tls import ClientTls
+from lifesign.prober.secrets.secret_reader import (
+    FileStamp,
+    Secrets,
+    file_of,
+    file_stamp,
+    has_tls,
+    read_secret,
+)
+from lifesign.prober.secrets.tls_files import TlsFiles
+from lifesign.prober.secrets.token_source import TokenSource
 
 RELOAD_SECONDS: Final = 5.0
 """Interval at which files with secrets are checked for changes."""

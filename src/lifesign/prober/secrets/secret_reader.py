@@ -23,9 +23,14 @@ from lifesign.domain.credentials.secret import (
 )
 from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.errors import InvalidValue
-from lifesign.prober.credentials.client_assertion import signing_key_fault
-from lifesign.prober.credentials.client_tls import MAX_CERTIFICATES_BYTES, ClientTls, client_tls, key_fault
 from lifesign.prober.definition.credentials import KEY_MEMBER, CredentialSettings, sources_of
+from lifesign.prober.secrets.client_assertion import signing_key_fault
+from lifesign.prober.secrets.client_tls import (
+    MAX_CERTIFICATES_BYTES,
+    ClientTls,
+    client_tls,
+    key_fault,
+)
 
 MISSING_SECRET_HINT = (
     "set the variable, or write the secret into the file that the definition names (mode 0600)"  # noqa: S105

@@ -5,10 +5,10 @@ import pytest
 from tests.support.certificates import Authority
 from yarl import URL
 
-from lifesign.prober.credentials.secret_reader import forget_variables, read_secrets
-from lifesign.prober.credentials.store import RELOAD_SECONDS, CredentialStore
-from lifesign.prober.credentials.tls_files import TlsFiles
 from lifesign.prober.definition.credentials import CredentialSettings
+from lifesign.prober.secrets.credential_store import RELOAD_SECONDS, CredentialStore
+from lifesign.prober.secrets.secret_reader import forget_variables, read_secrets
+from lifesign.prober.secrets.tls_files import TlsFiles
 
 ORIGIN = "https://bank.example"
 

@@ -25,14 +25,14 @@ from tests.support.hostile_server import (
 from tests.support.probing import Bodies, definition, fetching, layer, probing, results
 from yarl import URL
 
+from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.secret import REMOVED
 from lifesign.domain.credentials.token import AccessToken
-from lifesign.domain.credentials.use import CredentialState
 from lifesign.domain.observation.results import Observation, ResultClass
-from lifesign.prober.credentials.secret_reader import Secrets, read_secrets
-from lifesign.prober.credentials.store import RELOAD_SECONDS, Credential, CredentialStore
 from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.network.fetch import Request, _Hop
+from lifesign.prober.secrets.credential_store import RELOAD_SECONDS, Credential, CredentialStore
+from lifesign.prober.secrets.secret_reader import Secrets, read_secrets
 
 TOKEN = "canary-7d1f~secret+of/ours"
 RPC = "/rpc"

@@ -1,1 +1,0 @@
-"""Credentials of targets: reading their secrets, and the headers that requests carry."""
