@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.support.databases import DISPENSABLE, empty_url, postgresql_server
 
 from lifesign.domain.access.permissions import digest_of, key_of
-from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.postgresql import PostgresqlDatabase
 from lifesign.storage.engine.table_definitions import (
     agents,
@@ -25,7 +25,7 @@ from lifesign.storage.engine.table_definitions import (
     keys,
     metadata,
 )
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 
 ROWS_AT_ONCE = 5_000
 CAPABILITIES = 20

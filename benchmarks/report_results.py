@@ -46,8 +46,8 @@ from lifesign.prober.registry_exchange.ledger import (
 )
 from lifesign.prober.registry_exchange.registry_ledger import RegistryLedger
 from lifesign.storage.engine import schema_version
-from lifesign.storage.engine.database import Database, open_database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.keys import key_rows
 
 BATCH = 500

@@ -26,9 +26,9 @@ from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
 from lifesign.storage.agents import heartbeats
 from lifesign.storage.agents.heartbeats import StoredHeartbeat
-from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.table_definitions import leases
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 
 SILENT = 1_000
 DUE = 2_400

@@ -12,7 +12,7 @@ import pytest
 from tests.support.databases import KINDS, WoundClock, opened, stop_postgresql
 from tests.support.registry_api import RegistryApi
 
-from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Database
 
 pytest_plugins = ["tests.support.database_choice", "tests.support.properties"]
 

@@ -21,7 +21,7 @@ from lifesign.prober.directories.fetching import TIMEOUTS, fetching_with
 from lifesign.prober.directories.source import WantedDocument
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
-from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Database
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.directories import Got
 from lifesign.prober.directories.source import WantedDocument
-from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Database
 
 
 @pytest.fixture

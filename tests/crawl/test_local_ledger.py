@@ -31,7 +31,7 @@ from lifesign.prober.registry_exchange.ledger import (
     TargetEntry,
 )
 from lifesign.storage.agents import agent_rows
-from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Database
 from lifesign.storage.errors import StoreUnavailable
 
 URLS = ["https://a.example/", "https://b.example/", "https://c.example/x"]

@@ -6,8 +6,8 @@ import pytest
 
 from lifesign.dashboard import fleet_facts
 from lifesign.dashboard.fleet_facts import CachedFact, FleetCounts
-from lifesign.storage.engine.database import Database, open_database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
 
 

@@ -12,8 +12,8 @@ from tests.support.untold_keys import add_untold
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of
 from lifesign.domain.events.replay import Replay
-from lifesign.storage.engine.database import Database, open_database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.events import event_log
 
 PROCESSES = 4

@@ -8,7 +8,7 @@ from lifesign.domain.targets.target import target_id
 from lifesign.errors import InvalidValue
 from lifesign.registry.openintent_dialect import OPERATIONS, PREFIX
 from lifesign.registry.settings import RegistrySettings
-from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Database
 
 AGENTS = f"{PREFIX}/agents"
 

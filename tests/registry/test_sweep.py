@@ -17,11 +17,11 @@ from lifesign.registry.sweep import Sweeper
 from lifesign.storage.agents import agent_rows, commands, last_requests
 from lifesign.storage.agents.commands import StoredCommand
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.postgresql import PostgresqlDatabase
 from lifesign.storage.engine.table_definitions import agents as agents_table
 from lifesign.storage.engine.table_definitions import heartbeats
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import leases

@@ -12,7 +12,8 @@ from lifesign.registry import warm_up as warming
 from lifesign.registry.app import Registry
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.warm_up import warm_up
-from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.transaction import Database
 from lifesign.storage.errors import StoreUnavailable
 
 

@@ -8,7 +8,7 @@ from tests.support.registry_api import AGENTS, CLIENT_TIME, RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.registry.openintent_dialect import PREFIX
-from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Database
 
 REGISTRATION = {
     "agent_id": "a",

@@ -21,11 +21,11 @@ import asyncpg  # type: ignore[import-untyped]
 from sqlalchemy import Engine, event, make_url
 
 from lifesign.storage.engine import schema_version
-from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.postgresql import PostgresqlDatabase
 from lifesign.storage.engine.sqlite import SqliteDatabase
 from lifesign.storage.engine.table_definitions import metadata
-from lifesign.storage.engine.transaction import Clock, Transaction
+from lifesign.storage.engine.transaction import Clock, Database, Transaction
 
 KINDS = ("sqlite", "postgresql")
 DISPENSABLE = ("autovacuum", "fsync", "full_page_writes")

@@ -25,7 +25,8 @@ from lifesign.domain.access.rate_limit import RateLimit, RateLimiter
 from lifesign.registry.events.event_feed import EventFeed
 from lifesign.registry.events.stream_events import STREAM_PATH, EventStreams
 from lifesign.registry.request_handling.execution import OperationDispatcher
-from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.transaction import Database
 
 READER_KEY = key_of(b"r" * 32)
 

@@ -5,10 +5,9 @@ from typing import Any
 from sqlalchemy import insert, select
 
 from lifesign.storage.agents import agent_rows
-from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.table_definitions import agents as agents_table
 from lifesign.storage.engine.table_definitions import leases
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 
 LIVED_S = 3_600.0
 """How long they have been there: their silence may be ours."""

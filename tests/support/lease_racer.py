@@ -12,7 +12,8 @@ from lifesign.registry.leases.hold_lease import (
     LeaseReleaseRequest,
     hold_leases,
 )
-from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.transaction import Database
 
 RESOURCES = 10
 """How many are raced for, again and again."""

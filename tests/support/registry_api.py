@@ -25,8 +25,7 @@ from lifesign.registry.app import Registry, create_app
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.status_changes import lease_events
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import lease_requesters, leases
 

@@ -22,8 +22,7 @@ from lifesign.domain.events.chain import Event
 from lifesign.domain.events.event_type import EventType
 from lifesign.registry.events.verify_events import LogReport, verify_log
 from lifesign.storage.agents import agent_rows
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.events import event_log
 
 TIMEOUT_SECONDS = 20.0

@@ -19,8 +19,8 @@ from tests.support.untold_keys import add_untold
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
 from lifesign.storage.engine import schema_version
-from lifesign.storage.engine.database import Database, open_database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.transaction import Database, Transaction
 
 DATABASE_VARIABLE = "LIFESIGN_SERVER_DATABASE"
 ADMIN_KEY = key_of(b"a" * 32)

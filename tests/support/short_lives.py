@@ -14,8 +14,7 @@ from tests.support.servers import PATIENCE_SECONDS, Server
 
 from lifesign.domain.events.event_type import EventType
 from lifesign.registry.events.verify_events import LogReport, verify_log
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.events import event_log
 
 UNHEALTHY_S = 2.0

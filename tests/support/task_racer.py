@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from threading import Barrier
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lifesign.domain.access.permissions import Principal, Role, digest_of
 from lifesign.domain.models.tasks import CompletionWrite, RunWrite, TaskClaim, TaskGrant
@@ -12,7 +12,10 @@ from lifesign.registry.request_handling.operation import Call, OperationReply, T
 from lifesign.registry.status_changes.lease_expiry import reap
 from lifesign.registry.tasks.claim_task import TaskClaimant, claim_task
 from lifesign.registry.tasks.run_task import mark_complete
-from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.database import open_database
+
+if TYPE_CHECKING:
+    from lifesign.storage.engine.transaction import Database
 
 PATIENCE_SECONDS = 120
 LOOKS = 3

@@ -41,9 +41,9 @@ from lifesign.registry.probing.claim_shards import LeavingWorker, leave_shards
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
 from lifesign.storage.engine import schema_version
-from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.sqlite_path import sqlite_file
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.probing import probe_results, probers
 from lifesign.storage.targets import census_counts
 

@@ -33,8 +33,7 @@ from lifesign.registry.probing.accept_observations import accept_observations
 from lifesign.registry.probing.claim_shards import LeavingWorker, claim_shards, leave_shards
 from lifesign.registry.request_handling.operation import TransactionFunction
 from lifesign.registry.targets.feed_targets import remembered
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.probing import probe_results
 from lifesign.storage.targets import target_rows
 from lifesign.storage.targets.target_rows import FeedRow

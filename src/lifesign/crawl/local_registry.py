@@ -27,9 +27,9 @@ from lifesign.registry.targets.import_directory import (
 from lifesign.registry.targets.list_targets import TargetListing, list_targets, show_target
 from lifesign.registry.targets.recheck_target import recheck_target
 from lifesign.storage.engine import schema_version
-from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.sqlite_path import check_exists
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 
 KEY_ID: Final = "local"
 """Id in leases and events of this machine in place of a key's id; no key has it."""

@@ -18,8 +18,7 @@ from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.tasks.task_states import TaskStatus
 from lifesign.storage.agents import dashboard_table
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.probing import probe_results, probers
 from lifesign.storage.targets import census_counts

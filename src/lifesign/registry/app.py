@@ -53,9 +53,9 @@ from lifesign.serving.connection_limits import STOPS
 from lifesign.serving.error_body import REFUSAL_MEMBER
 from lifesign.serving.garbage_collection import rarely_collected
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.database_deadline import DeadlineDatabase
-from lifesign.storage.engine.transaction import Clock
+from lifesign.storage.engine.transaction import Clock, Database
 from lifesign.storage.errors import StoreUnavailable
 
 MAX_KEYS_COUNTED = 10_000

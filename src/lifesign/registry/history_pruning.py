@@ -20,8 +20,7 @@ from lifesign.domain.tasks.task_states import FINISHED
 from lifesign.registry.targets.interface_changes import make_due_events
 from lifesign.registry.targets.replace_listing import finish_one
 from lifesign.storage.agents import histories
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.probing import interface_versions, result_history
 from lifesign.storage.targets import directories, opt_outs, target_rows

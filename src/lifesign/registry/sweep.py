@@ -57,9 +57,8 @@ from lifesign.registry.targets.probed_agents import request_rechecks
 from lifesign.storage.agents import agent_rows, commands
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.registry_row import RegistryRow
-from lifesign.storage.engine.transaction import Clock, Transaction
+from lifesign.storage.engine.transaction import Clock, Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log
 

@@ -12,8 +12,7 @@ from typing import Final
 
 from lifesign.storage.agents import search
 from lifesign.storage.agents.search import AgentFilter
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.keys import key_rows
 

@@ -371,7 +371,7 @@ def test_a_definition_says_whether_where_and_how_long(tmp_path: Path) -> None:
 KEEPER = """
 import sys
 from pathlib import Path
-from lifesign.prober.registry_exchange import evidence_quota
+from lifesign.prober.evidence import evidence_quota
 from lifesign.prober.evidence.evidence_store import EvidenceStore
 
 # On a machine that is busy with others it may be long until a lock's holder goes on.

@@ -12,8 +12,8 @@ from tests.support.registry_api import AGENTS, RegistryApi
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.history import NO_ANSWER, NO_DOCUMENT, NOT_PROBED, NOT_YET
 from lifesign.domain.targets.target import target_id
-from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.table_definitions import agent_history
+from lifesign.storage.engine.transaction import Database
 
 HALF_HOUR = 1_800
 DAY = 86_400

@@ -24,8 +24,8 @@ from lifesign.registry.events.erase_archives import erase_archives
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.storage.agents import histories
 from lifesign.storage.engine import schema_version, table_definitions
-from lifesign.storage.engine.database import Database, open_database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import BackupFailed, DatabaseNotEmpty, InvalidBackup, SchemaOutdated
 from lifesign.storage.events import archive_erasures, event_log
 from lifesign.storage.events.archive_erasures import ArchiveErasure

@@ -11,9 +11,9 @@ from tests.support.next_version import AFTER, AGENT_NAME, BEFORE, use_next_versi
 from lifesign.registry.backup.create_backup import restore
 from lifesign.registry.backup.update_backup import check, updated
 from lifesign.storage.engine import schema_version
-from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.ownership import REVISION_TABLE
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import InvalidBackup, StoreUnavailable
 from lifesign.storage.whole_database import all_rows
 from lifesign.storage.whole_database.backup_file import BackupHeader, reading, writing

@@ -23,8 +23,8 @@ from lifesign.registry.database_identity.marker_check import (
 )
 from lifesign.registry.errors import DatabaseMismatch
 from lifesign.storage.engine import registry_row, schema_version
-from lifesign.storage.engine.database import Database, open_database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import ForeignDatabase
 
 FILE = Path("/state/marker.json")

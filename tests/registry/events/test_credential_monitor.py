@@ -6,8 +6,7 @@ from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.registry.events import credential_monitor
 from lifesign.registry.events.credential_monitor import CredentialMonitor
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
 
 

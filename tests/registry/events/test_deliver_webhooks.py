@@ -31,7 +31,7 @@ from lifesign.registry.events.event_feed import EventFeed
 from lifesign.registry.openapi.document import openapi_document
 from lifesign.registry.operation_table import OPERATIONS
 from lifesign.registry.settings import RegistrySettings
-from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Database
 from lifesign.storage.events import webhooks
 from lifesign.storage.events.webhooks import StoredWebhook
 

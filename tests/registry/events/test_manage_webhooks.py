@@ -6,7 +6,7 @@ from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.registry.events import manage_webhooks
-from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Database
 from lifesign.storage.events import webhooks
 
 WEBHOOKS = "/api/v1/webhooks"

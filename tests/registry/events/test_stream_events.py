@@ -19,8 +19,8 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.registry.events import event_feed, stream_events
 from lifesign.registry.events.stream_events import STREAM_PATH
 from lifesign.storage.engine import table_definitions
-from lifesign.storage.engine.database import Database, open_database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
 from lifesign.storage.whole_database import all_rows

@@ -17,8 +17,7 @@ from lifesign.registry.keys.manage_keys import (
     revoke_key,
     rotate_key,
 )
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
 

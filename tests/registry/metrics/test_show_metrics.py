@@ -13,7 +13,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.domain.common.project import install_command
 from lifesign.registry.metrics import show_metrics
 from lifesign.registry.metrics.show_metrics import COUNT_AGAIN_SECONDS
-from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Database
 from lifesign.storage.errors import StoreUnavailable
 
 PREFIX = "lifesign_registry_"

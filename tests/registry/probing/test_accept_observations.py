@@ -15,7 +15,7 @@ from lifesign.domain.models.base import moment, moment_text
 from lifesign.domain.observation.evidence_age import Evidence
 from lifesign.domain.targets.target import shard_of, target_id
 from lifesign.storage.agents import agent_rows
-from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Database
 from lifesign.storage.probing import liveness
 
 OBSERVATIONS = "/api/v1/observations"

@@ -4,7 +4,7 @@ from tests.support.fleet import add_agents, count_by_status
 from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
-from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Database
 
 MONITOR = "/api/v1/monitor"
 

@@ -5,8 +5,7 @@ import pytest
 
 from lifesign.registry.request_handling import batcher
 from lifesign.registry.request_handling.batcher import Batcher
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
 
 

@@ -11,9 +11,8 @@ from lifesign.domain.access.permissions import PERMISSIONS, Role
 from lifesign.registry.events.stream_events import StreamQuery
 from lifesign.registry.openintent_dialect import OPERATIONS as DIALECT
 from lifesign.registry.operation_table import OPERATIONS
-from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.table_definitions import keys
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
 
 UNKNOWN = "ahk_" + "x" * 43

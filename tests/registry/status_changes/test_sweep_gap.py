@@ -21,10 +21,9 @@ from lifesign.registry.sweep import Sweeper
 from lifesign.storage.agents import agent_rows, heartbeats
 from lifesign.storage.agents.heartbeats import StoredHeartbeat
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.table_definitions import agents as agents_table
 from lifesign.storage.engine.table_definitions import targets as targets_table
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.probing import liveness, probe_results, prober_result_counts
 from lifesign.storage.probing.liveness import LiveTarget

@@ -13,7 +13,7 @@ from lifesign.domain.targets.opt_out_proof import PROOF_PATH, TOKEN_TTL_SECONDS
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets import claim_target
 from lifesign.registry.targets.link_checks import OPEN_CHECK_SECONDS
-from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Database
 
 
 @pytest.fixture

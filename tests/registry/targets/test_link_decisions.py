@@ -14,8 +14,7 @@ from lifesign.domain.targets.link_proof import PROOF_GRACE_SECONDS, RELINK_SECON
 from lifesign.domain.targets.target import host_of, shard_of, target_id
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets.link_decisions import MAX_CARDS
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.probing import liveness
 
 PUBLIC_URL = "https://registry.example"

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from lifesign.storage.agents import fenced_state
 from lifesign.storage.agents.fenced_state import StoredState
-from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Database
 
 STATE = StoredState(
     resource="intent:i/s",

@@ -4,9 +4,8 @@ from sqlalchemy import select
 
 from lifesign.storage.agents import last_requests
 from lifesign.storage.agents.last_requests import FORGOTTEN_AFTER_S, MAX_STEP_S
-from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.table_definitions import agent_requests
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 
 
 def storing(**ago_s: float) -> Callable[[Transaction], float]:

@@ -10,9 +10,8 @@ from tests.support.fleet import add_agents
 from lifesign.storage.agents import search
 from lifesign.storage.agents.agent_rows import set_maintenance, set_observed
 from lifesign.storage.agents.search import AgentFilter, place_of
-from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.table_definitions import heartbeats
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 
 
 class Known(NamedTuple):

@@ -13,9 +13,9 @@ from tests.support.databases import WoundClock, create_tables, opened
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.errors import InvalidValue
-from lifesign.storage.engine.database import Database, open_database, read_url
+from lifesign.storage.engine.database import open_database, read_url
 from lifesign.storage.engine.table_definitions import registry
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
 
 

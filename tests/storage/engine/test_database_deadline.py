@@ -9,10 +9,9 @@ from tests.support.databases import WoundClock
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.database_deadline import DeadlineDatabase
 from lifesign.storage.engine.postgresql import POOL_CONNECTIONS, PostgresqlDatabase
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
 
 MOST_S = 0.2

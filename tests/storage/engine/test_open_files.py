@@ -14,10 +14,10 @@ from sqlalchemy import delete, insert, select
 from tests.support.databases import create_tables
 
 from lifesign.storage.engine import open_files
-from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.open_files import FILE_TRUNCATED, OpenFiles
 from lifesign.storage.engine.table_definitions import registry
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
 
 

@@ -15,10 +15,10 @@ from tests.support.next_version import AFTER, AGENT_NAME, BEFORE, use_next_versi
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.storage.engine import schema_version
-from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.ownership import REVISION_TABLE
 from lifesign.storage.engine.table_definitions import metadata
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown
 
 

@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import insert, select
 from tests.support.databases import create_tables
 
-from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.table_definitions import registry
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.engine.write_ahead_log import FRAME_HEADER_BYTES, HEADER_BYTES, LogShrunk, WriteAheadLog
 from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
 

@@ -3,8 +3,8 @@ from pathlib import Path
 from tests.support.databases import bare_url
 
 from lifesign.storage.engine import schema_version
-from lifesign.storage.engine.database import Database, open_database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.events import archive_erasures
 from lifesign.storage.events.archive_erasures import ArchiveErasure, Range
 

@@ -11,8 +11,8 @@ from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.lease_payloads import StateWritten
 from lifesign.domain.models.base import moment
-from lifesign.storage.engine.database import Database, open_database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.events import event_log
 
 

@@ -7,8 +7,8 @@ from tests.storage.events.test_event_log import appending, draft
 from tests.support.databases import empty_postgresql
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.storage.engine.database import Database, open_database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.events import event_news
 
 

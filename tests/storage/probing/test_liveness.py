@@ -5,8 +5,7 @@ from typing import Any, TypeVar
 
 from lifesign.domain.lifecycle.network_silence import ClassCounts
 from lifesign.domain.targets.target import shard_of, target_id
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.probing import liveness
 from lifesign.storage.probing.liveness import LiveTarget, SilentTarget
 from lifesign.storage.targets import target_rows

@@ -2,8 +2,7 @@ import pytest
 
 from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.request_scope import CredentialScope
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.probing import probers
 from lifesign.storage.probing.probers import StoredCredential, StoredProber
 

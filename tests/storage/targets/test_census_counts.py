@@ -21,9 +21,8 @@ from lifesign.domain.targets.target import (
     target_id,
 )
 from lifesign.prober.registry_exchange.ledger import ProbeReport
-from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.table_definitions import census_runs, probe_results, targets
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.probing.result_history import SECONDS_PER_HOUR, SumRow
 from lifesign.storage.targets import census_counts
 

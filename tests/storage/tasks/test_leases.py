@@ -5,8 +5,7 @@ from dataclasses import replace
 from tests.support.databases import WoundClock
 
 from lifesign.domain.tasks.lease import Claim, EndReason
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.tasks import leases
 from lifesign.storage.tasks.leases import LeaseFilter
 

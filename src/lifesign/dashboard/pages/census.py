@@ -21,7 +21,7 @@ from lifesign.census.text_formats import LIMITS, period
 from lifesign.dashboard.fleet_facts import CachedFact
 from lifesign.dashboard.page_operations import PageHandler, RequestContext
 from lifesign.domain.text.counts import percent_text
-from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Database
 
 FRESH_SECONDS: Final = 120.0
 MAX_ROWS: Final = 50

@@ -16,8 +16,8 @@ from lifesign.domain.probing.cadence import (
     missed_ticks,
     next_probe_at_s,
 )
-from lifesign.prober.worker.due_times import DueTimes
 from lifesign.prober.worker.shards import TargetSlot
+from lifesign.prober.worker.timer_queue import TimerQueue
 
 MAX_TRIES: Final = 3
 """Maximum number of probes of a target in a census if its failure does not count."""
@@ -72,7 +72,7 @@ class WatchPlan:
 
     def __init__(self, cadence: Cadence) -> None:
         self._cadence = cadence
-        self._due: DueTimes[TargetSlot] = DueTimes()
+        self._due: TimerQueue[TargetSlot] = TimerQueue()
         self._backed_off = 0
 
     @property

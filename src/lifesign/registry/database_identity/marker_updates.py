@@ -21,8 +21,7 @@ from lifesign.registry.database_identity.marker_file import MarkerFile, state_di
 from lifesign.registry.errors import DatabaseMismatch
 from lifesign.registry.request_handling.work_counts import WorkCounts
 from lifesign.registry.settings import RegistrySettings
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Clock, Transaction
+from lifesign.storage.engine.transaction import Clock, Database, Transaction
 from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
 from lifesign.storage.whole_database import marker_state
 

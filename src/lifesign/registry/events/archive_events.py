@@ -20,8 +20,7 @@ from lifesign.domain.events.replay import Replay
 from lifesign.errors import LifesignError
 from lifesign.registry.events.erase_archives import ARCHIVIST, erase_archives
 from lifesign.registry.settings import RegistrySettings
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.events import archive_erasures, event_log, webhooks
 from lifesign.storage.events.event_archive import Archived, ArchiveFile, alone_in, last_of_unfinished
 from lifesign.storage.events.event_log import PAGE, LogHead

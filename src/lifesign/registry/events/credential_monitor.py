@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, Protocol
 
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
 
 CHECK_SECONDS: Final = 1.0

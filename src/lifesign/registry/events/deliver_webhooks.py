@@ -25,8 +25,7 @@ from lifesign.registry.events.manage_webhooks import WebhookBatch, WebhookDelive
 from lifesign.registry.events.safe_post import SEND_SECONDS, Sent, safe_post
 from lifesign.registry.request_handling.work_counts import WorkCounts, WorkKind
 from lifesign.registry.settings import RegistrySettings
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log, webhooks
 from lifesign.storage.events.webhooks import StoredWebhook

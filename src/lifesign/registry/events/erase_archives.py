@@ -17,8 +17,7 @@ from lifesign.domain.errors import InvalidEvent
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.registry_payloads import ArchiveErased
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.events import archive_erasures, event_log
 from lifesign.storage.events.archive_erasures import ArchiveErasure, Range
 from lifesign.storage.events.event_archive import Archived, erase_in, files_in

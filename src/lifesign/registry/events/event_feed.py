@@ -12,7 +12,7 @@ from functools import partial
 
 from lifesign.domain.events.chain import GENESIS, Checkpoint, Event
 from lifesign.domain.events.event_type import EventType
-from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Database
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log
 from lifesign.storage.events.event_news import EventNews, event_news

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from lifesign.domain.errors import BrokenChain
 from lifesign.domain.events.chain import Checkpoint, link_stored
 from lifesign.registry.request_handling.work_counts import LogState, WorkCounts
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log
 

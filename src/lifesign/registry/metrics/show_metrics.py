@@ -26,8 +26,7 @@ from lifesign.registry.request_handling.execution import OperationDispatcher, au
 from lifesign.registry.request_handling.work_counts import WorkCounts
 from lifesign.registry.settings import RegistrySettings
 from lifesign.serving.error_body import problem
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.whole_database.totals import Totals, totals
 

@@ -37,8 +37,7 @@ from lifesign.registry.request_handling.recent_totals import RecentTotals
 from lifesign.registry.request_handling.stall_detector import StallDetector
 from lifesign.registry.request_handling.work_counts import WorkCounts, WorkKind
 from lifesign.serving.error_body import problem
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Clock, Transaction
+from lifesign.storage.engine.transaction import Clock, Database, Transaction
 from lifesign.storage.keys import key_rows
 
 MAX_FAULTS = 20

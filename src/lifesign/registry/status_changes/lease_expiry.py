@@ -18,8 +18,7 @@ from lifesign.registry.status_changes.agent_status import MONITOR
 from lifesign.registry.status_changes.sweep_gap import Reference, gap_jump_s
 from lifesign.registry.status_changes.task_status import lose_tasks
 from lifesign.storage.agents import agent_rows
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Clock, Transaction
+from lifesign.storage.engine.transaction import Clock, Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import leases

@@ -26,8 +26,7 @@ from lifesign.http_client.failures import FAILURES
 from lifesign.http_client.guarded_sessions import GuardedSessions
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.targets.opt_out_origins import prove
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.targets import opt_outs
 from lifesign.storage.targets.opt_outs import StoredOptOut

@@ -29,8 +29,7 @@ from lifesign.domain.published_interface.version_rule import (
 from lifesign.registry.status_changes.agent_status import MONITOR
 from lifesign.registry.targets.feed_targets import recalled
 from lifesign.storage.agents import agent_rows
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.probing import interface_versions, probe_results
 from lifesign.storage.probing.interface_versions import InterfaceVersion

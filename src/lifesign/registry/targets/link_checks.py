@@ -13,8 +13,7 @@ from lifesign.domain.targets.opt_out_proof import TOKEN_TTL_SECONDS, is_proven, 
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.targets.check_opt_outs import repeat, served_file
 from lifesign.registry.targets.link_decisions import settle
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.targets import target_links
 
 OPEN_CHECK_SECONDS = 600.0

@@ -11,7 +11,7 @@ from lifesign.domain.events.chain import Event
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.tasks.task_states import TaskStatus
 from lifesign.registry.events.event_feed import EventFeed, EventFilter
-from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Database
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log
 

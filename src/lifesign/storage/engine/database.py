@@ -1,12 +1,4 @@
-"""Access to a database: one transaction function per call.
-
-A transaction function takes a `Transaction` first; all of it is committed, or nothing. On SQLite all
-that wait are committed together, so that a hundred of them cost one flush to disk; each has its own
-savepoint and fails alone.
-"""
-
-from collections.abc import Callable
-from typing import Protocol
+"""Opening of a database by its URL."""
 
 from sqlalchemy import make_url
 from sqlalchemy.engine import URL
@@ -15,31 +7,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from lifesign.errors import InvalidValue
 from lifesign.storage.engine.sqlite import SqliteDatabase
 from lifesign.storage.engine.sqlite_file import sealed_url
-from lifesign.storage.engine.transaction import Clock, T, Transaction
-from lifesign.storage.engine.write_watch import WriteWatch
-
-
-class Database(Protocol):
-    """The registry's database."""
-
-    url: URL
-    writes: WriteWatch
-    """Whether changes fail at present."""
-
-    async def read(self, function: Callable[[Transaction], T]) -> T:
-        """Run a function that changes nothing; it sees one state throughout."""
-
-    async def write(self, function: Callable[[Transaction], T]) -> T:
-        """Run a function and return after the commit; any exception rolls it back.
-
-        Raise StoreUnavailable if the database is unreachable, full or locked for too long.
-        """
-
-    async def check_files(self) -> None:
-        """Raise DatabaseReplaced if its file or a companion was removed or replaced, or its log truncated."""
-
-    async def close(self) -> None:
-        """Let all connections go; functions that wait are finished first."""
+from lifesign.storage.engine.transaction import Clock, Database
 
 
 def open_database(

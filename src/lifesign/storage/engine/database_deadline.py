@@ -12,8 +12,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from lifesign.errors import LifesignError
-from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
 
 T = TypeVar("T")

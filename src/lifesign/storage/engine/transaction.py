@@ -1,17 +1,22 @@
-"""One transaction, and the time at which it happens."""
+"""Transaction functions: a database runs each one as one transaction.
 
-from collections.abc import Callable, Sequence
+A transaction function takes a `Transaction` first; all of it is committed, or nothing. On SQLite all
+that wait are committed together, so that a hundred of them cost one flush to disk; each has its own
+savepoint and fails alone.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection, func, select
+from sqlalchemy.engine import URL
 
 from lifesign.domain.events.event import EventDraft
+from lifesign.storage.engine.write_watch import WriteWatch
 
 T = TypeVar("T")
 Clock = Callable[[], float]
-Listener = Callable[[Sequence[EventDraft]], None]
-"""Receives the events that one transaction has appended to the log; it must not raise."""
 EPOCH = func.extract("epoch", func.clock_timestamp())
 """PostgreSQL's time."""
 SELECT_EPOCH = select(EPOCH)
@@ -50,3 +55,26 @@ class Transaction:
     def is_postgresql(self) -> bool:
         """Whether statements may use features of PostgreSQL."""
         return self.connection.dialect.name == "postgresql"
+
+
+class Database(Protocol):
+    """The registry's database."""
+
+    url: URL
+    writes: WriteWatch
+    """Whether changes fail at present."""
+
+    async def read(self, function: Callable[[Transaction], T]) -> T:
+        """Run a function that changes nothing; it sees one state throughout."""
+
+    async def write(self, function: Callable[[Transaction], T]) -> T:
+        """Run a function and return after the commit; any exception rolls it back.
+
+        Raise StoreUnavailable if the database is unreachable, full or locked for too long.
+        """
+
+    async def check_files(self) -> None:
+        """Raise DatabaseReplaced if its file or a companion was removed or replaced, or its log truncated."""
+
+    async def close(self) -> None:
+        """Let all connections go; functions that wait are finished first."""

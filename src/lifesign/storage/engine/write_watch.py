@@ -2,17 +2,16 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import TYPE_CHECKING
 
 from lifesign.domain.events.event import EventDraft
 from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
 
 _log = logging.getLogger("lifesign.registry")
 
-if TYPE_CHECKING:
-    from lifesign.storage.engine.transaction import Listener
+Listener = Callable[[Sequence[EventDraft]], None]
+"""Receives the events that one transaction has appended to the log; it must not raise."""
 
 WARN_AGAIN_SECONDS = 60.0
 """Interval of log lines about changes that fail."""

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.properties import examples
 
-from lifesign.prober.worker import due_times
-from lifesign.prober.worker.due_times import DueTimes
+from lifesign.prober.worker import timer_queue
+from lifesign.prober.worker.timer_queue import TimerQueue
 
 TIMES = st.floats(min_value=0, max_value=100, allow_nan=False)
 
@@ -17,12 +17,12 @@ class Thing:
     due_at_s: float | None = None
 
 
-def names(due: DueTimes[Thing], now_s: float) -> list[int]:
+def names(due: TimerQueue[Thing], now_s: float) -> list[int]:
     return [thing.name for _, thing in due.pop(now_s)]
 
 
 def test_due_items_come_in_order_and_not_early() -> None:
-    due: DueTimes[Thing] = DueTimes()
+    due: TimerQueue[Thing] = TimerQueue()
     for name, at_s in enumerate([7.25, 3.5, 7.2, 0.0, 12.0]):
         due.add(Thing(name), at_s)
     assert names(due, 3.4) == [3]
@@ -33,7 +33,7 @@ def test_due_items_come_in_order_and_not_early() -> None:
 
 
 def test_next_due_time_is_returned() -> None:
-    due: DueTimes[Thing] = DueTimes()
+    due: TimerQueue[Thing] = TimerQueue()
     assert due.next_at_s() is None
     thing = Thing(1)
     due.add(thing, 7.25)
@@ -46,7 +46,7 @@ def test_next_due_time_is_returned() -> None:
 
 
 def test_a_thing_that_is_moved_is_given_out_once_at_its_new_time() -> None:
-    due: DueTimes[Thing] = DueTimes()
+    due: TimerQueue[Thing] = TimerQueue()
     thing = Thing(1)
     due.add(thing, 5.0)
     due.add(thing, 90.0)
@@ -58,7 +58,7 @@ def test_a_thing_that_is_moved_is_given_out_once_at_its_new_time() -> None:
 
 
 def test_a_thing_that_was_removed_does_not_come() -> None:
-    due: DueTimes[Thing] = DueTimes()
+    due: TimerQueue[Thing] = TimerQueue()
     thing = Thing(1)
     due.add(thing, 5.0)
     due.remove(thing)
@@ -69,7 +69,7 @@ def test_a_thing_that_was_removed_does_not_come() -> None:
 
 
 def test_items_added_meanwhile_come_if_due() -> None:
-    due: DueTimes[Thing] = DueTimes()
+    due: TimerQueue[Thing] = TimerQueue()
     due.add(Thing(1), 1.0)
     given_out = []
     for _, thing in due.pop(10.0):
@@ -83,7 +83,7 @@ def test_items_added_meanwhile_come_if_due() -> None:
 @settings(max_examples=examples(50))
 @given(st.lists(st.tuples(st.integers(0, 9), TIMES | st.none() | st.just("pop"))))
 def test_due_times_come_in_sorted_order(functions: list[tuple[int, float | str | None]]) -> None:
-    due: DueTimes[Thing] = DueTimes()
+    due: TimerQueue[Thing] = TimerQueue()
     things = [Thing(name) for name in range(10)]
     waiting: dict[int, float] = {}
     for name, function in functions:
@@ -105,8 +105,8 @@ def test_due_times_come_in_sorted_order(functions: list[tuple[int, float | str |
 
 
 def test_places_left_behind_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(due_times, "MAX_STALE_PLACES", 100)
-    due: DueTimes[Thing] = DueTimes()
+    monkeypatch.setattr(timer_queue, "MAX_STALE_PLACES", 100)
+    due: TimerQueue[Thing] = TimerQueue()
     things = [Thing(name) for name in range(10)]
     for turn in range(1000):
         due.add(things[turn % 10], float(turn))

@@ -19,13 +19,13 @@ class Due(Protocol):
     """Something that waits for its time."""
 
     due_at_s: float | None
-    """Due time in seconds of any one clock; None if the target does not wait. Only `DueTimes` sets it."""
+    """Due time in seconds of any one clock; None if the target does not wait. Only `TimerQueue` sets it."""
 
 
 D = TypeVar("D", bound=Due)
 
 
-class DueTimes(Generic[D]):
+class TimerQueue(Generic[D]):
     """Things that wait, each of them once."""
 
     def __init__(self) -> None:
