@@ -6,121 +6,43 @@ may have closed the answer with an empty body before it raises the answer's own 
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from lifesign.domain.a2a.event_shape import Shape, has_shape
 from lifesign.domain.a2a.response_outcome import (
-    FAILED_TOOL,
     GOOD_ANSWER,
     GOOD_TOOL_RESULT,
     MAX_CALL_BYTES,
     OTHER_JSON,
     REST_ANSWER,
-    SENDING_METHODS,
-    SENDING_PATHS,
-    STREAMING_METHODS,
-    STREAMING_PATH,
     UNNAMED_RESULT,
-    JsonAnswer,
-    expects_rpc_answer,
-    is_poll,
-    is_rest_path,
-    judge_json,
-    method_of,
 )
-from lifesign.domain.a2a.stream_outcome import StreamEnd
-from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.outcome import (
     ANSWERED,
-    TASK_FAILED,
     Outcome,
-    outcome_of_exception,
-    outcome_of_status,
 )
-from lifesign.domain.mcp.answer_outcome import (
-    JUDGED_BY_CODE,
-    is_interaction,
-    is_mcp,
-    judge_as_mcp,
-    operation_of,
-    outcome_of_mcp_status,
-)
-from lifesign.domain.parsing.bounded_json import NotJson, TooComplex, parse_or_none
+from lifesign.middleware.answer_classification import AnswerClassification, Observer
 from lifesign.middleware.body import (
     EVENTS,
-    GOOD,
-    INSPECTED,
-    JSON,
-    MALFORMED,
     NO_INTERACTION,
     OTHER,
-    UNCLAIMED,
-    Classified,
     EventsBody,
-    JsonBody,
     Message,
     RequestBody,
     StreamedBody,
-    classified,
     content_of,
     header,
-    is_compressed,
-    is_partial,
-    read_json,
 )
-from lifesign.middleware.cancellation import is_from_outside
 
 Scope = Message
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _BODY = "http.response.body"
-NO_JSON = JsonAnswer(Outcome.MALFORMED)
-"""Content that claims JSON and is none."""
-UNREAD: Classified = (Outcome.NOT_INSPECTED, Inspection.UNSPECIFIED)
-"""Content of another type that answers a call and is no JSON; a FAILED task if the call is unknown."""
-# An MCP server accepts a notification, or an answer of the client's, without a body.
-_ACCEPTED = frozenset({202, 204})
 _SENT_BY_SERVER = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
 
 
-class Observer(Protocol):
-    """Parts of the middleware that an exchange needs: settings, the clock, and the counters."""
-
-    timeout_ns: int
-    quick_ns: int
-    max_inspected_bytes: int
-    streams_by_first_byte: bool
-    sends_may_raise: bool | None
-    now_ns: Callable[[], int]
-
-    def count(
-        self,
-        outcome: int,
-        latency_ns: int | None,
-        first_byte_ns: int | None,
-        now_ns: int,
-        inspection: int | None = None,
-    ) -> None:
-        """Count one interaction, without a latency if that is None; may raise."""
-
-    def count_quick_answer(self, latency_ns: int, now_ns: int) -> None:
-        """Count one answer that took less than `quick_ns` and was nothing to inspect; may raise."""
-
-    def count_inspected_answer(self, latency_ns: int, now_ns: int) -> None:
-        """Count one good answer that took less than `quick_ns` and was inspected; may raise."""
-
-    def count_tool_result(self, latency_ns: int, now_ns: int) -> None:
-        """Count one good result of an MCP tool that took less than `quick_ns`; may raise."""
-
-    def note_compressed(self, encoding: str) -> None:
-        """Log, once, that an answer could not be inspected because it was compressed."""
-
-    def complain(self, what: str) -> None:
-        """Log the exception being handled."""
-
-
-class RequestExchange:
+class RequestExchange(AnswerClassification):
     """One request and its answer. The app gets `receive` and `send` in place of the server's functions.
 
     `begin` takes the arguments, as calling a class with arguments takes 50 ns longer. Functions in attributes
@@ -128,37 +50,20 @@ class RequestExchange:
     """
 
     __slots__ = (
-        "_began_ns",
-        "_body",
-        "_content",
         "_ended_ns",
-        "_first_byte_ns",
-        "_headers",
         "_is_complete",
-        "_is_sent_by_server",
         "_is_timed",
         "_keep",
-        "_last",
-        "_left_ns",
-        "_observer",
-        "_read",
         "_receive",
-        "_request",
-        "_scope",
         "_send",
         "_sending_ns",
         "_shape",
-        "_start",
         "_upload_ns",
         "is_counted",
     )  # fmt: skip
 
-    _headers: Any
-    """Headers of the answer as the app sent them."""
     _shape: Shape | None
     """Shape of the events of a stream that need not be parsed."""
-    _last: bytes | None
-    """The last piece of the answer's body, until it is inspected."""
     _upload_ns: int | None
     """Time since which the app waits for more of the request's body; 0 if it does not wait; None once
     complete.
@@ -175,12 +80,12 @@ class RequestExchange:
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._start: Message | None = None
+        self._start = None
         self._content = OTHER
-        self._body: StreamedBody | None = None
+        self._body = None
         self._keep: Callable[[Any], None] | None = None
-        self._request: bytes | RequestBody | None = None
-        self._read: JsonAnswer | Inspection | None = None
+        self._request = None
+        self._read = None
         self._first_byte_ns = self._ended_ns = self._left_ns = self._upload_ns = self._sending_ns = 0
         self._is_timed = self._is_complete = self._is_sent_by_server = self.is_counted = False
         now_ns = observer.now_ns
@@ -449,22 +354,6 @@ class RequestExchange:
         if body or self._is_sent_by_server or _is_empty_by_right(start):
             self.end()
 
-    def _read_short_json(self, body: bytes) -> JsonAnswer | Inspection | None:
-        """Read an answer in one message and keep its statement; None if it is not short JSON."""
-        if self._content is not JSON or type(body) is not bytes:
-            return None
-        if len(body) > self._observer.max_inspected_bytes:
-            return None
-        try:
-            self._read = read = judge_json(body)
-        except NotJson:
-            self._read = NO_JSON
-        except TooComplex:
-            self._read = Inspection.COMPLEX
-        else:
-            return read
-        return None
-
     async def _send_trailers(self, message: Message) -> None:
         await self._send_watched(message)
         if self._ended_ns:
@@ -500,231 +389,6 @@ class RequestExchange:
         else:
             observer.count(outcome, latency_ns, first_byte_ns, now_ns, inspection)
 
-    def _is_get_stream(self) -> bool:
-        """Return whether this is an event stream of a GET, which waits for events that may never come."""
-        start = self._start
-        return self._scope["method"] == "GET" and start is not None and content_of(start) is EVENTS
-
-    def _classify_break(
-        self, error: BaseException | None, waited_ns: int
-    ) -> tuple[Outcome, Inspection | None]:
-        """Return the outcome without a regular end: the caller left, the app raised or did not finish."""
-        outcome = Outcome.UNFINISHED
-        if error is not None:
-            outcome = outcome_of_exception(error, is_from_outside=is_from_outside(error))
-        if not self._left_ns and outcome is not Outcome.ABANDONED:
-            return outcome, None
-        if self._body is not None and isinstance(self._body.kept, EventsBody):
-            # Clients leave once they have read the error, or the last state.
-            end = self._body.kept.end(b"")
-            stated = self._classify_events(end)
-            is_undecided = stated[0] in {ANSWERED, Outcome.NOT_INSPECTED, Outcome.EXCLUDED}
-            # Clients of MCP leave once they have the result, good or bad.
-            is_result = stated[0] is ANSWERED and end.answer is not None and self._is_mcp()
-            if not is_undecided or is_result:
-                return stated
-        if self._is_get_stream():
-            return Outcome.ABANDONED, None
-        if self._content is EVENTS and self._first_byte_ns:
-            # It flows for as long as the caller likes.
-            waited_ns = self._first_byte_ns - self._began_ns
-        return (Outcome.ABANDONED_LATE if waited_ns > self._observer.timeout_ns else Outcome.ABANDONED), None
-
-    def _classify_answer(self) -> tuple[Outcome, Inspection | None]:
-        """Judge a whole answer. Only a 2xx that claims JSON or an event stream is inspected."""
-        start = self._start
-        if start is None:
-            return Outcome.UNFINISHED, None
-        status = start.get("status", 500)
-        if not 200 <= status < 300:
-            if status >= 400 and self._is_mcp():
-                outcome = self._classify_mcp_refusal(status)
-            else:
-                outcome = outcome_of_status(status, has_route=_has_route(self._scope))
-            return outcome, None
-        is_accepted = status in _ACCEPTED and self._is_mcp()
-        if is_accepted or not self._observer.max_inspected_bytes:
-            return NO_INTERACTION if is_accepted else (ANSWERED, None)
-        sent = {**start, "headers": self._headers}
-        if self._body is None:
-            self._content = self._content_of(sent)
-        is_uninspected = self._content is OTHER or is_partial(sent, self._scope["method"])
-        if is_uninspected or (self._content is UNCLAIMED and not self._expects_json()):
-            return ANSWERED, None
-        return self._classify_body(sent)
-
-    def _classify_body(self, sent: Message) -> Classified:
-        """Judge a 2xx answer that claims JSON or an event stream; `sent` is its start as the app sent it."""
-        if is_compressed(sent):
-            self._observer.note_compressed(header(sent, b"content-encoding").decode("ascii", "replace"))
-            return Outcome.NOT_INSPECTED, Inspection.COMPRESSED
-        if self._is_sent_by_server:
-            return Outcome.NOT_INSPECTED, Inspection.FROM_FILE
-        kept = None if self._body is None else self._body.kept
-        last = bytes(self._last or b"")
-        if self._content is not EVENTS:
-            return self._classify_json(kept if isinstance(kept, JsonBody) else None, last, sent["status"])
-        max_bytes = self._observer.max_inspected_bytes
-        body = kept if isinstance(kept, EventsBody) else EventsBody(max_bytes, is_mcp=self._is_mcp())
-        end = body.end(last)
-        if not end.has_events and sent["status"] == 200 and self._expects_events():
-            return MALFORMED
-        stated = self._classify_events(end)
-        return (self._classify_send(end) or stated) if stated[0] is ANSWERED else stated
-
-    def _classify_send(self, end: StreamEnd) -> Classified | None:
-        """Judge the whole stream of a send that states no failure; None if it is good, or of no send."""
-        is_rest = self._scope["method"] == "POST" and self._scope["path"].endswith(STREAMING_PATH)
-        if is_rest and not (end.is_rest or end.is_rpc):
-            return MALFORMED
-        # Without events that were not parsed, which may have been the result.
-        is_whole = end.missed is None and not end.is_rest
-        if is_whole and not end.has_task and end.answer and end.answer.is_empty and self._is_rpc_send():
-            return MALFORMED
-        if end.is_open and (is_rest or method_of(self._call()) in STREAMING_METHODS):
-            # Nobody learns what becomes of the task, and the agent may have dropped it.
-            return Outcome.UNFINISHED, INSPECTED
-        return None
-
-    def _expects_events(self) -> bool:
-        """Return whether an event stream without an event is an invalid answer to this request."""
-        return self._scope["path"].endswith(STREAMING_PATH) or self._expects_rpc_answer()
-
-    def _classify_events(self, end: StreamEnd) -> Classified:
-        outcome = end.outcome
-        is_failure = outcome is not ANSWERED and outcome is not Outcome.NOT_INSPECTED
-        # An answer to a call has JSON-RPC in it, and JSON-RPC has nothing else beside it.
-        is_other = end.has_other_data or (end.has_json and not end.is_rpc and end.missed is None)
-        if is_other and not is_failure and (end.is_rpc or self._expects_rpc_answer()):
-            return MALFORMED
-        if not end.has_task and self._is_mcp():
-            return self._classify_mcp_events(end)
-        if outcome is TASK_FAILED and (is_poll := self._is_poll()) is not False:
-            if is_poll is None:
-                return UNREAD
-            outcome = ANSWERED if end.missed is None else Outcome.NOT_INSPECTED
-        if outcome is not Outcome.NOT_INSPECTED or end.missed is None:
-            return outcome, INSPECTED
-        return outcome, end.missed
-
-    def _classify_json(self, kept: JsonBody | None, last: bytes, status: int) -> Classified:
-        if self._read is None and not last and (kept is None or kept.is_empty()):
-            return self._classify_empty(status)
-        read = self._read or self._read_json(kept, last)
-        if isinstance(read, Inspection):
-            return Outcome.NOT_INSPECTED, read
-        if read is NO_JSON and self._content is UNCLAIMED:
-            return UNREAD
-        if (read.is_other and self._is_no_answer(read)) or (read.is_empty and self._is_rpc_send()):
-            return MALFORMED
-        if read.outcome is TASK_FAILED and (is_poll := self._is_poll()) is not False:
-            return GOOD if is_poll else UNREAD
-        is_by_request = read.is_unnamed or read.is_rpc_error or read.members
-        return classified(self._as_mcp(read) if is_by_request and self._is_mcp() else read)
-
-    def _is_no_answer(self, read: JsonAnswer) -> bool:
-        """Return whether JSON that is no JSON-RPC answers nothing: a JSON-RPC call, or a REST send."""
-        scope = self._scope
-        if scope["method"] == "POST" and scope["path"].endswith(SENDING_PATHS):
-            return read is not REST_ANSWER
-        return self._expects_rpc_answer()
-
-    def _classify_empty(self, status: int) -> Classified:
-        """Judge an answer without a body, which is invalid only as JSON in answer to a call."""
-        if not (self._may_expect_json() and self._expects_json()):
-            return GOOD
-        return MALFORMED if status == 200 and self._content is JSON else UNREAD
-
-    def _content_of(self, start: Message) -> str:
-        """Return the content that an answer claims, or UNCLAIMED if it may answer a call all the same."""
-        content = content_of(start)
-        return UNCLAIMED if content is OTHER and self._may_expect_json() else content
-
-    def _may_expect_json(self) -> bool:
-        """Return whether `_expects_json` may be true, without parsing the request."""
-        scope = self._scope
-        return scope["method"] == "POST" and (self._is_rpc_request() or scope["path"].endswith(SENDING_PATHS))
-
-    def _expects_json(self) -> bool:
-        """Return whether only JSON or events can answer the request: a JSON-RPC call, or a REST send."""
-        return self._scope["path"].endswith(SENDING_PATHS) or self._expects_rpc_answer()
-
-    def _is_rpc_request(self) -> bool:
-        """Return whether the request may be JSON-RPC, without parsing it."""
-        request = self._request
-        if request is None:
-            return False
-        return not isinstance(request, bytes) or b'"jsonrpc"' in request
-
-    def _expects_rpc_answer(self) -> bool:
-        """Return whether the request is a JSON-RPC call. A call to a path of the REST binding is not."""
-        scope = self._scope
-        return (
-            scope["method"] == "POST" and not is_rest_path(scope["path"]) and expects_rpc_answer(self._call())
-        )
-
-    def _is_rpc_send(self) -> bool:
-        """Return whether the request is a JSON-RPC call of A2A that sends a message."""
-        return self._expects_rpc_answer() and method_of(self._call()) in SENDING_METHODS
-
-    def _read_json(self, kept: JsonBody | None, last: bytes) -> JsonAnswer | Inspection:
-        try:
-            return read_json(last, self._observer.max_inspected_bytes) if kept is None else kept.read(last)
-        except NotJson:
-            return NO_JSON
-
-    def _is_mcp(self) -> bool:
-        """Return whether the request belongs to MCP.
-
-        Not called for a certain A2A request: it takes 0.5 µs.
-        """
-        return is_mcp(self._scope.get("headers") or ())
-
-    def _operation(self) -> str:
-        return operation_of(self._scope.get("headers") or (), self._call())
-
-    def _is_no_interaction(self) -> bool:
-        """Return whether the request belongs to MCP and is no interaction, however it ends."""
-        return self._is_mcp() and not is_interaction(self._scope["method"], self._operation())
-
-    def _as_mcp(self, read: JsonAnswer, status: int = 200) -> JsonAnswer:
-        call = self._call()
-        operation = operation_of(self._scope.get("headers") or (), call)
-        return judge_as_mcp(read, operation, status, is_called=bool(method_of(call)))
-
-    def _classify_mcp_refusal(self, status: int) -> Outcome:
-        """Return the outcome of an MCP answer with 4xx or 5xx, by its JSON-RPC code if needed."""
-        last = bytes(self._last or b"")
-        kept = None if self._body is None else self._body.kept
-        if status in JUDGED_BY_CODE and (last or isinstance(kept, JsonBody)):
-            read = self._read_json(kept if isinstance(kept, JsonBody) else None, last)
-            if isinstance(read, JsonAnswer) and (read.is_rpc_error or read.members):
-                return self._as_mcp(read, status).outcome
-        return outcome_of_mcp_status(status)
-
-    def _classify_mcp_events(self, end: StreamEnd) -> Classified:
-        """Judge a stream of an MCP server by its answer: other events are requests and notifications."""
-        if end.answer is not None:
-            return classified(self._as_mcp(end.answer))
-        if end.missed is not None:
-            return Outcome.NOT_INSPECTED, end.missed
-        if end.outcome is not ANSWERED:
-            return end.outcome, INSPECTED
-        # A server may close a stream before the answer. Its client then gets it by a GET, from an event's id
-        # on. A caller can end it, too, by ending the session.
-        is_lost = not end.is_resumable and self._expects_rpc_answer()
-        return classified(FAILED_TOOL) if is_lost else NO_INTERACTION
-
-    def _is_poll(self) -> bool | None:
-        return is_poll(self._scope["method"], self._scope["path"], self._call())
-
-    def _call(self) -> object:
-        """Return the caller's parsed call; None if it is unknown."""
-        request = self._request
-        if isinstance(request, RequestBody):
-            return request.call()
-        return parse_or_none(request) if request else None
-
 
 def sends_may_raise(scope: Scope) -> bool:
     """Return whether `send` may raise OSError because the caller has left: since HTTP spec 2.4, it must.
@@ -737,15 +401,3 @@ def sends_may_raise(scope: Scope) -> bool:
 
 def _is_empty_by_right(start: Message) -> bool:
     return start.get("status") in {204, 304} or header(start, b"content-length") == b"0"
-
-
-def _has_route(scope: Scope) -> bool:
-    """Return whether a route of the app matched, if its framework shows it (Starlette, FastAPI).
-
-    A mounted app is a route and an endpoint too, but does not show its own routes.
-    """
-    if "route" in scope:
-        return getattr(scope["route"], "endpoint", None) is not None
-    # Older Starlette shows the endpoint only.
-    endpoint = scope.get("endpoint")
-    return isinstance(endpoint, type) or hasattr(endpoint, "__code__")
