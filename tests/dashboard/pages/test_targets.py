@@ -16,7 +16,7 @@ from lifesign.domain.targets.target import TargetKind, target_id
     ("query", "hosts"),
     [
         ("observed=gated", ["beta"]),
-        ("observed=never+measured", ["zeta"]),
+        ("observed=never+probed", ["zeta"]),
         ("observed=unknown", ["epsilon"]),
         ("observed=down&directory=sample-directory", ["delta", "gamma"]),
         ("host=ALPHA.example.net", ["alpha"]),
