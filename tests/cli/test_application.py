@@ -281,6 +281,13 @@ def test_an_output_that_cannot_be_written_is_no_judgement(arguments: str, redire
     assert "Traceback" not in ended.stderr
 
 
+def test_commands_are_built_once_for_all_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["--version"]) == 0
+    monkeypatch.setattr("typer.main.get_command", None)
+    assert main(["--version"]) == 0
+    assert main(["absent"]) == 3
+
+
 def test_other_os_errors_are_not_output_errors(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

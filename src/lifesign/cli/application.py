@@ -1,8 +1,9 @@
 """The commands, and how they end."""
 
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
@@ -55,7 +56,7 @@ def run(arguments: Sequence[str] | None) -> int:
     """Run one command and return its exit code; an error is one line of explanation on standard error."""
     is_completion = is_completion_request()
     try:
-        exit_code = _application(arguments, prog_name="lifesign", standalone_mode=False)
+        exit_code = _command()(arguments, prog_name="lifesign", standalone_mode=False)
     except TyperException as error:
         context = getattr(error, "ctx", None)
         # typer does not name an option without its value.
@@ -71,10 +72,16 @@ def run(arguments: Sequence[str] | None) -> int:
     return exit_code if isinstance(exit_code, int) else 0
 
 
+@cache
+def _command() -> Callable[..., Any]:
+    """Return the tree of commands, which takes longer to build than most commands to run."""
+    return typer.main.get_command(_application)
+
+
 def _named_command(arguments: Sequence[str] | None) -> str:
     """Return the command that the first arguments name, as it is typed."""
     named: list[str] = ["lifesign"]
-    command: object = typer.main.get_command(_application)
+    command: object = _command()
     for word in sys.argv[1:] if arguments is None else arguments:
         command = getattr(command, "commands", {}).get(word)
         if command is None:
