@@ -55,18 +55,14 @@ class RegistryApi:
 
     async def add_keys(self) -> None:
         """Store a key for each role but `agent`, whose keys belong to agents."""
-
-        def store(transaction: Transaction) -> None:
-            for role in Role:
-                if role is not Role.AGENT:
-                    self._store(transaction, role, self.keys[role], None)
-
-        await self.database.write(store)
+        keys = [self._stored(role, self.keys[role], None) for role in Role if role is not Role.AGENT]
+        await self.database.write(lambda transaction: add_untold(transaction, *keys))
 
     async def add_agent_key(self, agent_id: str, role: Role = Role.AGENT) -> str:
         """Store a key of an agent's own and return it."""
         key = key_of(digest_of(f"{role} {agent_id}"))
-        await self.database.write(lambda transaction: self._store(transaction, role, key, agent_id))
+        stored = self._stored(role, key, agent_id)
+        await self.database.write(lambda transaction: add_untold(transaction, stored))
         return key
 
     async def ask(
@@ -214,8 +210,8 @@ class RegistryApi:
         """The wound clock's time, as a client writes it."""
         return moment(self.clock.now_s()).isoformat().replace("+00:00", "Z")
 
-    def _store(self, transaction: Transaction, role: Role, key: str, agent_id: str | None) -> None:
-        stored = StoredKey(
+    def _stored(self, role: Role, key: str, agent_id: str | None) -> StoredKey:
+        return StoredKey(
             key_id=f"key_{role.value}_{agent_id or ''}",
             name=role.value,
             role=role,
@@ -223,4 +219,3 @@ class RegistryApi:
             digest=digest_of(key),
             created_at_s=self.clock.now_s(),
         )
-        add_untold(transaction, stored)

@@ -11,10 +11,11 @@ from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
 
 
-def add_untold(transaction: Transaction, key: StoredKey) -> None:
-    """Store a key without an event."""
-    key_rows.add(transaction, key)
+def add_untold(transaction: Transaction, *keys: StoredKey) -> None:
+    """Store keys without an event."""
+    for key in keys:
+        key_rows.add(transaction, key)
     head = event_log.lock(transaction)
     begun = replay_from(head)
-    begun.keys[key.key_id] = state_of(key)
+    begun.keys |= {key.key_id: state_of(key) for key in keys}
     event_log.set_archived(transaction, head.archived, begun.to_json())
