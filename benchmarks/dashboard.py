@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from lifesign.dashboard import page_operations
+from lifesign.dashboard import page_handler
 from lifesign.dashboard.routes import Dashboard
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
 from lifesign.domain.access.rate_limit import RateLimit
@@ -60,7 +60,7 @@ WITH_MONTH = 8
 
 def serve_dashboard(url: str) -> None:
     """Serve a registry over this database with its pages open to everyone, as often as they are asked for."""
-    page_operations.PAGES_PER_VISITOR = RateLimit(1_000_000, 1_000_000)  # type: ignore[misc]
+    page_handler.PAGES_PER_VISITOR = RateLimit(1_000_000, 1_000_000)  # type: ignore[misc]
     settings = RegistrySettings.read(database=url, open_dashboard=True)
     serve(create_app(Registry(settings), Dashboard), lifespan="on")
 

@@ -50,7 +50,7 @@ from lifesign.domain.text.safe_text import harmless
 from lifesign.http_client.failures import classify_failure
 from lifesign.http_client.headers import max_age_seconds, media_type, retry_after_seconds, status_links
 from lifesign.http_client.redirects import joined
-from lifesign.prober.directories.catalog_pointers import agentmaps, linked_catalogs
+from lifesign.prober.directories.catalog_links import agentmaps, linked_catalogs
 from lifesign.prober.directories.document_order import Walk
 from lifesign.prober.directories.format_choice import BUILT_IN, describe, format_of
 from lifesign.prober.directories.format_parser import DirectoryPage, Document, Listed

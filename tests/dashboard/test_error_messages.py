@@ -69,7 +69,7 @@ def test_retry_after_is_shown(
     def refuse(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("lifesign.dashboard.page_operations.PageHandler.count", refuse)
+    monkeypatch.setattr("lifesign.dashboard.page_handler.PageHandler.count", refuse)
     seen = sample.visitor().get("/events")
     assert (seen.status, seen.headers["retry-after"], is_our_page(seen)) == (status, after, True)
 

@@ -23,7 +23,7 @@ from lifesign.dashboard.errors import NotLoggedIn
 from lifesign.dashboard.event_lines import NOTABLE, EventLine, line_of, lines_of
 from lifesign.dashboard.fleet_facts import FleetCountCache, FleetCounts
 from lifesign.dashboard.login_sessions import SESSION_COOKIE, digest_of_token, digests_still_good
-from lifesign.dashboard.page_operations import PageHandler, caller_of
+from lifesign.dashboard.page_handler import PageHandler, caller_of
 from lifesign.dashboard.responses import HEADERS
 from lifesign.domain.events.chain import Event
 from lifesign.registry.errors import TooManyStreams

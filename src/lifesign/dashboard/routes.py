@@ -11,7 +11,7 @@ from starlette.types import Scope
 from lifesign.dashboard import assets, live_feed
 from lifesign.dashboard.fleet_facts import FleetCountCache
 from lifesign.dashboard.live_feed import LiveFeed
-from lifesign.dashboard.page_operations import PageHandler
+from lifesign.dashboard.page_handler import PageHandler
 from lifesign.dashboard.pages import agent, events, pool_maintenance, targets, tasks
 from lifesign.dashboard.pages.agents import AgentsTable
 from lifesign.dashboard.pages.census import CensusPage

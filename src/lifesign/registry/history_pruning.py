@@ -14,7 +14,7 @@ from functools import partial
 from lifesign.domain.lifecycle.agent_history import DAYS_KEPT
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.directories import ImportState
-from lifesign.domain.published_interface.version_rule import KEEP_VERSIONS_DAYS
+from lifesign.domain.published_interface.version_history import KEEP_VERSIONS_DAYS
 from lifesign.domain.targets.opt_out_proof import TOKEN_TTL_SECONDS
 from lifesign.domain.tasks.task_states import FINISHED
 from lifesign.registry.targets.interface_changes import make_due_events

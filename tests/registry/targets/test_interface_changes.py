@@ -14,7 +14,7 @@ from lifesign.domain.models.base import moment
 from lifesign.domain.published_interface.card_interface import card_interface
 from lifesign.domain.published_interface.published import Interface
 from lifesign.domain.published_interface.tool_interface import tool_interface
-from lifesign.domain.published_interface.version_rule import EVENT_SECONDS, MAX_VERSIONS, UNSTABLE_READINGS
+from lifesign.domain.published_interface.version_history import EVENT_SECONDS, MAX_VERSIONS, UNSTABLE_READINGS
 from lifesign.domain.targets.target import target_id
 from lifesign.registry.history_pruning import DAY_SECONDS, HistoryPruner
 from lifesign.storage.engine.transaction import Transaction

@@ -5,7 +5,7 @@ from tests.support.databases import WoundClock
 from tests.support.directory_api import put
 from tests.support.registry_api import RegistryApi
 
-from lifesign.domain.published_interface.version_rule import VersionState
+from lifesign.domain.published_interface.version_history import VersionState
 from lifesign.domain.targets.target import target_id
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import interface_versions

@@ -17,7 +17,7 @@ from lifesign.dashboard.labels import (
     unread_reason,
 )
 from lifesign.dashboard.maintenance_facts import last_override, maintenance_of
-from lifesign.dashboard.page_operations import RequestContext, check_sure, seconds_in
+from lifesign.dashboard.page_handler import RequestContext, check_sure, seconds_in
 from lifesign.dashboard.pages import history
 from lifesign.dashboard.pages.public_status import is_public
 from lifesign.dashboard.pages.targets import recheck_target

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from lifesign.dashboard.fleet_facts import SHOWN_HEALTH, SHOWN_STATUSES, FleetCountCache, FleetCounts
 from lifesign.dashboard.labels import EVIDENCE_AGES_S, EvidenceAge, agent_probe_label, failing_text
 from lifesign.dashboard.maintenance_facts import is_maintained
-from lifesign.dashboard.page_operations import PageHandler, RequestContext, query_in
+from lifesign.dashboard.page_handler import PageHandler, RequestContext, query_in
 from lifesign.dashboard.pages.pool_maintenance import pool_shown
 from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest

@@ -19,7 +19,7 @@ from lifesign.census.report_tables import Table, headline, share_heading, tables
 from lifesign.census.stored_counts import census_of
 from lifesign.census.text_formats import LIMITS, period
 from lifesign.dashboard.fleet_facts import CachedFact
-from lifesign.dashboard.page_operations import PageHandler, RequestContext
+from lifesign.dashboard.page_handler import PageHandler, RequestContext
 from lifesign.domain.text.counts import percent_text
 from lifesign.storage.engine.transaction import Database
 

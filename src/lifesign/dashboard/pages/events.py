@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
 from lifesign.dashboard.event_lines import GROUPS, lines_of
-from lifesign.dashboard.page_operations import RequestContext, query_in
+from lifesign.dashboard.page_handler import RequestContext, query_in
 from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.events.event_type import EventType

@@ -8,7 +8,7 @@ from starlette.responses import RedirectResponse, Response
 from lifesign.dashboard import login_sessions
 from lifesign.dashboard.errors import ForgedForm
 from lifesign.dashboard.login_sessions import FORM_COOKIE, SESSION_COOKIE, SESSION_COOKIE_SECONDS, Visitor
-from lifesign.dashboard.page_operations import PageHandler, note_refusal
+from lifesign.dashboard.page_handler import PageHandler, note_refusal
 from lifesign.dashboard.responses import HEADERS, page
 from lifesign.dashboard.safe_redirect import LOGIN_PATH, MEMBER, local_path, was_form_refused
 from lifesign.domain.errors import NotAllowed

@@ -10,7 +10,7 @@ from lifesign.dashboard.event_lines import NOTABLE, lines_of
 from lifesign.dashboard.fleet_facts import FleetCountCache, ObservedCounts
 from lifesign.dashboard.labels import agent_status_text, moment_text
 from lifesign.dashboard.login_sessions import visitor_of
-from lifesign.dashboard.page_operations import PageHandler, RequestContext
+from lifesign.dashboard.page_handler import PageHandler, RequestContext
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.common.clock_skew import offset_text
 from lifesign.domain.lifecycle.status_table import Status

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from lifesign.dashboard.maintenance_facts import MaintenanceGroup, maintenances
-from lifesign.dashboard.page_operations import RequestContext, seconds_in
+from lifesign.dashboard.page_handler import RequestContext, seconds_in
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.storage.agents.search import maintained_of, members_of

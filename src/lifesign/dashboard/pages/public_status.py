@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from lifesign.dashboard.labels import agent_probe_label, failing_text
 from lifesign.dashboard.maintenance_facts import is_maintained
-from lifesign.dashboard.page_operations import PageHandler
+from lifesign.dashboard.page_handler import PageHandler
 from lifesign.dashboard.responses import HEADERS, page, rendered
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status

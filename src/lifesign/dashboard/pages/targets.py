@@ -15,7 +15,7 @@ from lifesign.dashboard.labels import (
     label_of_result,
     target_probe_label,
 )
-from lifesign.dashboard.page_operations import RequestContext, query_in
+from lifesign.dashboard.page_handler import RequestContext, query_in
 from lifesign.dashboard.pages import history
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.common.finding import Finding

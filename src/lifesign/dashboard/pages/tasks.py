@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 
 from lifesign.dashboard.fleet_facts import WAITING
-from lifesign.dashboard.page_operations import RequestContext, check_sure, query_in
+from lifesign.dashboard.page_handler import RequestContext, check_sure, query_in
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.events.payload_fields import AgentId
 from lifesign.domain.models.base import RoleId

@@ -8,7 +8,7 @@ from lifesign.domain.health.document import Time
 from lifesign.domain.models.base import Body
 from lifesign.domain.published_interface.comparison import ChangeKind
 from lifesign.domain.published_interface.published import InterfaceKind
-from lifesign.domain.published_interface.version_rule import MAX_VERSIONS
+from lifesign.domain.published_interface.version_history import MAX_VERSIONS
 
 MAX_VERSION_NUMBER = 2**31 - 1
 

@@ -19,7 +19,7 @@ from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue
 from lifesign.prober.directories import server_cards
-from lifesign.prober.directories.catalog_pointers import (
+from lifesign.prober.directories.catalog_links import (
     MAX_POINTING_BYTES,
     ROBOTS_PATH,
     agentmaps,

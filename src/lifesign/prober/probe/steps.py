@@ -46,7 +46,7 @@ from lifesign.prober.probe.readiness import read_health
 from lifesign.prober.probe.robots_of_other_origins import OtherOrigins
 from lifesign.prober.probe.robots_of_target import check_robots_rules
 from lifesign.prober.probe.session import EvidenceSink, Fetches, ProbeSession, not_measured
-from lifesign.prober.probe.transport import probe_interface, without_card
+from lifesign.prober.probe.interface_check import probe_interface, without_card
 from lifesign.prober.reachability.target_contact import ContactReader, NetworkClasses
 from lifesign.prober.registry_exchange.ledger import ProbeReport, TargetEntry
 from lifesign.prober.secrets.credential_store import CredentialStore

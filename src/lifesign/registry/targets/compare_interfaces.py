@@ -18,7 +18,7 @@ from lifesign.domain.models.interface_versions import (
 )
 from lifesign.domain.published_interface.comparison import Comparison, compare
 from lifesign.domain.published_interface.published import Form
-from lifesign.domain.published_interface.version_rule import is_unstable
+from lifesign.domain.published_interface.version_history import is_unstable
 from lifesign.registry.errors import InterfaceVersionNotFound, TargetNotFound
 from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
 from lifesign.registry.targets.feed_targets import recalled

@@ -1,6 +1,6 @@
 """Changes of the published interfaces of targets: versions and events.
 
-`domain/published_interface/version_rule.py` decides which version is kept and when an event is due. Only
+`domain/published_interface/version_history.py` decides which version is kept and when an event is due. Only
 targets that are agents cause events.
 """
 
@@ -17,7 +17,7 @@ from lifesign.domain.events.payload_fields import MAX_CHANGED_MEMBERS
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.published_interface.comparison import compare
 from lifesign.domain.published_interface.published import Form, interface_of
-from lifesign.domain.published_interface.version_rule import (
+from lifesign.domain.published_interface.version_history import (
     MAX_VERSIONS,
     VersionState,
     VersionStep,

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from sqlalchemy import bindparam, delete, insert, select, update
 
-from lifesign.domain.published_interface.version_rule import VersionState
+from lifesign.domain.published_interface.version_history import VersionState
 from lifesign.storage.engine.table_definitions import interface_states, interface_versions
 from lifesign.storage.engine.transaction import Transaction
 

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.properties import examples
 
-from lifesign.prober.directories.catalog_pointers import MAX_POINTERS, agentmaps, linked_catalogs
+from lifesign.prober.directories.catalog_links import MAX_POINTERS, agentmaps, linked_catalogs
 
 HOME = "https://a.example/robots.txt"
 

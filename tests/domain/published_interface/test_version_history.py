@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.properties import examples
 
-from lifesign.domain.published_interface.version_rule import (
+from lifesign.domain.published_interface.version_history import (
     EVENT_SECONDS,
     UNSTABLE_READINGS,
     VersionState,
