@@ -108,7 +108,7 @@ class TaskRun:
             renewed=self._set_timer,
         )
         self._reporter = RunReporter(client.tasks, self._run, self._keeper, emit, chance)
-        self._timer: RunDeadline | None = None
+        self._run_deadline: RunDeadline | None = None
         self._process: AgentProcess | None = None
         self._stop: Stop | None = None
         self._why = ""
@@ -224,9 +224,11 @@ class TaskRun:
         """Return the exit code of the agent's process, once nothing of it is left."""
         settings = self._settings
         async with AsyncExitStack() as stack:
-            tools, timer = None, self._start_timer()
+            tools, run_deadline = None, self._start_run_deadline()
             if self._open_tools is not None:
-                tools = await stack.enter_async_context(self._open_tools(self._tool_proxy_context(timer)))
+                tools = await stack.enter_async_context(
+                    self._open_tools(self._tool_proxy_context(run_deadline))
+                )
             job = Job(
                 command=settings.command,
                 environment=environment_of(
@@ -238,7 +240,7 @@ class TaskRun:
                 ),
                 directory=settings.directory or workspace.path,
                 user=settings.user,
-                timer=timer,
+                run_deadline=run_deadline,
             )
             output = OutputCopy(
                 workspace.fd,
@@ -284,7 +286,7 @@ class TaskRun:
             await asyncio.wait({exited}, timeout=POLL_SECONDS)
             if exited.done():
                 is_killed = exited.result() == -signal.SIGKILL and self._written is None
-                if is_killed and self._timer is not None and self._timer.is_due:
+                if is_killed and self._run_deadline is not None and self._run_deadline.is_due:
                     self.stop(Stop.EXPIRED, "the lease's deadline passed, so the process was killed")
                 return
             if self._written is not None:
@@ -312,14 +314,14 @@ class TaskRun:
         else:
             await self._progress.wait_stalled(self._settings.no_progress_s)
 
-    def _start_timer(self) -> RunDeadline:
-        """Return the timer with which the watchers kill the agent at the lease's deadline."""
-        self._timer = RunDeadline(self._keeper.deadline_s - asyncio.get_running_loop().time())
-        return self._timer
+    def _start_run_deadline(self) -> RunDeadline:
+        """Return the deadline with which the watchers kill the agent at the lease's deadline."""
+        self._run_deadline = RunDeadline(self._keeper.deadline_s - asyncio.get_running_loop().time())
+        return self._run_deadline
 
     def _set_timer(self, deadline_s: float) -> None:
-        if self._timer is not None:
-            self._timer.set(deadline_s - asyncio.get_running_loop().time())
+        if self._run_deadline is not None:
+            self._run_deadline.set(deadline_s - asyncio.get_running_loop().time())
 
     def _grace_s(self) -> float:
         """Return how long the agent may continue once it is asked to end, within its own lease."""
@@ -330,7 +332,7 @@ class TaskRun:
             return grace_s
         return grace_left_s(asyncio.get_running_loop().time(), self._keeper.deadline_s, grace_s)
 
-    def _tool_proxy_context(self, timer: RunDeadline) -> ToolProxyContext:
+    def _tool_proxy_context(self, run_deadline: RunDeadline) -> ToolProxyContext:
         return ToolProxyContext(
             registry=self._client,
             run=self._run,
@@ -338,7 +340,7 @@ class TaskRun:
             ended=self._ended_by_tool,
             budget_gone=self._budget_gone,
             progress=self._progress.busy,
-            timer=timer,
+            run_deadline=run_deadline,
         )
 
     def _ended_by_tool(self, tool: str) -> None:

@@ -43,7 +43,7 @@ async def running(
     directory: Path,
     *command: str,
     environment: Mapping[str, str] = MappingProxyType({}),
-    timer: RunDeadline | None = None,
+    run_deadline: RunDeadline | None = None,
 ) -> AsyncIterator[AgentProcess]:
     fd, nowhere = os.open(directory, os.O_RDONLY), os.open(os.devnull, os.O_WRONLY)
     output = OutputCopy(fd, stdout_to=nowhere, stderr_to=nowhere)
@@ -52,7 +52,7 @@ async def running(
     process = None
     try:
         process = await AgentProcess.start(
-            Job(command=command, environment=whole, directory=directory, timer=timer), output
+            Job(command=command, environment=whole, directory=directory, run_deadline=run_deadline), output
         )
         async with asyncio.timeout(PATIENCE_SECONDS):
             yield process
@@ -138,11 +138,11 @@ async def test_process_that_ignores_sigterm_is_killed_after_its_grace(tmp_path: 
 
 
 async def test_watcher_kills_all_processes_when_the_lease_timer_ends(tmp_path: Path) -> None:
-    timer = RunDeadline(1_000.0)
+    run_deadline = RunDeadline(1_000.0)
     code = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{DAEMON}time.sleep(1000)"
-    async with running(tmp_path, *python(code), timer=timer) as process:
+    async with running(tmp_path, *python(code), run_deadline=run_deadline) as process:
         daemon = pid_in(tmp_path / "daemon")
-        timer.set(0.0)
+        run_deadline.set(0.0)
         assert await process.wait() == -signal.SIGKILL
         until("all is gone", lambda: not is_alive(daemon))
         await process.wait_gone()
@@ -150,15 +150,15 @@ async def test_watcher_kills_all_processes_when_the_lease_timer_ends(tmp_path: P
 
 
 async def test_deadline_that_passed_before_the_start_ends_the_agent_at_once(tmp_path: Path) -> None:
-    async with running(tmp_path, "sleep", "1000", timer=RunDeadline(-1.0)) as process:
+    async with running(tmp_path, "sleep", "1000", run_deadline=RunDeadline(-1.0)) as process:
         assert await process.wait() == -signal.SIGKILL
 
 
 async def test_later_deadline_replaces_the_earlier_one(tmp_path: Path) -> None:
-    timer = RunDeadline(1_000.0)
-    async with running(tmp_path, "sleep", "1000", timer=timer) as process:
-        timer.set(0.5)
-        timer.set(1_000.0)
+    run_deadline = RunDeadline(1_000.0)
+    async with running(tmp_path, "sleep", "1000", run_deadline=run_deadline) as process:
+        run_deadline.set(0.5)
+        run_deadline.set(1_000.0)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(process.wait(), 1.0)
 

@@ -14,25 +14,25 @@ def clock_ns() -> int:
 )
 def test_timer_is_due_after_its_time(left_s: float, *, is_due: bool) -> None:
     before_ns = clock_ns()
-    timer = RunDeadline(left_s)
-    assert timer.is_due == is_due
-    assert before_ns <= timer.due_ns - round(left_s * 1e9) <= clock_ns()
+    run_deadline = RunDeadline(left_s)
+    assert run_deadline.is_due == is_due
+    assert before_ns <= run_deadline.due_ns - round(left_s * 1e9) <= clock_ns()
 
 
 def test_watchers_get_each_new_deadline() -> None:
-    timer, told = RunDeadline(-1.0), list[int]()
-    timer.add(told.append)
-    timer.set(1_000.0)
-    assert not timer.is_due
-    timer.set(0.0)
-    assert told[0] > told[1] == timer.due_ns
-    assert timer.is_due
+    run_deadline, told = RunDeadline(-1.0), list[int]()
+    run_deadline.add(told.append)
+    run_deadline.set(1_000.0)
+    assert not run_deadline.is_due
+    run_deadline.set(0.0)
+    assert told[0] > told[1] == run_deadline.due_ns
+    assert run_deadline.is_due
 
 
 def test_removed_watcher_gets_no_deadline() -> None:
-    timer, told = RunDeadline(1.0), list[int]()
-    timer.add(told.append)
-    timer.remove(told.append)
-    timer.remove(told.append)
-    timer.set(2.0)
+    run_deadline, told = RunDeadline(1.0), list[int]()
+    run_deadline.add(told.append)
+    run_deadline.remove(told.append)
+    run_deadline.remove(told.append)
+    run_deadline.set(2.0)
     assert told == []

@@ -23,14 +23,14 @@ LEAVES_TWO = (
 STUBBORN = 'trap "" TERM; (trap "" TERM; exec sleep 1000) & echo $! > child; echo $$ > own; wait; wait'
 
 
-def program(script: str, directory: Path, timer: RunDeadline | None = None) -> ServerProgram:
+def program(script: str, directory: Path, run_deadline: RunDeadline | None = None) -> ServerProgram:
     return ServerProgram(
         name="acme",
         command=["sh", "-c", script],
         environment={},
         directory=directory,
         max_line_bytes=64,
-        timer=timer,
+        run_deadline=run_deadline,
     )
 
 
@@ -138,10 +138,10 @@ async def test_a_program_that_cannot_be_started_leaves_nothing_open(tmp_path: Pa
 
 
 async def test_server_ends_with_the_lease_of_its_run(tmp_path: Path) -> None:
-    timer, end = RunDeadline(1_000.0), ServerEnd()
+    run_deadline, end = RunDeadline(1_000.0), ServerEnd()
     script = "trap '' TERM; sleep 1000 & echo $! > pid; while :; do sleep 0.05; done"
-    async with server_pipes(program(script, tmp_path, timer), end):
+    async with server_pipes(program(script, tmp_path, run_deadline), end):
         pid = await asyncio.to_thread(pid_in, tmp_path / "pid")
-        timer.set(0.0)
+        run_deadline.set(0.0)
         await asyncio.wait_for(end.is_there.wait(), PATIENCE_SECONDS)
         until("nothing of it is left", lambda: is_gone(pid))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.support.a2a_messages import rpc, task_0x, task_10
 
-from lifesign.domain.a2a.message_variants import REST_0_3, REST_1_0, RPC_0_1, RPC_0_3, RPC_1_0, A2aVariant
+from lifesign.domain.a2a.message_variants import REST_0_3, REST_1_0, RPC_0_1, RPC_0_3, RPC_1_0, MessageVariant
 from lifesign.domain.a2a.response_outcome import task_state
 from lifesign.domain.a2a.task_poll import UnfinishedTask, as_sent_answer, unfinished_task
 from lifesign.domain.parsing.bounded_json import parse_or_none
@@ -14,7 +14,7 @@ from lifesign.domain.parsing.bounded_json import parse_or_none
 URL = "https://a.example/a2a"
 
 
-def task_of(spelling: A2aVariant, message: Any, tenant: str | None = None) -> UnfinishedTask | None:
+def task_of(spelling: MessageVariant, message: Any, tenant: str | None = None) -> UnfinishedTask | None:
     return unfinished_task(spelling, URL, tenant, json.dumps(message).encode())
 
 
@@ -27,7 +27,7 @@ def task_of(spelling: A2aVariant, message: Any, tenant: str | None = None) -> Un
     ],
 )
 def test_json_rpc_names_the_task_and_asks_for_no_history(
-    spelling: A2aVariant, message: Any, method: str
+    spelling: MessageVariant, message: Any, method: str
 ) -> None:
     task = task_of(spelling, message)
     assert task is not None
@@ -49,7 +49,7 @@ def test_json_rpc_names_the_task_and_asks_for_no_history(
         (REST_0_3, URL, f"{URL}/v1/tasks/t%2F1?historyLength=0"),
     ],
 )
-def test_http_json_has_the_task_in_its_path(spelling: A2aVariant, url: str, expected: str) -> None:
+def test_http_json_has_the_task_in_its_path(spelling: MessageVariant, url: str, expected: str) -> None:
     request = UnfinishedTask(spelling, url, None, "t/1").request("call")
     assert (request.method, request.url, request.body) == ("GET", expected, None)
 
@@ -86,7 +86,7 @@ def test_no_other_answer_is_polled(message: Any) -> None:
         (REST_1_0, task_10("WORKING")["task"]),
     ],
 )
-def test_an_answer_gets_the_form_of_an_answer_to_a_message(spelling: A2aVariant, bare: Any) -> None:
+def test_an_answer_gets_the_form_of_an_answer_to_a_message(spelling: MessageVariant, bare: Any) -> None:
     message = parse_or_none(as_sent_answer(spelling, json.dumps(bare).encode()))
     assert str(task_state(message)).lower().endswith("working")
     assert task_of(spelling, message) is not None

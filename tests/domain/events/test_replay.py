@@ -32,7 +32,7 @@ from lifesign.domain.events.agent_payloads import (
     AgentUnlinked,
     AgentUpdated,
     MaintenanceChanged,
-    OverrideChanged,
+    StatusOverrideChanged,
 )
 from lifesign.domain.events.chain import GENESIS, Event, chain, erased, link, read_event
 from lifesign.domain.events.event import PAYLOADS, EventDraft
@@ -318,7 +318,7 @@ def test_holder_of_a_task_is_not_compared_after_an_erasure() -> None:
 
 def test_events_that_change_no_state_change_none() -> None:
     stateful = {
-        AgentLifecycle, AgentUpdated, AgentHealthChanged, MaintenanceChanged, OverrideChanged,
+        AgentLifecycle, AgentUpdated, AgentHealthChanged, MaintenanceChanged, StatusOverrideChanged,
         AgentErased, LeaseAcquired, LeaseEnded, ShardsGranted, ShardsEnded, StateWritten, EpochRaised,
         TaskCreated, TaskLifecycle, TaskReported, TaskBudgetChanged, AgentLinked, AgentUnlinked,
     }  # fmt: skip
@@ -547,7 +547,7 @@ class HistoryMachine(RuleBasedStateMachine):
                 after = replace(agent, maintenance_until_s=until_s)
             case _:
                 status = None if until is None else Status.UNHEALTHY
-                payload = OverrideChanged(agent_id=agent.agent_id, status=status, until=until)
+                payload = StatusOverrideChanged(agent_id=agent.agent_id, status=status, until=until)
                 after = replace(agent, override_status=status, override_until_s=until_s)
         self.log(TYPES[type(payload)], payload, agent.agent_id)
         self.agents[agent.agent_id] = after

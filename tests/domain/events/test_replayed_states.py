@@ -21,7 +21,7 @@ from lifesign.domain.events.agent_payloads import (
     AgentHealthChanged,
     AgentUpdated,
     MaintenanceChanged,
-    OverrideChanged,
+    StatusOverrideChanged,
 )
 from lifesign.domain.events.payload_fields import Payload
 from lifesign.domain.events.replayed_states import TIME_TOLERANCE_S, AgentState, differences
@@ -52,7 +52,7 @@ def test_new_registration_resets_fields_that_its_event_omits(signal: Signal, is_
     replay = replayed(
         REGISTERED,
         MaintenanceChanged(agent_id="a", until=AT),
-        OverrideChanged(agent_id="a", status=Status.UNHEALTHY, until=AT),
+        StatusOverrideChanged(agent_id="a", status=Status.UNHEALTHY, until=AT),
         TIMED_OUT,
         DIED,
         lifecycle(signal, Status.DEAD, 2, 1),
@@ -66,7 +66,7 @@ def test_registration_keeps_overrides_that_it_names() -> None:
     replay = replayed(
         REGISTERED,
         MaintenanceChanged(agent_id="a", until=AT),
-        OverrideChanged(agent_id="a", status=Status.UNHEALTHY, until=AT),
+        StatusOverrideChanged(agent_id="a", status=Status.UNHEALTHY, until=AT),
         TIMED_OUT,
         DIED,
         lifecycle(
@@ -103,9 +103,9 @@ def test_overrides_can_be_withdrawn() -> None:
     replay = replayed(
         REGISTERED,
         MaintenanceChanged(agent_id="a", until=AT),
-        OverrideChanged(agent_id="a", status=Status.UNHEALTHY, until=AT),
+        StatusOverrideChanged(agent_id="a", status=Status.UNHEALTHY, until=AT),
         MaintenanceChanged(agent_id="a"),
-        OverrideChanged(agent_id="a"),
+        StatusOverrideChanged(agent_id="a"),
     )
     assert replay.agents["a"] == A
 
@@ -146,7 +146,7 @@ def test_an_update_raises_the_version_and_health_is_another_axis() -> None:
         (AgentUpdated(agent_id="a", incarnation=2, version=2, changed=[]), "comes to 1.2"),
         (AgentUpdated(agent_id="b", incarnation=1, version=2, changed=[]), r"agent b\b.* never"),
         (MaintenanceChanged(agent_id="b", until=AT), r"agent b\b.* never"),
-        (OverrideChanged(agent_id="b"), r"agent b\b.* never"),
+        (StatusOverrideChanged(agent_id="b"), r"agent b\b.* never"),
         (
             AgentHealthChanged(
                 agent_id="a", previous_health=HealthStatus.HEALTHY, new_health=HealthStatus.DEGRADED

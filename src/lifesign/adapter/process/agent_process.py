@@ -40,7 +40,7 @@ class Job:
     """User that runs the process; None: the adapter's own."""
     input_fd: int | None = None
     """Standard input; None for none."""
-    timer: RunDeadline | None = None
+    run_deadline: RunDeadline | None = None
     """The process and its descendants are killed when this is due; None for never."""
 
 
@@ -69,13 +69,13 @@ class AgentProcess:
         status: asyncio.StreamReader,
         *,
         mark: str,
-        timer: RunDeadline | None,
+        run_deadline: RunDeadline | None,
     ) -> None:
         self._process = process
         self._control = control
         self._status = status
         self._mark = mark
-        self._timer = timer
+        self._run_deadline = run_deadline
         self._pid: int | None = None
         self._fault = ""
         self._doubt = ""
@@ -118,10 +118,10 @@ class AgentProcess:
             os.close(watchers_fd)
             output.begin()
         control, status = cast("asyncio.StreamWriter", process.stdin), await _reader(status_fd)
-        started = cls(process, control, status, mark=mark, timer=job.timer)
+        started = cls(process, control, status, mark=mark, run_deadline=job.run_deadline)
         started._send(_job_line(job, mark))
-        if job.timer is not None:
-            job.timer.add(started._set_deadline)
+        if job.run_deadline is not None:
+            job.run_deadline.add(started._set_deadline)
         try:
             async with asyncio.timeout(START_SECONDS):
                 await asyncio.shield(started._started)
@@ -208,8 +208,8 @@ class AgentProcess:
         finally:
             for task in (listening, overdue):
                 task.cancel()
-            if self._timer is not None:
-                self._timer.remove(self._set_deadline)
+            if self._run_deadline is not None:
+                self._run_deadline.remove(self._set_deadline)
             self._conclude()
 
     async def _end_all(self, *, has_watcher_ended: bool) -> bool:
@@ -273,7 +273,7 @@ def _job_line(job: Job, mark: str) -> str:
             "cwd": _latin_1(str(job.directory)),
             "user": None if job.user is None else _rights_of(job.user),
             "input": job.input_fd,
-            "deadline_ns": None if job.timer is None else job.timer.due_ns,
+            "deadline_ns": None if job.run_deadline is None else job.run_deadline.due_ns,
         }
     )
 

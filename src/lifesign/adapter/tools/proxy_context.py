@@ -23,5 +23,5 @@ class ToolProxyContext:
     """Told when a metered call was refused for the budget."""
     progress: Callable[[], AbstractContextManager[object]] = nullcontext
     """Context that is entered while a call of the agent runs, so that the agent does not count as hung."""
-    timer: RunDeadline | None = None
+    run_deadline: RunDeadline | None = None
     """Timer of the tool servers, which also end with the lease; None without any."""

@@ -66,7 +66,7 @@ class ProxyServer:
 
     def __init__(self, held: ToolProxyContext, upstreams: Upstreams, token: str) -> None:
         limits = upstreams.limits
-        self._servers = _servers_of(upstreams, held.timer)
+        self._servers = _servers_of(upstreams, held.run_deadline)
         self._calls = ProxiedCalls(held, upstreams, self._servers)
         offer = _FromThread(self._calls, asyncio.get_running_loop())
         server = server_of(offer, "lifesign-tools", title="Tools of a task", instructions=INSTRUCTIONS)
@@ -132,13 +132,13 @@ class _FromThread:
             raise MCPError(INTERNAL_ERROR, "the run is over") from None
 
 
-def _servers_of(upstreams: Upstreams, timer: RunDeadline | None) -> dict[str, "UpstreamServer"]:
+def _servers_of(upstreams: Upstreams, run_deadline: RunDeadline | None) -> dict[str, "UpstreamServer"]:
     if not upstreams.upstreams:
         return {}
     from lifesign.adapter.tools.upstream_server import UpstreamServer  # noqa: PLC0415 - it brings YAML
 
     return {
-        name: UpstreamServer(name, upstream, upstreams.limits, timer=timer)
+        name: UpstreamServer(name, upstream, upstreams.limits, run_deadline=run_deadline)
         for name, upstream in upstreams.upstreams.items()
     }
 

@@ -49,7 +49,7 @@ class ServerProgram:
     """Variables besides the usual ones; never shown."""
     directory: Path | None
     max_line_bytes: int
-    timer: RunDeadline | None = None
+    run_deadline: RunDeadline | None = None
     """Timer that kills the server when it is due."""
 
 
@@ -86,7 +86,7 @@ async def server_pipes(program: ServerProgram, end: ServerEnd) -> AsyncIterator[
         environment=get_default_environment() | dict(program.environment),
         directory=program.directory or Path.cwd(),
         input_fd=ends.input_fd,
-        timer=program.timer,
+        run_deadline=program.run_deadline,
     )
     try:
         process = await AgentProcess.start(job, ends)

@@ -67,7 +67,7 @@ class UpstreamServer:
         *,
         environment: Mapping[str, str] = os.environ,
         chance: Callable[[], float] = random.random,
-        timer: RunDeadline | None = None,
+        run_deadline: RunDeadline | None = None,
     ) -> None:
         self.name = name
         self.tools: Mapping[str, Tool] = MappingProxyType({})
@@ -76,7 +76,7 @@ class UpstreamServer:
         self._limits = limits
         self._environment = environment
         self._chance = chance
-        self._timer = timer
+        self._run_deadline = run_deadline
         self._client: Client | None = None
         self._end = ServerEnd()
         self._unreachable_reason = "it has not started yet"
@@ -278,7 +278,7 @@ class UpstreamServer:
                 environment=variables,
                 directory=settings.directory,
                 max_line_bytes=self._max_bytes(),
-                timer=self._timer,
+                run_deadline=self._run_deadline,
             )
             yield Client(server_pipes(program, self._end), cache=None)
             return

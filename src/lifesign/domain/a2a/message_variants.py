@@ -21,7 +21,7 @@ _REST_BASE: Final = "/v1"
 
 
 @dataclass(frozen=True, slots=True)
-class A2aVariant:
+class MessageVariant:
     """One encoding of the same message."""
 
     name: str
@@ -73,30 +73,30 @@ def _message_0_1(text: str, message_id: str) -> dict[str, Any]:
     return {"id": message_id, "message": message, **_SHORT}
 
 
-RPC_1_0: Final = A2aVariant("SendMessage", _message_1_0, version="1.0", takes_tenant=True)
-RPC_0_3: Final = A2aVariant("message/send", _message_0_3)
-RPC_0_1: Final = A2aVariant("tasks/send", _message_0_1)
-REST_1_0: Final = A2aVariant("message:send", _message_1_0, "1.0", "/message:send", takes_tenant=True)
-REST_0_3: Final = A2aVariant("v1/message:send", _rest_message_0_3, path=f"{_REST_BASE}/message:send")
-REST_0_3_AS_RPC: Final = A2aVariant("v1/message:send", _message_0_3, path=f"{_REST_BASE}/message:send")
+RPC_1_0: Final = MessageVariant("SendMessage", _message_1_0, version="1.0", takes_tenant=True)
+RPC_0_3: Final = MessageVariant("message/send", _message_0_3)
+RPC_0_1: Final = MessageVariant("tasks/send", _message_0_1)
+REST_1_0: Final = MessageVariant("message:send", _message_1_0, "1.0", "/message:send", takes_tenant=True)
+REST_0_3: Final = MessageVariant("v1/message:send", _rest_message_0_3, path=f"{_REST_BASE}/message:send")
+REST_0_3_AS_RPC: Final = MessageVariant("v1/message:send", _message_0_3, path=f"{_REST_BASE}/message:send")
 """Variant of 0.3's JSON schema, which the JavaScript SDK accepts."""
 
 # By the version of the card's interface, in the order of tries. An agent without a version is rarely a new
 # one.
-_RPC: Final[Mapping[str | None, tuple[A2aVariant, ...]]] = MappingProxyType({
+_RPC: Final[Mapping[str | None, tuple[MessageVariant, ...]]] = MappingProxyType({
     "1.0": (RPC_1_0, RPC_0_3, RPC_0_1),
     "0.3": (RPC_0_3, RPC_1_0, RPC_0_1),
     "0.2": (RPC_0_3, RPC_0_1, RPC_1_0),
     "0.1": (RPC_0_1, RPC_0_3, RPC_1_0),
     None:  (RPC_0_3, RPC_0_1, RPC_1_0),
 })  # fmt: skip
-_REST: Final[Mapping[str | None, tuple[A2aVariant, ...]]] = MappingProxyType({
+_REST: Final[Mapping[str | None, tuple[MessageVariant, ...]]] = MappingProxyType({
     "1.0": (REST_1_0, REST_0_3, REST_0_3_AS_RPC),
     None:  (REST_0_3, REST_0_3_AS_RPC, REST_1_0),
 })  # fmt: skip
 
 
-def variants_of(binding: str | None, protocol_version: str | None) -> tuple[A2aVariant, ...]:
+def variants_of(binding: str | None, protocol_version: str | None) -> tuple[MessageVariant, ...]:
     """Return the variants for an interface, the most likely first.
 
     An interface without a binding, or with an unknown one, is treated as JSON-RPC. A version newer than all
@@ -109,7 +109,7 @@ def variants_of(binding: str | None, protocol_version: str | None) -> tuple[A2aV
     return known.get(version, known[None])
 
 
-def place_of(spelling: A2aVariant, url: str, tenant: str | None = None) -> str:
+def place_of(spelling: MessageVariant, url: str, tenant: str | None = None) -> str:
     """Return the URL to which this variant sends a message, for an interface at `url`."""
     if spelling.is_rpc:
         return url
@@ -124,7 +124,7 @@ def place_of(spelling: A2aVariant, url: str, tenant: str | None = None) -> str:
     return f"{base}{path}{mark}{query}"
 
 
-def written(spelling: A2aVariant, text: str, message_id: str, tenant: str | None = None) -> bytes:
+def written(spelling: MessageVariant, text: str, message_id: str, tenant: str | None = None) -> bytes:
     """Return the request's body in JSON; `message_id` also names the call, and the task where one must."""
     params = spelling.params(text, message_id)
     if not spelling.is_rpc:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-from lifesign.domain.a2a.message_variants import A2aVariant, place_of
+from lifesign.domain.a2a.message_variants import MessageVariant, place_of
 from lifesign.domain.a2a.response_outcome import task_state
 from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.parsing.bounded_json import parse_or_none
@@ -34,7 +34,7 @@ class StateRequest:
 class UnfinishedTask:
     """A task that a message started, and where its state is requested."""
 
-    spelling: A2aVariant
+    spelling: MessageVariant
     """Of the message."""
     url: str
     """Of the interface."""
@@ -58,7 +58,9 @@ class UnfinishedTask:
         return StateRequest("POST", self.url, json.dumps(call).encode())
 
 
-def unfinished_task(spelling: A2aVariant, url: str, tenant: str | None, body: bytes) -> UnfinishedTask | None:
+def unfinished_task(
+    spelling: MessageVariant, url: str, tenant: str | None, body: bytes
+) -> UnfinishedTask | None:
     """Return the unfinished task that an answer to a message names; None if it names none."""
     message = parse_or_none(body)
     found = _task_id(message) if task_state(message) in UNFINISHED else None
@@ -74,7 +76,7 @@ def _task_id(message: object) -> str | None:
     return found if is_usable else None
 
 
-def as_sent_answer(spelling: A2aVariant, body: bytes) -> bytes:
+def as_sent_answer(spelling: MessageVariant, body: bytes) -> bytes:
     """Return an answer with a task in the form that the answer to the message had.
 
     1.0 and HTTP+JSON send a bare task here, and one under `task` there. Other answers stay as they are.

@@ -103,7 +103,7 @@ class MaintenanceChanged(Payload):
     reason: Name | None = None
 
 
-class OverrideChanged(Payload):
+class StatusOverrideChanged(Payload):
     """An operator put a verdict in place of ours, or took it back."""
 
     agent_id: AgentId

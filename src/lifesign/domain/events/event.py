@@ -25,7 +25,7 @@ from lifesign.domain.events.agent_payloads import (
     DrainWarning,
     DriftWarning,
     MaintenanceChanged,
-    OverrideChanged,
+    StatusOverrideChanged,
     TargetInterfaceChanged,
     TasksMismatch,
 )
@@ -67,7 +67,7 @@ PAYLOADS: Mapping[EventType, type[Payload]] = MappingProxyType({
     EventType.AGENT_TASKS_MISMATCH:      TasksMismatch,
     EventType.AGENT_DRAIN_WARNING:       DrainWarning,
     EventType.AGENT_MAINTENANCE_CHANGED: MaintenanceChanged,
-    EventType.AGENT_OVERRIDE_CHANGED:    OverrideChanged,
+    EventType.AGENT_OVERRIDE_CHANGED:    StatusOverrideChanged,
     EventType.AGENT_COMMAND_SENT:        CommandSent,
     EventType.AGENT_COMMAND_HONOURED:    CommandEnded,
     EventType.AGENT_COMMAND_EXPIRED:     CommandEnded,

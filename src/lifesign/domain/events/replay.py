@@ -19,7 +19,7 @@ from lifesign.domain.events.agent_payloads import (
     AgentUnlinked,
     AgentUpdated,
     MaintenanceChanged,
-    OverrideChanged,
+    StatusOverrideChanged,
 )
 from lifesign.domain.events.chain import Event, payload_of
 from lifesign.domain.events.event_type import EventType
@@ -185,7 +185,7 @@ class Replay:
         match payload:
             case AgentLifecycle():
                 self.agents[payload.agent_id] = after_lifecycle(self.agents.get(payload.agent_id), payload)
-            case AgentUpdated() | AgentHealthChanged() | MaintenanceChanged() | OverrideChanged():
+            case AgentUpdated() | AgentHealthChanged() | MaintenanceChanged() | StatusOverrideChanged():
                 self.agents[payload.agent_id] = after_change(self._agent(payload.agent_id), payload)
             case AgentErased():
                 self.forget(payload.agent_id)

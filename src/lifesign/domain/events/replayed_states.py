@@ -11,7 +11,7 @@ from lifesign.domain.events.agent_payloads import (
     AgentLifecycle,
     AgentUpdated,
     MaintenanceChanged,
-    OverrideChanged,
+    StatusOverrideChanged,
 )
 from lifesign.domain.events.key_state import KeyState
 from lifesign.domain.events.task_payloads import TaskLifecycle
@@ -158,7 +158,7 @@ def _incarnation_after(agent: AgentState | None, signal: Signal) -> tuple[int, i
 
 
 def after_change(
-    agent: AgentState, payload: AgentUpdated | AgentHealthChanged | MaintenanceChanged | OverrideChanged
+    agent: AgentState, payload: AgentUpdated | AgentHealthChanged | MaintenanceChanged | StatusOverrideChanged
 ) -> AgentState:
     """Return the state after a change that is no transition; Contradiction if it does not follow."""
     match payload:
@@ -173,7 +173,7 @@ def after_change(
             return replace(agent, health=payload.new_health)
         case MaintenanceChanged():
             return replace(agent, maintenance_until_s=_seconds(payload.until))
-        case OverrideChanged():
+        case StatusOverrideChanged():
             return replace(agent, override_status=payload.status, override_until_s=_seconds(payload.until))
 
 

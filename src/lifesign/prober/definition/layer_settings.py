@@ -45,7 +45,7 @@ class MessageSettings(DefinitionMapping):
     """Text of the message."""
 
 
-class CallSettings(DefinitionMapping):
+class ToolCallSettings(DefinitionMapping):
     """A call of a tool of an MCP server. It is sent in each probe."""
 
     tool: Annotated[str, Field(min_length=1, max_length=MAX_TOOL_NAME_CHARS)]
@@ -69,7 +69,7 @@ class LayerSettings(DefinitionMapping):
     """A real message; null sends none."""
     tools: Switch = False
     """Whether the tools of an MCP server are listed. The list decides nothing."""
-    call: CallSettings | None = None
+    call: ToolCallSettings | None = None
     """A tool call, for a target that is an MCP server; null calls none."""
     paths: Annotated[
         tuple[HealthPath, ...],

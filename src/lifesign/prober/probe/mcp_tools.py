@@ -23,7 +23,7 @@ from lifesign.domain.mcp.tools import (
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.domain.observation.tool_answer import classify_tool_answer
 from lifesign.domain.text.counts import pluralize
-from lifesign.prober.definition.layer_settings import CallSettings, LayerSettings
+from lifesign.prober.definition.layer_settings import LayerSettings, ToolCallSettings
 from lifesign.prober.probe.interface_reading import note_tools
 from lifesign.prober.probe.mcp_exchange import McpAnswer, McpExchange
 from lifesign.prober.probe.session import ProbeSession, not_measured
@@ -107,7 +107,7 @@ def _failed_page(visit: ProbeSession, answer: McpAnswer) -> LayerResult:
 
 
 async def _call(
-    visit: ProbeSession, exchange: McpExchange, session: McpSession, call: CallSettings, found: _ToolList
+    visit: ProbeSession, exchange: McpExchange, session: McpSession, call: ToolCallSettings, found: _ToolList
 ) -> LayerResult:
     tool = tool_named(found.tools, call.tool)
     if not call.allow_side_effects and (tool is None or not is_marked_read_only(tool)):

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from yarl import URL
 
-from lifesign.domain.a2a.message_variants import A2aVariant, place_of, variants_of, written
+from lifesign.domain.a2a.message_variants import MessageVariant, place_of, variants_of, written
 from lifesign.domain.a2a.task_poll import unfinished_task
 from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.observation.message_answer import MessageAnswer, best_of, classify_answer
@@ -63,7 +63,7 @@ async def send_message(visit: ProbeSession, text: str) -> LayerResult | None:
 
 
 async def _send(
-    visit: ProbeSession, url: URL, spelling: A2aVariant, text: str, tenant: str | None
+    visit: ProbeSession, url: URL, spelling: MessageVariant, text: str, tenant: str | None
 ) -> Fetched | None:
     return await visit.ask(
         url,

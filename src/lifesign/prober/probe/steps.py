@@ -37,6 +37,7 @@ from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.network.host_limiter import AddressBusy
 from lifesign.prober.probe.assertions import check_assertions, needs_body
 from lifesign.prober.probe.discovery import discover
+from lifesign.prober.probe.interface_check import probe_interface, without_card
 from lifesign.prober.probe.interface_reading import remove_secrets
 from lifesign.prober.probe.login import read_login
 from lifesign.prober.probe.mcp_server import ServerLayers, nothing_asked, probe_server
@@ -46,7 +47,6 @@ from lifesign.prober.probe.readiness import read_health
 from lifesign.prober.probe.robots_of_other_origins import OtherOrigins
 from lifesign.prober.probe.robots_of_target import check_robots_rules
 from lifesign.prober.probe.session import EvidenceSink, Fetches, ProbeSession, not_measured
-from lifesign.prober.probe.interface_check import probe_interface, without_card
 from lifesign.prober.reachability.target_contact import ContactReader, NetworkClasses
 from lifesign.prober.registry_exchange.ledger import ProbeReport, TargetEntry
 from lifesign.prober.secrets.credential_store import CredentialStore

@@ -65,7 +65,7 @@ class Listing(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentPage:
+class AgentListPage:
     """One page of the agents that match a `Listing`."""
 
     agents: Sequence[ListedAgent]
@@ -87,7 +87,7 @@ def list_agents(transaction: Transaction, call: Call) -> OperationReply:
     return OperationReply(content={name: value for name, value in members.items() if value is not None})
 
 
-def page_of(transaction: Transaction, call: Call) -> AgentPage:
+def page_of(transaction: Transaction, call: Call) -> AgentListPage:
     """Return the page for a call of `list_agents`."""
     query = call.query_as(Listing)
     by_load = query.sort == "least_loaded"
@@ -105,7 +105,7 @@ def page_of(transaction: Transaction, call: Call) -> AgentPage:
     page = found[: query.limit]
     is_last = len(found) == len(page)
     is_complete = is_last and after is None
-    return AgentPage(
+    return AgentListPage(
         agents=page,
         total=len(page) if is_complete else _total(transaction, call, wanted),
         cursor=None if is_last else cursor_at(query.sort, *search.place_of(page[-1], by_load=by_load)),

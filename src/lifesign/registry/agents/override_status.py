@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest, InvalidTransition
-from lifesign.domain.events.agent_payloads import MaintenanceChanged, OverrideChanged
+from lifesign.domain.events.agent_payloads import MaintenanceChanged, StatusOverrideChanged
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.health.document import Time
@@ -130,7 +130,7 @@ def override(transaction: Transaction, call: Call) -> OperationReply:
         declared = Signal.DECLARED_ACTIVE if body.status == "active" else Signal.DECLARED_UNHEALTHY
         raise InvalidTransition(agent.status, declared)
     until_s = body.until_s(transaction.now_s)
-    payload = OverrideChanged(
+    payload = StatusOverrideChanged(
         agent_id=agent.agent_id, status=Status(body.status), until=moment(until_s), reason=body.reason
     )
     return _overridden(transaction, agent, payload, until_s, call.actor)
@@ -144,7 +144,7 @@ def take_override_back(transaction: Transaction, call: Call) -> OperationReply:
     if not is_in_force(agent.override_until_s, transaction.now_s):
         # It has expired; perhaps no sweep has noticed that yet.
         return _shown(transaction, _apply_verdicts(transaction, [agent], [], call.actor)[0])
-    return _overridden(transaction, agent, OverrideChanged(agent_id=agent.agent_id), None, call.actor)
+    return _overridden(transaction, agent, StatusOverrideChanged(agent_id=agent.agent_id), None, call.actor)
 
 
 def _living(transaction: Transaction, call: Call) -> StoredAgent:
@@ -213,7 +213,11 @@ def _maintain(
 
 
 def _overridden(
-    transaction: Transaction, agent: StoredAgent, payload: OverrideChanged, until_s: float | None, actor: str
+    transaction: Transaction,
+    agent: StoredAgent,
+    payload: StatusOverrideChanged,
+    until_s: float | None,
+    actor: str,
 ) -> OperationReply:
     status = None if payload.status is None else payload.status.value
     agent_rows.change(transaction, agent.id, {"override_status": status, "override_until_s": until_s})

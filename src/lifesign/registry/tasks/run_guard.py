@@ -30,7 +30,7 @@ from lifesign.storage.events import event_log
 from lifesign.storage.tasks import lease_requesters, leases, task_rows, task_runs
 from lifesign.storage.tasks.lease_requesters import Holder
 from lifesign.storage.tasks.task_rows import StoredTask
-from lifesign.storage.tasks.task_runs import StoredTaskRun, StoredWrite
+from lifesign.storage.tasks.task_runs import StoredRunWrite, StoredTaskRun
 
 MAX_WRITES = 10_000
 """Maximum of writes per task whose answers are kept; writes that end a run are accepted beyond it."""
@@ -143,7 +143,7 @@ def answer_once(
 ) -> OperationReply:
     """Store the answer to a write for repeated requests, and return it."""
     written = call.body_as(FencedWrite)
-    stored_write = StoredWrite(
+    stored_write = StoredRunWrite(
         task=entered.task.number,
         run_id=entered.run.run_id,
         idempotency_key=written.idempotency_key,

@@ -41,7 +41,7 @@ class StoredReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredWrite:
+class StoredRunWrite:
     """One write during a run; the members are the columns."""
 
     task: int
@@ -153,7 +153,9 @@ def reports(transaction: Transaction, task: int, *, before: int | None, limit: i
     return [StoredReport(**row) for row in transaction.connection.execute(wanted).mappings()]
 
 
-def find_write(transaction: Transaction, task: int, run_id: str, idempotency_key: str) -> StoredWrite | None:
+def find_write(
+    transaction: Transaction, task: int, run_id: str, idempotency_key: str
+) -> StoredRunWrite | None:
     """Return a write that was carried out."""
     wanted = select(task_writes).where(
         task_writes.c.task == task,
@@ -161,9 +163,9 @@ def find_write(transaction: Transaction, task: int, run_id: str, idempotency_key
         task_writes.c.idempotency_key == idempotency_key,
     )
     row = transaction.connection.execute(wanted).mappings().one_or_none()
-    return None if row is None else StoredWrite(**row)
+    return None if row is None else StoredRunWrite(**row)
 
 
-def add_write(transaction: Transaction, write: StoredWrite) -> None:
+def add_write(transaction: Transaction, write: StoredRunWrite) -> None:
     """Keep a write's answer."""
     transaction.connection.execute(insert(task_writes), asdict(write))
