@@ -39,7 +39,7 @@ EXPECTATIONS = Path(__file__).parents[2] / "card_expectations.json"
 
 
 @pytest.mark.parametrize("generation", CARDS)
-def test_a_proper_card_of_each_generation_has_nothing_odd_in_it(generation: str) -> None:
+def test_valid_card_of_each_protocol_version_has_no_findings(generation: str) -> None:
     card = read_agent_card(json.dumps(CARDS[generation]).encode())
     assert (card.kind, card.generation, findings(card)) == (CardKind.CARD, generation, [])
     assert (card.name, card.version, card.provider) == ("Adder", "2.4.0", "Sums Ltd")
@@ -66,7 +66,7 @@ def test_a_02_card_has_security_schemes_extensions_and_an_extended_card() -> Non
     assert extension.params == {}
 
 
-def test_generation_of_a_card_without_version_follows_its_newest_member() -> None:
+def test_card_without_a_version_gets_the_version_of_its_newest_member() -> None:
     assert interpret_agent_card(without(CARD_03, "protocolVersion")).generation == "0.3"
     assert interpret_agent_card(without(CARD_03, "protocolVersion", "signatures")).generation == "0.3"
     assert interpret_agent_card(without(CARD_01, "authentication")).generation is None
@@ -238,7 +238,7 @@ def test_a_registry_record_is_read_like_a_card() -> None:
         ),
     ],
 )
-def test_every_oddity_is_named_and_placed(odd: object, expected: list[str]) -> None:
+def test_each_card_defect_is_a_finding_with_name_and_pointer(odd: object, expected: list[str]) -> None:
     assert findings_in(odd) == expected
 
 
@@ -265,16 +265,16 @@ def test_invalid_json_is_reported_as_such(raw: bytes, name: str) -> None:
     assert not card.interfaces
 
 
-def test_a_byte_order_mark_is_forgiven() -> None:
+def test_byte_order_mark_is_accepted_with_a_finding() -> None:
     card = read_agent_card(b"\xef\xbb\xbf" + json.dumps(CARD_03).encode())
     assert (card.kind, findings(card)) == (CardKind.CARD, ["byte_order_mark"])
 
 
-def test_text_reads_like_bytes() -> None:
+def test_card_text_and_card_bytes_give_the_same_card() -> None:
     assert read_agent_card(json.dumps(CARD_10)) == read_agent_card(json.dumps(CARD_10).encode())
 
 
-def test_every_list_is_bounded_and_says_so() -> None:
+def test_each_truncated_list_of_a_card_is_a_finding() -> None:
     interface = {"protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
     card = interpret_agent_card(
         CARD_10
@@ -295,7 +295,7 @@ def test_every_list_is_bounded_and_says_so() -> None:
     ]
 
 
-def test_the_findings_are_bounded_and_the_last_one_says_so() -> None:
+def test_last_finding_reports_that_findings_were_cut() -> None:
     named = findings_in(CARD_10 | {"skills": [7] * 1000})
     assert len(named) == MAX_FINDINGS
     assert named[-1] == "too_many_findings"
@@ -310,7 +310,7 @@ def test_any_json_is_a_card_or_is_refused(value: object) -> None:
 
 
 @given(st.binary() | st.text())
-def test_any_bytes_and_any_text_give_an_answer(raw: bytes | str) -> None:
+def test_reading_any_bytes_or_text_gives_a_consistent_card(raw: bytes | str) -> None:
     assert_sound(read_agent_card(raw))
 
 
@@ -335,7 +335,7 @@ def test_every_real_card_has_an_expectation_and_every_expectation_a_card() -> No
 
 
 @pytest.mark.parametrize("name", expectations())
-def test_a_real_card_is_read_as_a_person_reads_it(name: str) -> None:
+def test_captured_card_gives_the_expectation_that_a_person_wrote(name: str) -> None:
     path = corpus().get(name)
     if path is None:
         pytest.fail(f"{name} is expected and not in the corpus")

@@ -55,13 +55,13 @@ def test_the_health_extension_is_read() -> None:
     ["https://evil.test/health", "//evil.test/health", "/\\evil.test", "health", "", "/a b", "/a\nb", "/a#b",
      "/{id}/health", "/" + "a" * 2048, 7, ["/health"]],
 )  # fmt: skip
-def test_a_path_that_leads_elsewhere_is_ignored(path: object) -> None:
+def test_health_path_to_another_host_is_ignored_with_a_finding(path: object) -> None:
     card = interpret_agent_card(with_extension(params={"path": path}))
     assert card.health == HealthAnnouncement(None, None, None, "extension")
     assert findings(card) == ["health_path_is_not_a_path /capabilities/extensions/0/params/path"]
 
 
-def test_health_without_a_path_is_announced_all_the_same() -> None:
+def test_health_extension_without_a_path_counts_with_a_finding() -> None:
     card = interpret_agent_card(with_extension())
     assert card.health == HealthAnnouncement(None, None, None, "extension")
     assert findings(card) == ["health_path_missing /capabilities/extensions/0/params/path"]
@@ -73,7 +73,7 @@ def test_invalid_schema_version_is_ignored() -> None:
     assert findings(card) == ["wrong_type /capabilities/extensions/0/params/schema_version"]
 
 
-def test_health_that_is_required_or_announced_twice_is_named() -> None:
+def test_required_or_duplicate_health_extension_is_a_finding() -> None:
     entry = {"uri": HEALTH_EXTENSION_URI, "params": {"path": "/one"}, "required": True}
     other = {"uri": HEALTH_EXTENSION_URI, "params": {"path": "/two"}}
     card = interpret_agent_card(CARD_03 | {"capabilities": {"extensions": ["x", entry, other]}})
@@ -95,7 +95,7 @@ def test_health_that_is_required_or_announced_twice_is_named() -> None:
         ({"healthUrl": "https://status.test/h"}, "/healthUrl", None, "https://status.test/h"),
     ],
 )
-def test_health_under_a_private_key_is_read_and_named(
+def test_health_under_a_private_key_is_read_with_a_finding(
     private: dict[str, Any], pointer: str, path: str | None, url: str | None
 ) -> None:
     card = interpret_agent_card(CARD_01 | private)
@@ -142,7 +142,7 @@ def test_announcement_reads_back(card: dict[str, Any]) -> None:
     assert read.interfaces == interpret_agent_card(card).interfaces
 
 
-def test_announcing_again_replaces_the_entry_in_its_place() -> None:
+def test_second_announcement_replaces_the_first_at_its_position() -> None:
     ours, other = {"uri": HEALTH_EXTENSION_URI}, {"uri": "urn:other"}
     announced = announce_health({"capabilities": {"extensions": [ours, other, ours, "x"]}}, path="/new")
     first, *rest = announced["capabilities"]["extensions"]
@@ -151,7 +151,7 @@ def test_announcing_again_replaces_the_entry_in_its_place() -> None:
 
 
 @pytest.mark.parametrize("absent", [{}, {"capabilities": None}, {"capabilities": {"extensions": None}}])
-def test_announcing_creates_what_is_absent(absent: dict[str, Any]) -> None:
+def test_announcing_creates_absent_capabilities_and_extensions(absent: dict[str, Any]) -> None:
     assert len(announce_health(absent)["capabilities"]["extensions"]) == 1
 
 
@@ -164,20 +164,20 @@ def test_announcing_creates_what_is_absent(absent: dict[str, Any]) -> None:
         ({"capabilities": {"extensions": {"x402": {}}}}, "card.capabilities.extensions"),
     ],
 )
-def test_announcing_refuses_a_card_that_cannot_take_it(card: Any, name: str) -> None:
+def test_announcing_refuses_a_card_with_malformed_capabilities(card: Any, name: str) -> None:
     with pytest.raises(InvalidValue) as refused:
         announce_health(card)
     assert refused.value.name == name
 
 
 @pytest.mark.parametrize("path", ["health", "//evil.test/", "https://sums.test/health", "/a\r\nb"])
-def test_announcing_refuses_a_path_that_leads_elsewhere(path: str) -> None:
+def test_announcing_refuses_a_path_to_another_host(path: str) -> None:
     with pytest.raises(InvalidValue, match="path"):
         announce_health(CARD_10, path=path)
 
 
 @given(CARDS_WITH_SURPRISES, PATHS)
-def test_announcing_twice_is_announcing_once_and_leaves_the_rest(card: dict[str, Any], path: str) -> None:
+def test_announcing_is_idempotent_and_changes_no_other_member(card: dict[str, Any], path: str) -> None:
     try:
         announced = announce_health(card, path=path)
     except InvalidValue as refusal:
@@ -234,7 +234,7 @@ def message_card(**capabilities: Any) -> Any:
         message_card(extensions=[AgentExtension(uri="urn:x", required=True)]),
     ],
 )
-def test_card_of_sdk_1_is_announced_as_its_dict_is(card: Any) -> None:
+def test_announcing_in_a_card_of_sdk_1_equals_announcing_in_its_dict(card: Any) -> None:
     before = MessageToDict(card)
     announced = announce_health(card, path="/h")
     assert type(announced) is SdkAgentCard
@@ -243,7 +243,7 @@ def test_card_of_sdk_1_is_announced_as_its_dict_is(card: Any) -> None:
     assert announce_health(announced, path="/h") == announced
 
 
-def test_announcing_in_a_card_of_sdk_1_again_replaces_the_entry_in_its_place() -> None:
+def test_second_announcement_in_a_card_of_sdk_1_replaces_the_first() -> None:
     ours, other = AgentExtension(uri=HEALTH_EXTENSION_URI, required=True), AgentExtension(uri="urn:other")
     ours.params.update({"path": "/old", "left": 1})
     announced = announce_health(message_card(extensions=[ours, other, ours]), path="/new")
@@ -269,7 +269,7 @@ def test_a_card_names_the_registered_agent(card: dict[str, Any]) -> None:
     assert again.health.registration is None
 
 
-def test_a_card_of_sdk_1_names_the_registered_agent_as_its_dict_does() -> None:
+def test_registration_in_a_card_of_sdk_1_equals_registration_in_its_dict() -> None:
     announced = announce_health(message_card(), **REGISTERED)
     (entry,) = MessageToDict(announced)["capabilities"]["extensions"]
     assert {name: entry["params"][name] for name in REGISTERED} == REGISTERED
@@ -284,7 +284,7 @@ def test_a_card_of_sdk_1_names_the_registered_agent_as_its_dict_does() -> None:
         ({"registry": "https://registry.example", "agent_id": "an agent"}, "agent_id"),
     ],
 )
-def test_announcing_refuses_half_a_registration(given: dict[str, str], name: str) -> None:
+def test_announcing_refuses_an_incomplete_registration(given: dict[str, str], name: str) -> None:
     with pytest.raises(InvalidValue) as refused:
         announce_health(CARD_03, **given)
     assert refused.value.name == name
@@ -302,7 +302,7 @@ def test_announcing_refuses_half_a_registration(given: dict[str, str], name: str
         {"registry": "https://registry.example", "agent_id": "agent-1\n"},
     ],
 )
-def test_a_registration_that_cannot_be_read_is_named_and_ignored(params: dict[str, Any]) -> None:
+def test_unreadable_registration_is_ignored_with_a_finding(params: dict[str, Any]) -> None:
     card = interpret_agent_card(with_extension(params={"path": "/health", **params}))
     assert card.health is not None
     assert card.health.registration is None
@@ -347,7 +347,7 @@ def run_with_sdk_03(python: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_card_of_sdk_0_3_is_announced_as_its_dict_is() -> None:
+def test_announcing_in_a_card_of_sdk_0_3_equals_announcing_in_its_dict() -> None:
     """In its own environment, as the two lines of the SDK exclude one another."""
     python = REPOSITORY / ".venv-a2a03" / "bin" / "python"
     if not python.exists():
@@ -381,7 +381,7 @@ class Model(BaseModel):
         (Model(capabilities={}), "card.capabilities"),
     ],
 )
-def test_invalid_card_is_refused_without_its_content(card: Any, name: str) -> None:
+def test_error_about_an_invalid_card_does_not_quote_the_card(card: Any, name: str) -> None:
     with pytest.raises(InvalidValue) as refused:
         announce_health(card)
     assert refused.value.name == name
@@ -391,7 +391,7 @@ def test_invalid_card_is_refused_without_its_content(card: Any, name: str) -> No
 # --- real cards and the real SDK --------------------------------------------------------------------------
 
 
-def test_every_real_card_can_announce_health_or_says_why_not() -> None:
+def test_announcing_in_a_captured_card_works_or_names_the_invalid_member() -> None:
     for name, path in corpus().items():
         card = read_agent_card(path.read_bytes())
         if card.kind not in {CardKind.CARD, CardKind.REGISTRY_RECORD}:

@@ -23,14 +23,14 @@ FAILED = [
 
 @pytest.mark.parametrize("line_end", [b"\r\n", b"\n", b"\r"])
 @pytest.mark.parametrize("failed", FAILED)
-def test_event_that_may_have_failed_is_found_among_others(failed: bytes, line_end: bytes) -> None:
+def test_event_that_may_contain_a_failure_is_found_among_others(failed: bytes, line_end: bytes) -> None:
     for events in ([*GOOD, failed, *GOOD], [failed, *GOOD, failed], [failed, failed], [*GOOD, failed]):
         found = suspicious_events(b"".join(events).replace(b"\r\n", line_end))
         expected = [failed.replace(b"\r\n", line_end)] * events.count(failed)
         assert [one.lstrip(b"\r\n") for one in found] == expected
 
 
-def test_good_events_are_not_suspicious() -> None:
+def test_events_without_failures_are_not_suspicious() -> None:
     assert not list(suspicious_events(b"".join(GOOD) * 10))
     assert not list(suspicious_events(b""))
 
@@ -68,7 +68,7 @@ class CountedPattern:
 
 @pytest.mark.parametrize("line_end", [b"\r\n", b"\n", b"\r"])
 @pytest.mark.parametrize("number", [1, 63, 1000])
-def test_search_takes_as_many_steps_however_many_events_it_finds(
+def test_search_takes_linear_time_for_any_number_of_matches(
     number: int, line_end: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("_SIGNS", "_BLANKS"):
@@ -84,14 +84,14 @@ def test_search_takes_as_many_steps_however_many_events_it_finds(
 
 @pytest.mark.parametrize("line_end", [b"\r\n", b"\n", b"\r"])
 @pytest.mark.parametrize("other", [b"down", b"[DONE]", b"1", b"", b'"{}"', b" {}", b"data: {}"])
-def test_first_data_that_is_no_object_is_found(other: bytes, line_end: bytes) -> None:
+def test_first_event_whose_data_is_no_object_is_found(other: bytes, line_end: bytes) -> None:
     stream = b"".join([*GOOD, b"id: 1\r\ndata: " + other + b"\r\n\r\n", *GOOD]).replace(b"\r\n", line_end)
     found = first_other_event(stream)
     assert found is not None
     assert [data for _, data in named_events(found) if data] == ([other] if other else [])
 
 
-def test_objects_are_no_other_data() -> None:
+def test_stream_of_json_objects_has_no_other_event() -> None:
     for line_end in (b"\r\n", b"\n", b"\r"):
         stream = b"".join([*GOOD, event({"text": "data: x", "metadata": "data:"})] * 3)
         stream = stream.replace(b"\r\n", line_end)

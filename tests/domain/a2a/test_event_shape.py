@@ -53,7 +53,7 @@ def shape_after(*pieces: bytes, max_event_bytes: int = 1024 * KIB) -> Any:
 
 
 @pytest.mark.parametrize("spelling", SHAPED)
-def test_shape_of_one_event_is_that_of_the_next(spelling: str) -> None:
+def test_events_that_differ_only_in_text_have_the_same_shape(spelling: str) -> None:
     shape = shape_after(SHAPED[spelling]("one"))
     assert shape is not None
     assert has_shape(shape, SHAPED[spelling]("another"))
@@ -75,7 +75,9 @@ DECIDING = [
 
 @pytest.mark.parametrize("spelling", SHAPED)
 @pytest.mark.parametrize("deciding", DECIDING)
-def test_no_deciding_event_has_the_shape_of_a_harmless_one(spelling: str, deciding: bytes) -> None:
+def test_event_that_decides_the_outcome_never_matches_a_harmless_shape(
+    spelling: str, deciding: bytes
+) -> None:
     harmless = SHAPED[spelling]("...")
     shape = shape_after(harmless)
     for line_end in (b"\r\n", b"\n"):
@@ -128,7 +130,7 @@ def test_event_that_may_contain_an_error_has_no_shape(harmless: Any) -> None:
     assert read(event(harmless), event(failed)).outcome is FAULT
 
 
-def test_event_in_pieces_has_no_shape() -> None:
+def test_part_of_an_event_has_no_shape() -> None:
     whole = artifact()
     shape = shape_after(whole)
     assert shape is not None
@@ -139,7 +141,7 @@ def test_event_in_pieces_has_no_shape() -> None:
         assert shape_after(whole, whole[:cut]) is None
 
 
-def test_long_event_is_read_though_its_shape_is_known() -> None:
+def test_event_above_the_size_limit_matches_no_shape() -> None:
     shape = shape_after(artifact())
     room = MAX_SHAPED_BYTES - len(artifact(""))
     assert has_shape(shape, artifact("x" * room))
@@ -160,7 +162,9 @@ EVENTS = st.sampled_from([*(make("...") for make in SHAPED.values()), *DECIDING,
 
 
 @given(st.lists(EVENTS, max_size=12), st.lists(st.integers(0, 3000), max_size=6))
-def test_passing_over_events_of_a_known_shape_changes_nothing(events: list[bytes], cuts: list[int]) -> None:
+def test_skipping_events_of_a_known_shape_does_not_change_the_outcome(
+    events: list[bytes], cuts: list[int]
+) -> None:
     """Also where the messages that arrive are cut at other places than the events."""
     stream = b"".join(events)
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]

@@ -25,7 +25,7 @@ def test_a_10_card_gives_version_and_tenant_per_interface() -> None:
     assert card.has_extended_card
 
 
-def test_a_10_card_with_03_fields_merged_in_is_10_and_names_no_interface_twice() -> None:
+def test_card_of_10_with_03_members_is_10_and_lists_each_interface_once() -> None:
     older = {"url": "https://sums.test/a2a", "protocolVersion": "0.3", "preferredTransport": "JSONRPC"}
     twin = {"url": "https://sums.test/a2a", "protocolBinding": "JSONRPC", "protocolVersion": "0.3.0"}
     card = interpret_agent_card(
@@ -111,7 +111,7 @@ def test_a_10_card_with_03_fields_merged_in_is_10_and_names_no_interface_twice()
         ),
     ],
 )
-def test_every_odd_place_to_call_is_named_and_placed(odd: object, expected: list[str]) -> None:
+def test_each_invalid_interface_is_a_finding_with_name_and_pointer(odd: object, expected: list[str]) -> None:
     assert findings_in(odd) == expected
 
 
@@ -120,7 +120,7 @@ def test_every_odd_place_to_call_is_named_and_placed(odd: object, expected: list
     ["sums.test/a2a", "localhost:8080", "/a2a", "//sums.test/", "https:///a2a", "https://[::1/", "https://a.test:99999/",
      "https://a b.test/", "https://a.test\\@b.test/", "https://a.test/\n", "https://", " "],
 )  # fmt: skip
-def test_a_url_that_is_not_absolute_is_kept_but_never_called(url: str) -> None:
+def test_relative_url_is_kept_but_never_called(url: str) -> None:
     card = interpret_agent_card(CARD_01 | {"url": url})
     assert findings(card)[0] == "url_not_absolute /url"
     assert len(card.interfaces) == 1
@@ -153,7 +153,7 @@ def test_a_url_under_a_private_key_is_used_if_there_is_no_other(
     assert interpret_agent_card(CARD_01 | private).interfaces == interpret_agent_card(CARD_01).interfaces
 
 
-def test_an_a2a_endpoint_is_used_beside_another_url_but_after_it() -> None:
+def test_a2a_endpoint_member_is_listed_after_the_main_url() -> None:
     card = interpret_agent_card(CARD_01 | {"a2aEndpoint": "https://sums.test/x"})
     assert [interface.url for interface in card.interfaces] == [
         "https://sums.test/a2a",
@@ -162,7 +162,7 @@ def test_an_a2a_endpoint_is_used_beside_another_url_but_after_it() -> None:
     assert findings(card) == ["url_under_private_key /a2aEndpoint"]
 
 
-def test_an_older_interface_without_a_url_is_named_and_left_out() -> None:
+def test_interface_of_03_without_a_url_is_skipped_with_a_finding() -> None:
     card = interpret_agent_card(CARD_03 | {"additionalInterfaces": [{"transport": "GRPC"}]})
     assert [interface.url for interface in card.interfaces] == ["https://sums.test/a2a"]
     assert findings(card) == ["url_missing /additionalInterfaces/0/url"]

@@ -46,7 +46,7 @@ def names(binding: str | None, version: str | None) -> list[str]:
         ("", "message/send"),
     ],
 )
-def test_the_spelling_of_the_cards_own_version_comes_first_and_all_three_come(
+def test_three_method_names_are_tried_beginning_with_that_of_the_cards_version(
     version: str | None, first: str
 ) -> None:
     found = names("JSONRPC", version)
@@ -54,7 +54,7 @@ def test_the_spelling_of_the_cards_own_version_comes_first_and_all_three_come(
     assert sorted(found) == ["SendMessage", "message/send", "tasks/send"]
 
 
-def test_where_operations_are_paths_the_paths_of_its_version_come_first() -> None:
+def test_rest_paths_of_the_cards_version_are_tried_first() -> None:
     assert variants_of("HTTP+JSON", "1.0") == (REST_1_0, REST_0_3, REST_0_3_AS_RPC)
     assert variants_of("HTTP+JSON", "0.3.0") == (REST_0_3, REST_0_3_AS_RPC, REST_1_0)
     assert variants_of("HTTP+JSON", None)[0] is REST_0_3
@@ -82,7 +82,7 @@ def captured(case: str) -> tuple[str, dict[str, str], Any]:
 
 
 @pytest.mark.parametrize("case", ["10-rpc1-send-ok", "50-rpc03-send-ok", "a2a-sdk-0.3.26/10-rpc03-send-ok"])
-def test_a_call_is_written_as_real_agents_take_it(case: str) -> None:
+def test_json_rpc_request_equals_the_request_that_real_agents_accepted(case: str) -> None:
     spelling = RPC_1_0 if "rpc1" in case else RPC_0_3
     _, fields, body = captured(case)
     call = json.loads(written(spelling, "ok hello", "m-1"))
@@ -94,7 +94,7 @@ def test_a_call_is_written_as_real_agents_take_it(case: str) -> None:
 @pytest.mark.parametrize(
     "case", ["60-rest1-send-ok", "70-rest03-send-ok", "a2a-sdk-0.3.26/60-rest03-send-ok"]
 )
-def test_an_operation_that_is_a_path_is_written_as_real_agents_take_it(case: str) -> None:
+def test_rest_request_equals_the_request_that_real_agents_accepted(case: str) -> None:
     spelling = REST_1_0 if "rest1" in case else REST_0_3
     path, fields, body = captured(case)
     # In the protocol buffers the member is called `request`, in JSON `message`; agents take both names.
@@ -105,7 +105,7 @@ def test_an_operation_that_is_a_path_is_written_as_real_agents_take_it(case: str
     assert fields.get("A2A-Version") == spelling.headers.get("A2A-Version")
 
 
-def test_the_first_generation_names_the_task() -> None:
+def test_version_0_1_call_contains_the_task_id() -> None:
     call = json.loads(written(RPC_0_1, "hi", "m-1"))
     assert (call["method"], call["params"]["id"]) == ("tasks/send", "m-1")
     assert call["params"]["message"] == {"role": "user", "parts": [{"type": "text", "text": "hi"}]}
@@ -113,7 +113,7 @@ def test_the_first_generation_names_the_task() -> None:
 
 
 @given(st.text(max_size=50))
-def test_any_text_is_sent_as_it_is(text: str) -> None:
+def test_each_variant_sends_the_text_unchanged(text: str) -> None:
     parts = [
         json.loads(written(RPC_1_0, text, "m"))["params"]["message"]["parts"],
         json.loads(written(RPC_0_3, text, "m"))["params"]["message"]["parts"],
@@ -137,15 +137,15 @@ def test_any_text_is_sent_as_it_is(text: str) -> None:
         ("https://a.example/rest?key=1", "https://a.example/rest/v1/message:send?key=1"),
     ],
 )
-def test_the_base_of_the_operations_may_be_named_with_or_without_its_version(url: str, expected: str) -> None:
+def test_rest_base_url_may_end_with_or_without_the_version(url: str, expected: str) -> None:
     assert place_of(REST_0_3, url) == expected
 
 
-def test_a_call_goes_to_the_interface_itself() -> None:
+def test_json_rpc_call_is_sent_to_the_url_of_the_interface() -> None:
     assert place_of(RPC_0_3, "https://a.example/rpc?x=1") == "https://a.example/rpc?x=1"
 
 
-def test_a_tenant_is_named_as_1_0_has_it_and_not_before() -> None:
+def test_tenant_is_sent_only_by_the_variants_of_1_0() -> None:
     assert json.loads(written(RPC_1_0, "hi", "m", "t 1"))["params"]["tenant"] == "t 1"
     assert "tenant" not in json.loads(written(RPC_0_3, "hi", "m", "t 1"))["params"]
     assert "tenant" not in json.loads(written(REST_1_0, "hi", "m", "t 1"))

@@ -122,7 +122,7 @@ def test_an_error_or_a_failure_below_the_top_level_is_content(answer: object) ->
     assert streamed(event(answer)) is ANSWERED
 
 
-def test_json_that_is_no_json_rpc_may_have_an_error_of_its_own() -> None:
+def test_error_member_outside_json_rpc_counts_as_answered() -> None:
     assert said({"error": {"code": -32603}}) is ANSWERED
     assert said({"error": "no such user", "jsonRPC": "2.0"}) is ANSWERED
 
@@ -132,7 +132,7 @@ def test_json_that_is_no_json_rpc_may_have_an_error_of_its_own() -> None:
     [None, 7, "ok", [], [7], {}, {"id": 1, "error": {"code": -32603}}, {"id": 1, "result": {}},
      [{"id": 1, "error": {}}], rpc(method="ping"), [rpc(method="ping")]],
 )  # fmt: skip
-def test_json_that_answers_no_call_is_marked(answer: object) -> None:
+def test_json_that_is_no_json_rpc_answer_is_marked(answer: object) -> None:
     assert judge_json(json.dumps(answer).encode()) is OTHER_JSON
 
 
@@ -174,7 +174,7 @@ def all_generations(state: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("message", all_generations("failed"), ids=json.dumps)
-def test_a_failed_task_is_seen_in_the_shapes_of_all_generations(message: dict[str, Any]) -> None:
+def test_failed_task_is_recognised_in_each_protocol_version(message: dict[str, Any]) -> None:
     assert said(message) is FAILED
     assert streamed(event(message)) is FAILED
 
@@ -187,7 +187,7 @@ def test_a_task_in_any_other_state_is_an_answer(state: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["Failed", "FAILED", "task_state_failed", "", None, 4.0, True, {}, []])
-def test_a_state_that_no_generation_spells_so_is_no_failure(state: object) -> None:
+def test_unknown_spelling_of_a_task_state_is_no_failure(state: object) -> None:
     status = {"status": {"state": state}}
     assert said(rpc(result={"status": {"state": 4}})) is ANSWERED
     assert said(rpc(result=status)) is ANSWERED
@@ -206,7 +206,7 @@ def test_state_may_be_the_number_of_protobuf(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["task", "statusUpdate"])
-def test_failed_one_of_two_states_in_one_result_decides(name: str) -> None:
+def test_one_failed_state_among_two_in_a_result_decides(name: str) -> None:
     for other in ("WORKING", "COMPLETED"):
         both = {**task_10(other), **update_10(other)}
         both[name] = {"status": {"state": "TASK_STATE_FAILED"}}
@@ -215,7 +215,7 @@ def test_failed_one_of_two_states_in_one_result_decides(name: str) -> None:
         assert streamed(event(rpc(result=both))) is FAILED
 
 
-def test_bare_status_counts_only_with_the_kind_of_a_task() -> None:
+def test_status_without_the_kind_of_a_task_is_ignored() -> None:
     assert said(task_0x("failed")) is FAILED
     assert said(task_0x("completed")) is ANSWERED
     assert said({"status": {"state": "TASK_STATE_FAILED"}}) is ANSWERED
@@ -282,13 +282,13 @@ def test_failed_tool_of_mcp_is_a_tool_error() -> None:
 
 
 @pytest.mark.parametrize("value", [True, "true", "false", "", 1, 0, None, [], {}])
-def test_any_value_but_false_says_that_a_tool_failed(value: object) -> None:
+def test_any_is_error_value_except_false_is_a_tool_error(value: object) -> None:
     failed = rpc(result={"content": [], "isError": value})
     assert judge_json(json.dumps(failed).encode()) is FAILED_TOOL
     assert streamed(event(failed)) is Outcome.TOOL_ERROR
 
 
-def test_result_of_a_tool_is_known_by_its_content() -> None:
+def test_result_with_a_content_member_is_a_tool_result() -> None:
     assert judge_json(b'{"jsonrpc":"2.0","result":{"content":[]}}') is GOOD_TOOL_RESULT
     assert judge_json(b'{"jsonrpc":"2.0","result":{"tools":[]}}') is UNNAMED_RESULT
     assert judge_json(b'{"content":[]}') is OTHER_JSON
@@ -315,13 +315,13 @@ POLLS = ["GetTask", "ListTasks", "SubscribeToTask", "CancelTask",
 
 @pytest.mark.parametrize("method", SENDS)
 @pytest.mark.parametrize("path", ["/", "/a2a", "/tasks/a2a"])
-def test_a_json_rpc_send_is_no_poll_whatever_the_path(method: str, path: str) -> None:
+def test_json_rpc_send_is_no_poll_on_any_path(method: str, path: str) -> None:
     assert not is_poll("POST", path, rpc(method=method))
 
 
 @pytest.mark.parametrize("method", POLLS)
 @pytest.mark.parametrize("path", ["/", "/a2a", "/message:send"])
-def test_a_json_rpc_poll_is_one_whatever_the_path(method: str, path: str) -> None:
+def test_json_rpc_poll_is_recognised_on_any_path(method: str, path: str) -> None:
     assert is_poll("POST", path, rpc(method=method))
 
 
@@ -358,7 +358,7 @@ def test_a_rest_send_to_an_agent_that_is_mounted_below_tasks_is_no_poll(path: st
         ("POST", "/tasks/1:cancel"),
     ],
 )
-def test_a_rest_poll_is_one(http_method: str, path: str) -> None:
+def test_rest_poll_is_recognised(http_method: str, path: str) -> None:
     assert is_poll(http_method, path, None)
 
 
@@ -458,7 +458,7 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize("call", HIDDEN)
-def test_method_that_a_long_call_hides_is_unknown(call: str) -> None:
+def test_method_outside_the_excerpt_of_a_long_call_is_unknown(call: str) -> None:
     known = excerpt_of(call.replace("%s", "x" * 5000).encode())
     assert is_poll("POST", "/", known) is None
     assert is_poll("POST", "/v1/message:send", {}) is False

@@ -37,7 +37,9 @@ from lifesign.domain.a2a.security_schemes import MAX_SCHEMES, security_schemes
         ({"securitySchemes": {"a": {"type": "oauth2"}, "b": {"type": "oauth2"}}}, ("oauth2",)),
     ],
 )
-def test_schemes_have_a_text_of_one_line(members: dict[str, Any], expected: tuple[str, ...]) -> None:
+def test_each_security_scheme_is_described_in_one_line(
+    members: dict[str, Any], expected: tuple[str, ...]
+) -> None:
     assert security_schemes(members) == expected
 
 
@@ -46,7 +48,7 @@ def test_the_number_of_schemes_is_bounded() -> None:
     assert len(security_schemes({"securitySchemes": schemes})) == MAX_SCHEMES
 
 
-def test_a_card_has_its_schemes() -> None:
+def test_card_lists_its_security_schemes() -> None:
     card = interpret_agent_card({
         "name": "x", "url": "https://a.example", "skills": [], "capabilities": {},
         "securitySchemes": {"a": {"type": "oauth2"}},

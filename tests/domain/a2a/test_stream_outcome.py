@@ -61,7 +61,7 @@ def test_an_error_in_the_data_needs_no_event_name() -> None:
     assert streamed(event({"error": {"code": 500, "status": "INTERNAL"}})) is Outcome.SERVER_FAULT
 
 
-def test_the_name_of_an_event_ends_with_it() -> None:
+def test_event_name_applies_to_one_event_only() -> None:
     assert streamed(b"event: error\n\n", event(rpc(result=task_0x("completed")))) is ANSWERED
     assert streamed(event(task_10("WORKING"), "status"), event(task_10("COMPLETED"))) is ANSWERED
 
@@ -81,14 +81,14 @@ def test_a_colon_needs_no_space_after_it() -> None:
     assert streamed(event(rpc_error(-32001)).replace(b"data: ", b"data:")) is Outcome.CALLER_FAULT
 
 
-def test_comments_ids_and_retries_say_nothing() -> None:
+def test_comments_ids_and_retry_fields_do_not_change_the_outcome() -> None:
     ping = b": ping - 2026-11-20 09:11:44\r\n\r\n"
     failed = b"id: 7\r\nretry: 100\r\n: between\r\nunknown: {\r\n" + event(rpc(result=update_10("FAILED")))
     assert streamed(ping, failed, ping, ping) is FAILED
     assert streamed(ping) is ANSWERED
 
 
-def test_nothing_at_all_is_an_answer() -> None:
+def test_empty_stream_counts_as_answered() -> None:
     assert read_event_stream(b"") == StreamEnd(ANSWERED)
 
 
@@ -101,7 +101,7 @@ def test_stream_records_whether_it_had_an_event() -> None:
     assert skipped.end().has_events
 
 
-def test_event_with_empty_data_says_nothing() -> None:
+def test_event_with_empty_data_counts_as_answered() -> None:
     assert read_event_stream(b"id: 1\ndata: \n\n") == StreamEnd(ANSWERED, has_events=True)
 
 
@@ -133,7 +133,7 @@ def test_error_beside_a_method_counts_outside_mcp() -> None:
 
 
 @pytest.mark.parametrize(("missing", "outcome"), [(1, FAILED), (2, FAILED), (3, ANSWERED), (60, ANSWERED)])
-def test_failure_without_its_last_line_ends_counts(missing: int, outcome: Outcome) -> None:
+def test_failure_in_an_unterminated_last_event_counts(missing: int, outcome: Outcome) -> None:
     completed, failed = (
         event(rpc(result=update_10(state)), line_end="\n") for state in ("COMPLETED", "FAILED")
     )
@@ -141,7 +141,7 @@ def test_failure_without_its_last_line_ends_counts(missing: int, outcome: Outcom
     assert streamed(completed, failed[:-missing]) is outcome
 
 
-def test_error_without_its_last_line_ends_counts() -> None:
+def test_error_in_an_unterminated_last_event_counts() -> None:
     error = event(rpc_error(-32603), line_end="\n")
     assert streamed(artifact(), error[:-1]) is FAULT
     assert streamed(artifact(), error[:-2]) is FAULT
@@ -153,7 +153,7 @@ def test_error_without_its_last_line_ends_counts() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 16, 17, 1000])
 @pytest.mark.parametrize("fault", [event(rpc_error(-32603)), event_of("down", "error")])
-def test_error_decides_whatever_number_of_events_follows_it(count: int, fault: bytes) -> None:
+def test_error_decides_for_any_number_of_later_events(count: int, fault: bytes) -> None:
     heartbeats = [b": ping\r\n\r\n", event(rpc(result=update_10("WORKING"))), artifact()]
     assert read(artifact(), fault, *(heartbeats * count)).outcome is FAULT
 
@@ -161,7 +161,7 @@ def test_error_decides_whatever_number_of_events_follows_it(count: int, fault: b
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
 @pytest.mark.parametrize("line_end", ["\r\n", "\n", "\r"])
 @pytest.mark.parametrize("last", [rpc_error(-32603), rpc(result=update_10("FAILED"))])
-def test_event_may_come_in_pieces_of_any_size(size: int, line_end: str, last: Any) -> None:
+def test_event_may_arrive_in_chunks_of_any_size(size: int, line_end: str, last: Any) -> None:
     stream = b"".join(
         event(message, line_end=line_end) for message in [rpc(result=update_10("WORKING")), last]
     )
@@ -192,14 +192,14 @@ def test_event_beyond_the_limit_hides_no_failure_after_it(cut: int) -> None:
     )
 
 
-def test_event_that_begins_behind_a_long_one_in_its_piece_is_read() -> None:
+def test_event_after_an_oversized_event_in_the_same_chunk_is_read() -> None:
     long = artifact("x" * 9 * KIB)
     begun = event(rpc(result=update_10("FAILED")))
     ended = read(long + begun[:20], begun[20:], artifact(), max_event_bytes=5 * KIB)
     assert ended == StreamEnd(FAILED, Inspection.OVERSIZED, is_rpc=True, has_events=True)
 
 
-def test_event_behind_too_many_long_ones_in_its_piece_is_not_misread() -> None:
+def test_event_after_many_oversized_events_in_one_chunk_is_not_inspected() -> None:
     long = artifact("x" * 9 * KIB) * 10
     begun = event(rpc(result=update_10("FAILED")))
     ended = read(long + begun[:20], begun[20:], artifact(), max_event_bytes=5 * KIB)
@@ -207,7 +207,7 @@ def test_event_behind_too_many_long_ones_in_its_piece_is_not_misread() -> None:
 
 
 @pytest.mark.parametrize("name", [b"event: error\n", b"event:error\r\n", b": x\nevent: error\r"])
-def test_event_named_error_is_one_however_long_its_data(name: bytes) -> None:
+def test_event_named_error_is_an_error_for_any_length_of_data(name: bytes) -> None:
     long = name + b"data: " + b"x" * 9 * KIB
     for pieces in ([long], [long[:40], long[40:]], [long[at : at + 100] for at in range(0, len(long), 100)]):
         assert read(*pieces, max_event_bytes=5 * KIB).outcome is FAULT
@@ -231,25 +231,25 @@ MANY = event(rpc(result={"kind": "message"})) * (MAX_MARKS // 5)
         (event(rpc(result=update_10("FAILED"))), FAILED),
     ],
 )
-def test_failure_among_many_events_of_one_piece_counts(failure: bytes, outcome: Outcome) -> None:
+def test_failure_among_many_events_of_one_chunk_counts(failure: bytes, outcome: Outcome) -> None:
     for piece in (failure + MANY, MANY + failure + MANY, MANY + failure):
         assert read(piece).outcome is outcome
 
 
-def test_many_events_that_cannot_have_failed_are_answered() -> None:
+def test_many_events_without_failures_count_as_answered() -> None:
     assert read(MANY) == StreamEnd(ANSWERED, is_rpc=True, has_events=True)
     assert read(b"\n" * (MAX_MARKS + 1)) == StreamEnd(ANSWERED)
 
 
 @pytest.mark.parametrize("line_end", [b"\r\n", b"\n", b"\r"])
-def test_data_that_is_no_json_is_seen_among_many_events(line_end: bytes) -> None:
+def test_data_that_is_no_object_is_noticed_among_many_events(line_end: bytes) -> None:
     error = event_of("Internal Server Error")
     for piece in (error * 12_000, MANY + error, error + MANY, MANY + error * 3 + MANY):
         ended = read(event(rpc(result={})), piece.replace(b"\r\n", line_end))
         assert (ended.outcome, ended.has_other_data, ended.is_rpc) == (ANSWERED, True, True)
 
 
-def test_many_events_that_may_be_no_objects_were_not_inspected() -> None:
+def test_many_events_that_may_be_no_objects_are_not_inspected() -> None:
     broken, spread = b'data: {"jsonrpc": "2.0", "id"\n\n', b'data: {"jsonrpc":\ndata: "2.0"}\n\n'
     for piece in (broken * 12_000, spread * 12_000, MANY + broken, event_of("1") * 12_000):
         ended = read(piece)
@@ -300,7 +300,7 @@ def test_parsing_of_a_message_is_limited(kind: str, pieces: int, parsed: dict[st
     assert sum(one.count(b"{") + one.count(b"[") + one.count(b",") for one in short) <= MAX_MARKS * pieces
 
 
-def test_slow_parser_reads_few_events_of_a_piece(parsed: dict[str, list[bytes]]) -> None:
+def test_slow_parser_reads_few_events_of_a_chunk(parsed: dict[str, list[bytes]]) -> None:
     odd, fault = event_of(r'{"a":"\ud800"}'), event(rpc_error(-32603))
     assert read(odd * 100 + fault) == StreamEnd(FAULT, is_rpc=True, has_events=True)
     assert len(parsed["parse_again"]) == 100
@@ -310,7 +310,7 @@ def test_slow_parser_reads_few_events_of_a_piece(parsed: dict[str, list[bytes]])
     assert read(*[odd] * 200) == StreamEnd(ANSWERED, has_events=True)
 
 
-def test_slow_parser_reads_few_marks_of_a_piece() -> None:
+def test_slow_parser_reads_few_commas_and_brackets_of_a_chunk() -> None:
     odd = event_of(r'{"a":"\ud800","b":[' + ",".join("1" * 1000) + "]}")
     assert read(odd * 5) == StreamEnd(ANSWERED, has_events=True)
     assert read(odd * 7).missed is Inspection.COMPLEX
@@ -325,7 +325,7 @@ def test_many_events_that_are_no_json_are_reported(data: str, parsed: dict[str, 
     assert not parsed["parse_again"]
 
 
-def test_bytes_behind_the_first_mebibyte_of_a_piece_are_not_read(parsed: dict[str, list[bytes]]) -> None:
+def test_bytes_after_the_first_mebibyte_of_a_chunk_are_not_read(parsed: dict[str, list[bytes]]) -> None:
     piece = artifact("x" * KIB) * 1024
     ended = read(piece, max_event_bytes=100 * KIB)
     assert (ended.outcome, ended.missed) == (Outcome.NOT_INSPECTED, Inspection.OVERSIZED)
@@ -335,7 +335,7 @@ def test_bytes_behind_the_first_mebibyte_of_a_piece_are_not_read(parsed: dict[st
     assert read(piece * 2, max_event_bytes=4 * KIB * KIB) == StreamEnd(ANSWERED, is_rpc=True, has_events=True)
 
 
-def test_error_in_a_piece_longer_than_an_event_counts() -> None:
+def test_error_in_a_chunk_longer_than_an_event_counts() -> None:
     for piece in (event(rpc_error(-32603)) + artifact() * 40, artifact() * 40 + event(rpc_error(-32603))):
         assert read(piece, max_event_bytes=KIB).outcome is FAULT
 
@@ -354,7 +354,7 @@ def test_a_skipped_event_is_not_read() -> None:
     st.lists(st.binary(max_size=40) | st.sampled_from([b"\n\n", b"\r\n\r\n", b"event: error\n"])),
     st.integers(1, 60),
 )
-def test_never_is_more_than_one_event_kept(pieces: list[bytes], limit: int) -> None:
+def test_reader_buffers_at_most_one_event(pieces: list[bytes], limit: int) -> None:
     read(*pieces, max_event_bytes=limit)
 
 
@@ -391,7 +391,7 @@ def test_classification_of_a_stream_is_independent_of_its_chunks(stream: bytes, 
 
 
 @given(STREAMS, st.sampled_from([b"\n", b"\r"]))
-def test_the_way_in_which_lines_end_changes_nothing(events: list[bytes], line_end: bytes) -> None:
+def test_line_endings_do_not_change_the_outcome(events: list[bytes], line_end: bytes) -> None:
     stream = b"".join(events)
     respelled = stream.replace(b"\r\n", line_end)
     assert read_event_stream(respelled).outcome is read_event_stream(stream).outcome

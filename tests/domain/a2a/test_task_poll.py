@@ -26,7 +26,7 @@ def task_of(spelling: MessageVariant, message: Any, tenant: str | None = None) -
         (RPC_0_1, rpc(result=task_0x("working")), "tasks/get"),
     ],
 )
-def test_json_rpc_names_the_task_and_asks_for_no_history(
+def test_json_rpc_poll_contains_the_task_id_and_requests_no_history(
     spelling: MessageVariant, message: Any, method: str
 ) -> None:
     task = task_of(spelling, message)
@@ -74,7 +74,7 @@ def test_a_tenant_is_named_where_the_message_named_it() -> None:
         None,
     ],
 )
-def test_no_other_answer_is_polled(message: Any) -> None:
+def test_answer_without_a_working_task_and_valid_id_is_not_polled(message: Any) -> None:
     assert task_of(RPC_0_3, message) is None
 
 
@@ -86,7 +86,9 @@ def test_no_other_answer_is_polled(message: Any) -> None:
         (REST_1_0, task_10("WORKING")["task"]),
     ],
 )
-def test_an_answer_gets_the_form_of_an_answer_to_a_message(spelling: MessageVariant, bare: Any) -> None:
+def test_polled_task_is_converted_to_the_form_of_a_message_answer(
+    spelling: MessageVariant, bare: Any
+) -> None:
     message = parse_or_none(as_sent_answer(spelling, json.dumps(bare).encode()))
     assert str(task_state(message)).lower().endswith("working")
     assert task_of(spelling, message) is not None

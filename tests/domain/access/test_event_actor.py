@@ -19,11 +19,11 @@ def test_reserved_actor_names_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["monitor-1", "my-server", "keys", "key", "a:key:x"])
-def test_other_names_are_free(name: str) -> None:
+def test_unreserved_actor_names_are_accepted(name: str) -> None:
     assert not is_reserved(name)
 
 
-def test_every_part_acts_by_a_name_that_is_reserved() -> None:
+def test_actor_names_of_the_registrys_components_are_reserved() -> None:
     assert {ARCHIVIST, MONITOR, COURIER} <= set(OwnActor)
 
 
@@ -38,11 +38,11 @@ def test_every_part_acts_by_a_name_that_is_reserved() -> None:
         ("monitor", "monitor"),
     ],
 )
-def test_people_read_what_a_key_is_called_beside_its_id(name: str, read: str) -> None:
+def test_actor_id_is_shown_with_the_name_of_the_key(name: str, read: str) -> None:
     assert spoken(name, {"key:key_1": "ops", "billing-1": "x", "monitor": "y"}) == read
 
 
-def test_people_read_what_a_key_is_called_in_words_too() -> None:
+def test_key_ids_within_a_text_are_replaced_by_key_names() -> None:
     names = {"key:key_1": "ops", "key:key_2": "none of these"}
     assert keys_in_words("key:key_1 key: and key:key_3/w") == {
         "key:key_1",
@@ -52,7 +52,7 @@ def test_people_read_what_a_key_is_called_in_words_too() -> None:
     assert spoken_in("monkey:key_2 and key:key_22", names) == "monkey:key_2 and key:key_22"
 
 
-def test_a_key_acts_holds_or_writes() -> None:
+def test_keys_of_an_event_are_found_as_actor_holder_and_writer() -> None:
     payload = {
         "holder": "key:key_2/a",
         "writer": "billing-1",

@@ -104,7 +104,7 @@ def allowed(principal: Principal, agent_id: str | None) -> set[Permission]:
 
 
 @pytest.mark.parametrize("role", Role)
-def test_a_role_may_do_to_others_what_the_protocol_says_and_nothing_else(role: Role) -> None:
+def test_role_has_exactly_the_permissions_of_the_protocol_for_other_agents(role: Role) -> None:
     key = Principal("key_1", role, None)
     assert allowed(key, "agent_b") == TO_ANYBODY[role]
     assert allowed(key, None) == TO_ANYBODY[role]
@@ -115,7 +115,7 @@ def test_agents_key_acts_only_for_its_agent() -> None:
     assert allowed(AGENT, "agent_b") == set()
 
 
-def test_an_agent_may_not_ask_for_all_records_where_it_may_ask_for_its_own() -> None:
+def test_agent_key_has_no_permission_for_all_records() -> None:
     assert allowed(AGENT, None) == set()
 
 
@@ -125,14 +125,14 @@ def test_agent_key_without_an_agent_has_no_rights() -> None:
         assert allowed(nobody, agent_id) == set()
 
 
-def test_a_coordinator_that_is_an_agent_acts_for_that_agent_as_agents_do() -> None:
+def test_coordinator_key_of_an_agent_also_has_the_rights_of_that_agent() -> None:
     assert allowed(COORDINATING_AGENT, "agent_a") == TO_ANYBODY[Role.COORDINATOR] | OF_ITS_OWN
     assert allowed(COORDINATING_AGENT, "agent_b") == TO_ANYBODY[Role.COORDINATOR]
     assert allowed(COORDINATING_AGENT, None) == TO_ANYBODY[Role.COORDINATOR]
 
 
 @pytest.mark.parametrize("role", [Role.ENROLL, Role.READER, Role.PROBER])
-def test_another_role_gains_nothing_by_an_agent_on_its_key(role: Role) -> None:
+def test_agent_id_on_a_key_of_another_role_adds_no_permission(role: Role) -> None:
     assert allowed(Principal("key_1", role, "agent_a"), "agent_a") == TO_ANYBODY[role]
 
 
@@ -150,7 +150,7 @@ def test_require_agrees_with_may(principal: Principal, action: Permission, agent
 
 
 @given(PRINCIPALS, ACTIONS)
-def test_permission_at_all_means_permission_for_some_record(principal: Principal, action: Permission) -> None:
+def test_may_at_all_is_true_if_some_record_is_permitted(principal: Principal, action: Permission) -> None:
     records = [None, "agent_c", principal.agent_id]
     assert may_at_all(principal, action) == any(may(principal, action, agent_id) for agent_id in records)
 
@@ -203,7 +203,7 @@ def test_key_contains_all_its_random_bits(random_bytes: bytes) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 16, KEY_BYTES - 1, KEY_BYTES + 1])
-def test_too_little_chance_makes_no_key_and_is_not_shown(length: int) -> None:
+def test_key_of_too_few_random_bytes_is_refused_without_quoting_them(length: int) -> None:
     with pytest.raises(InvalidValue) as raised:
         key_of(b"secret".ljust(length, b"x")[:length])
     assert "secret" not in str(raised.value)
@@ -229,7 +229,7 @@ def test_too_little_chance_makes_no_key_and_is_not_shown(length: int) -> None:
         "ahk_" + "A" * 1_000_000,
     ],
 )
-def test_text_of_another_form_is_no_key(text: str) -> None:
+def test_malformed_text_is_not_taken_for_a_key(text: str) -> None:
     assert not looks_like_key(text)
 
 
@@ -266,7 +266,7 @@ ENDS = st.none() | st.floats(0, 100)
 
 
 @given(ENDS, ENDS, ENDS, ENDS, st.floats(0, 100))
-def test_earlier_of_two_ends_applies(
+def test_earlier_of_two_expiry_times_applies(
     expires_at_s: float | None,
     other_expires_at_s: float | None,
     revoked_at_s: float | None,

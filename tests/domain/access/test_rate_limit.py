@@ -69,12 +69,12 @@ def test_caller_that_waits_as_long_as_requested_is_admitted(
 @given(LIMITS, TIMES)
 @example(RateLimit(1_000, 20_000), 1_000_000.0)
 @example(RateLimit(0.1, 3), 0.0)
-def test_rounding_takes_nothing_from_a_burst(limit: RateLimit, now_s: float) -> None:
+def test_rounding_does_not_reduce_a_burst(limit: RateLimit, now_s: float) -> None:
     assert len(times_allowed(limit, [now_s] * (limit.burst + 1))) == limit.burst
 
 
 @given(LIMITS, TIMES)
-def test_a_refused_request_counts_for_nothing(limit: RateLimit, now_s: float) -> None:
+def test_refused_request_does_not_count_against_the_limit(limit: RateLimit, now_s: float) -> None:
     arrival_s = 0.0
     for _ in range(limit.burst):
         arrival_s, _ = ask(limit, arrival_s, now_s)
@@ -96,7 +96,7 @@ def test_invalid_rate_is_refused(per_second: float) -> None:
         RateLimit(per_second, 1)
 
 
-def test_a_burst_or_a_memory_of_nothing_is_refused() -> None:
+def test_burst_of_zero_and_max_callers_of_zero_are_refused() -> None:
     with pytest.raises(InvalidValue, match="burst"):
         RateLimit(1, 0)
     with pytest.raises(InvalidValue, match="max_callers"):
@@ -116,7 +116,7 @@ def test_callers_are_counted_apart() -> None:
 
 
 @given(LIMITS, TIMES, STEPS)
-def test_a_limiter_judges_one_caller_as_the_rule_does(
+def test_limiter_allows_one_caller_the_same_requests_as_the_limit(
     limit: RateLimit, start_s: float, steps: list[float]
 ) -> None:
     limiter = RateLimiter(limit)
@@ -136,7 +136,7 @@ def test_oldest_caller_is_evicted_first() -> None:
 
 
 @given(st.lists(st.integers(0, 20), max_size=100), st.integers(1, 5))
-def test_a_limiter_never_remembers_more_callers_than_it_may(callers: list[int], most: int) -> None:
+def test_limiter_stores_at_most_max_callers(callers: list[int], most: int) -> None:
     limiter = RateLimiter(RateLimit(per_second=1, burst=1), max_callers=most)
     for now_s, caller in enumerate(callers):
         limiter.wait_s(str(caller), float(now_s))
@@ -144,7 +144,7 @@ def test_a_limiter_never_remembers_more_callers_than_it_may(callers: list[int], 
 
 
 @given(st.ip_addresses(v=4))
-def test_an_ipv4_address_is_one_caller_however_it_is_written(address: IPv4Address) -> None:
+def test_each_notation_of_an_ipv4_address_is_one_caller(address: IPv4Address) -> None:
     assert caller_at(str(address)) == caller_at(f"::ffff:{address}") == str(address)
 
 

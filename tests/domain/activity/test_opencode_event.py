@@ -52,7 +52,7 @@ ACTIVITY, OTHER = EventMeaning.ACTIVITY, EventMeaning.OTHER
         (("a.later.kind", {"sessionID": SESSION}), OTHER, None),
     ],
 )  # fmt: skip
-def test_an_event_means_the_same_in_every_envelope(
+def test_event_has_the_same_meaning_in_each_envelope(
     event: tuple[str, Any], meaning: EventMeaning, *, is_busy: bool | None, envelope: Envelope
 ) -> None:
     read = read_event(text_of(event, envelope))
@@ -80,7 +80,7 @@ def test_server_heartbeat_names_no_session() -> None:
     assert (read.meaning, read.session_id) == (OTHER, None)
 
 
-def test_a_repeat_is_no_event_of_its_own() -> None:
+def test_sync_event_that_repeats_another_is_marked_as_repeat() -> None:
     repeat = {"type": "session.updated.1", "data": {"sessionID": SESSION}}
     read = read_event(json.dumps({"payload": {"type": "sync", "syncEvent": repeat}}))
     assert read is not None
@@ -130,13 +130,13 @@ def test_invalid_session_id_is_ignored(named: object) -> None:
     assert read.session_id is None
 
 
-def test_a_session_may_have_any_plain_name() -> None:
+def test_printable_session_id_within_the_limit_is_valid() -> None:
     assert is_session_id("ses_e07c55ebcffelZcTMxD0DtKdvO")
     assert is_session_id("x" * MAX_SESSION_ID_CHARS)
 
 
 @pytest.mark.parametrize("status", [None, "busy", [], {}, {"type": None}, {"type": {}}])
-def test_a_status_that_cannot_be_read_says_nothing(status: object) -> None:
+def test_unreadable_session_status_is_unknown(status: object) -> None:
     assert state_is_busy(status) is None
 
 

@@ -82,7 +82,7 @@ def test_activity_is_a_heartbeat_at_once() -> None:
     )
 
 
-def test_activity_soon_after_is_one_heartbeat_when_five_seconds_are_over() -> None:
+def test_activity_within_five_seconds_causes_one_delayed_heartbeat() -> None:
     watched = Watched(a1=BUSY)
     watched.hears(tool("a1"))
     watched.now_s += 1
@@ -121,7 +121,7 @@ def test_busy_session_without_events_is_silent() -> None:
     assert len(watched.wind(90)) == 3
 
 
-def test_an_idle_session_does_not_speak_for_a_busy_one_beside_it() -> None:
+def test_idle_session_sends_no_heartbeat_while_another_session_is_busy() -> None:
     watched = Watched(a1=IDLE, a2=BUSY, b1=IDLE)
     assert {due.agent_id for due in watched.wind(300)} == {"b"}
 
@@ -131,7 +131,7 @@ def test_load_is_the_number_of_busy_sessions() -> None:
     assert [due.busy_sessions for due in watched.hears(tool("a2"))] == [2]
 
 
-def test_a_session_that_the_server_does_not_have_says_nothing_until_it_is_created() -> None:
+def test_absent_session_sends_no_heartbeat_until_it_is_created() -> None:
     watched = Watched(a1=ABSENT)
     assert watched.wind(300) == []
     watched.hears(("session.created", {"sessionID": "a1"}))
@@ -141,7 +141,7 @@ def test_a_session_that_the_server_does_not_have_says_nothing_until_it_is_create
     assert watched.wind(300) == []
 
 
-def test_sessions_without_agent_are_counted_and_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_of_unknown_sessions_are_counted_without_an_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passive_heartbeat, "MAX_UNKNOWN_SESSIONS", 2)
     watched = Watched(a1=IDLE)
     watched.look()
@@ -152,7 +152,7 @@ def test_sessions_without_agent_are_counted_and_not_guessed(monkeypatch: pytest.
     assert watched.beats.agent_of(None) is None
 
 
-def test_held_agent_sends_no_heartbeats_and_none_later() -> None:
+def test_suspended_agent_sends_no_heartbeats_and_makes_none_up_later() -> None:
     watched = Watched(a1=BUSY, b1=BUSY)
     watched.hears(tool("a1"), tool("b1"))
     watched.hears(tool("a1"))
@@ -166,7 +166,7 @@ def test_held_agent_sends_no_heartbeats_and_none_later() -> None:
     assert [due.agent_id for due in watched.hears(tool("a1"))] == ["a"]
 
 
-def test_a_heartbeat_that_would_be_late_is_left_out() -> None:
+def test_late_heartbeat_is_dropped() -> None:
     watched = Watched(a1=BUSY)
     watched.beats.note_line(watched.now_s)
     read = read_event(text_of(tool("a1")))
@@ -177,7 +177,7 @@ def test_a_heartbeat_that_would_be_late_is_left_out() -> None:
     assert watched.beats.next_at_s(watched.now_s) == math.inf
 
 
-def test_session_changed_during_a_lost_stream_was_active() -> None:
+def test_session_whose_state_changed_during_a_lost_stream_counts_as_active() -> None:
     watched = Watched(a1=BUSY, b1=BUSY, c1=IDLE, d1=IDLE)
     watched.wind(6)
     watched.beats.note_lost()
@@ -190,7 +190,7 @@ def test_session_changed_during_a_lost_stream_was_active() -> None:
     ]  # fmt: skip
 
 
-def test_an_event_is_newer_than_what_the_server_was_asked_before() -> None:
+def test_event_overrides_an_older_status_answer() -> None:
     watched = Watched(a1=IDLE)
     watched.beats.note_lost()
     watched.hears(status("a1", "busy"))
@@ -210,7 +210,7 @@ def test_the_sessions_of_an_agent_may_change() -> None:
     assert (refused.value.name, refused.value.given) == ("session", "b1")
 
 
-def test_no_more_sessions_are_watched_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_watched_sessions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passive_heartbeat, "MAX_SESSIONS", 1)
     with pytest.raises(InvalidValue, match="at most 1 sessions"):
         Watched(a1=BUSY, b1=BUSY)
@@ -258,7 +258,7 @@ def test_heartbeats_of_an_agent_are_five_seconds_apart(steps: list[tuple[float, 
 
 @settings(max_examples=examples(40))
 @given(STEPS)
-def test_no_activity_is_without_a_heartbeat_within_five_seconds(
+def test_each_activity_is_followed_by_a_heartbeat_within_five_seconds(
     steps: list[tuple[float, list[Event], bool]],
 ) -> None:
     watched = Watched(a1=BUSY, a2=BUSY, b1=BUSY, c1=BUSY)
@@ -294,7 +294,7 @@ def told_states(
 
 @settings(max_examples=examples(40))
 @given(st.lists(EVENTS, max_size=20), st.data())
-def test_a_stream_that_is_cut_anywhere_loses_nothing_once_the_server_was_asked(
+def test_status_answer_restores_the_states_after_a_cut_stream(
     events: list[Event], data: st.DataObject
 ) -> None:
     """Whatever is missing between two places: the states equal those of a complete reader."""

@@ -14,18 +14,20 @@ TIMES = st.integers(0, 2_000_000_000).map(float)
 
 
 @given(TIMES, TIMES)
-def test_clock_difference_is_not_in_the_future(at_s: float, now_s: float) -> None:
+def test_time_within_the_clock_tolerance_is_not_in_the_future(at_s: float, now_s: float) -> None:
     assert lies_ahead(at_s, now_s) is (at_s > now_s + MAX_AHEAD_SECONDS)
 
 
 @given(TIMES, st.none() | TIMES)
-def test_time_runs_on_unless_the_last_one_lies_ahead(at_s: float, last_s: float | None) -> None:
+def test_time_is_not_before_the_last_one_unless_that_lies_far_ahead(
+    at_s: float, last_s: float | None
+) -> None:
     counts = last_s is not None and at_s < last_s <= at_s + MAX_AHEAD_SECONDS
     assert not_before(at_s, last_s) == (last_s if counts else at_s)
 
 
 @given(st.lists(TIMES), TIMES)
-def test_latest_time_is_not_in_the_future_if_possible(times: list[float], now_s: float) -> None:
+def test_latest_time_that_is_not_in_the_future_is_preferred(times: list[float], now_s: float) -> None:
     latest_first = sorted(times, reverse=True)
     found = last_not_ahead(latest_first, float, now_s)
     believed = [at_s for at_s in times if not lies_ahead(at_s, now_s)]

@@ -39,7 +39,7 @@ def test_fast_dataclass_has_slots_only() -> None:
     assert Point.__slots__ == FrozenPoint.__slots__  # type: ignore[attr-defined]
 
 
-def test_members_have_names_where_they_must() -> None:
+def test_keyword_only_field_is_refused_as_a_positional_argument() -> None:
     with pytest.raises(TypeError, match="positional"):
         Named("a")  # type: ignore[call-arg]
 

@@ -36,7 +36,7 @@ def test_a_pointer_is_spelled_as_rfc_6901_has_it(parts: tuple[str | int, ...], p
 
 
 @given(PARTS)
-def test_a_pointer_leads_back_to_its_parts(parts: list[str | int]) -> None:
+def test_json_pointer_can_be_split_into_its_parts(parts: list[str | int]) -> None:
     steps = json_pointer(*parts).split("/")[1:]
     assert [step.replace("~1", "/").replace("~0", "~") for step in steps] == [str(part) for part in parts]
 
@@ -64,7 +64,7 @@ def test_a_finding_reads_as_place_message_and_source() -> None:
     assert str(Finding("odd", "", "odd", "draft 4.2")) == "(whole document): odd [draft 4.2]"
 
 
-def test_a_finding_is_a_value() -> None:
+def test_findings_are_immutable_and_compared_by_value() -> None:
     finding = Finding("odd", "/a", "too long")
     assert finding == Finding("odd", "/a", "too long")
     assert len({finding, Finding("odd", "/a", "too long")}) == 1

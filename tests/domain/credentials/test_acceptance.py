@@ -56,7 +56,7 @@ def test_an_answer_counts_for_three_intervals() -> None:
     assert use.state is None
 
 
-def test_a_short_interval_forgets_nothing_at_once() -> None:
+def test_refused_credential_is_remembered_for_a_minimum_time() -> None:
     now = Now()
     use = CredentialUse(now, 0.5)
     use.note(URL, REJECTED)
@@ -64,7 +64,7 @@ def test_a_short_interval_forgets_nothing_at_once() -> None:
     assert use.state is REJECTED
 
 
-def test_a_new_secret_starts_anew() -> None:
+def test_new_secret_clears_the_state_of_its_credential() -> None:
     use = CredentialUse(Now(), 300)
     assert use.state is None
     use.note(URL, REJECTED)

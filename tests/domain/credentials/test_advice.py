@@ -21,7 +21,7 @@ def test_an_error_of_the_provider_is_not_one_of_the_client(status: int, kind: st
 
 
 @pytest.mark.parametrize("detail", [None, "", "a defect", "HTTP 500"])
-def test_an_unknown_fault_has_an_advice_too(detail: str | None) -> None:
+def test_unknown_token_fault_has_generic_advice(detail: str | None) -> None:
     assert "token_url" in fault_advice(NO_TOKEN, detail)
 
 

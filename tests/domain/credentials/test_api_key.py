@@ -21,7 +21,7 @@ KEY = "key/canary+1"
         (("apiKey body key", "apiKey header", "apiKey"), ("header", "X-API-Key")),
     ],
 )
-def test_the_card_names_the_place(schemes: tuple[str, ...], expected: tuple[str, str]) -> None:
+def test_card_decides_where_the_api_key_is_sent(schemes: tuple[str, ...], expected: tuple[str, str]) -> None:
     found = key_place(schemes, CONFIGURED)
     assert (found.place.value, found.name) == expected
 
@@ -43,6 +43,6 @@ def test_a_request_has_the_key_in_one_place(
 
 
 @pytest.mark.parametrize("key", ["two words", "a;b", "a,b", 'a"b', "a\\b"])
-def test_a_key_that_no_cookie_can_have_is_refused(key: str) -> None:
+def test_api_key_with_characters_that_cookies_forbid_is_refused(key: str) -> None:
     assert not fits_everywhere(key)
     assert fits_everywhere(KEY)

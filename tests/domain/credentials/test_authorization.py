@@ -81,7 +81,7 @@ def test_a_redirect_with_the_state_brings_the_code() -> None:
         f"code={CODE}&state={STATE}&long=" + "x" * 9000,
     ],
 )
-def test_a_redirect_of_another_page_does_not_end_the_login(query: str) -> None:
+def test_redirect_without_the_state_does_not_end_the_login(query: str) -> None:
     found = read_redirect(query, asked())
     assert isinstance(found, RedirectFault)
     assert not found.is_final
@@ -116,7 +116,7 @@ def test_an_error_of_the_provider_ends_the_login(members: dict[str, str]) -> Non
         ({"iss": "https://e.example"}, False),
     ],
 )
-def test_an_issuer_of_the_definition_has_to_be_named(members: dict[str, str], is_accepted: bool) -> None:  # noqa: FBT001 - a parameter
+def test_configured_issuer_must_be_in_the_redirect(members: dict[str, str], is_accepted: bool) -> None:  # noqa: FBT001 - a parameter
     assert isinstance(read(asked(issuer=ISSUER), **members), AuthorizationCode) is is_accepted
 
 

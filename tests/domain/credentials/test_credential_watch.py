@@ -47,7 +47,7 @@ def _word(change: CredentialChange) -> str:
     return "failed" if change.end is None else change.end.value
 
 
-def test_one_fault_is_reported_once_and_so_is_its_end() -> None:
+def test_credential_fault_and_its_end_are_each_reported_once() -> None:
     watch = Watch()
     assert watch.count(report(WORKS), report(None)) == []
     # Whichever worker says it, and however many do.
@@ -61,7 +61,7 @@ def test_one_fault_is_reported_once_and_so_is_its_end() -> None:
     assert watch.watched == ()
 
 
-def test_a_worker_that_has_just_started_ends_no_fault() -> None:
+def test_report_of_a_new_worker_does_not_end_a_credential_fault() -> None:
     watch = Watch()
     watch.count(report(REJECTED))
     assert watch.count(report(None)) == []
@@ -69,7 +69,7 @@ def test_a_worker_that_has_just_started_ends_no_fault() -> None:
     assert watch.count(report(REJECTED)) == []
 
 
-def test_a_credential_that_no_worker_has_any_more_is_over() -> None:
+def test_fault_ends_when_no_worker_reports_its_credential() -> None:
     watch = Watch()
     watch.count(report(REJECTED))
     assert watch.count(after_s=QUIET_SECONDS - 1) == []
@@ -78,7 +78,7 @@ def test_a_credential_that_no_worker_has_any_more_is_over() -> None:
     assert watch.watched == ()
 
 
-def test_a_fault_that_returns_is_known_at_once_and_reported_after_a_quiet_time() -> None:
+def test_returning_fault_is_listed_at_once_and_reported_after_the_quiet_time() -> None:
     watch = Watch()
     watch.count(report(REJECTED))
     assert watch.count(report(WORKS)) == ["works"]
@@ -102,7 +102,7 @@ def test_a_fault_that_returns_and_ends_in_the_quiet_time_has_no_event() -> None:
     assert watch.count(report(REJECTED)) == ["failed"]
 
 
-def test_a_key_that_alternates_states_fills_no_log() -> None:
+def test_alternating_credential_states_cause_few_events() -> None:
     watch, told = Watch(), []
     for number in range(1_000):
         told += watch.count(report(WORKS if number % 2 else REJECTED))
@@ -126,7 +126,7 @@ def test_the_number_of_watched_credentials_is_bounded_for_each_key_and_for_all()
     assert watch.count(*others) == []
 
 
-def test_a_clock_that_was_set_back_keeps_no_fault_for_ever() -> None:
+def test_clock_set_back_does_not_prevent_the_end_of_a_fault() -> None:
     watch = Watch()
     watch.count(report(REJECTED))
     assert watch.count(after_s=-500) == ["not_reported"]
@@ -136,7 +136,9 @@ STATES = st.sampled_from([None, *CredentialState])
 
 
 @given(st.lists(st.lists(STATES, max_size=3), max_size=30), st.floats(1, 2 * QUIET_SECONDS))
-def test_begin_and_end_alternate(counts: list[list[CredentialState | None]], step_s: float) -> None:
+def test_events_of_begin_and_end_of_a_fault_alternate(
+    counts: list[list[CredentialState | None]], step_s: float
+) -> None:
     watch = Watch()
     told: list[str] = []
     for states in counts:

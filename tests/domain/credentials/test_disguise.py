@@ -73,7 +73,7 @@ def test_any_mix_of_escapes_is_found_as_a_whole(secret: str, ways: list[Callable
     ways=st.lists(st.sampled_from(ESCAPES[:7]), min_size=60, max_size=60),
     before=st.binary(),
 )
-def test_nothing_is_found_in_what_was_cleaned(
+def test_cleaned_text_contains_no_escaped_secret(
     secret: str, ways: list[Callable[[str], str]], before: bytes
 ) -> None:
     text = "".join(way(character) for character, way in zip(secret, ways, strict=False))
@@ -170,7 +170,7 @@ def test_spans_cover_only_the_escaped_text() -> None:
     assert found(b"nothing %41 of \\u0041 it", "canary-1") == []
 
 
-def test_what_is_left_of_a_secret_that_looks_escaped_is_not_searched_for() -> None:
+def test_unescaped_form_of_a_secret_with_escapes_is_not_searched_for() -> None:
     assert needles_of([b"%41%41%41"]) == {b"%41%41%41"}
     assert found(b"AAA \\u002541%41\\u002541", "%41%41%41") == []
     assert found(b"AAA \\u002541\\u002541\\u002541", "%41%41%41") == [b"\\u002541\\u002541\\u002541"]
@@ -213,7 +213,7 @@ def test_the_bytes_that_are_decoded_are_a_small_multiple_of_the_text(
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_a_mebibyte_takes_milliseconds(unit: bytes) -> None:
+def test_scrubbing_a_mebibyte_takes_less_than_half_a_second(unit: bytes) -> None:
     scrubber = Scrubber([PLAIN, "canary-of-another-credential"])
     for data in (unit * (MIB // len(unit)), _hidden_in(unit, PLAIN)):
         began_s = process_time()
@@ -244,7 +244,7 @@ def test_a_long_repetitive_secret_takes_no_quadratic_time(secret: str, unit: byt
     ]),
     around=st.binary(max_size=40),
 )  # fmt: skip
-def test_what_the_first_search_does_not_find_is_not_there(
+def test_text_without_a_match_of_the_first_search_has_no_secret(
     secret: str, ways: list[Callable[[str], str]], encode: Callable[[str], bytes], around: bytes
 ) -> None:
     text = "".join(way(character) for character, way in zip(secret, ways, strict=False))
@@ -256,7 +256,7 @@ def test_what_the_first_search_does_not_find_is_not_there(
         assert disguises.are_in(data) is False
 
 
-def test_the_first_search_finds_beginnings_and_rarely_anything_else() -> None:
+def test_first_search_matches_only_beginnings_of_secrets() -> None:
     disguises = Disguises([b"canary-of-ours"], [b"63616e617279"], [b"canary-o"])
     for data in (b"canary-o", b"<cana ry-\nof>", b"%63anary-of", b"63 61 6E 61 72 79", b"\\u0063anary-of"):
         assert disguises.may_be_in(data)

@@ -15,14 +15,14 @@ def other(path: str = "/", *, holder: str = "key:b/w", origin: str = ORIGIN) -> 
     return OtherCredential(holder=holder, scope=scope(path, origin=origin))
 
 
-def test_a_place_of_ones_own_is_not_missing() -> None:
+def test_place_with_an_own_credential_is_not_missing() -> None:
     others = {"key:b": [other("/billing"), other("/"), other("/billing/")]}
     assert missing_credentials([scope("/billing/", name="mine")], others) == [other("/")]
     assert missing_credentials([], others) == [other("/billing"), other("/")]
     assert missing_credentials([scope()], {}) == []
 
 
-def test_one_key_with_many_places_does_not_push_out_others() -> None:
+def test_key_with_many_places_does_not_displace_places_of_other_keys() -> None:
     many = [other(f"/{number}", holder="key:a/w") for number in range(500)]
     few = [other(f"/own/{number}", holder="key:b/w") for number in range(5)]
     found = missing_credentials([], {"key:a": many, "key:b": few}, limit=20)
@@ -46,7 +46,7 @@ PATHS = st.sampled_from(["/", "/a", "/a/", "/a/b", "/b"])
 
 
 @given(own=st.lists(PATHS), others=st.dictionaries(st.sampled_from("abc"), st.lists(PATHS)))
-def test_each_missing_place_is_listed_once_and_is_no_own_one(
+def test_each_missing_place_is_listed_once_and_has_no_own_credential(
     own: list[str], others: dict[str, list[str]]
 ) -> None:
     mine = [scope(path) for path in own]

@@ -71,11 +71,11 @@ def test_path_and_all_below_it_are_covered(url: str) -> None:
         "https://agents.acrne.example/billing",
     ],
 )
-def test_other_places_are_not_covered(url: str) -> None:
+def test_urls_outside_the_scope_are_not_covered(url: str) -> None:
     assert not BILLING.covers(url)
 
 
-def test_longest_path_decides() -> None:
+def test_credential_with_the_longest_matching_path_is_used() -> None:
     scopes = [WHOLE, BILLING]
     assert scope_for(scopes, "https://agents.acme.example/billing/x") is BILLING
     assert scope_for(scopes, "https://agents.acme.example/other") is WHOLE
@@ -104,7 +104,7 @@ PLACES = st.sampled_from(["", "/", "/billing", "/billing/x", "/billing/..;/x", "
 
 
 @given(st.lists(st.tuples(ORIGINS, st.sampled_from(["/", "/billing"])), max_size=8), ORIGINS, PLACES)
-def test_the_index_finds_what_a_search_through_all_scopes_finds(
+def test_scope_index_agrees_with_a_linear_search(
     places: list[tuple[str, str]], origin: str, place: str
 ) -> None:
     scopes = [

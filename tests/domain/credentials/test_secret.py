@@ -29,7 +29,7 @@ AROUND = st.binary(max_size=20)
 @pytest.mark.parametrize(
     "text", ["", "short", "a" * (MAX_SECRET_CHARS + 1), "two\nlines-of-it", "ключ-ключ", "tab\tinside"]
 )
-def test_odd_texts_are_no_secrets(text: str) -> None:
+def test_empty_long_or_unprintable_text_is_refused_as_a_secret(text: str) -> None:
     assert secret_fault(text) is not None
 
 
@@ -99,7 +99,7 @@ def test_longer_secret_is_removed_as_a_whole() -> None:
     assert scrubber.clean_text("password-and-more password") == f"{REMOVED} {REMOVED[:LEAST]}"
 
 
-def test_half_a_character_passes() -> None:
+def test_text_with_a_lone_surrogate_can_be_cleaned() -> None:
     assert Scrubber(["a-secret-of-ours"]).clean_text("\ud800 a-secret-of-ours") == f"\ud800 {REMOVED}"
 
 
@@ -119,14 +119,14 @@ def test_a_secret_that_ends_within_a_character_is_removed() -> None:
     assert "p4ssw0rd" not in cleaned
 
 
-def test_an_escape_does_not_span_two_texts_that_are_searched_together() -> None:
+def test_escape_does_not_span_two_joined_texts() -> None:
     scrubber = Scrubber(["4d-secret-of-ours"])
     for before in ("%", "\\", "\\x", "&#x", "\\u00"):
         joined = SEPARATOR.join((before, "4d-s%65cret-of-ours"))
         assert REMOVED in scrubber.clean_text(joined)
 
 
-def test_what_was_searched_before_is_found_again() -> None:
+def test_repeated_search_of_a_header_finds_the_secret_again() -> None:
     scrubber = Scrubber(["a-secret-of-ours"])
     for _ in range(2):
         for long in ("", "x" * MAX_USUAL_CHARS):

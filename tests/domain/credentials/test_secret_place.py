@@ -33,7 +33,7 @@ def test_secret_has_exactly_one_place(given: dict[str, str]) -> None:
     ],
     ids=lambda given: ascii(given)[:20],
 )
-def test_what_names_no_place_is_refused(given: dict[str, Any]) -> None:
+def test_secret_place_with_none_or_two_sources_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         SecretPlace.model_validate(given)
 

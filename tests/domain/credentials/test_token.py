@@ -85,7 +85,7 @@ def test_the_type_is_read_without_its_case(kind: str) -> None:
         (answer(expires_in=None), "lifetime"),
     ],
 )
-def test_each_odd_answer_has_its_fault(value: Any, kind: str) -> None:
+def test_each_invalid_token_answer_has_a_fault_code(value: Any, kind: str) -> None:
     found = fault(value)
     assert found.kind == kind
     assert "\n" not in found.reason
@@ -139,7 +139,7 @@ def test_any_json_is_a_token_or_a_fault(value: Any, status: int) -> None:
             assert MIN_LIFETIME_S <= found.lifetime_s <= MAX_LIFETIME_S
 
 
-def test_a_refresh_token_is_replaced_by_a_usable_other_one() -> None:
+def test_refresh_token_is_replaced_only_by_a_valid_new_one() -> None:
     former = "refresh-canary-1"
     assert rotated_token({"refresh_token": "refresh-canary-2"}, former) == "refresh-canary-2"
     others: list[Any] = [None, [], {}, {"refresh_token": former}, {"refresh_token": "with-a space"}]

@@ -33,7 +33,7 @@ PLACES = st.tuples(st.integers(0, 5), st.integers(0, 50))
 
 
 @given(written=PLACES, later=PLACES)
-def test_a_marker_that_is_overtaken_is_never_a_mismatch(
+def test_database_ahead_of_its_marker_is_no_mismatch(
     written: tuple[int, int], later: tuple[int, int]
 ) -> None:
     """Whichever process wrote the marker, and however late, the database only advances from there."""

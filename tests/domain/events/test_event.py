@@ -179,7 +179,7 @@ def test_every_type_of_event_has_its_payload() -> None:
     assert set(PAYLOADS) == set(EventType)
 
 
-def test_a_lifecycle_event_is_the_object_of_rfc_0016_2_3_and_what_a_replay_needs() -> None:
+def test_lifecycle_event_has_the_members_of_rfc_0016_2_3_and_of_a_replay() -> None:
     members = chained(DRAFT)[0].payload
     assert {name: members.pop(name) for name in ("incarnation", "version", "explanation")} == {
         "incarnation": 1,
@@ -204,7 +204,7 @@ def test_a_payload_cannot_be_that_of_another_type() -> None:
 @pytest.mark.parametrize(
     "model", [Erased, *dict.fromkeys(PAYLOADS.values())], ids=lambda model: model.__name__
 )
-def test_no_payload_has_room_for_anything_unbounded_or_unnamed(model: type[Payload]) -> None:
+def test_event_payloads_have_only_bounded_and_declared_members(model: type[Payload]) -> None:
     schema = SCHEMA["$defs"][model.__name__]
     assert schema["additionalProperties"] is False
     for member in schema["properties"].values():
@@ -222,7 +222,7 @@ def test_no_payload_takes_a_secret(name: str) -> None:
         assert model.model_config["extra"] == "forbid"
 
 
-def test_an_epoch_is_refused_whose_tokens_canonical_json_cannot_write() -> None:
+def test_epoch_with_tokens_of_more_than_53_bits_is_refused() -> None:
     highest = fencing_token(MAX_LOGGED_EPOCH, 2**32 - 1)
     assert highest < 2**53 <= fencing_token(MAX_LOGGED_EPOCH + 1, 1)
     assert canonical(highest) == str(highest).encode()
@@ -264,7 +264,7 @@ def test_hash_can_be_computed_by_the_schema() -> None:
     assert hashlib.sha256(whole.encode()).hexdigest() == event.hash
 
 
-def test_an_event_has_the_members_that_travel_in_their_order() -> None:
+def test_event_members_have_a_fixed_order() -> None:
     with_intent = DRAFT.model_copy(update={"intent_id": "i1"})
     first, second = chained(with_intent, DRAFT)
     assert list(first.members()) == [
@@ -311,7 +311,7 @@ def test_any_change_of_a_stored_event_is_found(events: list[Event], data: st.Dat
 
 
 @given(LOGS, st.data())
-def test_a_missing_a_repeated_and_a_moved_event_are_found(events: list[Event], data: st.DataObject) -> None:
+def test_missing_repeated_and_moved_events_are_detected(events: list[Event], data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(events) - 1))
     without = events[:at] + events[at + 1 :]
     if at == len(events) - 1:
@@ -370,7 +370,7 @@ def test_another_hash_in_place_of_an_erased_payload_is_found() -> None:
     assert "match its hash" in broken([more]).what
 
 
-def test_no_payload_can_pass_for_an_erased_one() -> None:
+def test_no_payload_model_accepts_the_form_of_an_erased_payload() -> None:
     for model in PAYLOADS.values():
         with pytest.raises(ValidationError):
             model.model_validate({"erased": "0" * 64})
@@ -379,7 +379,7 @@ def test_no_payload_can_pass_for_an_erased_one() -> None:
 # --- the schema and the models are one rule ------------------------------------------------------
 
 
-def test_the_schema_is_what_the_models_say() -> None:
+def test_event_schema_matches_the_models() -> None:
     assert schema_of_the_models() == SCHEMA, "run: make schemas"
     Draft202012Validator.check_schema(SCHEMA)
 
@@ -397,7 +397,7 @@ def test_a_valid_example_is_accepted(path: Path) -> None:
     assert read_event(members).members() == members
 
 
-def test_the_valid_examples_are_a_log_with_every_type_in_it() -> None:
+def test_valid_examples_form_a_log_with_every_event_type() -> None:
     events = [read_event(json.loads(path.read_text())) for path in VALID]
     assert verify(events).sequence == len(VALID)
     assert {event.type for event in events} == set(EventType)
@@ -418,7 +418,7 @@ def test_invalid_event_is_refused(members: object) -> None:
         read_event(members)
 
 
-def test_an_error_says_where_and_does_not_repeat_what_was_given() -> None:
+def test_error_names_event_and_member_without_the_value() -> None:
     members = chained(DRAFT)[0].members()
     members["payload"] = {**members["payload"], "explanation": "sk-" * 200}
     with pytest.raises(InvalidEvent) as caught:
@@ -428,7 +428,7 @@ def test_an_error_says_where_and_does_not_repeat_what_was_given() -> None:
     assert "sk-" not in str(caught.value)
 
 
-def test_a_type_that_is_not_known_has_no_payload() -> None:
+def test_unknown_event_type_is_refused() -> None:
     event = replace(chained(DRAFT)[0], type="agent.renamed")  # type: ignore[arg-type]
     with pytest.raises(InvalidEvent, match="unknown event type"):
         payload_of(event)

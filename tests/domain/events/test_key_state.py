@@ -86,7 +86,9 @@ def test_event_about_an_altered_key_is_not_trusted() -> None:
 
 
 @given(first=ENDS, then=ENDS, kind=st.sampled_from([ROTATED, REVOKED]))
-def test_no_event_extends_a_key(first: float | None, then: float | None, kind: EventType) -> None:
+def test_no_event_moves_the_expiry_of_a_key_to_a_later_time(
+    first: float | None, then: float | None, kind: EventType
+) -> None:
     state = known_after(
         (CREATED, told(replace(KEY, expires_at_s=first))), (kind, told(replace(KEY, expires_at_s=then)))
     )

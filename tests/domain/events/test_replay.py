@@ -165,7 +165,7 @@ def test_an_unhealthy_agent_gets_leases_and_a_draining_one_keeps_them() -> None:
     assert replayed(REGISTERED, acquired(1), DRAINED).leases["r"].is_held
 
 
-def test_a_death_ends_the_leases_after_it() -> None:
+def test_leases_end_after_the_death_of_their_holder() -> None:
     replay = replayed(
         REGISTERED, acquired(1), TIMED_OUT, DIED, ended(1, reason=EndReason.AGENT_DEAD)
     )  # fmt: skip
@@ -176,7 +176,7 @@ def test_the_holder_of_the_current_token_may_write() -> None:
     assert replayed(REGISTERED, acquired(1), written("a", 1), written("a", 1)).leases == {"r": HELD}
 
 
-def test_an_event_of_many_shards_is_one_for_each() -> None:
+def test_event_about_many_shards_equals_one_event_per_shard() -> None:
     replay = replayed(granted(3, 5, 7), given_up(3, 7))
     assert {name: (lease.token, lease.end_reason) for name, lease in replay.leases.items()} == {
         "shard:3": (1, EndReason.RELEASED),
@@ -204,7 +204,7 @@ def test_an_event_of_many_shards_is_one_for_each() -> None:
         (given_up(3, holder="key:k/q"), "holds shard:3 with token 1"),
     ],
 )
-def test_an_event_of_which_one_shard_cannot_be_changes_none(payload: Payload, why: str) -> None:
+def test_event_with_one_impossible_shard_is_refused_as_a_whole(payload: Payload, why: str) -> None:
     replay = replayed(granted(3, 9), given_up(9))
     assert re.search(why, refusal(replay, payload))
 
@@ -248,7 +248,7 @@ def test_payload_of_another_type_is_refused() -> None:
     assert refused.value.sequence == 2
 
 
-def test_a_task_is_where_its_events_have_led_it() -> None:
+def test_replayed_task_has_the_state_of_its_last_event() -> None:
     replay = replayed(REGISTERED, QUEUED, TAKEN, GRANTED, REPORTED)
     for payload in (
         task_step(TaskSignal.REPORTED, TaskStatus.ASSIGNED),
@@ -333,7 +333,7 @@ def test_events_that_change_no_state_change_none() -> None:
     assert (replay.agents, replay.leases) == ({"a": A}, {"r": HELD})
 
 
-def test_a_checkpoint_holds_all_that_a_replay_knows() -> None:
+def test_replay_restored_from_a_checkpoint_equals_the_original() -> None:
     replay = replayed(REGISTERED, acquired(1), RAISED)
     replay.apply(erased(event_of(replay, TIMED_OUT)))
     again = Replay.from_json(replay.to_json())
@@ -341,7 +341,7 @@ def test_a_checkpoint_holds_all_that_a_replay_knows() -> None:
     assert (again.sequence, again.epoch, again.erased_events) == (4, 2, 1)
 
 
-def test_a_text_that_is_no_checkpoint_is_refused() -> None:
+def test_invalid_checkpoint_text_is_refused() -> None:
     with pytest.raises(ValueError, match="sequence"):
         Replay.from_json("{}")
 
@@ -357,7 +357,7 @@ def test_erased_events_are_skipped_and_counted() -> None:
     assert (replay.agents, replay.leases) == ({}, {})
 
 
-def test_resource_continues_after_an_erased_holder() -> None:
+def test_resource_can_be_leased_after_its_holder_was_erased() -> None:
     replay = replayed(REGISTERED, acquired(1), ended(1))
     replay.apply(erased(event_of(replay, acquired(2, "l2", "b"))))
     replay.apply(erased(event_of(replay, ended(2, "l2", "b"))))
@@ -365,7 +365,7 @@ def test_resource_continues_after_an_erased_holder() -> None:
     assert replay.leases["r"].token == 3
 
 
-def test_a_checkpoint_forgets_an_agent_and_keeps_its_token() -> None:
+def test_checkpoint_without_an_erased_agent_keeps_its_fencing_token() -> None:
     # The events after the checkpoint are erased as well, so that the end of the lease is not seen.
     archived = replayed(REGISTERED, acquired(5))
     archived.forget("a")
@@ -385,7 +385,7 @@ def test_erased_agent_may_register_like_a_new_one() -> None:
 # --- what the store says -------------------------------------------------------------------------
 
 
-def test_states_that_agree_have_no_difference() -> None:
+def test_equal_states_have_no_difference() -> None:
     replay = replayed(REGISTERED, acquired(1), MaintenanceChanged(agent_id="a", until=moment(AT_S + 0.0009)))
     # The store holds more than the milliseconds of an event.
     stored = replace(A, maintenance_until_s=AT_S + 0.0009)
@@ -611,7 +611,7 @@ TestAnyHistory = HistoryMachine.TestCase
         [[REGISTERED], [REGISTERED, TIMED_OUT], [REGISTERED, TIMED_OUT, DIED], [REGISTERED, DRAINED]]
     ),
 )
-def test_no_step_is_replayed_that_the_lifecycle_does_not_know(
+def test_transition_outside_the_lifecycle_table_is_not_replayed(
     previous: Status, reason: Reason, after: Status, before: list[Payload]
 ) -> None:
     replay = replayed(*before)

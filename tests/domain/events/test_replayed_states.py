@@ -33,7 +33,7 @@ def test_an_agent_begins_with_its_registration() -> None:
     assert replayed(REGISTERED).agents == {"a": A}
 
 
-def test_a_status_takes_its_reason_and_version_along() -> None:
+def test_replayed_status_has_its_reason_and_version() -> None:
     assert replayed(REGISTERED, TIMED_OUT, DIED).agents["a"] == AgentState(
         agent_id="a", status=Status.DEAD, reason=Reason.HEARTBEAT_TIMEOUT, incarnation=1, version=3
     )
@@ -110,7 +110,7 @@ def test_overrides_can_be_withdrawn() -> None:
     assert replay.agents["a"] == A
 
 
-def test_an_update_raises_the_version_and_health_is_another_axis() -> None:
+def test_update_raises_the_version_and_health_change_does_not() -> None:
     replay = replayed(
         REGISTERED,
         AgentUpdated(agent_id="a", incarnation=1, version=2, changed=["name"]),
@@ -164,7 +164,7 @@ def test_new_registration_without_a_new_incarnation_is_refused() -> None:
     assert "comes to 2.1, not to 1.4" in refusal(replay, lifecycle(Signal.RE_REGISTERED, Status.DEAD, 1, 4))
 
 
-def test_times_differ_beyond_the_milliseconds_that_events_hold() -> None:
+def test_times_within_a_millisecond_are_equal() -> None:
     logged = replace(A, maintenance_until_s=AT_S)
     near = replace(A, maintenance_until_s=AT_S + TIME_TOLERANCE_S / 2)
     far = replace(A, maintenance_until_s=AT_S + 2 * TIME_TOLERANCE_S)

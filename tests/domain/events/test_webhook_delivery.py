@@ -62,7 +62,7 @@ def test_message_id_with_a_full_stop_is_refused() -> None:
 
 
 @given(st.integers(0, 10**9), st.floats(0, 1), st.none() | st.floats(0, 1e9))
-def test_wait_is_never_long_and_never_short(
+def test_wait_is_between_one_second_and_the_maximum(
     failures: int, chance: float, retry_after_s: float | None
 ) -> None:
     after = after_failure(failures, NOW_S, NOW_S, chance, 503, retry_after_s)

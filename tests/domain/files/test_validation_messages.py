@@ -34,7 +34,9 @@ from lifesign.domain.models.tasks import RunWrite
         ),
     ],
 )  # fmt: skip
-def test_errors_are_in_plain_words(model: type[BaseModel], given: dict[str, object], told: str) -> None:
+def test_validation_error_has_the_expected_text(
+    model: type[BaseModel], given: dict[str, object], told: str
+) -> None:
     with pytest.raises(ValidationError) as refused:
         model.model_validate(given)
     assert str(invalid_setting(refused.value, "it")) == told

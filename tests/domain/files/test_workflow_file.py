@@ -145,7 +145,7 @@ def test_the_registry_takes_every_body_that_a_file_leads_to() -> None:
         assert taken.metadata == (declaration.metadata or {})
 
 
-def test_a_body_is_the_callers_to_change() -> None:
+def test_changing_a_registration_body_does_not_change_the_declaration() -> None:
     declaration = read_workflow(WHOLE).agents["translator"]
     body = declaration.registration()
     body["metadata"]["weights"].append("more")
@@ -204,9 +204,7 @@ def test_parsed_workflow_is_immutable() -> None:
         ({"card_url": "ftp://agent.example"}, "/card_url", "https URL"),
     ],
 )  # fmt: skip
-def test_a_member_that_is_wrong_is_refused_at_its_place(
-    members: dict[str, Any], path: str, expected: str
-) -> None:
+def test_invalid_member_is_refused_with_its_path(members: dict[str, Any], path: str, expected: str) -> None:
     (fault,) = faults(entry(**members))
     assert fault.path == "/agents/a" + path
     assert expected in fault.expected
@@ -222,7 +220,7 @@ def test_a_member_that_is_wrong_is_refused_at_its_place(
         {"pool": {"max_instances": 0}},
     ],
 )
-def test_the_edge_of_a_rule_is_within_it(members: dict[str, Any]) -> None:
+def test_values_at_the_limits_are_accepted(members: dict[str, Any]) -> None:
     assert only(entry(**members)).role_id == "a"
 
 
@@ -237,7 +235,7 @@ def test_all_errors_are_listed_with_lines_in_file_order() -> None:
     ]
 
 
-def test_a_fault_reads_as_a_sentence() -> None:
+def test_workflow_error_has_line_path_and_expectation() -> None:
     with pytest.raises(InvalidWorkflow) as raised:
         read_workflow("agents:\n  a:\n    capacity: 5\n")
     assert str(raised.value).split(": ") == ["line 3", "/agents/a/capacity", "expected a mapping"]
@@ -285,13 +283,13 @@ def test_number_of_reported_errors_is_bounded() -> None:
         ("x:\n" * 3 + "y: " + "[" * MAX_DEPTH, 4, "", f"at most {MAX_DEPTH} levels"),
     ],
 )
-def test_a_file_that_is_wrong_is_refused_on_its_line(text: str, line: int, path: str, expected: str) -> None:
+def test_invalid_file_is_refused_with_its_line(text: str, line: int, path: str, expected: str) -> None:
     fault = faults(text)[0]
     assert (fault.line, fault.path) == (line, path)
     assert expected in fault.expected
 
 
-def test_a_key_that_is_no_role_needs_a_role_beside_it() -> None:
+def test_agent_key_that_is_no_valid_role_id_requires_role_id() -> None:
     (fault,) = faults("agents: {proof reader: {}}")
     assert fault.path == "/agents/proof reader/role_id"
     assert only("agents: {proof reader: {role_id: proof-reader}}").role_id == "proof-reader"
@@ -305,7 +303,7 @@ def test_a_key_that_is_no_role_needs_a_role_beside_it() -> None:
         'agents:\n  "\\udfff": {}\n',
     ],
 )
-def test_half_a_character_is_refused_however_it_is_written(text: str, parser: str) -> None:
+def test_lone_surrogate_is_refused_in_each_notation(text: str, parser: str) -> None:
     (fault,) = faults(text)
     assert fault.line == 2
     # The faster parser refuses the escape itself.
@@ -313,7 +311,7 @@ def test_half_a_character_is_refused_however_it_is_written(text: str, parser: st
     assert expected[parser] in fault.expected
 
 
-def test_a_long_or_odd_key_does_not_flood_the_message() -> None:
+def test_long_or_unprintable_key_is_shortened_in_the_error() -> None:
     for key in ("x" * 10_000, "x\\u2028y", "x\\ny"):
         assert len(str(faults(f'agents: {{a: {{"{key}": 1}}}}')[0])) < 400
     assert len(str(faults(f"agents: {{}}\nx: !{'x' * 1000} y")[0])) < 200
@@ -324,19 +322,19 @@ def test_a_long_or_odd_key_does_not_flood_the_message() -> None:
 # Bounds
 
 
-def test_a_few_lines_of_aliases_do_not_unfold() -> None:
+def test_nested_aliases_are_refused_without_expansion() -> None:
     lines = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))]
     assert "alias" in faults("\n".join([*lines, "agents: {}"]))[0].expected
 
 
-def test_a_file_is_as_large_as_it_may_be_and_no_larger() -> None:
+def test_file_above_the_size_limit_is_refused() -> None:
     text = "agents: {}\n# ".ljust(MAX_FILE_BYTES, "x")
     assert read_workflow(text).agents == {}
     assert "bytes" in faults(text + "x")[0].expected
     assert "bytes" in faults(text[:-1] + "é")[0].expected
 
 
-def test_a_file_holds_as_many_values_as_it_may_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_above_the_number_of_values_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_NODES == 100_000
     monkeypatch.setattr(yaml_document, "MAX_NODES", 50)
     # The document, two keys and two values of them.
@@ -345,13 +343,13 @@ def test_a_file_holds_as_many_values_as_it_may_and_no_more(monkeypatch: pytest.M
     assert "keys and values" in faults("agents: {}\nx: [" + "a," * (items + 1) + "]")[0].expected
 
 
-def test_a_file_declares_as_many_agents_as_it_may_and_no_more() -> None:
+def test_file_above_the_number_of_agents_is_refused() -> None:
     lines = [f"  a{number}: {{}}" for number in range(MAX_AGENTS + 1)]
     assert len(read_workflow("\n".join(["agents:", *lines[:-1]])).agents) == MAX_AGENTS
     assert "at most" in faults("\n".join(["agents:", *lines]))[0].expected
 
 
-def test_a_file_nests_as_deep_as_it_may() -> None:
+def test_file_above_the_nesting_limit_is_refused() -> None:
     levels = MAX_DEPTH - 1
     assert read_workflow("agents: {}\nx: " + "[" * levels + "]" * levels).agents == {}
     assert "levels" in faults("agents: {}\nx: " + "[" * (levels + 1) + "]" * (levels + 1))[0].expected
@@ -366,7 +364,7 @@ WORDS = st.sampled_from(
 
 
 @given(st.lists(WORDS, max_size=30).map("".join) | st.text(max_size=40))
-def test_no_text_at_all_breaks_the_reader(text: str) -> None:
+def test_any_text_gives_valid_registrations_or_an_invalid_workflow_error(text: str) -> None:
     for to_dict in (text, f"agents: {text}", f"agents:\n  a: {{metadata: {{x: {text}}}}}"):
         try:
             agents = read_workflow(to_dict).agents
@@ -377,7 +375,9 @@ def test_no_text_at_all_breaks_the_reader(text: str) -> None:
 
 
 @given(st.integers(1, 1000), st.integers(1, 1000), st.integers(1, 1000))
-def test_thresholds_are_taken_if_each_is_twice_the_one_before(interval: int, late: int, dead: int) -> None:
+def test_thresholds_are_accepted_if_each_is_at_least_twice_the_previous(
+    interval: int, late: int, dead: int
+) -> None:
     heartbeat = {
         "interval_seconds": interval,
         "unhealthy_after_seconds": late,

@@ -59,14 +59,14 @@ def test_unknown_key_is_reported_with_the_known_ones() -> None:
         assert (tuple(found), known.split()[-1]) == (place, "size")
 
 
-def test_lists_and_mappings_are_asked_for_as_such() -> None:
+def test_value_that_is_no_list_or_mapping_is_refused() -> None:
     assert faults("leaves: 5\nfruit: []\n") == [
         (1, "/leaves", "expected a list"),
         (2, "/fruit", "expected a mapping"),
     ]
 
 
-def test_one_thing_that_is_wrong_is_refused_where_it_was_read() -> None:
+def test_error_has_the_line_of_the_invalid_or_missing_value() -> None:
     read = document("a:\n  b: 1\n")
     read.to_dict()
     assert str(read.refused(("a", "b"), "expected 2")) == "line 2: /a/b: expected 2"
@@ -87,7 +87,7 @@ def test_invalid_text_after_another_line_ending_than_a_newline_is_reported(endin
         document(f"a: 1{ending}{ending}b: [").to_dict()
 
 
-def test_a_tab_as_indentation_is_named() -> None:
+def test_tab_as_indentation_is_reported() -> None:
     with pytest.raises(InvalidFile) as refused:
         document("a:\n\tb: 1\n").to_dict()
     (fault,) = refused.value.faults
@@ -105,7 +105,7 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(TEXTS, VALUES, max_size=4))
-def test_json_is_read_as_the_yaml_that_it_is(value: object) -> None:
+def test_any_json_document_is_read_as_yaml(value: object) -> None:
     assert document(json.dumps(value, ensure_ascii=False)).to_dict() == value
 
 

@@ -282,7 +282,7 @@ def mutated_documents(draw: st.DrawFn) -> dict[str, Any]:
 # --- the schema and the models are one rule ------------------------------------------------------
 
 
-def test_the_schema_is_a_schema() -> None:
+def test_health_schema_is_a_valid_json_schema() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 
 
@@ -359,7 +359,7 @@ def test_schema_and_models_agree_about_every_document(members: dict[str, Any]) -
 
 @given(mutated_documents())
 @example(changed("load", 10**308))
-def test_reader_is_lenient_only_about_null(members: dict[str, Any]) -> None:
+def test_reader_accepts_invalid_documents_only_if_they_have_null(members: dict[str, Any]) -> None:
     if faults_of(json.dumps(members).encode()):
         assert not model_accepts(members)
         return
@@ -546,7 +546,7 @@ def test_all_errors_are_reported_at_once() -> None:
     ]
 
 
-def test_a_peer_cannot_flood_the_faults() -> None:
+def test_number_and_length_of_document_faults_are_bounded() -> None:
     faults = faults_of(
         json.dumps({"extensions": {f"\x1b[31m{at}" + "x" * 999: 1 for at in range(200)}}).encode()
     )
@@ -580,7 +580,7 @@ def test_no_bytes_raise_anything_but_invalid_document(raw: bytes) -> None:
 @given(
     st.sampled_from(places(FULL)), SURROGATES, st.lists(st.tuples(st.integers(0, 900), st.binary(max_size=2)))
 )
-def test_no_damaged_document_raises_anything_else(
+def test_damaged_document_raises_only_invalid_document(
     place: Place, value: Any, cuts: list[tuple[int, bytes]]
 ) -> None:
     raw = json.dumps(changed("/".join(place), value)).encode()
@@ -616,7 +616,9 @@ def test_no_damaged_document_raises_anything_else(
         ),
     ],
 )
-def test_an_oddity_is_a_finding_and_no_fault(place: str, value: object, expected: tuple[str, str]) -> None:
+def test_implausible_member_is_a_finding_and_no_fault(
+    place: str, value: object, expected: tuple[str, str]
+) -> None:
     assert findings_of(changed(place, value)) == [expected]
 
 
@@ -650,7 +652,9 @@ def test_measurements_without_samples_are_findings() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), DURATIONS)
-def test_documents_by_our_own_rules_have_no_finding(responses: int, errors: int, latency_ms: float) -> None:
+def test_document_with_the_status_of_its_ratios_has_no_finding(
+    responses: int, errors: int, latency_ms: float
+) -> None:
     members = changed("health/status", health_status(Samples(responses=responses, errors=errors)))
     members["calibration"] = {"measurement_window_seconds": 300, "sample_count": responses + errors}
     if responses + errors:
@@ -663,7 +667,7 @@ def test_documents_by_our_own_rules_have_no_finding(responses: int, errors: int,
     assert findings_of(members) == []
 
 
-def test_ratios_may_miss_one_by_a_hundredth() -> None:
+def test_ratios_that_add_up_to_0_99_have_no_finding() -> None:
     members = changed("calibration/response_ratio", 0.97)
     members["calibration"]["error_ratio"] = 0.02
     assert findings_of(members) == []

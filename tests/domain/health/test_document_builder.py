@@ -146,7 +146,7 @@ def test_interactions_that_are_not_sampled_give_no_ratio_but_are_counted_apart()
     assert document["extensions"][EXTENSION_PREFIX + "outcomes"] == {"not_admitted": 5, "abandoned": 20}
 
 
-def test_a_single_sample_has_a_ratio_and_percentiles_and_yet_says_little() -> None:
+def test_single_sample_gives_ratio_and_percentiles_with_status_unknown() -> None:
     document = published(report(window({Outcome.ANSWERED: 1})))
     assert document["health"]["status"] == "unknown"
     assert document["calibration"]["response_ratio"] == 1
@@ -163,7 +163,7 @@ def test_latency_of_a_lost_sample_is_not_published() -> None:
     }
 
 
-def test_an_agent_whose_own_measurement_fails_says_only_that_it_does_not_know() -> None:
+def test_document_of_a_failed_measurement_has_only_status_unknown() -> None:
     assert published(no_report("urn:agent", NOW)) == {
         "schema_version": "0.1.0",
         "agent_id": "urn:agent",
@@ -220,7 +220,7 @@ def test_the_two_ratios_add_up_to_exactly_one_as_they_are_published(responses: i
 @pytest.mark.parametrize(
     ("edge", "status"), [(500_000, "unhealthy"), (950_000, "degraded"), (1_000_000, "healthy")]
 )
-def test_a_ratio_just_below_an_edge_is_published_such_that_the_status_follows(edge: int, status: str) -> None:
+def test_published_ratio_just_below_a_threshold_agrees_with_the_status(edge: int, status: str) -> None:
     responses = 10 * edge - 1
     document = published(report(window({Outcome.ANSWERED: responses, Outcome.RAISED: 10**7 - responses})))
     assert document["health"]["status"] == status
@@ -388,7 +388,7 @@ DECLARATIONS = st.builds(
     last_healthy_at=st.none() | PAST,
     uptime_seconds=st.floats(0, 10**9),
 )
-def test_every_document_is_valid_and_odd_to_no_reader(
+def test_each_built_document_is_valid_and_has_no_findings(
     *,
     declared: OperatorFacts,
     current: dict[Outcome, int],

@@ -20,7 +20,7 @@ from lifesign.domain.health.inspection import (
 COUNTS = st.lists(st.integers(0, 2**40), min_size=len(Inspection), max_size=len(Inspection))
 
 
-def test_the_number_of_an_inspection_never_changes_as_window_files_hold_it() -> None:
+def test_inspection_numbers_stored_in_window_files_are_fixed() -> None:
     assert [one.name for one in Inspection] == [
         "INSPECTED", "COMPRESSED", "OVERSIZED", "COMPLEX", "NO_ROOM", "FROM_FILE", "UNSPECIFIED",
         "TOOL_RESULT",
@@ -37,7 +37,9 @@ def test_the_number_of_an_inspection_never_changes_as_window_files_hold_it() -> 
         (0, {"x": 1}, True),
     ],
 )
-def test_more_than_half_is_most(inspected: int, reasons: dict[str, int], *, is_mostly_missing: bool) -> None:
+def test_inspection_is_mostly_missing_above_one_half(
+    inspected: int, reasons: dict[str, int], *, is_mostly_missing: bool
+) -> None:
     assert InspectionTally(inspected, reasons).is_mostly_missing is is_mostly_missing
 
 
@@ -50,7 +52,7 @@ def test_written_values_are_read_back(counts: list[int], rule: StatusRule) -> No
 
 
 @pytest.mark.parametrize("extensions", [None, {}, {INSPECTION_KEY: None}, {INSPECTION_KEY: ["ratio"]}])
-def test_document_that_says_nothing_of_inspection_has_no_note(extensions: dict[str, Any] | None) -> None:
+def test_document_without_an_inspection_extension_has_no_note(extensions: dict[str, Any] | None) -> None:
     assert read_inspection(extensions) is None
 
 
@@ -73,7 +75,7 @@ JSON = st.recursive(
 
 
 @given(JSON, JSON, JSON)
-def test_any_value_of_a_peer_is_read(rule: Any, inspected: Any, reasons: Any) -> None:
+def test_any_value_of_the_inspection_extension_is_read(rule: Any, inspected: Any, reasons: Any) -> None:
     note = read_inspection({INSPECTION_KEY: {"rule": rule, "inspected": inspected, "not_inspected": reasons}})
     assert note is not None
     assert note.tally.not_inspected.keys() <= {one.name.lower() for one in Inspection}

@@ -122,7 +122,7 @@ def test_percentiles_are_within_1_percent_of_the_exact_nearest_rank(
 
 
 @given(st.lists(st.integers(FINEST_NS, HOUR_NS), min_size=1, max_size=300))
-def test_they_are_so_for_any_latencies_from_13_microseconds_to_an_hour(latencies: list[int]) -> None:
+def test_percentiles_of_13_microseconds_to_an_hour_are_within_1_percent(latencies: list[int]) -> None:
     assert_within_1_percent(latencies)
 
 
@@ -174,7 +174,7 @@ def test_the_sum_of_histograms_is_the_histogram_of_all_latencies(parts: list[lis
 
 
 @given(LATENCIES, LATENCIES)
-def test_a_sum_can_be_added_elsewhere_and_stays_as_it_was(one: list[int], other: list[int]) -> None:
+def test_adding_a_histogram_to_another_does_not_change_the_first(one: list[int], other: list[int]) -> None:
     first, second = histogram_of(one), histogram_of(other)
     before = bytes(first.bins())
     second.add(first.bins())

@@ -119,7 +119,7 @@ def test_a_404_of_the_router_never_reached_an_operation() -> None:
         (500, Outcome.SERVER_FAULT),
     ],
 )
-def test_every_class_is_counted_apart(status: int, outcome: Outcome) -> None:
+def test_each_http_status_class_has_its_own_outcome(status: int, outcome: Outcome) -> None:
     assert outcome_of_status(status, has_route=True) is outcome
 
 
@@ -144,12 +144,12 @@ def test_each_outcome_counts_by_the_table(outcome: Outcome) -> None:
     assert counted(outcome) == OUTCOMES[outcome]
 
 
-def test_every_profile_has_a_side_for_every_outcome() -> None:
+def test_each_counting_profile_classifies_each_outcome() -> None:
     assert all(set(SIDES[counting]) == set(Outcome) for counting in CountingProfile)
     assert {side for sides in SIDES.values() for side in sides.values()} == {None, *Side}
 
 
-def test_the_number_of_an_outcome_never_changes_as_window_files_hold_it() -> None:
+def test_outcome_numbers_stored_in_window_files_are_fixed() -> None:
     assert [outcome.name for outcome in Outcome] == [
         "ANSWERED", "NOT_INSPECTED", "CALLER_FAULT", "RATE_LIMITED", "NO_OPERATION", "NOT_ADMITTED",
         "SERVER_FAULT", "TASK_FAILED", "RAISED", "UNFINISHED", "TIMED_OUT", "MALFORMED",
@@ -202,7 +202,7 @@ def test_every_profile_samples_what_a_more_lenient_one_samples(counts: list[int]
 
 
 @given(COUNTS, st.integers(1, 2**40))
-def test_no_caller_can_move_the_ratio_of_server_faults(counts: list[int], attack: int) -> None:
+def test_caller_errors_do_not_change_the_ratio_of_server_faults(counts: list[int], attack: int) -> None:
     before = count_samples(counts, CountingProfile.SERVER_FAULTS)
     moved_by_callers = [
         outcome_of_status(status, has_route=has_route)

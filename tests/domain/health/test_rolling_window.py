@@ -157,7 +157,7 @@ def test_latencies_leave_with_their_samples() -> None:
     assert after.first_bytes.percentiles_ms(0.5) == ()
 
 
-def test_every_outcome_is_counted_apart() -> None:
+def test_each_outcome_has_its_own_counter() -> None:
     samples = [Sample(START_NS, outcome, 1) for outcome in Outcome for _ in range(outcome + 1)]
     assert read([written(*samples)], START_NS).current == [outcome + 1 for outcome in Outcome]
 
@@ -167,13 +167,13 @@ def test_block_without_writer_contributes_nothing() -> None:
     assert facts(read([], START_NS)) == expected([], START_NS)
 
 
-def test_a_worker_that_starts_again_counts_on() -> None:
+def test_restarted_worker_adds_to_its_earlier_counts() -> None:
     block = written(answered(START_NS))
     write(WindowWriter(block, WINDOW_NS, START_NS + 1), answered(START_NS + 1))
     assert read([block], START_NS + 1).current[Outcome.ANSWERED] == 2
 
 
-def test_a_window_that_24_slots_do_not_divide_works_as_well() -> None:
+def test_window_that_is_not_divisible_by_24_slots_counts_correctly() -> None:
     window_ns = 301 * SECOND_NS + 7
     block = new_block()
     writer = WindowWriter(block, window_ns, START_NS)
@@ -184,7 +184,7 @@ def test_a_window_that_24_slots_do_not_divide_works_as_well() -> None:
 
 
 @pytest.mark.parametrize("idle_ns", [SLOT_NS, WINDOW_NS, 3 * WINDOW_NS, 10**6 * SLOT_NS])
-def test_idle_time_of_any_length_costs_one_row_and_two_histograms(idle_ns: int) -> None:
+def test_idle_time_of_any_length_clears_one_row_and_two_histograms(idle_ns: int) -> None:
     block = new_block()
     lanes = block.cast("Q")
     writer = WindowWriter(block, WINDOW_NS, START_NS)
@@ -194,7 +194,7 @@ def test_idle_time_of_any_length_costs_one_row_and_two_histograms(idle_ns: int) 
     assert touched == ROW_LANES + 2 * BIN_COUNT
 
 
-def test_after_idle_time_nothing_old_comes_back() -> None:
+def test_old_samples_do_not_reappear_after_idle_time() -> None:
     block = written(*(answered(START_NS + slot * SLOT_NS) for slot in range(ROWS)))
     for idle_windows in (2, 3, 1000):
         now_ns = START_NS + ROWS * SLOT_NS + idle_windows * WINDOW_NS
@@ -229,7 +229,7 @@ def test_a_reader_sees_at_once_what_is_written_to_an_open_slot() -> None:
         assert sum(reader.totals([block], START_NS).current) == count
 
 
-def test_a_write_that_was_under_way_when_its_slot_ended_is_seen() -> None:
+def test_write_that_ends_after_its_slot_is_counted() -> None:
     block = new_block()
     writer, reader = WindowWriter(block, WINDOW_NS, START_NS), WindowReader(WINDOW_NS)
     just_after_ns = START_NS + SLOT_NS + SECOND_NS // 2
@@ -239,7 +239,7 @@ def test_a_write_that_was_under_way_when_its_slot_ended_is_seen() -> None:
     assert sum(reader.totals([block], START_NS + 2 * SLOT_NS).current) == 1
 
 
-def test_a_worker_that_comes_or_goes_is_seen_at_once() -> None:
+def test_new_or_removed_worker_changes_the_totals_at_once() -> None:
     old = START_NS - 3 * SLOT_NS  # in a closed slot, whose sum is kept
     one, other = written(answered(old)), written(answered(old), answered(old))
     reader = WindowReader(WINDOW_NS)
@@ -275,7 +275,7 @@ def test_histogram_that_a_later_slot_has_taken_is_not_counted_for_the_earlier_on
     assert filled_bins(totals.latencies) == {}
 
 
-def test_totals_of_others_can_be_added_and_forgotten() -> None:
+def test_totals_can_be_added_and_cleared() -> None:
     now_ns = START_NS + WINDOW_NS
     samples = [Sample(START_NS, Outcome.RAISED, 5), Sample(now_ns, Outcome.ANSWERED, A_MILLISECOND_NS, 7)]
     totals = WindowTotals()
@@ -427,14 +427,14 @@ def test_a_writer_that_is_killed_while_it_counts_loses_at_most_what_it_was_count
 # --- is it a window at all? -------------------------------------------------------------------------------
 
 
-def test_a_new_block_is_plausible() -> None:
+def test_new_block_passes_the_plausibility_check() -> None:
     assert is_plausible(new_block(), WINDOW_NS, START_NS)
 
 
 @given(st.integers(0, ROWS - 1), st.integers(0, 2**64 - 1))
 @example(0, 2**64 - 1)
 @example(0, 1)
-def test_a_tag_that_does_not_fit_its_row_is_refused(row: int, tag: int) -> None:
+def test_slot_tag_in_the_wrong_row_is_refused(row: int, tag: int) -> None:
     block = new_block()
     block.cast("Q")[row * ROW_LANES] = tag
     newest = START_NS // SLOT_NS

@@ -20,7 +20,7 @@ def with_ratio(ten_thousandths: int, total: int = 10_000) -> Samples:
 
 
 @pytest.mark.parametrize("responses", range(10))
-def test_nine_samples_say_nothing_however_they_ended(responses: int) -> None:
+def test_nine_samples_give_unknown_whatever_their_outcome(responses: int) -> None:
     for total in range(responses, 10):
         assert health_status(Samples(responses, total - responses), 10**6, 1) is HealthStatus.UNKNOWN
 
@@ -80,14 +80,16 @@ def test_latency_never_makes_an_agent_unhealthy_or_a_failing_one_better() -> Non
     assert health_status(with_ratio(4000), 1, 10**6) is HealthStatus.UNHEALTHY
 
 
-def test_without_both_latencies_nothing_is_slow() -> None:
+def test_agent_without_both_latencies_is_not_slow() -> None:
     assert not is_slow(None, 1)
     assert not is_slow(10**6, None)
     assert not is_slow(None, None)
 
 
 @given(SAMPLES, st.integers(1, 1000))
-def test_more_answers_never_make_it_worse_nor_more_errors_better(samples: Samples, more: int) -> None:
+def test_more_answers_never_worsen_and_more_errors_never_improve_the_status(
+    samples: Samples, more: int
+) -> None:
     status = health_status(samples)
     if status is HealthStatus.UNKNOWN:
         assert samples.total < 10
@@ -123,7 +125,7 @@ def test_uninspected_answers_make_no_agent_healthy(samples: Samples, inspected: 
 
 
 @given(SAMPLES)
-def test_nothing_to_inspect_leaves_the_status_to_the_ratio(samples: Samples) -> None:
+def test_status_follows_the_ratio_if_no_answer_needs_inspection(samples: Samples) -> None:
     judged = window_status(samples, InspectionTally(), 301, 100)
     assert judged.status is health_status(samples, 301, 100)
     assert judged.rule is StatusRule.RATIO

@@ -55,7 +55,7 @@ def test_the_edge_is_exact_whatever_the_numbers_of_samples(now: Samples, before:
 
 
 @given(SAMPLES, SAMPLES)
-def test_better_one_way_is_worse_the_other_way(one: Samples, other: Samples) -> None:
+def test_swapping_the_windows_reverses_the_trend(one: Samples, other: Samples) -> None:
     assert calibration_trend(one, other) is MIRRORED[calibration_trend(other, one)]
 
 

@@ -144,7 +144,7 @@ def test_half_hour_stores_minimum_mean_and_maximum() -> None:
         ({"discovery": ("not_measured", None)}, "inconclusive", None),
     ],
 )
-def test_each_probe_counts_once_and_only_answers_have_taken_time(
+def test_each_probe_counts_once_and_only_answers_have_a_latency(
     layers: dict[str, Any], counted: str, answer_ms: float | None
 ) -> None:
     held = closed(gathered(None, seen(**layers), NOW_S))
@@ -153,12 +153,12 @@ def test_each_probe_counts_once_and_only_answers_have_taken_time(
     assert held.spreads == ({} if answer_ms is None else {ANSWER: Spread(answer_ms, answer_ms, answer_ms)})
 
 
-def test_a_stale_document_says_nothing() -> None:
+def test_stale_document_adds_nothing_to_the_history() -> None:
     stale = seen(said={"is_stale": True, "response_ratio": 1.0}, transport=("ok", 5.0))
     assert gathered(None, stale, NOW_S).gathered.keys() == {ANSWER}
 
 
-def test_all_that_a_document_says_is_gathered() -> None:
+def test_history_contains_each_measure_of_a_document() -> None:
     said = {"response_ratio": 0.9, "error_ratio": 0.1, "latency_p50_ms": 10.0, "latency_p99_ms": 90.0}
     held = closed(gathered(None, seen(said=said), NOW_S))
     assert {measure.value: one.mean for measure, one in held.spreads.items()} == said
@@ -195,7 +195,7 @@ def test_the_next_half_hour_begins_with_the_first_probe_in_it() -> None:
     assert (following.number, following.alive, following.failed) == (NOW + 1, 1, 0)
 
 
-def test_a_clock_that_goes_back_a_little_counts_on_in_the_same_half_hour() -> None:
+def test_small_clock_setback_continues_the_current_half_hour() -> None:
     first = gathered(None, seen(transport="ok"), NOW_S)
     back = gathered(first, seen(transport="ok"), NOW_S - 5 * HALF_HOUR_SECONDS)
     assert (back.number, back.alive) == (NOW, 2)
@@ -234,7 +234,7 @@ def test_a_day_weighs_each_half_hour_the_same() -> None:
     )
 
 
-def test_the_same_half_hour_twice_is_one() -> None:
+def test_records_of_the_same_half_hour_are_merged() -> None:
     history = added(added(KeptHistory(), slot(NOW, 100.0, alive=1)), slot(NOW, 300.0, failed=1))
     (both,) = read(history).half_hours
     assert (both.number, both.alive, both.failed) == (NOW, 1, 1)

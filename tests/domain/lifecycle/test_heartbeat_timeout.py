@@ -36,11 +36,11 @@ def excluded_seconds(spans: Sequence[ExcludedSpan], begin: float, end: float) ->
     )
 
 
-def test_silence_is_the_time_since_the_last_sign() -> None:
+def test_silence_is_the_time_since_the_last_liveness_signal() -> None:
     assert silent_for_s(100.0, 190.5, []) == 90.5
 
 
-def test_a_sign_from_the_future_is_no_silence() -> None:
+def test_liveness_signal_from_the_future_gives_no_silence() -> None:
     assert silent_for_s(100.0, 40.0, [ExcludedSpan(0.0, 500.0)]) == 0.0
 
 
@@ -62,7 +62,7 @@ def test_excused_time_is_subtracted_once(spans: list[ExcludedSpan], silent: floa
 
 
 @given(last=MOMENTS, now=MOMENTS, spans=SPANS)
-def test_silence_is_what_no_span_covers(last: float, now: float, spans: list[ExcludedSpan]) -> None:
+def test_silence_excludes_the_excused_spans(last: float, now: float, spans: list[ExcludedSpan]) -> None:
     assert silent_for_s(last, now, spans) == max(0, now - last - excluded_seconds(spans, last, now))
 
 
@@ -108,7 +108,7 @@ def test_thresholds_may_be_exactly_twice_each_other() -> None:
         ((30.0, 60.0, inf), "dead_after_seconds"),
     ],
 )
-def test_thresholds_that_leave_no_room_for_a_missed_sign_are_refused(
+def test_thresholds_below_twice_the_previous_are_refused(
     values: tuple[float, float, float], name: str
 ) -> None:
     with pytest.raises(InvalidValue) as refused:
@@ -140,7 +140,7 @@ def test_an_empty_span_adds_nothing() -> None:
     assert add_span([], ExcludedSpan(10.0, 10.0), now_s=10.0, keep_s=100.0) == ()
 
 
-def test_beyond_the_limit_the_two_closest_become_one() -> None:
+def test_above_the_span_limit_the_two_closest_spans_are_merged() -> None:
     spans = [ExcludedSpan(100.0 * number, 100.0 * number + 10) for number in range(MAX_SPANS)]
     added = add_span(spans, ExcludedSpan(515.0, 520.0), now_s=3200.0, keep_s=10_000.0)
     assert len(added) == MAX_SPANS
@@ -148,7 +148,7 @@ def test_beyond_the_limit_the_two_closest_become_one() -> None:
 
 
 @given(st.lists(st.tuples(MOMENTS, LENGTHS), max_size=3 * MAX_SPANS))
-def test_no_excuse_is_ever_lost(steps: list[tuple[float, float]]) -> None:
+def test_merged_spans_still_cover_each_added_span(steps: list[tuple[float, float]]) -> None:
     spans: tuple[ExcludedSpan, ...] = ()
     given_spans = [ExcludedSpan(begin, begin + length) for begin, length in steps]
     for span in given_spans:
@@ -165,7 +165,7 @@ def test_a_gap_of_more_than_three_sweeps_is_downtime() -> None:
     assert downtime(100.0, 40.0, cadence_s=15.0) is None
 
 
-def test_a_second_is_no_downtime_however_often_we_sweep() -> None:
+def test_pause_of_a_second_is_no_downtime_for_any_sweep_interval() -> None:
     assert downtime(100.0, 101.0, cadence_s=0.05) is None
     assert downtime(100.0, 101.1, cadence_s=0.05) == ExcludedSpan(100.0, 101.1)
 
@@ -198,7 +198,9 @@ def test_clocks_that_differ_by_more_than_five_seconds_show_a_jump(
         (990.0, 0.4, -10.0),
     ],
 )
-def test_a_clock_is_adrift_by_what_no_wait_explains(client: float, waited: float, least: float) -> None:
+def test_clock_drift_excludes_the_time_that_a_heartbeat_waited(
+    client: float, waited: float, least: float
+) -> None:
     assert drift_s(client, 1000.0, waited) == least
 
 

@@ -52,7 +52,7 @@ def test_clock_setback_delays_reports_only_briefly() -> None:
     assert watched_after(watched, CUT, NOW_S + 300, LOST_S)[1] is EvidenceAlert.LOST
 
 
-def test_a_count_is_due_after_its_period() -> None:
+def test_next_count_is_due_after_its_period() -> None:
     assert [is_due(NOW_S, NOW_S + passed_s, 15) for passed_s in (0, 14.9, 15)] == [False, False, True]
 
 
@@ -84,7 +84,7 @@ def test_reset_counter_of_a_key_is_compared_from_the_start() -> None:
     assert [turn.is_high for turn in keys_after(watched, {"a": (0, 200)}, NOW_S + 600, 300)[1]] == [True]
 
 
-def test_only_so_many_keys_are_watched() -> None:
+def test_number_of_watched_keys_is_bounded() -> None:
     sums = {f"key_{number}": (number, 0) for number in range(MAX_KEYS + 1)}
     watched, _ = keys_after(KeysWatched(), sums, NOW_S, 300)
     assert len(watched.keys) == MAX_KEYS

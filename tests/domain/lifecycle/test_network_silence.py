@@ -27,7 +27,9 @@ def counts(addresses: int, silent: int, apart_s: float = 0.0) -> ClassCounts:
     ("addresses", "least"),
     [(0, None), (1, None), (2, None), (3, 3), (4, 3), (8, 6), (11, 9), (12, 6), (13, 7), (100, 50)],
 )
-def test_half_of_many_addresses_or_three_quarters_of_few(addresses: int, least: int | None) -> None:
+def test_mass_silence_needs_half_of_many_or_three_quarters_of_few_addresses(
+    addresses: int, least: int | None
+) -> None:
     assert needed(addresses) == least
     for silent in range(addresses + 1):
         assert is_mass_silence(counts(addresses, silent)) is (least is not None and silent >= least)
@@ -44,7 +46,7 @@ def test_addresses_that_fell_silent_far_apart_are_no_mass_silence() -> None:
 
 
 @given(st.integers(3, 60), st.lists(st.integers(0, 3_000), max_size=60))
-def test_more_silence_never_ends_it(addresses: int, silent: list[int]) -> None:
+def test_one_more_silent_address_never_ends_a_mass_silence(addresses: int, silent: list[int]) -> None:
     last_s = tuple(NOW_S + each for each in silent[:addresses])
     if is_mass_silence(ClassCounts(addresses=addresses, silent_s=last_s)):
         more = ClassCounts(addresses=addresses, silent_s=(*last_s, NOW_S))
@@ -124,7 +126,7 @@ def _divided_cuts(draw: st.DrawFn) -> dict[str, ClassCounts]:
 
 
 @given(_divided_cuts(), st.integers(0, 1_000), st.integers(0, 1_000))
-def test_keys_with_equal_shares_notice_what_one_key_would_whatever_one_more_reports(
+def test_reports_of_one_more_key_do_not_hide_a_mass_silence_from_other_keys(
     honest: dict[str, ClassCounts], addresses: int, silent: int
 ) -> None:
     assert silent_keys(honest) == tuple(sorted(honest))

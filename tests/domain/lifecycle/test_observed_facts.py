@@ -141,7 +141,7 @@ def test_failures_in_a_row_are_counted_until_the_next_liveness_signal() -> None:
 @pytest.mark.parametrize(
     "card", ["redirect_refused", "blocked_address", "rate_limited", "not_measured", "gated"]
 )
-def test_a_card_that_could_not_be_asked_keeps_a_missing_document_from_counting(card: str) -> None:
+def test_missing_document_is_no_failure_while_the_card_is_unmeasured(card: str) -> None:
     held_back = [seen(at, discovery=card, readiness="not_an_agent") for at in (0, 300, 600, 900)]
     assert add_up(*held_back).failures_in_row == 0
     assert add_up(seen(-300, **FAILURE), *held_back).failures_in_row == 1
@@ -210,7 +210,7 @@ def test_the_last_twenty_interactions_are_remembered() -> None:
     assert add_up(*served).recent_interactions == "00" + 18 * "1"
 
 
-def test_a_long_silence_is_no_long_row_of_failed_interactions() -> None:
+def test_long_silence_does_not_add_failed_interactions() -> None:
     away = [seen(at, **FAILURE) for at in range(9)]
     assert add_up(*away, seen(10, **LIFE)).recent_interactions == "001"
     flapping = [seen(at, **(LIFE if at % 3 == 2 else FAILURE)) for at in range(9)]
@@ -224,20 +224,20 @@ def test_two_unhealthy_documents_are_two_only_if_computed_at_different_times() -
 
 
 @pytest.mark.parametrize("status", ["healthy", "degraded", "unknown"])
-def test_any_other_document_ends_the_row(status: str) -> None:
+def test_document_of_another_status_resets_the_unhealthy_count(status: str) -> None:
     known = add_up(read(0, "unhealthy"), read(300, "unhealthy"), read(600, status))
     assert (known.unhealthy_documents_in_row, known.last_unhealthy_timestamp_s) == (0, None)
 
 
 @pytest.mark.parametrize("status", ["healthy", "unhealthy"])
-def test_a_stale_document_neither_ends_a_row_nor_adds_to_it(status: str) -> None:
+def test_stale_document_does_not_change_the_unhealthy_count(status: str) -> None:
     first = read(0, "unhealthy", 0)
     stale = read(300, status, -5000, is_stale=True)
     assert add_up(first, stale).unhealthy_documents_in_row == 1
     assert add_up(first, stale, read(600, "unhealthy", 0)).unhealthy_documents_in_row == 1
 
 
-def test_a_document_that_cannot_be_read_leaves_the_last_one_standing() -> None:
+def test_unreadable_document_keeps_the_last_document() -> None:
     known = add_up(read(0, "unhealthy"), seen(300, readiness="timeout"))
     assert reported_health(known) is HealthStatus.UNHEALTHY
     assert evidence_of(known).health_until_s == NOW_S + 900
@@ -253,7 +253,7 @@ def test_health_is_unknown_once_the_document_is_stale() -> None:
     assert reported_health(later) is HealthStatus.UNKNOWN
 
 
-def test_a_document_that_promises_to_last_counts_no_longer_than_the_evidence() -> None:
+def test_document_with_a_long_max_age_expires_with_the_evidence() -> None:
     known = add_up(read(0, "healthy", -100, max_age_s=1800))
     assert known.document is not None
     assert known.document.fresh_until_s == NOW_S + 3500
@@ -291,12 +291,12 @@ def test_an_outage_of_the_prober_changes_no_stored_health() -> None:
 
 
 @pytest.mark.parametrize("computed_at_s", [-5000, 5000])
-def test_a_document_that_was_stale_when_seen_says_nothing(computed_at_s: float) -> None:
+def test_document_that_was_stale_when_fetched_gives_unknown_health(computed_at_s: float) -> None:
     known = add_up(read(0, "healthy", computed_at_s, is_stale=True))
     assert current_health(known, NOW_S) is reported_health(known) is HealthStatus.UNKNOWN
 
 
-def test_a_clock_of_the_agent_that_is_wrong_makes_no_document_old() -> None:
+def test_wrong_clock_of_an_agent_does_not_age_its_documents() -> None:
     # Ten minutes behind ours; by the answer's own `Date` the document is five seconds old.
     known = add_up(read(0, "healthy", -605, age_s=5))
     assert evidence_of(known).health_until_s == NOW_S + 895
@@ -318,7 +318,7 @@ def test_document_without_a_date_is_aged_by_our_clock(offset_s: float) -> None:
     assert evidence_of(known).health_until_s == NOW_S + 900
 
 
-def test_a_document_is_stale_by_our_clock_though_its_prober_took_it_for_fresh() -> None:
+def test_document_fresh_for_its_prober_can_be_stale_by_the_registrys_clock() -> None:
     observation = with_document_age(read(-3600, "healthy", -3600), NOW_S)
     assert (observation.result, observation.is_liveness_signal) == (ResultClass.STALE_DOCUMENT, False)
     dated = read(-3600, "healthy", -3600, age_s=0.5)
@@ -338,7 +338,7 @@ def test_reported_agent_id_stays_until_it_changes() -> None:
     assert add_up(named, seen(1, reported_agent_id="urn:two")).reported_agent_id == "urn:two"
 
 
-def test_a_row_is_counted_up_to_its_limit() -> None:
+def test_consecutive_counts_stop_at_their_limit() -> None:
     known = Observed(failures_in_row=MAX_IN_ROW, unhealthy_documents_in_row=MAX_IN_ROW)
     assert taken(known, seen(0, **FAILURE), NOW_S).failures_in_row == MAX_IN_ROW
     assert taken(known, read(0, "unhealthy"), NOW_S).unhealthy_documents_in_row == MAX_IN_ROW
@@ -445,7 +445,7 @@ def test_failures_before_the_end_of_a_decision_of_an_operator_are_excused() -> N
     assert (known.excused_failures, known.excused_silence_s) == (0, 0)
 
 
-def test_a_row_of_failures_that_grows_no_more_counts_on() -> None:
+def test_failures_after_an_excuse_count_at_the_limit_of_consecutive_failures() -> None:
     known = excused(Observed(failures_in_row=MAX_IN_ROW, measured_at_s=NOW_S))
     for number in range(1, 4):
         known = taken(known, seen(300 * number, **FAILURE), NOW_S + 300 * number)
@@ -488,7 +488,7 @@ def test_login_is_kept_until_the_interface_answers_without_one() -> None:
         assert Observed.from_json(known.to_json()) == known
 
 
-def test_assertion_that_is_never_probed_holds_no_other_one() -> None:
+def test_unmeasured_assertion_does_not_delay_the_recovery_of_others() -> None:
     known = Observed()
     rows = []
     for number, result in enumerate(["assertion_failed", "assertion_failed", "ok"]):
@@ -498,7 +498,7 @@ def test_assertion_that_is_never_probed_holds_no_other_one() -> None:
     assert rows == [1, 2, 0]
 
 
-def test_failure_of_another_assertion_is_held_until_it_passes() -> None:
+def test_failure_of_another_assertion_remains_until_that_assertion_passes() -> None:
     known = Observed()
     rows = []
     for number, (one, other) in enumerate([("assertion_failed", "ok"), ("not_measured", "ok"), ("ok", "ok")]):
@@ -508,7 +508,7 @@ def test_failure_of_another_assertion_is_held_until_it_passes() -> None:
     assert rows == [1, 1, 0]
 
 
-def test_one_passed_assertion_beside_a_failed_one_ends_nothing() -> None:
+def test_passed_assertion_does_not_reset_the_count_of_failed_assertions() -> None:
     given = (asserted("ok"), asserted("assertion_failed"))
     known = add_up(*(seen(number, transport="ok", assertions=given) for number in range(3)))
     assert known.failed_assertions_in_row == 3

@@ -51,7 +51,7 @@ def test_transition_outside_of_the_table_is_refused() -> None:
             assert (refused.value.status, refused.value.signal) == (status, signal)
 
 
-def test_every_signal_leads_somewhere_and_every_status_is_left() -> None:
+def test_each_signal_and_each_status_has_a_transition() -> None:
     assert {signal for _, signal in TRANSITIONS} == set(Signal)
     assert {status for status, _ in TRANSITIONS} == set(Status)
 

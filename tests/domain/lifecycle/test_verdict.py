@@ -113,7 +113,7 @@ def saying(status: str, in_row: int = 0, **members: Any) -> Observed:
 
 
 @pytest.mark.parametrize("monitoring", BEATING)
-def test_silence_of_heartbeats_makes_an_agent_unhealthy_and_then_dead(monitoring: DecidingEvidence) -> None:
+def test_missed_heartbeats_make_an_agent_unhealthy_and_then_dead(monitoring: DecidingEvidence) -> None:
     silent = facts(monitoring, last_heartbeat_at_s=NOW - 91)
     verdict = judged(silent)
     assert verdict.signals == (Signal.HEARTBEAT_TIMEOUT,)
@@ -350,11 +350,11 @@ def test_interrupted_successes_do_not_recover_an_agent() -> None:
 
 
 @pytest.mark.parametrize(("since_s", "signals"), [(NOW - 30, 1), (NOW - 29, 0)])
-def test_a_sign_from_before_the_death_counts_from_the_death(since_s: float, signals: int) -> None:
+def test_liveness_signal_from_before_death_is_dated_to_the_death(since_s: float, signals: int) -> None:
     assert len(judged(dead(since_s, observed=alive())).signals) == signals
 
 
-def test_agent_alive_at_its_drain_timeout_must_fall_silent_first() -> None:
+def test_agent_alive_at_its_drain_timeout_dies_only_after_missed_heartbeats() -> None:
     gone = dead(NOW - 300, Reason.DRAIN_TIMEOUT, observed=alive(alive_since_s=NOW - 301))
     assert judged(gone).signals == ()
     back = dead(NOW - 300, Reason.DRAIN_TIMEOUT, observed=alive(alive_since_s=NOW - 200))
@@ -387,7 +387,9 @@ def test_outdated_documents_take_no_agent_down() -> None:
 
 @pytest.mark.parametrize("monitoring", WATCHED)
 @pytest.mark.parametrize("status", ["healthy", "degraded", "unknown"])
-def test_any_other_document_is_a_recovery(monitoring: DecidingEvidence, status: str) -> None:
+def test_document_with_another_status_ends_reported_unhealthy(
+    monitoring: DecidingEvidence, status: str
+) -> None:
     down = unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, monitoring, observed=saying(status))
     verdict = judged(down)
     assert (verdict.signals, verdict.status) == ((Signal.HEALTH_RECOVERED,), Status.ACTIVE)
@@ -404,7 +406,7 @@ def test_any_other_document_is_a_recovery(monitoring: DecidingEvidence, status: 
         alive(document=held_document("unhealthy", NOW - 1)),
     ],
 )
-def test_no_fresh_document_is_no_recovery(observed: Observed) -> None:
+def test_missing_fresh_document_does_not_end_reported_unhealthy(observed: Observed) -> None:
     down = unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, DecidingEvidence.PROBE, observed=observed)
     assert judged(down).signals == ()
 
@@ -515,7 +517,7 @@ def test_a_fault_of_a_credential_keeps_an_agent_active(result: str) -> None:
 
 @pytest.mark.parametrize("monitoring", WATCHED)
 @pytest.mark.parametrize("result", LOGIN_RESULTS)
-def test_a_fault_of_a_credential_neither_counts_as_a_wrong_answer_nor_ends_one(
+def test_credential_fault_neither_adds_nor_ends_a_failed_assertion(
     result: str, monitoring: DecidingEvidence
 ) -> None:
     known = probed_behind_login(None, "ok", 0, "assertion_failed")
@@ -558,7 +560,7 @@ def test_a_fault_of_a_credential_ends_probe_failures(result: str) -> None:
     ("recent", "signals"),
     [("0" * 9, 0), ("0" * 10, 1), ("0" * 6 + "1" * 4, 1), ("01" * 5, 0), ("0" * 11 + "1" * 9, 1)],
 )
-def test_a_claim_is_contradicted_by_ten_interactions_of_which_most_failed(
+def test_healthy_report_is_contradicted_by_ten_mostly_failed_interactions(
     monitoring: DecidingEvidence, recent: str, signals: int
 ) -> None:
     verdict = judged(facts(monitoring, observed=saying("healthy", recent_interactions=recent)))
@@ -568,7 +570,7 @@ def test_a_claim_is_contradicted_by_ten_interactions_of_which_most_failed(
         assert re.search(rf"\bhealthy, .*\b{count}$", verdict.explanation)
 
 
-def test_contradiction_names_the_age_of_a_document_that_is_gone_now() -> None:
+def test_contradiction_states_the_age_of_a_removed_document() -> None:
     gone = LayerResult(result=ResultClass.HTTP_ERROR, reason="HTTP 404", status_code=404)
     observed = saying(
         "healthy", recent_interactions="0" * 10, readiness=LastResult(layer=gone, observed_at_s=NOW)
@@ -613,7 +615,7 @@ def test_change_of_the_fault_is_reported_in_two_steps() -> None:
     assert judged(beats).signals == (Signal.HEARTBEAT_RESUMED, Signal.HEALTH_REPORTED_UNHEALTHY)
 
 
-def test_reason_of_a_track_that_no_longer_counts_ends() -> None:
+def test_unhealthy_reason_of_an_ignored_track_ends() -> None:
     seen = saying("unhealthy", 9)
     assert judged(unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, observed=seen)).status is Status.ACTIVE
     forgotten = unhealthy(Reason.OBSERVED_CONTRADICTS_REPORT, DecidingEvidence.PROBE, observed=None)
@@ -623,7 +625,7 @@ def test_reason_of_a_track_that_no_longer_counts_ends() -> None:
     assert judged(silent).signals == (Signal.PROBE_RECOVERED,)
 
 
-def test_harmless_reason_is_kept() -> None:
+def test_unhealthy_with_an_unrelated_reason_is_unchanged() -> None:
     assert judged(unhealthy(Reason.REGISTERED)).signals == ()
 
 
@@ -645,7 +647,7 @@ def draining(**members: Any) -> Facts:
     return facts(**drain | members)
 
 
-def test_a_draining_agent_leaves_once_it_holds_nothing_silent_or_not() -> None:
+def test_draining_agent_without_leases_is_deregistered_with_or_without_heartbeats() -> None:
     for last_heartbeat_at_s in (NOW, NOW - 10**6):
         verdict = judged(draining(last_heartbeat_at_s=last_heartbeat_at_s))
         assert (verdict.signals, verdict.status) == ((Signal.DRAIN_COMPLETED,), Status.DEREGISTERED)
@@ -758,7 +760,7 @@ def test_override_ends_at_its_time() -> None:
     assert judged(silent).signals == (Signal.DECLARED_ACTIVE, Signal.HEARTBEAT_TIMEOUT)
 
 
-def test_an_operator_s_word_raises_no_dead() -> None:
+def test_active_override_does_not_revive_a_dead_agent() -> None:
     assert judged(dead(override=Override(Status.ACTIVE, NOW + 60))).signals == ()
 
 
@@ -783,7 +785,7 @@ def test_recovery_is_forgotten_after_an_hour_alive() -> None:
         assert len(judged(flapping).signals) == signals
 
 
-def test_damping_lengthens_no_way_up_and_no_declared_threshold() -> None:
+def test_damping_delays_neither_recovery_nor_a_declared_threshold() -> None:
     often = (NOW,) * 9
     assert judged(facts(last_heartbeat_at_s=NOW - 91, recoveries_s=often)).status is Status.UNHEALTHY
     down = unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE, observed=alive(), recoveries_s=often)
@@ -793,7 +795,7 @@ def test_damping_lengthens_no_way_up_and_no_declared_threshold() -> None:
 # Fields beside the status.
 
 
-def test_health_is_that_of_the_last_result_whatever_the_policy() -> None:
+def test_health_is_that_of_the_last_result_with_either_deciding_evidence() -> None:
     for monitoring in DecidingEvidence:
         known = facts(monitoring, observed=saying("healthy"), last_heartbeat_at_s=NOW + 5000)
         for later_s in (0, 4000):
@@ -934,7 +936,7 @@ LATER = st.integers(0, 15_000)
 
 
 @given(known=ALL_FACTS, is_suspended=st.booleans(), excluded_downtime=EXCUSED)
-def test_a_verdict_is_what_its_signals_lead_to(
+def test_verdict_status_and_reason_follow_from_its_signals(
     *, known: Facts, is_suspended: bool, excluded_downtime: tuple[ExcludedSpan, ...]
 ) -> None:
     verdict = judged(known, is_suspended=is_suspended, excluded_downtime=excluded_downtime)
@@ -968,7 +970,7 @@ def test_no_verdict_changes_before_its_time(
 
 
 @given(ALL_FACTS, EXCUSED)
-def test_without_a_suspension_nothing_that_is_due_is_left_behind(
+def test_next_assessment_is_never_in_the_past_without_a_suspension(
     known: Facts, excluded_downtime: tuple[ExcludedSpan, ...]
 ) -> None:
     verdict = judged(known, excluded_downtime=excluded_downtime)

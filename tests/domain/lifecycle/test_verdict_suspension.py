@@ -132,7 +132,7 @@ def fleet_of(size: int) -> Fleet:
 # Whole stories
 
 
-def test_half_of_a_fleet_silent_at_once_is_held_said_and_released_by_itself() -> None:
+def test_silence_of_half_a_fleet_suspends_verdicts_until_a_timeout() -> None:
     fleet = fleet_of(1000)
     fleet.run(600)
     stopped = fleet.agents[::2]
@@ -152,7 +152,7 @@ def test_half_of_a_fleet_silent_at_once_is_held_said_and_released_by_itself() ->
     assert exit_limit(fleet.monitor) == DEFAULT_POLICY.min_exits
 
 
-def test_ended_fault_of_ours_takes_no_agent_down() -> None:
+def test_suspended_verdicts_are_dropped_if_all_agents_return() -> None:
     fleet = fleet_of(1000)
     fleet.run(600)
     fleet.silence(fleet.agents)
@@ -165,7 +165,7 @@ def test_ended_fault_of_ours_takes_no_agent_down() -> None:
     assert fleet.turns == [MonitorChange.MASS_EXIT, MonitorChange.MASS_EXIT_OVER, MonitorChange.COHORT_PASSED]
 
 
-def test_mass_death_is_declared_one_suspension_later() -> None:
+def test_mass_death_is_declared_after_the_longest_suspension() -> None:
     fleet = fleet_of(1000)
     fleet.run(600)
     stopped = fleet.agents[:300]
@@ -176,7 +176,7 @@ def test_mass_death_is_declared_one_suspension_later() -> None:
     assert longest_s <= MAX_SUSPENSION_S + DEAD_AFTER_S + SWEEP_S
 
 
-def test_a_steady_loss_is_never_held() -> None:
+def test_steady_loss_of_agents_never_suspends_verdicts() -> None:
     fleet = fleet_of(1000)
     left = iter(list(fleet.agents))
 
@@ -200,7 +200,7 @@ def test_a_small_fleet_may_die_at_once() -> None:
     assert fleet.statuses() == {Status.DEAD: 10}
 
 
-def test_a_second_wave_is_held_while_the_first_cohort_goes() -> None:
+def test_second_mass_exit_is_suspended_while_the_first_cohort_dies() -> None:
     fleet = fleet_of(1000)
     fleet.run(600)
     first, second = fleet.agents[:200], fleet.agents[200:400]
@@ -215,7 +215,7 @@ def test_a_second_wave_is_held_while_the_first_cohort_goes() -> None:
     assert all(agent.status is Status.DEAD for agent in second)
 
 
-def test_a_loss_that_has_risen_for_good_is_believed_in_the_end() -> None:
+def test_permanently_higher_loss_becomes_the_baseline() -> None:
     """From now on 30 agents are lost in each cadence, and replaced: there is no normal one to learn from."""
     fleet = fleet_of(1000)
     fleet.run(900)
@@ -245,7 +245,7 @@ def test_release_takes_effect_at_the_next_sweep() -> None:
     assert fleet.statuses() == {Status.DEAD: 100}
 
 
-def test_agents_that_no_witness_bears_out_are_held_however_few_they_are() -> None:
+def test_one_unwitnessed_exit_suspends_verdicts() -> None:
     monitor = new_monitor(START_S)
     lost = START_S - 91
     assert not assess(monitor, [lost], START_S).is_suspended
@@ -292,13 +292,13 @@ def test_suspension_without_witnesses_ends_with_a_signal_or_at_its_limit() -> No
         (160, None, False),
     ],
 )
-def test_a_missed_heartbeat_is_borne_out_by_any_request_since_or_by_no_companion(
+def test_missed_heartbeat_is_unwitnessed_if_another_was_due_and_no_agent_was_heard(
     heard_at_s: float | None, companion_due_s: float | None, *, alone: bool
 ) -> None:
     assert is_unwitnessed(100, heard_at_s, companion_due_s) is alone
 
 
-def test_tracks_are_changed_apart() -> None:
+def test_each_track_has_its_own_monitor_state() -> None:
     monitors = new_monitors(START_S)
     held = held_monitor()
     changed = monitors.with_track(Track.PROBE, held)
@@ -318,7 +318,7 @@ def held_monitor(exits: int = 50) -> Monitor:
 
 
 @pytest.mark.parametrize(("exits", "is_suspended"), [(0, False), (20, False), (21, True)])
-def test_more_than_twenty_exits_in_a_cadence_are_a_wave(exits: int, *, is_suspended: bool) -> None:
+def test_more_than_twenty_exits_per_cadence_suspend_verdicts(exits: int, *, is_suspended: bool) -> None:
     assert at(0, new_monitor(START_S), exits).is_suspended is is_suspended
 
 
@@ -340,12 +340,12 @@ def test_earlier_exits_of_the_cadence_count() -> None:
 
 
 @pytest.mark.parametrize(("exits", "is_suspended"), [(50, False), (51, True)])
-def test_five_times_the_baseline_is_believed(exits: int, *, is_suspended: bool) -> None:
+def test_exits_up_to_five_times_the_baseline_are_not_suspended(exits: int, *, is_suspended: bool) -> None:
     monitor = replace(new_monitor(START_S), baseline=(10,) * 10)
     assert at(0, monitor, exits).is_suspended is is_suspended
 
 
-def test_a_suspension_is_said_once() -> None:
+def test_suspension_has_one_event() -> None:
     monitor = held_monitor()
     assert at(15, monitor, 50).event is None
     assert at(15, monitor, 50).is_suspended
@@ -364,7 +364,7 @@ def test_a_suspension_ends_when_few_have_waited_for_two_whole_cadences() -> None
     )
 
 
-def test_the_wave_coming_back_keeps_the_suspension() -> None:
+def test_repeated_mass_exit_extends_the_suspension() -> None:
     monitor = held_monitor()
     for seconds in range(15, 180, 15):
         monitor = at(seconds, monitor, 20 if seconds == 150 else 0).monitor
@@ -393,13 +393,13 @@ def test_the_cohort_of_a_suspension_is_never_counted_again() -> None:
     assert at(915, recovering, 21, sign_s=START_S + 1).is_suspended
 
 
-def test_silent_since_before_the_suspension_is_of_its_cohort_also_if_its_turn_comes_later() -> None:
+def test_agent_silent_since_before_the_suspension_belongs_to_its_cohort() -> None:
     recovering = at(900, held_monitor(), 50, sign_s=START_S - 500).monitor
     assert not at(2000, recovering, 1000, sign_s=START_S - 1).is_suspended
     assert at(2000, recovering, 1000, sign_s=START_S).is_suspended
 
 
-def test_in_a_second_hold_the_first_cohort_still_goes() -> None:
+def test_first_cohort_may_change_during_a_second_suspension() -> None:
     recovering = at(900, held_monitor(), 50, sign_s=START_S - 5).monitor
     second = at(1000, recovering, 21)
     assert second.is_suspended
@@ -414,7 +414,7 @@ def test_the_baseline_is_of_the_last_ten_normal_cadences() -> None:
     assert monitor.baseline == tuple(range(3, 13))
 
 
-def test_a_wave_does_not_become_the_baseline() -> None:
+def test_mass_exit_does_not_change_the_baseline() -> None:
     monitor = replace(new_monitor(START_S), baseline=(1,) * 10)
     for seconds in range(0, 2400, 15):
         monitor = at(seconds, monitor, 500, sign_s=START_S - 100).monitor
@@ -423,14 +423,14 @@ def test_a_wave_does_not_become_the_baseline() -> None:
 
 
 @pytest.mark.parametrize(("alone", "learned"), [(0, 5), (1, 0)])
-def test_only_what_witnesses_bear_out_is_learned(alone: int, learned: int) -> None:
+def test_baseline_counts_only_witnessed_exits(alone: int, learned: int) -> None:
     # Two minutes after the hold began, ten had fallen silent since.
     signs = [START_S + 120] * 10
     seen = assess(held_monitor(), signs, START_S + 900, unwitnessed=signs[:alone])
     assert baseline_exits(seen.monitor) == learned
 
 
-def test_time_without_checks_is_no_evidence() -> None:
+def test_time_without_sweeps_does_not_change_the_baseline() -> None:
     monitor = replace(new_monitor(START_S), baseline=(7, 7), exits_this_cadence=5)
     day_later = at(86_400 + 30, monitor, 3).monitor
     assert day_later.baseline == (7, 7, 5)
@@ -448,7 +448,7 @@ def test_a_clock_set_back_does_not_stretch_a_cadence() -> None:
     assert not at(-3600 + CADENCE_S, monitor, 20).is_suspended
 
 
-def test_a_row_of_a_newer_version_is_read_and_garbage_is_not() -> None:
+def test_unknown_members_of_a_monitor_row_are_ignored_and_missing_ones_refused() -> None:
     monitors = new_monitors(START_S).with_track(Track.HEARTBEAT, held_monitor())
     newer = to_json(monitors).replace("{", '{"mood": "calm", ', 1)
     assert from_json(newer) == monitors
@@ -554,7 +554,7 @@ def test_suspension_lasts_two_periods_at_most(story: list[tuple[float, list[floa
 
 
 @given(st.lists(st.integers(0, 20), max_size=60))
-def test_up_to_twenty_exits_per_cadence_are_never_held(exits: list[int]) -> None:
+def test_up_to_twenty_exits_per_cadence_are_never_suspended(exits: list[int]) -> None:
     monitor = new_monitor(START_S)
     for cadence, count in enumerate(exits):
         seen = at(cadence * CADENCE_S, monitor, count)
@@ -562,7 +562,7 @@ def test_up_to_twenty_exits_per_cadence_are_never_held(exits: list[int]) -> None
         monitor = seen.monitor
 
 
-def test_a_clock_that_is_set_back_makes_no_cohort() -> None:
+def test_clock_set_back_creates_no_cohort() -> None:
     monitor = replace(new_monitor(3600.0), cohort_before_s=3600.0)
     after = assess(monitor, [], 10.0).monitor
     assert (after.cohort_before_s, after.since_s) == (math.nextafter(10.0, math.inf), 10.0)
@@ -578,7 +578,7 @@ def test_a_clock_that_is_set_back_makes_no_cohort() -> None:
         ("was held once already", 0.0, True, True),
     ],
 )
-def test_only_agents_with_earlier_signals_are_evidence_of_our_fault(
+def test_only_agents_with_earlier_signals_count_as_mass_exit(
     who: str, heard_for_s: float, *, is_of_cohort: bool, tells: bool
 ) -> None:
     monitor = replace(new_monitor(START_S), cohort_before_s=START_S)

@@ -54,7 +54,7 @@ def as_mcp(message: dict[str, Any], operation: str = "tools/call", status: int =
         ([(b"a2a-version", b"1.0"), (b"content-type", b"application/json")], False),
     ],
 )
-def test_request_of_mcp_is_known_by_its_headers(
+def test_mcp_request_is_recognised_by_its_headers(
     headers: list[tuple[bytes, bytes]], *, is_known: bool
 ) -> None:
     assert is_mcp(headers) is is_known

@@ -119,7 +119,7 @@ def test_reply_behind_too_many_notifications_is_not_read() -> None:
 
 @given(st.sampled_from([JSON, EVENT_STREAM, "text/html", ""]), st.binary(max_size=400))
 @settings(max_examples=examples(200))
-def test_no_bytes_raise(content_type: str, body: bytes) -> None:
+def test_any_reply_bytes_are_read_without_an_exception(content_type: str, body: bytes) -> None:
     read_reply(content_type, body)
     read_reply(content_type, event(body))
 
@@ -134,7 +134,7 @@ _NAMES = ("supportedVersions", "protocolVersion", "capabilities", "serverInfo", 
 
 @given(st.dictionaries(st.sampled_from(_NAMES), _VALUES), st.sampled_from(["result", "error"]))
 @settings(max_examples=examples(200))
-def test_no_value_of_a_reply_raises(members: dict[str, Any], kind: str) -> None:
+def test_any_reply_value_is_read_without_an_exception(members: dict[str, Any], kind: str) -> None:
     reply = read_reply(JSON, answer(**{kind: members}))
     is_discovered(reply)
     version = initialized_version(reply)
@@ -205,7 +205,7 @@ def test_refused_version_is_replaced_by_one_that_is_offered(data: object, versio
         (200, b"x", McpReply(result=DISCOVERED), False),
     ],
 )
-def test_which_answers_may_come_from_an_older_server(
+def test_older_mcp_server_is_suspected_by_status_body_and_error_code(
     status: int, body: bytes, reply: McpReply, *, is_older: bool
 ) -> None:
     assert may_be_older(status, body, reply) == is_older
@@ -224,5 +224,5 @@ def test_name_of_a_server_is_printable_and_bounded() -> None:
 @pytest.mark.parametrize(
     ("given_id", "usable"), [("abc", "abc"), ("", None), ("a b", None), ("x" * 513, None), ("é", None)]
 )
-def test_session_ids_that_cannot_be_sent_back(given_id: str, usable: str | None) -> None:
+def test_unusable_mcp_session_id_is_ignored(given_id: str, usable: str | None) -> None:
     assert usable_session(given_id) == usable

@@ -63,7 +63,7 @@ def test_page_has_the_tools_with_a_usable_name() -> None:
         {"tools": [], "nextCursor": "x" * (MAX_CURSOR_CHARS + 1)},
     ],
 )
-def test_other_results_are_no_page(result: dict[str, Any] | None) -> None:
+def test_invalid_tool_list_result_is_no_page(result: dict[str, Any] | None) -> None:
     assert read_page(McpReply(result=result)) is None
 
 
@@ -120,7 +120,7 @@ def test_value_that_a_header_would_change_is_encoded(text: str) -> None:
         {"name": "search"},
     ],
 )
-def test_wrong_marks_of_a_schema_mirror_nothing(tool: dict[str, Any]) -> None:
+def test_invalid_header_marks_of_a_schema_add_no_headers(tool: dict[str, Any]) -> None:
     assert headers(tool, {"a": "1", "b": "2"}) == {"Mcp-Name": "search"}
 
 
@@ -155,7 +155,9 @@ JSON_VALUES = st.recursive(
 
 @settings(max_examples=examples(50))
 @given(JSON_VALUES, st.dictionaries(st.text(max_size=8), JSON_VALUES, max_size=3), st.text(max_size=20))
-def test_no_schema_breaks_a_header(properties: Any, arguments: dict[str, Any], name: str) -> None:
+def test_any_schema_gives_printable_ascii_headers(
+    properties: Any, arguments: dict[str, Any], name: str
+) -> None:
     tool = {"name": "t", "inputSchema": {"properties": properties}}
     for value in headers(tool, arguments, name).values():
         assert value.isascii()

@@ -9,7 +9,7 @@ from lifesign.domain.models.credentials import MAX_FAULT_SECONDS, CredentialPlac
 SCOPE = CredentialScope(name="acme", origin="https://agents.acme.example", path="/billing")
 
 
-def test_places_and_missing_credentials_keep_what_rules_see() -> None:
+def test_credential_places_are_unchanged_after_json() -> None:
     state = CredentialState.TOKEN_ERROR
     given = CredentialStatus(scope=SCOPE, state=state, fault_s=1e9, detail="refused: HTTP 401")
     (place,) = places_of([given])
@@ -42,7 +42,7 @@ def test_places_and_missing_credentials_keep_what_rules_see() -> None:
         {"detail": ""},
     ],
 )
-def test_odd_places_are_refused(members: dict[str, str]) -> None:
+def test_invalid_credential_places_are_refused(members: dict[str, str]) -> None:
     least = {"name": "acme", "origin": "https://agents.acme.example"}
     CredentialPlace.model_validate(least)
     with pytest.raises(ValidationError):

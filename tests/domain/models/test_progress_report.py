@@ -20,11 +20,11 @@ OF_THE_SOURCE = {
 }
 
 
-def test_the_report_of_the_source_travels_unchanged() -> None:
+def test_progress_report_of_the_rfc_example_is_unchanged() -> None:
     assert ProgressReport.model_validate(OF_THE_SOURCE).members() == OF_THE_SOURCE
 
 
-def test_a_summary_is_enough() -> None:
+def test_progress_report_needs_only_a_summary() -> None:
     assert ProgressReport(summary="read the context").members() == {
         "summary": "read the context",
         "beliefs": [],

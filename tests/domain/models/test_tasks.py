@@ -8,7 +8,7 @@ from lifesign.domain.models.tasks import MAX_DETAIL_CHARACTERS, Detail, detail_o
 DETAIL = TypeAdapter(Detail)
 
 
-def test_a_detail_is_shown_and_kept_without_harm() -> None:
+def test_control_characters_of_a_detail_are_replaced() -> None:
     assert detail_of("ValueError: no\x00 \x1b[31mcustomer\ud800\nat all") == (
         "ValueError: no\ufffd \ufffd[31mcustomer\ufffd\ufffdat all"
     )

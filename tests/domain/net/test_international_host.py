@@ -81,7 +81,7 @@ def test_other_invalid_hosts_are_refused(url: str) -> None:
     assert isinstance(read_target(url), AddressRefused)
 
 
-def test_every_face_spells_it_so() -> None:
+def test_international_host_is_ascii_in_urls_definitions_and_opt_outs() -> None:
     url, host = "https://b\u00fccher.example/", "xn--bcher-kva.example"
     assert str(parse_agent_url(url).url) == f"https://{host}/"
     assert ProbeDefinition.for_urls([url]).target_urls == (f"https://{host}/",)
@@ -102,7 +102,7 @@ def test_every_face_spells_it_so() -> None:
 
 
 @given(st.text(max_size=30))
-def test_any_accepted_host_is_read_alike_by_others(text: str) -> None:
+def test_accepted_international_host_equals_that_of_yarl(text: str) -> None:
     host = ascii_host(text)
     if isinstance(host, AddressRefused) or text.isascii():
         return

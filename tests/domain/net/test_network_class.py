@@ -23,7 +23,7 @@ ALLOWED = [ip_network("10.0.0.0/8"), ip_network("10.1.0.0/16"), ip_network("127.
         ("2606:2800:220:1::1", "public_ipv6"),
     ],
 )
-def test_class_of_address(address: str, expected: str) -> None:
+def test_network_class_of_an_address(address: str, expected: str) -> None:
     assert network_class_of(ip_address(address), ALLOWED) == expected
 
 

@@ -44,7 +44,7 @@ def test_invalid_server_address_is_refused(url: str) -> None:
 @pytest.mark.parametrize(
     "host", ["127.0.0.1:8440", "[::1]:8440", "10.0.0.7", "localhost:1", "a.localhost", "Registry.Example.:9"]
 )
-def test_an_address_and_a_known_name_are_ours(host: str) -> None:
+def test_ip_address_localhost_and_configured_name_are_own_hosts(host: str) -> None:
     assert is_own_host(host, {"registry.example"})
 
 
@@ -52,7 +52,7 @@ def test_an_address_and_a_known_name_are_ours(host: str) -> None:
     "host",
     ["", "evil.example", "registry.example.evil.example", "127.0.0.1.evil.example", "[", "localhost.x"],
 )
-def test_another_name_is_not(host: str) -> None:
+def test_other_names_are_no_own_hosts(host: str) -> None:
     assert not is_own_host(host, {"registry.example"})
 
 

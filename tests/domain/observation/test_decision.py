@@ -81,7 +81,7 @@ def test_healthy_agent_is_described_with_its_response_ratio() -> None:
     assert decision.retry_after_seconds is None
 
 
-def test_a_degraded_agent_that_declines_is_getting_worse() -> None:
+def test_degraded_agent_with_declining_trend_is_described_as_worsening() -> None:
     assert any("worsening" in reason for reason in decide_on("degraded", trend="declining").reasons)
     assert not any("worsening" in reason for reason in decide_on("degraded", trend="stable").reasons)
 
@@ -127,7 +127,7 @@ def test_tool_errors_are_named_where_they_decide() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 7, {}, {"rule": "evil"}, {"rule": ["ratio"]}, {"inspected": "x"}])
-def test_peer_that_says_anything_else_of_its_inspection_is_decided_on_as_ever(value: Any) -> None:
+def test_malformed_inspection_extension_does_not_change_the_decision(value: Any) -> None:
     reasons = decide(ResultClass.OK, with_inspection(value), now=NOW).reasons
     (reason,) = reasons
     assert reason.split()[-1] == "unknown"
@@ -140,7 +140,7 @@ def test_a_failed_request_is_unknown_and_never_unhealthy(result: ResultClass) ->
     assert decision.reasons == ("shut",)
 
 
-def test_a_failure_without_words_is_named_by_its_class() -> None:
+def test_failure_without_a_text_is_described_by_its_result_class() -> None:
     (reason,) = decide(ResultClass.TIMEOUT, now=NOW).reasons
     assert reason.endswith(": timeout")
 
@@ -174,14 +174,14 @@ def test_a_document_is_stale_beyond_fifteen_minutes_or_twice_its_max_age(
     assert is_stale(age, max_age) is stale
 
 
-def test_a_stale_document_says_nothing() -> None:
+def test_stale_document_gives_status_unknown() -> None:
     decision = decide_on("unhealthy", computed_at=NOW - timedelta(hours=3))
     assert decision.status is HealthStatus.UNKNOWN
     (reason,) = decision.reasons
     assert re.findall(r"\d+ \w+", reason) == ["3 h", "15 min"]
 
 
-def test_a_document_from_the_future_says_nothing() -> None:
+def test_document_from_the_future_gives_status_unknown() -> None:
     decision = decide_on("healthy", computed_at=NOW + timedelta(minutes=10))
     (reason,) = decision.reasons
     assert reason.endswith(" 10 min in the future")
@@ -234,7 +234,7 @@ documents = st.builds(
     failure=st.text(),
     retry_after=st.none() | st.integers(),
 )
-def test_there_is_a_consistent_decision_on_everything(
+def test_decision_on_any_document_and_result_is_consistent(
     *,
     result: ResultClass,
     document: HealthDocument | None,

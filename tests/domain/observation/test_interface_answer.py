@@ -14,7 +14,7 @@ def test_any_status_is_an_answer(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 405, 406, 411, 415, 422, 426, 428, 501])
-def test_an_interface_that_misses_a_message_is_there(status: int) -> None:
+def test_status_of_a_missing_message_means_the_interface_exists(status: int) -> None:
     result, reason = classify_interface(status)
     assert result is ResultClass.OK
     assert reason.startswith(f"HTTP {status}: it ")
@@ -26,18 +26,18 @@ def test_an_interface_that_asks_for_credentials_or_money_is_gated(status: int) -
 
 
 @pytest.mark.parametrize("status", [404, 410])
-def test_where_nothing_is_there_is_no_agent(status: int) -> None:
+def test_status_not_found_means_not_an_agent(status: int) -> None:
     assert classify_interface(status)[0] is ResultClass.NOT_AN_AGENT
 
 
-def test_being_asked_too_often_says_nothing_about_the_agent() -> None:
+def test_status_429_is_rate_limited() -> None:
     assert classify_interface(429)[0] is ResultClass.RATE_LIMITED
 
 
 @pytest.mark.parametrize(
     "status", [100, 101, 408, 409, 412, 413, 414, 421, 431, 451, 499, 500, 502, 503, 599]
 )
-def test_the_rest_is_no_answer(status: int) -> None:
+def test_other_statuses_are_http_errors(status: int) -> None:
     result, reason = classify_interface(status)
     assert (result, reason.partition(":")[0]) == (ResultClass.HTTP_ERROR, f"HTTP {status}")
 

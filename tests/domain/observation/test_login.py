@@ -51,7 +51,7 @@ def test_metadata_that_breaks_a_rule_is_invalid(members: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"<html>", b"\xff", b"[" * 100_000])
-def test_a_body_without_an_object_is_no_metadata(body: bytes) -> None:
+def test_body_without_a_json_object_is_no_metadata(body: bytes) -> None:
     assert read_metadata(body, [ENDPOINT]) is None
 
 
@@ -67,7 +67,7 @@ def test_unprintable_characters_are_replaced() -> None:
     assert found.authorization_servers == ("https://\ufffdlogin.example",)
 
 
-def test_a_login_survives_the_way_to_the_registry() -> None:
+def test_login_is_unchanged_after_json() -> None:
     login = login_of(['Bearer realm="x", Basic', "Bearer"], ("oauth2",), read())
     assert login.schemes == ("bearer", "basic")
     assert Login.model_validate_json(login.model_dump_json()) == login

@@ -70,7 +70,7 @@ def test_failure_inside_an_artifact_is_content() -> None:
         (10**400, FAILED, False),
     ],
 )
-def test_an_error_is_the_agents_ours_or_the_spellings(
+def test_json_rpc_error_code_decides_between_agent_caller_and_message_variant(
     code: object,
     expected: ResultClass,
     is_misspelt: bool,  # noqa: FBT001 - a column of the table
@@ -102,7 +102,7 @@ def test_authentication_challenge_is_no_failure(status: int, expected: ResultCla
 
 
 @pytest.mark.parametrize("status", [404, 405, 410])
-def test_where_no_message_is_taken_another_path_may_take_it(status: int) -> None:
+def test_rest_path_that_takes_no_message_suggests_another_variant(status: int) -> None:
     by_path = classify_answer(status, "text/html", b"<p>none", is_rpc=False)
     assert (by_path.result, by_path.is_misspelt) == (NOT_AN_AGENT, True)
     # A call in another spelling would go to the same address.
@@ -130,7 +130,7 @@ def test_a_server_that_fails_or_leads_elsewhere_gives_no_answer(status: int) -> 
 # ── what is not an answer to a message ──
 
 
-def test_a_page_for_people_and_json_of_another_kind_come_from_no_agent() -> None:
+def test_html_page_and_unrelated_json_are_not_an_agent() -> None:
     page = classify_answer(200, "text/html", b"<!doctype html>", is_rpc=True)
     assert page.result is NOT_AN_AGENT
     assert page.reason.endswith(" 'text/html'")

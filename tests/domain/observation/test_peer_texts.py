@@ -72,7 +72,7 @@ def test_all_texts_are_returned() -> None:
             assert f"canary-{layer}" in found
 
 
-def test_absent_layers_have_no_texts() -> None:
+def test_peer_texts_of_absent_layers_are_empty() -> None:
     refused = LayerResult(result=ResultClass.REFUSED)
     observation = Observation(target_url="https://agent.example/", observed_at=NOW, discovery=refused)
     assert peer_texts(observation) == ["", "https://agent.example/"]

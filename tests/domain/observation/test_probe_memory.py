@@ -39,7 +39,7 @@ MEMORIES = st.builds(
 
 
 @given(MEMORIES)
-def test_a_memory_survives_the_way_to_another_worker(memory: ProbeMemory) -> None:
+def test_probe_memory_is_unchanged_after_json(memory: ProbeMemory) -> None:
     text = memory.to_json()
     assert ProbeMemory.from_json(text) == memory
     assert ProbeMemory.from_json(text.encode()) == memory
@@ -120,7 +120,7 @@ def test_invalid_memory_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("member", ["probed_at_s", "not_before_s", "robots_read_at_s", "alive_at_s"])
 @pytest.mark.parametrize("at_s", [-1.0, -1.7e308, 2 * MAX_MOMENT_S, 1e20, 1.7e308])
-def test_a_moment_that_no_probe_can_leave_is_dropped_and_the_rest_is_kept(member: str, at_s: float) -> None:
+def test_impossible_time_in_a_memory_is_dropped_without_the_rest(member: str, at_s: float) -> None:
     text = json.dumps({"failures_in_row": 3, member: at_s})
     assert ProbeMemory.from_json(text) == ProbeMemory(failures_in_row=3)
 
@@ -134,7 +134,7 @@ def test_a_moment_that_no_probe_can_leave_is_dropped_and_the_rest_is_kept(member
     ],
     ids=ascii,
 )  # fmt: skip
-def test_a_url_that_cannot_be_asked_is_dropped_and_the_rest_is_kept(member: str, url: str) -> None:
+def test_invalid_url_in_a_memory_is_dropped_without_the_rest(member: str, url: str) -> None:
     text = json.dumps({"failures_in_row": 3, member: url})
     assert ProbeMemory.from_json(text) == ProbeMemory(failures_in_row=3)
 

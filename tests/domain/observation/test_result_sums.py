@@ -30,7 +30,7 @@ def test_a_longer_answer_lies_in_no_earlier_bucket(one_ms: float, other_ms: floa
 
 
 @given(st.floats(1, 200_000))
-def test_the_middle_of_a_bucket_is_within_a_tenth_of_what_lies_in_it(latency_ms: float) -> None:
+def test_bucket_middle_is_within_10_percent_of_each_latency_in_it(latency_ms: float) -> None:
     assert middle_ms(bucket_of(latency_ms)) == pytest.approx(latency_ms, rel=0.1)
 
 
@@ -96,7 +96,7 @@ def test_layers_come_in_the_order_in_which_they_are_asked() -> None:
         ("internal", "rate_limited", False),
     ],
 )  # fmt: skip
-def test_result_without_information_replaces_nothing_better(
+def test_inconclusive_result_does_not_replace_a_better_one(
     result: str, known: str | None, *, takes_its_place: bool
 ) -> None:
     assert supersedes(ResultClass(result), known) is takes_its_place

@@ -60,7 +60,7 @@ def test_liveness_signals_are_card_interface_and_valid_document(layer: str, resu
     assert {str(result) for result in RESULTS if seen(**{layer: result}).is_liveness_signal} == results
 
 
-def test_five_classes_measure_nothing() -> None:
+def test_five_result_classes_are_inconclusive() -> None:
     assert {str(result) for result in INCONCLUSIVE} == {
         "blocked_address", "redirect_refused", "rate_limited", "internal", "not_measured"
     }  # fmt: skip
@@ -146,7 +146,7 @@ def test_where_the_document_alone_is_asked_its_failure_counts() -> None:
 
 
 @given(st.fixed_dictionaries({layer: st.none() | st.sampled_from(RESULTS) for layer in LAYERS}))
-def test_class_and_failure_say_the_same(layers: dict[str, ResultClass | None]) -> None:
+def test_result_class_agrees_with_measured_failure(layers: dict[str, ResultClass | None]) -> None:
     observation = seen(**layers_of(layers))
     assert observation.is_measured_failure == LayerResult(result=observation.result).has_failed
     # No agent is down by an unasked layer.
@@ -162,7 +162,7 @@ def test_stale_document_is_neither_liveness_signal_nor_failure() -> None:
         assert observation.result is ResultClass.STALE_DOCUMENT
 
 
-def test_other_paths_decide_nothing() -> None:
+def test_results_of_additional_paths_do_not_decide() -> None:
     observation = seen(paths={"/ping": {"result": "ok"}, "/live?x=1": {"result": "timeout"}})
     assert not observation.is_liveness_signal
     assert not observation.is_measured_failure
@@ -171,7 +171,7 @@ def test_other_paths_decide_nothing() -> None:
     assert observation.paths["/ping"].result is ResultClass.OK
 
 
-def test_an_observation_of_nothing_says_nothing() -> None:
+def test_empty_observation_is_neither_liveness_signal_nor_failure() -> None:
     assert not seen().is_liveness_signal
     assert not seen().is_measured_failure
 
@@ -249,7 +249,7 @@ def test_an_observation_has_exactly_one_subject(subject: dict[str, Any]) -> None
         ),
     ],
 )
-def test_a_document_comes_with_the_result_that_it_proves(members: dict[str, Any], why: str) -> None:
+def test_document_without_a_matching_result_is_refused(members: dict[str, Any], why: str) -> None:
     assert why in refusal(**members)
 
 
@@ -305,7 +305,7 @@ def test_quoted_text_of_a_peer_is_safe(char: str) -> None:
     assert LayerResult(result=ResultClass.HTTP_ERROR, reason=f"5{char}0").reason == "5\ufffd0"
 
 
-def test_other_writing_is_kept() -> None:
+def test_unicode_letters_and_emoji_are_kept() -> None:
     assert seen(reported_agent_id="агент 代理 🤖").reported_agent_id == "агент 代理 🤖"
 
 
@@ -332,7 +332,7 @@ def test_observation_keeps_the_reported_document() -> None:
 
 @pytest.mark.parametrize("result", RESULTS)
 @pytest.mark.parametrize("layer", LAYERS)
-def test_only_failures_are_discounted(layer: str, result: str) -> None:
+def test_discounting_changes_only_failures(layer: str, result: str) -> None:
     observation = seen(**{layer: result})
     changed = observation.discounted(InconclusiveReason.NO_WITNESS, "no witness answered")
     assert not changed.is_measured_failure
@@ -366,7 +366,7 @@ def test_failed_assertions_do_not_count_beside_a_failure_that_does_not() -> None
 
 
 @pytest.mark.parametrize("result", RESULTS)
-def test_only_the_layers_that_are_named_lose_their_count(result: str) -> None:
+def test_discounting_changes_only_the_given_layers(result: str) -> None:
     observation = seen(discovery="timeout", transport=result)
     named = observation.layers_with(ResultClass.TIMEOUT)
     assert named == (("discovery", "transport") if result == "timeout" else ("discovery",))
@@ -388,11 +388,11 @@ def test_answered_layer_stays_answered() -> None:
 
 
 @pytest.mark.parametrize("result", RESULTS)
-def test_exactly_the_inconclusive_classes_say_why_they_measured_nothing(result: str) -> None:
+def test_exactly_the_inconclusive_classes_have_an_inconclusive_reason(result: str) -> None:
     assert (reason_of_inconclusive(ResultClass(result)) is not None) == (result in INCONCLUSIVE)
 
 
-def test_a_probe_that_did_not_take_place_says_so_and_why() -> None:
+def test_observation_without_a_probe_has_the_inconclusive_reason() -> None:
     observation = not_measured(
         datetime(2026, 7, 1, tzinfo=UTC),
         InconclusiveReason.NOT_PROBED,

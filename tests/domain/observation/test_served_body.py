@@ -32,7 +32,7 @@ def test_document_with_members_of_a_card_is_a_card() -> None:
         assert served.card.name == "A"
 
 
-def test_a_registrys_record_of_a_card_is_one() -> None:
+def test_registry_record_of_a_card_counts_as_a_card() -> None:
     record = card(wellKnownURI="https://agent.example/.well-known/agent.json")
     assert classify_card(json.dumps(record).encode(), is_json=True).result is ResultClass.OK
 
@@ -48,7 +48,7 @@ def test_empty_answer_is_neither_card_nor_document(body: bytes, *, is_json: bool
         assert (served.result, served.reason) == (ResultClass.NOT_AN_AGENT, "an empty answer")
 
 
-def test_a_page_for_people_is_no_card_and_broken_json_is_a_broken_one() -> None:
+def test_html_page_is_no_card_and_malformed_json_is_an_invalid_card() -> None:
     page = classify_card(b"<!doctype html><p>Hello", is_json=False)
     assert (page.result, page.card) == (ResultClass.NOT_AN_AGENT, None)
     assert "HTML" in page.reason
@@ -67,7 +67,7 @@ def test_any_body_gives_a_card_or_a_reason(body: bytes) -> None:
 # ── a health document ──
 
 
-def test_a_valid_document_is_one_and_what_is_odd_comes_with_it() -> None:
+def test_valid_document_is_returned_with_its_findings() -> None:
     served = as_document(document("degraded", decay=None))
     assert (served.result, served.reason) == (ResultClass.OK, "")
     assert served.document is not None
@@ -105,7 +105,7 @@ def test_any_body_gives_a_document_or_a_reason(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 204, 400, 404, 405, 410, 422])
-def test_absent_document_leads_to_the_next_place(status: int) -> None:
+def test_absent_document_is_looked_for_at_the_next_url(status: int) -> None:
     assert is_absent(ResultClass.NOT_AN_AGENT, status)
     assert is_absent(ResultClass.HTTP_ERROR, status) == (status >= 400)
 
@@ -118,5 +118,5 @@ def test_present_or_unreachable_document_is_the_answer(result: ResultClass) -> N
 
 
 @pytest.mark.parametrize("status", [None, 500, 503])
-def test_a_server_that_fails_is_the_answer(status: int | None) -> None:
+def test_server_error_is_no_absent_document(status: int | None) -> None:
     assert not is_absent(ResultClass.HTTP_ERROR, status)

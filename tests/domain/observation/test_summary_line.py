@@ -113,7 +113,7 @@ def test_an_interface_is_lost_with_the_card_that_named_it(
 
 
 @pytest.mark.parametrize("kind", [None, *TargetKind])
-def test_every_layer_has_a_word_of_its_own(kind: TargetKind | None) -> None:
+def test_each_layer_has_a_unique_word(kind: TargetKind | None) -> None:
     words = layer_words(kind)
     assert set(words) == set(Layer)
     assert len(set(words.values())) == len(Layer)

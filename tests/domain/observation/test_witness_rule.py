@@ -46,7 +46,7 @@ def test_a_failure_needs_a_witness_unless_it_is_known_to_be_the_targets_own(fact
 
 
 @given(FACTS)
-def test_in_a_class_with_canaries_only_they_are_witnesses(facts: FailureFacts) -> None:
+def test_canaries_are_the_only_witnesses_of_their_network_class(facts: FailureFacts) -> None:
     with_canaries = witness_need(replace(facts, has_canaries=True))
     assert with_canaries in {WitnessNeed.COUNTS, WitnessNeed.ASK_CANARIES}
     assert witness_need(replace(facts, has_canaries=False)) is not WitnessNeed.ASK_CANARIES
@@ -74,7 +74,7 @@ def test_in_a_silent_class_without_canaries_no_target_is_a_witness(facts: Failur
         ({"confirmed_at_s": 101.0, "is_class_silent": True}, WitnessNeed.COUNTS),
     ],
 )
-def test_ruling(changes: dict[str, object], expected: WitnessNeed) -> None:
+def test_witness_need_of_a_failure(changes: dict[str, object], expected: WitnessNeed) -> None:
     assert witness_need(replace(ORDINARY, **changes)) is expected  # type: ignore[arg-type]  # by name
 
 
@@ -101,7 +101,7 @@ def test_at_least_half_of_the_canaries_configured_must_answer(answered: int, con
     assert is_canary_quorum(answered, configured) == (configured > 0 and 2 * answered >= configured)
 
 
-def test_a_second_request_is_void_when_the_answer_is_too_old() -> None:
+def test_second_request_is_too_late_after_its_time_limit() -> None:
     policy = WitnessPolicy(second_request_s=60.0)
     assert is_second_request_in_time(1_000.0, 1_060.0, policy)
     assert not is_second_request_in_time(1_000.0, 1_060.1, policy)

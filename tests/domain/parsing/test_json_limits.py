@@ -61,7 +61,7 @@ def test_ambiguous_numbers_are_refused_everywhere(number: float, levels: int) ->
         (["9" * 400, '\\"', 10**400], False),
     ],
 )
-def test_whether_all_numbers_are_finite(value: object, *, expected: bool) -> None:
+def test_nan_and_infinite_numbers_are_found_at_any_depth(value: object, *, expected: bool) -> None:
     assert is_finite(value) is expected
 
 
@@ -84,7 +84,7 @@ def numbers_of(value: Any) -> list[float]:
 
 
 @given(OBJECTS)
-def test_objects_whose_names_differ_repeat_none(value: dict[str, Any]) -> None:
+def test_objects_with_unique_names_have_no_repeated_member(value: dict[str, Any]) -> None:
     assert repeated_member(to_json(value).decode()) is None
 
 
@@ -100,5 +100,5 @@ def test_objects_whose_names_differ_repeat_none(value: dict[str, Any]) -> None:
         ("9" * 5_000, None),
     ],
 )
-def test_place_of_a_repeated_name(text: str, place: tuple[str | int, ...] | None) -> None:
+def test_pointer_to_a_repeated_name_is_returned(text: str, place: tuple[str | int, ...] | None) -> None:
     assert repeated_member(text) == place

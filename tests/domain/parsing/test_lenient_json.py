@@ -57,7 +57,7 @@ def test_only_missing_required_members_are_named() -> None:
     assert named(place) == [("a_missing", "/place/a")]
 
 
-def test_a_required_null_is_there() -> None:
+def test_required_member_may_be_null() -> None:
     place = reading(a=None)
     place.require("a", "a_missing")
     assert named(place) == []
@@ -71,7 +71,7 @@ def test_any_text_can_be_kept_and_shown_afterwards(text: str) -> None:
     assert len(cleaned) == len(text[:MAX_TEXT_CHARS])
 
 
-def test_a_text_is_cut_and_freed_of_what_turns_the_direction_of_reading() -> None:
+def test_long_text_is_cut_and_direction_marks_are_replaced() -> None:
     place = reading(long="a" * (MAX_TEXT_CHARS + 1), odd="\u202ecod.exe\x00")
     assert place.text("long") == "a" * MAX_TEXT_CHARS
     assert place.text("odd") == "\ufffdcod.exe\ufffd"
@@ -97,7 +97,7 @@ def test_all_objects_of_a_document_share_its_findings() -> None:
     assert named(place) == [("wrong_type", "/place/inner/deep/flag")]
 
 
-def test_the_findings_are_bounded_and_the_last_says_so() -> None:
+def test_last_finding_is_too_many_findings() -> None:
     place = reading()
     for index in range(2 * MAX_FINDINGS):
         place.add(Finding("odd", f"/{index}", ""))
@@ -105,7 +105,7 @@ def test_the_findings_are_bounded_and_the_last_says_so() -> None:
     assert [finding.name for finding in place.findings[-2:]] == ["odd", "too_many_findings"]
 
 
-def test_every_name_of_a_finding_can_occur() -> None:
+def test_each_finding_name_can_occur() -> None:
     place = reading(a=7, b=None, c="a" * (MAX_TEXT_CHARS + 1), d="\x00", e=[1, 2])
     for key in "abcd":
         place.text(key)
@@ -128,5 +128,5 @@ def test_every_name_of_a_finding_can_occur() -> None:
         (None, "something else"),
     ],
 )
-def test_a_value_is_shown_shortly_and_harmlessly(value: object, expected: str) -> None:
+def test_shown_value_is_short_and_printable(value: object, expected: str) -> None:
     assert shown(value) == expected

@@ -179,7 +179,7 @@ def test_ticks_do_not_depend_on_the_start_of_the_process(
 
 
 @given(IDS, CADENCES, TIMES, st.lists(st.sampled_from([ANSWERS, SILENT, BLOCKED, SKIPPED]), min_size=1))
-def test_ticks_are_never_closer_than_the_interval_whatever_comes_of_them(
+def test_ticks_are_never_closer_than_the_interval_for_any_results(
     subject_id: str, cadence: Cadence, since_s: float, answers: list[LayerResult]
 ) -> None:
     memory, now_s, last_tick_s = ProbeMemory(), since_s, -inf
@@ -280,7 +280,7 @@ def test_backed_off_target_is_probed_less_often_than_every_interval(
     assert missed.count < missed_ticks(subject_id, calm, cadence, now_s, until_s).count
 
 
-def test_no_back_off_is_longer_than_it_may_be() -> None:
+def test_back_off_doublings_stay_below_the_maximum() -> None:
     assert Cadence().max_doublings == 8
     assert Cadence(max_backoff_s=300).max_doublings == 0
     assert Cadence(max_backoff_s=599.9).max_doublings == 0
@@ -288,7 +288,7 @@ def test_no_back_off_is_longer_than_it_may_be() -> None:
     assert Cadence(interval_s=0.001, max_backoff_s=1e12).max_doublings == MAX_DOUBLINGS
 
 
-def test_targets_that_died_together_do_not_come_back_together() -> None:
+def test_targets_that_died_together_are_probed_at_different_times() -> None:
     dead = ProbeMemory(
         probed_at_s=START_S, result=ResultClass.REFUSED, failures_in_row=90, card_read_at_s=START_S
     )
@@ -326,7 +326,7 @@ def test_an_agent_that_once_answered_is_probed_in_every_interval_until_it_would_
 @pytest.mark.parametrize(
     ("interval_s", "dead_after_s", "failures"), [(300.0, 3600.0, 48), (60.0, 600.0, 40), (2.0, 30.0, 60)]
 )
-def test_patience_follows_the_interval_of_the_crawl_and_the_thresholds_of_the_agent(
+def test_failures_before_back_off_depend_on_interval_and_dead_threshold(
     interval_s: float, dead_after_s: float, failures: int
 ) -> None:
     cadence = Cadence(interval_s=interval_s).with_thresholds(dead_after_s / 4, dead_after_s)
@@ -394,7 +394,7 @@ def test_inconclusive_probe_changes_neither_result_nor_failures(
         (SILENT, ASKS_MONEY, False),
     ],
 )
-def test_a_recovery_is_confirmed_and_a_fall_is_not(
+def test_recovery_gets_a_confirming_probe_and_a_new_failure_does_not(
     before: LayerResult, now: LayerResult, *, is_confirmed: bool
 ) -> None:
     memory = remembered(before, now)
@@ -453,7 +453,7 @@ def test_a_confirmation_of_a_fast_cadence_comes_within_a_quarter_of_its_interval
     assert memory.confirm_at_s == START_S + 2.5
 
 
-def test_a_confirmation_that_was_missed_is_not_caught_up() -> None:
+def test_missed_confirmation_is_not_repeated_later() -> None:
     memory = remembered(SILENT, ANSWERS)
     assert memory.confirm_at_s == START_S + 30
     assert next_probe_at_s(SUBJECT, memory, CADENCE, START_S + 30) == START_S + 30
@@ -473,7 +473,7 @@ def test_rate_limited_target_is_probed_half_as_often_each_time(asks: LayerResult
     assert all(is_tick(due_s, SUBJECT, INTERVAL_S) for due_s, _ in done)
 
 
-def test_a_door_that_asks_for_money_slows_us_down_also_where_the_card_is_free() -> None:
+def test_payment_required_by_the_interface_slows_probing_despite_a_free_card() -> None:
     memory = after_probe(ProbeMemory(), seen(START_S, ANSWERS, ASKS_MONEY), CADENCE, START_S)
     assert memory.slowdowns == 1
     assert memory.result is ResultClass.OK
@@ -538,12 +538,12 @@ def test_requested_wait_of_a_living_target_is_followed() -> None:
         assert (after.not_before_s, after.failures_in_row) == (START_S + MAX_RETRY_AFTER_S, 0)
 
 
-def test_an_answer_that_gives_what_was_asked_gives_no_reason_to_wait() -> None:
+def test_retry_after_of_a_successful_answer_is_ignored() -> None:
     memory = after_probe(ProbeMemory(), seen(START_S, ANSWERS), CADENCE, START_S, 3600)
     assert memory.not_before_s is None
 
 
-def test_the_peers_wish_ends_with_the_next_answer_that_does_not_repeat_it() -> None:
+def test_retry_after_ends_with_the_next_answer_without_one() -> None:
     resting = after_probe(ProbeMemory(), seen(START_S, UNAVAILABLE), CADENCE, START_S, 3600)
     assert resting.not_before_s == START_S + 3600
     later = START_S + 4000
@@ -552,7 +552,7 @@ def test_the_peers_wish_ends_with_the_next_answer_that_does_not_repeat_it() -> N
     assert after_probe(resting, seen(later, SILENT), CADENCE, later).not_before_s is None
 
 
-def test_a_confirmation_waits_for_as_long_as_the_peer_asks() -> None:
+def test_confirming_probe_waits_for_retry_after() -> None:
     back = seen(START_S + 300, ANSWERS, UNAVAILABLE)
     memory = after_probe(remembered(SILENT), back, CADENCE, START_S + 300, 100)
     assert memory.confirm_at_s == START_S + 330
@@ -573,7 +573,7 @@ def test_a_liveness_signal_and_its_network_class_are_remembered() -> None:
     assert (later.alive_at_s, later.network_class) == (START_S + 1, "public_ipv6")
 
 
-def test_a_card_that_was_read_is_a_liveness_signal_of_a_memory_that_names_none() -> None:
+def test_card_time_is_the_liveness_signal_of_a_memory_without_one() -> None:
     before = ProbeMemory(card_read_at_s=START_S, result=ResultClass.OK)
     assert last_alive_s(before) == START_S
     assert remembered(SILENT, memory=before).alive_at_s == START_S
@@ -581,14 +581,14 @@ def test_a_card_that_was_read_is_a_liveness_signal_of_a_memory_that_names_none()
 
 
 @given(MEMORIES, st.sampled_from([ANSWERS, SILENT, SKIPPED, TOO_OFTEN, UNAVAILABLE]))
-def test_learned_facts_stay_without_the_result(before: ProbeMemory, card: LayerResult) -> None:
+def test_learned_facts_are_kept_when_the_result_is_removed(before: ProbeMemory, card: LayerResult) -> None:
     after = after_probe(
         before, seen(START_S, card), CADENCE, START_S, 60.0, learned={"card_digest": "0" * 64}
     )
     assert without_result(before, after) == before.model_copy(update={"card_digest": "0" * 64})
 
 
-def test_a_target_that_does_not_want_us_is_not_due_before_its_robots_txt_is() -> None:
+def test_target_disallowed_by_robots_txt_is_due_only_with_its_robots_txt() -> None:
     unwelcome = ProbeMemory(is_disallowed_by_robots=True, robots_read_at_s=START_S, probed_at_s=START_S)
     for number in range(200):
         subject_id = f"tgt_{number}"
@@ -602,13 +602,13 @@ def test_a_target_that_does_not_want_us_is_not_due_before_its_robots_txt_is() ->
 
 
 @pytest.mark.parametrize("probed_before_s", [100, 20, 1.5])
-def test_a_recheck_is_done_at_once_however_short_ago_the_last_probe_was(probed_before_s: float) -> None:
+def test_recheck_is_due_at_once_for_any_time_since_the_last_probe(probed_before_s: float) -> None:
     now_s = START_S + 100
     memory = remembered(ANSWERS).model_copy(update={"probed_at_s": now_s - probed_before_s})
     assert next_probe_at_s(SUBJECT, memory, CADENCE, now_s, now_s - 1) == now_s
 
 
-def test_a_recheck_that_a_probe_has_answered_is_over() -> None:
+def test_recheck_ends_with_a_later_probe() -> None:
     memory = remembered(ANSWERS)
     now_s = START_S + 100
     for asked_s in (START_S - 50, START_S):
@@ -616,7 +616,7 @@ def test_a_recheck_that_a_probe_has_answered_is_over() -> None:
         assert due_s == next_probe_at_s(SUBJECT, memory, CADENCE, now_s)
 
 
-def test_a_recheck_overrides_our_own_caution_and_not_the_peers_wish() -> None:
+def test_recheck_overrides_back_off_and_not_retry_after() -> None:
     now_s = START_S + 100
     backed_off = ProbeMemory(probed_at_s=START_S, failures_in_row=20, slowdowns=5, result=ResultClass.REFUSED)
     assert next_probe_at_s(SUBJECT, backed_off, CADENCE, now_s, now_s) == now_s
@@ -643,7 +643,7 @@ def read(at_s: float, number: int = 0) -> ProbeMemory:
     )
 
 
-def test_a_card_is_asked_for_if_none_is_known_or_nothing_else_is_asked() -> None:
+def test_card_is_requested_if_it_is_unknown_or_nothing_else_is_requested() -> None:
     assert wants_card(ProbeMemory(), CADENCE, START_S, asks_else=[INTERFACE])
     assert wants_card(read(START_S), CADENCE, START_S, asks_else=[])
     assert not wants_card(read(START_S), CADENCE, START_S, asks_else=[INTERFACE])
@@ -652,7 +652,7 @@ def test_a_card_is_asked_for_if_none_is_known_or_nothing_else_is_asked() -> None
 @pytest.mark.parametrize(
     "changed", [{"failures_in_row": 1}, {"result": ResultClass.HTTP_ERROR}, {"result": None}], ids=str
 )
-def test_a_card_is_asked_for_if_its_agent_does_not_answer_as_it_should(changed: dict[str, object]) -> None:
+def test_card_is_requested_after_a_failed_or_missing_result(changed: dict[str, object]) -> None:
     memory = read(START_S).model_copy(update=changed)
     assert wants_card(memory, CADENCE, START_S + 1, asks_else=[INTERFACE])
 
@@ -670,7 +670,7 @@ def test_card_read_in_the_future_is_read_again() -> None:
     assert wants_card(read(START_S + 10), CADENCE, START_S, asks_else=[INTERFACE])
 
 
-def test_cards_are_asked_for_daily_and_not_all_in_the_same_hour() -> None:
+def test_cards_are_requested_daily_and_spread_over_the_hours() -> None:
     hours = [0] * 24
     for number in range(2400):
         hour = next(
@@ -712,7 +712,7 @@ def test_a_robots_txt_is_never_used_for_more_than_a_day() -> None:
 # Ticks that were missed
 
 
-def test_missed_ticks_are_counted_and_the_last_is_named() -> None:
+def test_missed_ticks_are_counted_with_the_time_of_the_last() -> None:
     since_s = next_probe_at_s(SUBJECT, ProbeMemory(), CADENCE, START_S)
     memory = ProbeMemory(probed_at_s=since_s, result=ResultClass.OK)
     # A day later, and never a list of 288 entries.
@@ -724,7 +724,7 @@ def test_missed_ticks_are_counted_and_the_last_is_named() -> None:
 
 
 @given(IDS, MEMORIES, CADENCES, TIMES, st.floats(0, 50))
-def test_missed_are_the_ticks_that_would_have_fallen_due(
+def test_missed_ticks_are_the_ticks_that_would_have_been_due(
     subject_id: str, memory: ProbeMemory, cadence: Cadence, since_s: float, intervals: float
 ) -> None:
     memory = memory.model_copy(update={"confirm_at_s": None})
@@ -779,7 +779,7 @@ def test_a_back_off_shorter_than_the_interval_is_refused() -> None:
 
 
 @given(IDS, MEMORIES, CADENCES, TIMES, st.floats(0, 400 * DAY_S))
-def test_target_probed_in_a_past_future_is_due_as_if_unprobed(
+def test_target_probed_in_the_future_is_due_as_if_unprobed(
     subject_id: str, memory: ProbeMemory, cadence: Cadence, now_s: float, back_s: float
 ) -> None:
     now_s -= back_s
@@ -857,7 +857,5 @@ def test_memory_of_another_prober_delays_a_target_by_two_longest_waits_at_most(
 
 
 @given(IDS, st.floats(0, 2 * MAX_MOMENT_S), CADENCES)
-def test_a_tick_lies_after_its_moment_however_far_that_is(
-    subject_id: str, after_s: float, cadence: Cadence
-) -> None:
+def test_next_tick_is_later_than_any_given_time(subject_id: str, after_s: float, cadence: Cadence) -> None:
     assert next_probe_at_s(subject_id, ProbeMemory(), cadence, after_s) > after_s

@@ -21,7 +21,7 @@ def test_a_result_counts_for_three_intervals(interval_s: float) -> None:
     assert after(None, interval_s) == after(ProbeMemory(), interval_s) == (3 * interval_s, 3 * interval_s)
 
 
-def test_a_target_that_backs_off_has_as_many_of_its_longer_intervals() -> None:
+def test_result_of_a_backed_off_target_counts_for_three_of_its_intervals() -> None:
     # It never answered: the interval doubles with each failure, up to a day.
     expected = {0: 900, 1: 1_800, 3: 7_200, 100: 3 * 300 * 256}
     for failures, long_s in expected.items():
@@ -44,5 +44,5 @@ def test_an_agent_that_answered_once_is_probed_in_every_interval_until_it_is_dea
         (ProbeMemory(is_disallowed_by_robots=True, robots_read_at_s=AT_S + 1e9), 82_800 + 900),
     ],
 )
-def test_a_wait_that_the_target_asked_for_lengthens_no_evidence(memory: ProbeMemory, waits_s: float) -> None:
+def test_retry_after_does_not_extend_the_validity_of_a_result(memory: ProbeMemory, waits_s: float) -> None:
     assert after(memory) == (900, waits_s)

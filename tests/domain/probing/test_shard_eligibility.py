@@ -70,7 +70,7 @@ def test_a_worker_that_probes_once_a_day_has_not_reported_lately_for_a_day(
     assert seldom.has_reported_lately(NOW_S) is has
 
 
-def test_a_worker_that_knows_nothing_yet_is_compared_with_none() -> None:
+def test_new_worker_without_network_classes_is_not_compared() -> None:
     new = worker("a", knows=False)
     assert withheld(new, [worker("b", "v4")], NOW_S) is None
     assert withheld(worker("b"), [new], NOW_S) is None
@@ -126,7 +126,7 @@ def test_idle_time_is_counted_while_shards_are_held_and_ends_with_a_result() -> 
     assert idle.counted(255, 260, held_until_s=-inf).idle_s == 0
 
 
-def test_each_bar_is_twice_as_long_as_the_one_before_until_a_result_comes() -> None:
+def test_time_barred_from_claims_doubles_until_a_result() -> None:
     first = Idleness(at_s=0, idle_s=700).barred(INTERVAL_S, 1_000)
     assert first == Idleness(at_s=1_000, bar_s=700, barred_until_s=1_700)
     second = first.counted(-inf, 1_900, held_until_s=1_900).barred(INTERVAL_S, 1_900)
@@ -138,7 +138,7 @@ def test_each_bar_is_twice_as_long_as_the_one_before_until_a_result_comes() -> N
     assert longest.bar_s == MAX_BAR_S == 86_400
 
 
-def test_keys_take_turns_with_each_witness() -> None:
+def test_one_key_at_a_time_may_use_each_witness() -> None:
     keys = ["a", "b", "c"]
     for target in range(6):
         for at_s in (0.0, 119.0, 120.0, 240.0):

@@ -11,7 +11,7 @@ SETS = st.sets(st.integers(0, SHARDS - 1), max_size=SHARDS)
 
 
 @given(WORKERS)
-def test_fair_shares_are_enough_for_all_shards_and_not_for_many_more(workers: int) -> None:
+def test_fair_share_is_the_smallest_that_covers_all_shards(workers: int) -> None:
     share = fair_share(workers)
     assert share * workers >= SHARDS
     assert (share - 1) * workers < SHARDS
@@ -35,9 +35,7 @@ def test_the_share_of_a_key_does_not_grow_with_its_workers(keys: int, few: int, 
 
 
 @given(SETS, SETS, WORKERS)
-def test_a_worker_has_its_share_and_gives_up_only_what_is_too_much(
-    held: set[int], free: set[int], workers: int
-) -> None:
+def test_worker_gives_up_only_shards_above_its_share(held: set[int], free: set[int], workers: int) -> None:
     share = fair_share(workers)
     division = divide(held, free, share)
     assert set(division.kept) | set(division.given_up) == held

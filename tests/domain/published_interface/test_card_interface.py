@@ -83,7 +83,7 @@ def test_real_cards_equal_themselves_when_served_in_another_order() -> None:
         {"defaultOutputModes": ["text/plain", "text/plain"]},
     ],
 )
-def test_signatures_dates_and_repetitions_change_nothing(change: dict[str, Any]) -> None:
+def test_signatures_dates_and_repetitions_do_not_change_the_digest(change: dict[str, Any]) -> None:
     assert card_interface(CARD_10 | change).digest == card_interface(CARD_10).digest
 
 
@@ -111,7 +111,7 @@ def test_places_to_call_are_named_by_binding_version_tenant_and_url() -> None:
     }
 
 
-def test_user_and_query_of_a_url_are_not_kept_but_compared() -> None:
+def test_user_and_query_of_a_url_are_compared_without_being_stored() -> None:
     texts = [
         card_interface(CARD_03 | {"url": f"https://user:word@sums.test/a2a?token={token}"}).text
         for token in ("hidden-1", "hidden-2")

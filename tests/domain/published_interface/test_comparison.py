@@ -67,7 +67,7 @@ def test_any_two_objects_are_compared_within_the_limits(old: Any, new: Any, most
     assert some.breaking == everything.breaking
 
 
-def test_number_that_is_no_number_is_the_same_in_each_reading() -> None:
+def test_nan_equals_nan_in_a_comparison() -> None:
     def form(*values: float) -> dict[str, Any]:
         return {
             "kind": "agent_card",
@@ -102,7 +102,9 @@ def test_breaking_changes_are_kept_first() -> None:
         ({"capabilities": {"extensions": [{"uri": "urn:x", "required": False}]}}, []),
     ],
 )  # fmt: skip
-def test_changes_of_a_card(change: dict[str, Any], expected: Changes) -> None:
+def test_card_changes_are_listed_with_pointer_kind_and_breaking(
+    change: dict[str, Any], expected: Changes
+) -> None:
     card = CARD_03 | {"capabilities": {}}
     assert of_cards(card, card | change) == expected
 
@@ -126,7 +128,9 @@ def skill(**members: Any) -> dict[str, Any]:
         (skill(), skill(security=[{"key": []}]), [("/skills/sub/security", "added", True)]),
     ],
 )  # fmt: skip
-def test_changes_of_a_skill(old: dict[str, Any], new: dict[str, Any], expected: Changes) -> None:
+def test_skill_changes_are_listed_with_pointer_kind_and_breaking(
+    old: dict[str, Any], new: dict[str, Any], expected: Changes
+) -> None:
     assert of_cards(old, new) == expected
 
 
@@ -143,7 +147,7 @@ def test_changes_of_a_skill(old: dict[str, Any], new: dict[str, Any], expected: 
         ([{"login": ["r"]}], [{}, {"login": ["r"]}], "changed", False),
     ],
 )
-def test_requirement_breaks_callers_if_what_they_send_is_not_enough(
+def test_security_requirement_is_breaking_if_former_credentials_do_not_suffice(
     old: list[Any], new: list[Any], kind: str, *, breaking: bool
 ) -> None:
     schemes = {"securitySchemes": {"key": {"type": "apiKey"}, "login": {"type": "oauth2"}}}
@@ -190,11 +194,11 @@ PROPERTIES = ADD["inputSchema"]["properties"]
          [("/tools/add/output_schema/required/sum", "added", False)]),
     ],
 )  # fmt: skip
-def test_changes_of_tools(new: list[Any], expected: Changes) -> None:
+def test_tool_changes_are_listed_with_pointer_kind_and_breaking(new: list[Any], expected: Changes) -> None:
     assert of_tools([ADD], new) == expected
 
 
-def test_entry_that_did_not_fit_equals_the_entry_itself() -> None:
+def test_entry_stored_as_a_digest_equals_the_full_entry() -> None:
     entry = {"description": "d"}
     whole = {"kind": "mcp_tools", "tools": {"a": entry}}
     assert changes(whole, {"kind": "mcp_tools", "tools": {"a": digest_form(entry)}}) == []

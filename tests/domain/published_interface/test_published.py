@@ -110,6 +110,6 @@ def test_invalid_interface_is_refused(form: dict[str, Any], fault: str) -> None:
     assert refused.value.type == fault
 
 
-def test_own_interface_is_taken_as_it_is() -> None:
+def test_locally_built_interface_is_stored_without_a_copy() -> None:
     interface: Interface = bounded_interface(KIND, {"name": "a"})
     assert take_interface(interface.form) is interface.form

@@ -41,7 +41,7 @@ TOOLS = st.lists(
 )
 
 
-def test_members_of_a_tool() -> None:
+def test_tool_interface_keeps_the_published_members() -> None:
     interface = tool_interface([ADD])
     assert interface.kind is InterfaceKind.MCP_TOOLS
     tool = interface.form["tools"]["add"]

@@ -16,13 +16,13 @@ from lifesign.domain.targets.target import target_id
         ("https://xn--bcher-kva.example/", "xn--bcher-kva.example"),
     ],
 )
-def test_a_target_is_called_by_its_place(url: str, place: str) -> None:
+def test_unnamed_target_is_shown_by_host_and_path(url: str, place: str) -> None:
     assert place_of(url) == place
     assert called(target_id(url), None, url) == place
     assert called(target_id(url), "", url) == place
 
 
-def test_a_name_comes_first_and_an_id_last() -> None:
+def test_agent_is_shown_by_its_name_else_by_its_id() -> None:
     assert called("billing-1", "Billing", None) == "Billing"
     assert called(target_id("https://agent.example/"), "Billing", "https://agent.example/") == "Billing"
     assert called("billing-1") == "billing-1"

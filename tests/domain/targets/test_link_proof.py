@@ -106,7 +106,7 @@ def test_a_proof_counts_until_the_end_of_its_grace(member: str) -> None:
         assert (proof_of(claim(1, **{member: NOW_S - age_s}), NOW_S) is not None) is counts
 
 
-def test_the_card_is_named_before_the_token() -> None:
+def test_card_is_preferred_to_the_token_as_proof() -> None:
     assert proof_of(claim(card_at_s=NOW_S, token_at_s=NOW_S), NOW_S) is Proof.CARD
     assert proof_of(claim(token_at_s=NOW_S), NOW_S) is Proof.TOKEN
 
@@ -123,7 +123,7 @@ def test_a_proven_claim_links_and_an_unproven_one_does_not() -> None:
     assert decide([claim(1), claim(2)], None, is_gone=False, now_s=NOW_S) == LinkDecision()
 
 
-def test_two_proven_claims_link_neither() -> None:
+def test_two_proven_claims_on_one_target_link_no_agent() -> None:
     claims = [claim(1, card_at_s=NOW_S), claim(2, token_at_s=NOW_S)]
     both = frozenset({1, 2})
     assert decide(claims, None, is_gone=False, now_s=NOW_S) == LinkDecision(conflicting=both)
@@ -160,7 +160,7 @@ def test_a_link_that_ended_begins_again_an_hour_later_at_the_earliest() -> None:
     assert decide([ended], None, is_gone=False, now_s=NOW_S + RELINK_SECONDS).agent == 1
 
 
-def test_another_agent_takes_a_link_over_at_once() -> None:
+def test_new_proven_claim_replaces_a_link_at_once() -> None:
     claims = [claim(1), claim(2, token_at_s=NOW_S)]
     decided = decide(claims, 1, is_gone=False, now_s=NOW_S)
     assert decided == LinkDecision(agent=2, reason=UnlinkReason.PROOF_FAILED)

@@ -66,12 +66,12 @@ def test_a_token_in_a_line_of_its_own_is_a_proof(token: str, before: str) -> Non
     ],
     ids=str,
 )
-def test_other_body_proves_nothing(body: bytes) -> None:
+def test_file_without_the_token_on_its_own_line_is_no_proof(body: bytes) -> None:
     assert not is_proven(TOKEN, body)
 
 
 @pytest.mark.parametrize("token", ["", "aho_", "\n", TOKEN[4:], f"{TOKEN}\n"])
-def test_invalid_token_proves_nothing(token: str) -> None:
+def test_malformed_token_is_no_proof(token: str) -> None:
     assert not is_proven(token, f"\n{token}\n".encode())
     assert not is_proven(token, b"\n\n")
 

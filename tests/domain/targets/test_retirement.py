@@ -22,7 +22,7 @@ from lifesign.errors import InvalidValue
         (11, 6, True),
     ],
 )
-def test_a_directory_that_loses_more_than_half_is_held(
+def test_directory_that_loses_more_than_half_is_suspended(
     size_before: int, removed: int, *, is_suspended: bool
 ) -> None:
     assert assess_change(size_before=size_before, removed=removed).is_suspended is is_suspended
@@ -51,6 +51,6 @@ def test_greater_loss_is_never_suspended_less(size_before: int, data: st.DataObj
 
 
 @pytest.mark.parametrize(("size_before", "removed"), [(-1, 0), (5, 6), (5, -1)])
-def test_counts_that_cannot_be_are_a_defect_of_the_caller(size_before: int, removed: int) -> None:
+def test_impossible_counts_of_a_directory_are_refused(size_before: int, removed: int) -> None:
     with pytest.raises(InvalidValue):
         assess_change(size_before=size_before, removed=removed)

@@ -123,7 +123,7 @@ def test_a_url_that_grows_too_long_by_its_path_is_refused() -> None:
 @given(URLS)
 @example("https://agent.example.:0443?a/b#c")
 @example("agent.example:443")
-def test_a_target_reads_as_itself_and_leads_where_its_text_led(text: str) -> None:
+def test_normalised_target_is_stable_and_has_the_same_destination(text: str) -> None:
     url = read_target(text)
     if isinstance(url, AddressRefused):
         return
@@ -146,7 +146,7 @@ def test_a_target_reads_as_itself_and_leads_where_its_text_led(text: str) -> Non
 @example("agent.0x1")
 @example("a" * 250)
 @example(".".join(["a"] * 126))
-def test_the_short_way_for_plain_urls_leads_where_the_long_way_does(text: str) -> None:
+def test_fast_path_for_plain_urls_agrees_with_the_full_parser(text: str) -> None:
     # The space keeps it off the short way.
     assert read_target(text) == read_target(f" {text}")
 
@@ -275,5 +275,5 @@ def test_repeated_host_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ("https://other.example/https://agent.example/", False),
     ],
 )
-def test_a_place_is_a_targets_own_if_scheme_host_and_port_are(place: str, *, is_there: bool) -> None:
+def test_url_has_the_origin_of_a_target_if_scheme_host_and_port_match(place: str, *, is_there: bool) -> None:
     assert is_on_origin_of(place, "https://agent.example/agents/7") is is_there

@@ -34,7 +34,7 @@ def finish(parent: Budget, child: Budget, carved: Amount) -> Budget:
     return parent.recharge(before, child.charge_when_finished(carved))
 
 
-def test_a_call_reserves_and_settles_and_what_it_did_not_cost_is_there_again() -> None:
+def test_unused_part_of_a_reservation_returns_to_the_budget() -> None:
     reserved = PURSE.reserve(Amount(60, 1_000_000))
     assert reserved.room == Amount(40, 500_000)
     settled = reserved.settle(Amount(60, 1_000_000), Amount(10, 250_000))
@@ -62,7 +62,7 @@ def test_child_returns_its_remaining_budget() -> None:
     assert (parent.settled, parent.delegated) == (Amount(15, 0), NO_AMOUNT)
 
 
-def test_a_child_that_was_topped_up_costs_its_parent_no_more_than_was_carved_out() -> None:
+def test_top_up_of_a_child_budget_is_not_charged_to_the_parent() -> None:
     carved = Amount(40, 0)
     child = Budget(envelope=carved).top_up(Amount(60, 0)).reserve(Amount(90, 0))
     child = child.settle(Amount(90, 0), Amount(90, 0))
@@ -79,7 +79,7 @@ def test_finished_child_keeps_what_its_own_children_may_spend() -> None:
     assert (parent.settled, parent.delegated) == (Amount(5, 0), NO_AMOUNT)
 
 
-def test_an_envelope_has_an_end_however_often_it_is_topped_up() -> None:
+def test_top_up_above_the_largest_budget_is_refused() -> None:
     with pytest.raises(InvalidRequest):
         PURSE.top_up(LARGEST)
 
@@ -149,7 +149,7 @@ TestPurse = Purse.TestCase
 
 
 @given(st.integers(0, MAX_TOKENS), st.integers(0, MAX_USD * MICRO_USD))
-def test_an_amount_travels_unchanged(tokens: int, micro_usd: int) -> None:
+def test_amount_is_unchanged_after_json(tokens: int, micro_usd: int) -> None:
     amount = Amount(tokens, micro_usd)
     spend = RequestedAmount.model_validate(from_json(amount_record(amount).model_dump_json()))
     assert spend.amount() == amount

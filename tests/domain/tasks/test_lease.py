@@ -121,7 +121,7 @@ def test_only_printable_ascii_without_quotes_makes_a_name(text: str) -> None:
      "intent:i/a/../b", "task:.", "task:..", "task:a/..", "%2e", "a/%2E%2e/b", "intent:x/%2e%2e",
      "intent:%2e/s", "task:.%2E"],
 )  # fmt: skip
-def test_a_part_that_is_resolved_away_on_the_way_is_refused(text: str) -> None:
+def test_resource_with_a_dot_or_dot_dot_segment_is_refused(text: str) -> None:
     with pytest.raises(InvalidResource, match="between slashes"):
         read_resource(text)
 
@@ -140,7 +140,7 @@ def test_a_part_that_is_resolved_away_on_the_way_is_refused(text: str) -> None:
         "a/..%2fb",
     ],
 )
-def test_dots_beside_anything_else_are_no_such_part(text: str) -> None:
+def test_dots_within_a_longer_segment_are_accepted(text: str) -> None:
     assert read_resource(text)
 
 
@@ -182,9 +182,7 @@ def test_tokens_are_ordered_by_epoch_and_then_by_counter(e1: int, c1: int, e2: i
 
 
 @given(EPOCHS, st.integers(1, 2**32 - 2), EPOCHS)
-def test_the_next_token_is_higher_whatever_epoch_the_server_believes_in(
-    last_epoch: int, counter: int, epoch: int
-) -> None:
+def test_next_token_is_higher_for_any_epoch(last_epoch: int, counter: int, epoch: int) -> None:
     last = fencing_token(last_epoch, counter)
     assert next_token(last, epoch * 2**32) > last
     assert next_token(last, epoch * 2**32) >= fencing_token(epoch, 1)
@@ -212,7 +210,7 @@ def test_zero_is_no_token() -> None:
 
 
 @pytest.mark.parametrize("claim", [None, FREE])
-def test_a_free_resource_is_granted_for_the_time_asked_for(claim: Claim | None) -> None:
+def test_free_resource_is_granted_for_the_requested_time(claim: Claim | None) -> None:
     granted = decide_acquire(claim, Status.ACTIVE, token_floor=0, now_s=1000.0, ttl_seconds=60)
     assert granted == Grant(token=1, expires_at_s=1060.0)
     assert decide_acquire(claim, Status.ACTIVE, token_floor=0, now_s=1000.0) == Grant(1, 1300.0)
@@ -275,7 +273,7 @@ def test_a_renewal_counts_from_now() -> None:
         (RELEASED, "lease_1", "agent_a", 7, 1100.0, RefusalCode.LEASE_ENDED),
     ],
 )
-def test_a_renewal_never_resurrects(
+def test_renewal_of_an_ended_or_foreign_lease_is_refused(
     *, claim: Claim | None, lease_id: str, holder: str, token: int, now_s: float, code: RefusalCode
 ) -> None:
     assert code_of(decide_renew(claim, lease_id, holder=holder, token=token, now_s=now_s)) is code
@@ -284,7 +282,7 @@ def test_a_renewal_never_resurrects(
 # Release
 
 
-def test_a_holder_releases_and_may_ask_twice() -> None:
+def test_second_release_by_the_holder_is_accepted_as_a_repeat() -> None:
     first = decide_release(HELD, "lease_1", holder="agent_a", now_s=1100.0)
     assert first == Release(EndReason.RELEASED, is_repeat=False)
     again = decide_release(RELEASED, "lease_1", holder="agent_a", now_s=5000.0)
@@ -351,7 +349,7 @@ def test_a_death_ends_a_lease_now() -> None:
     assert (dead.ended_at_s, dead.end_reason, dead.token) == (1250.0, EndReason.AGENT_DEAD, 7)
 
 
-def test_a_lease_whose_time_is_over_ended_at_its_deadline_whatever_ends_it_later() -> None:
+def test_expired_lease_ended_at_its_deadline_whatever_ends_it_later() -> None:
     dead = ended(HELD, EndReason.AGENT_DEAD, 1400.0)
     assert (dead.ended_at_s, dead.end_reason) == (1300.0, EndReason.EXPIRED)
 
@@ -483,7 +481,7 @@ TestOneResource = OneResource.TestCase
 
 
 @pytest.mark.parametrize("at_s", [0.0, 1_763_640_000.0, 1_900_000_000.0, 1e11])
-def test_a_raised_epoch_is_above_all_that_are_known(at_s: float) -> None:
+def test_raised_epoch_is_above_all_known_epochs(at_s: float) -> None:
     assert raised_epoch([0], at_s) > 0
     assert raised_epoch([7, 3_000_000], at_s) == 3_000_001
     assert raised_epoch([], at_s) >= 1
@@ -494,7 +492,7 @@ def test_lost_epoch_is_not_reached_again_after_ten_minutes() -> None:
     assert raised_epoch([0], at_s) < raised_epoch([0], at_s + 600)
 
 
-def test_epoch_by_time_leaves_room_for_epochs_of_events() -> None:
+def test_epoch_from_the_clock_stays_below_the_limit_of_events() -> None:
     assert raised_epoch([0], 1e12) < 2**21 - 2**15
 
 
@@ -524,7 +522,9 @@ def test_simultaneous_restores_differ_by_the_salt() -> None:
 
 
 @given(st.floats(-1e10, 1e12), st.lists(st.integers(0, 2**21), max_size=3), SALTS)
-def test_a_raised_floor_leaves_most_counters(at_s: float, epochs: list[int], salt: int) -> None:
+def test_raised_token_floor_leaves_three_quarters_of_the_counters(
+    at_s: float, epochs: list[int], salt: int
+) -> None:
     epoch, begin = divmod(raised_floor([known * 2**32 for known in epochs], at_s, salt), 2**32)
     assert epoch == raised_epoch(epochs, at_s)
     assert 0 <= begin < 2**32 / 4
@@ -536,6 +536,6 @@ def test_the_highest_epoch_is_not_raised() -> None:
 
 
 @pytest.mark.parametrize("name", ["INTENT:x/draft", "Intent:x", "TASK:1", "Shard:7"])
-def test_a_kind_in_another_case_is_no_other_resource(name: str) -> None:
+def test_upper_case_resource_kind_is_refused(name: str) -> None:
     with pytest.raises(InvalidResource, match="in lower case"):
         read_resource(name)

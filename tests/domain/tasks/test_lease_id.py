@@ -18,7 +18,7 @@ def test_id_leads_to_its_row_and_token_and_fits_its_column(number: int, token: i
 
 
 @given(NUMBERS, TOKENS)
-def test_id_proves_nothing_for_another_holder_row_token_or_secret(number: int, token: int) -> None:
+def test_lease_id_is_invalid_for_another_holder_row_token_or_secret(number: int, token: int) -> None:
     lease_id = lease_id_of(number, token, "agent-1", SECRET)
     proof = lease_id.rpartition("_")[2]
     assert not was_granted_to("agent-2", lease_id, SECRET)

@@ -26,7 +26,7 @@ def test_a_lease_is_renewed_at_60_percent_of_its_window_give_or_take_5(
 
 
 @given(TIMES, WINDOWS)
-def test_one_try_leaves_room_for_another_and_none_outlasts_the_deadline(now_s: float, left_s: float) -> None:
+def test_renewal_request_leaves_time_for_a_retry_before_the_deadline(now_s: float, left_s: float) -> None:
     deadline_s = now_s + left_s
     ends_s = try_ends_s(now_s, deadline_s)
     assert now_s < ends_s <= deadline_s
@@ -49,12 +49,12 @@ def test_waits_grow_and_are_jittered_in_full() -> None:
     assert next_try_s(0.0, 1_000.0, 8, 0.0) == MIN_WAIT_S
 
 
-def test_a_registry_that_asks_for_patience_gets_it() -> None:
+def test_retry_after_of_the_registry_delays_the_next_renewal() -> None:
     assert next_try_s(0.0, 1_000.0, 1, 1.0, 20.0) == 20.5
 
 
 @given(TIMES, WINDOWS, GRACES)
-def test_work_is_asked_to_end_after_the_time_for_renewals_and_has_ended_by_the_deadline(
+def test_work_is_stopped_after_the_renewal_time_and_before_the_deadline(
     requested_at_s: float, window_s: float, grace_s: float
 ) -> None:
     deadline_s = requested_at_s + window_s
@@ -69,14 +69,14 @@ def test_work_is_asked_to_end_after_the_time_for_renewals_and_has_ended_by_the_d
 
 
 @given(TIMES, TIMES, GRACES)
-def test_no_grace_outlasts_the_deadline(now_s: float, deadline_s: float, grace_s: float) -> None:
+def test_grace_period_ends_by_the_deadline(now_s: float, deadline_s: float, grace_s: float) -> None:
     left_s = grace_left_s(now_s, deadline_s, grace_s)
     assert 0.0 <= left_s <= grace_s
     assert left_s == 0.0 or now_s + left_s <= deadline_s + 1e-6
 
 
 @given(WINDOWS, GRACES)
-def test_a_registry_that_hangs_is_asked_more_than_once_before_work_is_asked_to_end(
+def test_renewal_is_retried_at_a_hanging_registry_before_work_must_end(
     window_s: float, grace_s: float
 ) -> None:
     now_s, tries = renewal_due_s(0.0, window_s, 1.0), 0

@@ -42,7 +42,7 @@ def test_outcome_decides_the_release(stopped: Stop | None, exit_code: int, expec
         (Stop.DRAIN, ("killed", "release")),
     ],
 )
-def test_exit_code_0_on_a_signal_is_no_result_but_of_a_drain_with_an_output(
+def test_exit_code_0_after_a_signal_is_a_result_only_of_a_drain_with_output(
     *, stopped: Stop, expected: tuple[str, str], has_output: bool
 ) -> None:
     end = decide_end(
@@ -59,7 +59,7 @@ def test_exit_code_0_on_a_signal_is_no_result_but_of_a_drain_with_an_output(
     written=st.sampled_from([RunReport.COMPLETE, RunReport.HELP]),
     completes_on_exit=st.booleans(),
 )
-def test_an_agent_that_ended_its_run_itself_is_done_whatever_came_then(
+def test_run_reported_as_ended_is_done_for_any_stop_and_exit_code(
     *, stopped: Stop | None, exit_code: int, written: RunReport, completes_on_exit: bool
 ) -> None:
     end = decide_end(stopped, exit_code, written=written, completes_on_exit=completes_on_exit)
@@ -70,7 +70,7 @@ def test_an_agent_that_ended_its_run_itself_is_done_whatever_came_then(
 
 
 @given(stopped=STOPS, exit_code=CODES, completes_on_exit=st.booleans())
-def test_release_carries_what_a_holder_may_report_and_a_lost_lease_nothing(
+def test_released_run_reports_its_exit_reason_and_a_lost_lease_reports_nothing(
     *, stopped: Stop | None, exit_code: int, completes_on_exit: bool
 ) -> None:
     end = decide_end(stopped, exit_code, written=None, completes_on_exit=completes_on_exit)

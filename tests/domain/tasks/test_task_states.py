@@ -68,12 +68,12 @@ def test_transition_outside_of_the_table_is_refused() -> None:
             assert (refused.value.status, refused.value.signal) == (status, signal)
 
 
-def test_every_signal_leads_somewhere_and_all_but_the_finished_are_left() -> None:
+def test_each_signal_and_each_unfinished_status_has_a_transition() -> None:
     assert {signal for _, signal in TRANSITIONS} == set(TaskSignal)
     assert {status for status, _ in TRANSITIONS} == set(TaskStatus) - FINISHED
 
 
-def test_only_a_grant_leads_to_a_holder() -> None:
+def test_only_a_grant_gives_a_task_a_holder() -> None:
     into = {signal for (status, signal), after in TRANSITIONS.items() if after in HELD and status not in HELD}
     assert into == {TaskSignal.GRANTED}
 
@@ -87,7 +87,7 @@ def test_every_end_of_a_lease_is_the_end_of_a_run() -> None:
     assert {exit_reason_of(reason) for reason in EndReason} == {ExitReason.KILLED, ExitReason.LEASE_EXPIRED}
 
 
-def test_a_crash_waits_twice_as_long_each_time_and_ends_with_people() -> None:
+def test_crashes_are_retried_with_doubled_waits_and_then_escalated() -> None:
     policy = RetryPolicy(max_attempts=4, backoff_seconds=10)
     followed = [after_failure(ExitReason.CRASH, attempts, policy) for attempts in range(1, 5)]
     assert [one.signal for one in followed] == [TaskSignal.RETRIED] * 3 + [TaskSignal.ESCALATED]
@@ -96,7 +96,7 @@ def test_a_crash_waits_twice_as_long_each_time_and_ends_with_people() -> None:
 
 @pytest.mark.parametrize("reason", [ExitReason.LEASE_EXPIRED, ExitReason.KILLED])
 @pytest.mark.parametrize(("max_attempts", "most"), [(1, 10), (3, 10), (40, 40)])
-def test_a_lost_run_is_no_attempt_but_a_task_that_loses_all_its_holders_comes_to_people(
+def test_lost_runs_are_no_attempts_and_many_lost_runs_are_escalated(
     reason: ExitReason, max_attempts: int, most: int
 ) -> None:
     policy = RetryPolicy(max_attempts=max_attempts)
@@ -141,12 +141,12 @@ def test_attempts_and_waits_are_bounded(
     {"max_attempts": 0}, {"max_attempts": 101}, {"backoff_seconds": -1.0},
     {"backoff_seconds": 3_601.0}, {"backoff_seconds": float("nan")}, {"backoff_seconds": float("inf")},
 ])  # fmt: skip
-def test_a_policy_beyond_all_measure_is_refused(given: dict[str, float]) -> None:
+def test_retry_policy_out_of_range_is_refused(given: dict[str, float]) -> None:
     with pytest.raises(InvalidValue):
         RetryPolicy(**given)  # type: ignore[arg-type]
 
 
-def test_resource_of_our_task_is_recognized_and_no_other() -> None:
+def test_only_a_task_resource_gives_a_task_id() -> None:
     assert task_in(task_resource(TASK_ID)) == TASK_ID
     read_resource(task_resource(TASK_ID))
     for other in ("task:1", f"intent:{TASK_ID}/x", f"task:{TASK_ID}/x", f"shard:{TASK_ID}", TASK_ID):
@@ -154,6 +154,6 @@ def test_resource_of_our_task_is_recognized_and_no_other() -> None:
     assert not is_task_id(TASK_ID.upper())
 
 
-def test_only_what_is_finished_or_waits_for_its_review_is_never_queued_again() -> None:
+def test_only_finished_tasks_and_tasks_in_review_are_never_queued_again() -> None:
     never = {status for status in TaskStatus if is_never_queued_again(status)}
     assert never == FINISHED | {TaskStatus.REVIEW}

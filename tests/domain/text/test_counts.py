@@ -34,7 +34,7 @@ MORE_THAN_ONE = (
         (1_000_001, "1,000,001 agents"),
     ],
 )
-def test_one_is_no_plural(count: int, said: str) -> None:
+def test_noun_is_singular_for_one(count: int, said: str) -> None:
     assert pluralize(count, "agent") == said
 
 
@@ -46,7 +46,7 @@ def test_some_nouns_have_a_plural_of_their_own() -> None:
     ]
 
 
-def test_counts_follow_one_rule() -> None:
+def test_source_uses_pluralize_for_each_count() -> None:
     files = [file for kind in ("*.py", "*.html") for file in SOURCES.rglob(kind)]
     found = {
         f"{file.relative_to(SOURCES)}: {match[0]}"

@@ -28,7 +28,7 @@ def test_durations_have_two_units(seconds: float, text: str) -> None:
         (5400, "1 h 30 min"),
     ],
 )
-def test_settings_keep_their_tenths(seconds: float, text: str) -> None:
+def test_precise_duration_keeps_tenths_of_a_second(seconds: float, text: str) -> None:
     assert precise_text(seconds) == text
 
 
