@@ -84,14 +84,16 @@ async def test_every_order_continues_where_a_page_ended(
     ],
     ids=str,
 )
-async def test_filters_agree(filled: RegistryApi, wanted: dict[str, str], expected: list[str]) -> None:
+async def test_dashboard_filters_give_the_same_agents_in_each_order_and_page_size(
+    filled: RegistryApi, wanted: dict[str, str], expected: list[str]
+) -> None:
     assert await found(filled, wanted) == expected
     assert await found(filled, wanted, size=1) == expected
     assert await found(filled, wanted, Order.NAME, is_common=True) == sorted(expected)
     assert sorted(await found(filled, wanted, Order.CHANGED, size=1)) == sorted(expected)
 
 
-async def test_sqlite_searches_a_part_of_a_name_once_in_any_order(
+async def test_sqlite_runs_one_like_query_for_a_part_of_a_name(
     filled: RegistryApi, database_kind: str
 ) -> None:
     if database_kind == "postgresql":

@@ -14,7 +14,7 @@ STATE = StoredState(
 )
 
 
-async def test_a_state_is_found_as_it_was_written_last(database: Database) -> None:
+async def test_fenced_state_is_read_as_last_written(database: Database) -> None:
     assert await database.read(lambda transaction: fenced_state.find(transaction, STATE.resource)) is None
     await database.write(lambda transaction: fenced_state.write(transaction, STATE))
     assert await database.read(lambda transaction: fenced_state.find(transaction, STATE.resource)) == STATE

@@ -23,13 +23,13 @@ def processes(transaction: Transaction) -> set[str]:
     return set(transaction.connection.scalars(select(agent_requests.c.process)))
 
 
-async def test_the_last_request_of_all_processes_counts(database: Database) -> None:
+async def test_latest_request_of_all_processes_is_returned(database: Database) -> None:
     assert await database.read(last_requests.last_at_s) is None
     now_s = await database.write(storing(one=20.0, two=10.0, three=30.0))
     assert await database.read(last_requests.last_at_s) == now_s - 10
 
 
-async def test_a_moment_that_lies_ahead_does_not_count_and_is_forgotten(database: Database) -> None:
+async def test_request_time_in_the_future_is_ignored_and_removed(database: Database) -> None:
     now_s = await database.write(storing(one=20.0, ahead=-MAX_STEP_S - 60))
     assert await database.read(last_requests.last_at_s) == now_s - 20
     now_s = await database.write(storing(one=10.0))
@@ -41,7 +41,7 @@ async def test_a_moment_that_lies_ahead_does_not_count_and_is_forgotten(database
     assert last_at_s > now_s
 
 
-async def test_a_process_that_ended_long_ago_is_forgotten(database: Database) -> None:
+async def test_process_that_ended_long_ago_is_removed(database: Database) -> None:
     await database.write(storing(old=FORGOTTEN_AFTER_S + 1))
     await database.write(storing(one=0.0))
     assert await database.read(processes) == {"one"}

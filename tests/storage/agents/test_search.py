@@ -164,7 +164,7 @@ async def test_old_evidence_is_unknown_health_and_may_be_left_out(fleet: Databas
     await fleet.write(check)
 
 
-async def test_agents_with_the_same_end_of_maintenance_are_found_together(fleet: Database) -> None:
+async def test_agents_are_grouped_by_the_end_of_their_maintenance(fleet: Database) -> None:
     def function(transaction: Transaction) -> None:
         now_s = transaction.now_s
         for number, left_s in {1: 60, 2: 99, 3: 9, 4: 60, 5: 0, 6: 60}.items():

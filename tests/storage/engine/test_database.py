@@ -55,7 +55,7 @@ async def test_file_that_must_exist_is_not_created(vanishes: bool, tmp_path: Pat
     assert not file.exists()
 
 
-async def test_empty_file_in_place_of_the_database_is_a_replaced_one(tmp_path: Path) -> None:
+async def test_empty_file_in_place_of_the_database_counts_as_replaced(tmp_path: Path) -> None:
     database = open_database(f"sqlite:///{tmp_path}/empty.db")
     try:
         database.writes.mismatch = "it is another one"
@@ -65,7 +65,7 @@ async def test_empty_file_in_place_of_the_database_is_a_replaced_one(tmp_path: P
         await database.close()
 
 
-async def test_a_transaction_that_raises_leaves_nothing_and_its_neighbours_stay(database: Database) -> None:
+async def test_failed_transaction_of_a_group_is_rolled_back_alone(database: Database) -> None:
     def fail_late(transaction: Transaction) -> None:
         _add_row(7)(transaction)
         raise LookupError("on purpose")
@@ -82,7 +82,7 @@ async def test_a_transaction_that_raises_leaves_nothing_and_its_neighbours_stay(
     assert await database.read(_rows) == [1, 2]
 
 
-async def test_a_transaction_that_raises_alone_leaves_nothing(database: Database) -> None:
+async def test_failed_single_transaction_is_rolled_back(database: Database) -> None:
     def fail_late(transaction: Transaction) -> None:
         _add_row(7)(transaction)
         raise LookupError("on purpose")
@@ -93,7 +93,7 @@ async def test_a_transaction_that_raises_alone_leaves_nothing(database: Database
     assert await database.write(_add_row(7)) == 7
 
 
-async def test_disconnect_undoes_no_change(database: Database) -> None:
+async def test_disconnected_caller_does_not_undo_a_write(database: Database) -> None:
     waiting = asyncio.create_task(database.write(_add_row(1)))
     await asyncio.sleep(0)
     waiting.cancel()
@@ -165,7 +165,7 @@ async def test_a_file_that_another_process_locks_is_unavailable(
     await database.close()
 
 
-async def test_a_new_file_that_another_server_sets_up_is_waited_for(tmp_path: Path) -> None:
+async def test_opening_waits_for_another_server_that_creates_the_database(tmp_path: Path) -> None:
     path = tmp_path / "registry.db"
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
@@ -180,7 +180,7 @@ async def test_a_new_file_that_another_server_sets_up_is_waited_for(tmp_path: Pa
         await database.close()
 
 
-async def test_a_full_disk_is_unavailable_and_what_was_there_stays(
+async def test_full_disk_is_unavailable_and_keeps_stored_rows(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened("sqlite", tmp_path) as database:
@@ -234,7 +234,9 @@ async def test_a_file_that_others_may_read_is_served_with_a_warning(
     assert len(caplog.messages) == 1
 
 
-async def test_a_process_that_has_it_open_twice_keeps_its_log_when_another_one_leaves(tmp_path: Path) -> None:
+async def test_second_connection_of_a_process_keeps_the_wal_when_another_process_closes(
+    tmp_path: Path,
+) -> None:
     async with opened("sqlite", tmp_path) as first:
         await first.write(_add_row(1))
         file = Path(str(first.url.database))
@@ -270,7 +272,7 @@ def test_invalid_database_is_refused_with_the_reason(
         open_database(f"sqlite:///{file}")
 
 
-async def test_a_server_that_is_not_there_is_unavailable() -> None:
+async def test_unreachable_database_server_is_unavailable() -> None:
     database = open_database("postgresql://nobody@127.0.0.1:1/nothing")
     with pytest.raises(StoreUnavailable):
         await database.read(lambda transaction: transaction.now_s)
@@ -328,7 +330,7 @@ async def test_in_memory_reads_see_what_was_written() -> None:
     ("url", "shown"),
     [("foo", "; got 'foo'"), ("user:secret@host/db", ""), ("x" * 999, f"; got '{'x' * 80}'")],
 )
-def test_invalid_url_is_shown_as_given_unless_it_may_contain_a_password(url: str, shown: str) -> None:
+def test_invalid_url_is_quoted_unless_it_may_contain_a_password(url: str, shown: str) -> None:
     with pytest.raises(InvalidValue) as refused:
         read_url(url)
     assert str(refused.value) == f"database: expected sqlite:///FILE or postgresql://USER@HOST/NAME{shown}"

@@ -85,7 +85,7 @@ async def test_started_transaction_continues_after_the_timeout_answer(database: 
 
 
 @pytest.mark.both_databases
-async def test_transaction_that_has_not_begun_is_given_up(database: Database) -> None:
+async def test_transaction_that_has_not_begun_by_the_deadline_is_cancelled(database: Database) -> None:
     prompt = DeadlineDatabase(database, MOST_S)
     busy = POOL_CONNECTIONS if isinstance(database, PostgresqlDatabase) else 1
     slow = [asyncio.create_task(database.write(_slowly(_do_nothing))) for _ in range(busy)]
@@ -99,7 +99,7 @@ async def test_transaction_that_has_not_begun_is_given_up(database: Database) ->
     assert not await _is_added(database)
 
 
-async def test_a_question_that_takes_too_long_is_answered_too(database: Database) -> None:
+async def test_slow_read_raises_store_unavailable(database: Database) -> None:
     prompt = DeadlineDatabase(database, MOST_S)
     with pytest.raises(StoreUnavailable, match="not answered"):
         await prompt.read(_slowly(_do_nothing))

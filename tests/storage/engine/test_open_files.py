@@ -96,7 +96,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize(("lose", "why"), [(lose, why) for why, ways in LOSSES.items() for lose in ways])
-async def test_first_commit_after_a_loss_is_not_acknowledged(
+async def test_first_commit_after_a_lost_file_is_not_acknowledged(
     database: Database, file: Path, lose: Callable[[Path], None], why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     lose(file)
@@ -168,7 +168,7 @@ async def test_truncated_file_is_found_before_anything_is_written(
 
 
 @pytest.mark.parametrize("numbers", [(), (4, 5, 6)])
-async def test_file_that_sqlite_itself_shortened_is_whole(
+async def test_file_shortened_by_sqlite_itself_is_no_loss(
     database: Database, file: Path, numbers: tuple[int, ...]
 ) -> None:
     await _write_and_remove(database, file)
@@ -187,7 +187,7 @@ async def test_failed_transaction_on_a_lost_file_reports_the_loss(database: Data
         await database.write(_add_row(1))
 
 
-async def test_a_loss_is_found_without_a_write(database: Database, file: Path) -> None:
+async def test_lost_file_is_detected_without_a_write(database: Database, file: Path) -> None:
     await database.check_files()
     assert await database.read(_rows) == [1]
     _replace(file)
@@ -211,7 +211,7 @@ async def test_a_file_that_is_moved_back_is_written_to_again(database: Database,
     assert database.writes.failure is None
 
 
-async def test_a_new_file_at_the_path_is_neither_opened_nor_read_with_the_old_log(
+async def test_new_file_at_the_path_is_refused_and_not_combined_with_the_old_wal(
     database: Database, file: Path
 ) -> None:
     await database.write(_add_row(2))
@@ -271,7 +271,9 @@ async def test_a_relative_path_leads_to_the_file_wherever_the_process_goes(
     await database.close()
 
 
-async def test_other_processes_that_come_and_go_are_no_loss(database: Database, file: Path) -> None:
+async def test_connections_of_other_processes_do_not_count_as_a_lost_file(
+    database: Database, file: Path
+) -> None:
     for number in (2, 3):
         other = open_database(f"sqlite:///{file}")
         await other.write(_add_row(number))
@@ -280,7 +282,7 @@ async def test_other_processes_that_come_and_go_are_no_loss(database: Database, 
     assert await database.read(_rows) == [1, 2, 3, 4]
 
 
-async def test_reader_that_connects_during_a_commit_reports_no_loss(
+async def test_reader_that_connects_during_a_commit_reports_no_lost_file(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sizes that it finds are those before the commit, and the writer has remembered the new ones."""
@@ -302,7 +304,7 @@ async def test_a_database_in_memory_has_no_files() -> None:
     await database.close()
 
 
-def test_a_path_that_cannot_be_reached_is_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_path_counts_as_a_lost_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "registry.db"
     file.touch()
     files = OpenFiles(file)
@@ -319,7 +321,7 @@ def test_a_path_that_cannot_be_reached_is_a_loss(tmp_path: Path, monkeypatch: py
     assert files.is_lost
 
 
-def test_a_check_costs_one_stat_per_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_check_makes_one_stat_call_per_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "registry.db"
     for suffix in ("", "-wal", "-shm"):
         (tmp_path / f"registry.db{suffix}").touch()

@@ -38,7 +38,7 @@ async def _costs_of_pages(url: str) -> list[str]:
     return costs
 
 
-async def test_default_page_cost_is_that_of_flash(tmp_path: Path) -> None:
+async def test_default_random_page_cost_suits_flash_storage(tmp_path: Path) -> None:
     assert await _costs_of_pages(empty_url("postgresql", tmp_path)) == ["1.1", "1.1"]
 
 
@@ -50,7 +50,7 @@ async def test_page_cost_of_the_database_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("idle_s", [0.0, 3600.0])
-async def test_a_connection_that_died_while_it_was_idle_is_replaced_unseen(
+async def test_dead_idle_connection_is_replaced_without_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle_s: float
 ) -> None:
     monkeypatch.setattr("lifesign.storage.engine.postgresql_sessions.PING_AFTER_SECONDS", idle_s)

@@ -54,7 +54,7 @@ def _definitions(transaction: Transaction) -> set[tuple[str, ...]]:
     return {(row[0], " ".join(str(row[1]).split())) for row in found if REVISION_TABLE not in row[0]}
 
 
-async def test_the_migrations_lead_to_what_the_tables_say(
+async def test_migrations_create_the_defined_tables(
     bare: Database, database_kind: str, tmp_path: Path
 ) -> None:
     """After a change of table_definitions.py: `python -m lifesign.storage.migrations "what has changed"`."""
@@ -66,7 +66,7 @@ async def test_the_migrations_lead_to_what_the_tables_say(
     await created.close()
 
 
-async def test_a_column_that_no_migration_makes_is_seen(bare: Database) -> None:
+async def test_column_without_a_migration_is_detected(bare: Database) -> None:
     def drop(transaction: Transaction) -> None:
         schema_version.upgrade(transaction)
         transaction.connection.execute(text("ALTER TABLE agents DROP COLUMN drain_deadline_s"))
@@ -84,7 +84,7 @@ async def test_an_empty_database_is_set_up_once(bare: Database) -> None:
     assert again.before == again.after == schema_version.newest_revision()
 
 
-async def test_an_empty_database_is_outdated_where_nothing_may_be_changed(bare: Database) -> None:
+async def test_empty_database_is_outdated_when_opened_without_upgrade(bare: Database) -> None:
     with pytest.raises(SchemaOutdated, match="run lifesign migrate"):
         await bare.read(schema_version.check)
 
@@ -167,7 +167,7 @@ async def test_a_database_of_another_program_is_not_touched(bare: Database, name
     assert await bare.read(_definitions) == before
 
 
-async def test_a_table_of_revisions_without_one_makes_other_tables_no_less_foreign(bare: Database) -> None:
+async def test_database_with_foreign_tables_and_an_empty_revision_table_is_foreign(bare: Database) -> None:
     await bare.write(_done(f"CREATE TABLE {REVISION_TABLE} (version_num text)"))
     assert await bare.read(schema_version.revision) is None
     await bare.write(_done("CREATE TABLE customers (name text)"))
@@ -197,7 +197,7 @@ async def test_views_of_another_program_do_not_prevent_a_new_database(
     assert await bare.write(schema_version.set_up_or_check) is True
 
 
-async def test_a_migration_that_fails_leaves_nothing(bare: Database) -> None:
+async def test_failed_migration_is_rolled_back(bare: Database) -> None:
     def fail_late(transaction: Transaction) -> None:
         schema_version.upgrade(transaction)
         raise LookupError("on purpose")

@@ -138,9 +138,7 @@ async def test_each_change_that_is_acknowledged_after_a_truncation_survives_a_ki
     assert acknowledged <= found
 
 
-async def test_a_truncation_by_a_checkpoint_of_another_process_is_no_loss(
-    database: Database, file: Path, log: Path
-) -> None:
+async def test_checkpoint_of_another_process_is_no_loss(database: Database, file: Path, log: Path) -> None:
     _checkpoint_elsewhere(file)
     assert _size_of(log) == 0
     await database.check_files()
@@ -158,7 +156,7 @@ async def test_a_truncation_by_a_checkpoint_of_another_process_is_no_loss(
     assert database.writes.failure is None
 
 
-async def test_a_truncated_log_of_which_nothing_is_needed_is_begun_anew(
+async def test_truncated_wal_without_needed_frames_is_restarted(
     database: Database, file: Path, log: Path
 ) -> None:
     with closing(sqlite3.connect(file)) as connection:
@@ -201,7 +199,7 @@ def connection(file: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def test_a_gap_behind_which_a_commit_was_written_is_found(connection: sqlite3.Connection, log: Path) -> None:
+def test_gap_in_the_wal_before_a_commit_is_detected(connection: sqlite3.Connection, log: Path) -> None:
     """As if the log were truncated between the check and the commit."""
     seen = WriteAheadLog(log)
     seen.note_commit(has_changed=True)
@@ -212,14 +210,14 @@ def test_a_gap_behind_which_a_commit_was_written_is_found(connection: sqlite3.Co
     assert not isinstance(refused.value, LogShrunk)
 
 
-def test_the_size_that_is_expected_is_that_of_the_frames(connection: sqlite3.Connection, log: Path) -> None:
+def test_expected_wal_size_is_the_size_of_its_frames(connection: sqlite3.Connection, log: Path) -> None:
     [(page_bytes,)] = connection.execute("PRAGMA page_size")
     [(_, frames, _)] = connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
     assert _size_of(log) == HEADER_BYTES + frames * (FRAME_HEADER_BYTES + page_bytes)
     WriteAheadLog(log).confirm(connection)
 
 
-def test_other_journal_modes_have_no_log(file: Path, log: Path) -> None:
+def test_other_journal_modes_have_no_write_ahead_log(file: Path, log: Path) -> None:
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("CREATE TABLE t (a)")
         seen = WriteAheadLog(log)

@@ -17,7 +17,7 @@ async def everything(database: Database) -> list[ArchiveErasure]:
     return await database.read(lambda transaction: archive_erasures.after(transaction, 0, limit=100))
 
 
-async def test_noted_erasures_are_found_in_order(database: Database) -> None:
+async def test_stored_erasures_are_returned_in_order(database: Database) -> None:
     def note(transaction: Transaction) -> None:
         for number in (9, 5, 7):
             archive_erasures.add(transaction, erasure(number, (1, 4), (6, 6)))
@@ -36,7 +36,7 @@ async def test_noted_erasures_are_found_in_order(database: Database) -> None:
     assert await database.read(archive_erasures.count) == 2
 
 
-async def test_where_nothing_was_archived_nothing_is_to_be_erased(database_kind: str, tmp_path: Path) -> None:
+async def test_database_without_archives_has_no_pending_erasures(database_kind: str, tmp_path: Path) -> None:
     database = open_database(bare_url(database_kind, tmp_path))
     await database.write(schema_version.upgrade)
     assert await everything(database) == []

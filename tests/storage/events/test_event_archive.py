@@ -51,7 +51,7 @@ def erased(file: Archived) -> list[int]:
     return [event.sequence for event in read_archive(file.path) if event.is_erased]
 
 
-def test_the_payloads_of_an_agent_give_way_and_the_chain_still_holds(file: Archived) -> None:
+def test_erasing_payloads_of_an_agent_keeps_the_hash_chain_valid(file: Archived) -> None:
     before = [*read_archive(file.path)]
     assert erase_in(file, GONE) == 2
     assert erased(file) == [FIRST + 1, FIRST + 3]
@@ -62,7 +62,7 @@ def test_the_payloads_of_an_agent_give_way_and_the_chain_still_holds(file: Archi
     assert erase_in(file, GONE) == 0
 
 
-def test_only_what_came_before_the_erasure_is_erased(file: Archived) -> None:
+def test_only_events_before_the_erasure_are_erased(file: Archived) -> None:
     assert erase_in(file, {"agent_1": FIRST + 3}) == 1
     assert erased(file) == [FIRST + 1]
 

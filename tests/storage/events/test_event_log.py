@@ -55,14 +55,14 @@ async def test_appended_events_are_chained_and_read_unchanged(database: Database
     assert len({event.id for event in found}) == 3
 
 
-async def test_an_empty_log_ends_at_zero_and_holds_nothing(database: Database) -> None:
+async def test_empty_log_has_sequence_zero_and_no_events(database: Database) -> None:
     assert await database.read(event_log.last_sequence) == 0
     assert (await database.read(event_log.head)).last == GENESIS
     await database.write(appending())
     assert await everything(database) == []
 
 
-async def test_a_transaction_that_fails_leaves_no_gap(database: Database) -> None:
+async def test_failed_transaction_leaves_no_gap_in_the_sequence(database: Database) -> None:
     def fail(transaction: Transaction) -> None:
         event_log.append(transaction, [draft()])
         raise LookupError
@@ -108,7 +108,7 @@ async def _sequences(database: Database, *, after: int = 0, limit: int = 100, **
     return [event.sequence for event in found]
 
 
-async def test_readers_find_what_they_ask_for(database: Database) -> None:
+async def test_events_are_filtered_by_position_agent_type_and_intent(database: Database) -> None:
     drafts = [draft(), draft(agent_id="agent_2"), written("intent:i1/a", "i1"), written("intent:i2/a", "i2")]
     await database.write(appending(*drafts))
     assert await _sequences(database, after=1) == [2, 3, 4]
@@ -120,7 +120,9 @@ async def test_readers_find_what_they_ask_for(database: Database) -> None:
     assert await _sequences(database, agent_id="agent_2", types=("state.written",)) == []
 
 
-async def test_pages_read_everything_between(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_paged_read_returns_each_event_of_a_range(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(event_log, "PAGE", 3)
     await database.write(appending(*(draft(n) for n in range(10))))
     found = await database.read(lambda transaction: [*event_log.between(transaction, 2, 9)])

@@ -28,7 +28,7 @@ MOST_LEFT = 1_000
         ({"before": 1}, []),
     ],
 )
-async def test_events_come_the_latest_first(
+async def test_latest_events_come_first(
     api: RegistryApi, clock: WoundClock, wanted: dict[str, object], found: list[str]
 ) -> None:
     for number in (1, 2):
@@ -43,7 +43,7 @@ async def test_events_come_the_latest_first(
     assert sequences == sorted(sequences, reverse=True)
 
 
-async def test_asking_again_for_several_types_leaves_next_to_nothing_for_the_garbage_collector(
+async def test_repeated_query_for_several_types_creates_few_cyclic_objects(
     api: RegistryApi,
 ) -> None:
     types = [kind.value for kind in EventType]

@@ -19,7 +19,7 @@ async def postgresql() -> AsyncIterator[Database]:
     await database.close()
 
 
-async def test_a_wait_ends_though_there_is_nothing_new(database: Database) -> None:
+async def test_wait_for_events_ends_without_new_events(database: Database) -> None:
     news = event_news.event_news(database)
     async with asyncio.timeout(PATIENCE_SECONDS):
         await news.wait()
@@ -59,7 +59,7 @@ async def test_postgresql_notifies_at_once_and_after_a_cut_connection(
     await news.close()
 
 
-async def test_without_postgresql_notifications_it_is_polled(
+async def test_event_log_is_polled_without_postgresql_notifications(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(event_news, "POLL_SECONDS", 0.1)

@@ -29,7 +29,7 @@ def version(target: int, number: int, at_s: float) -> InterfaceVersion:
     return InterfaceVersion(target, number, at_s, None, f"{number:064}", "{}")
 
 
-async def test_only_replaced_versions_are_forgotten_a_few_at_a_time(
+async def test_only_replaced_versions_are_deleted_in_small_batches(
     api: RegistryApi, targets: list[int]
 ) -> None:
     def fill(transaction: Transaction) -> None:
@@ -58,7 +58,7 @@ async def test_only_replaced_versions_are_forgotten_a_few_at_a_time(
     assert await api.database.read(kept) == [[(3, None), (2, 30.0)]] * 3
 
 
-async def test_due_targets_are_the_oldest_first_and_so_many(
+async def test_due_targets_are_returned_oldest_first_up_to_the_limit(
     api: RegistryApi, targets: list[int], clock: WoundClock
 ) -> None:
     first, second, third = targets

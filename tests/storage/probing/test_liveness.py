@@ -37,7 +37,7 @@ def counting(since_s: float = NOW_S - 100) -> Callable[[Transaction], dict[str, 
     return lambda transaction: liveness.counts(transaction, since_s)
 
 
-async def test_addresses_are_counted_by_class_and_an_address_is_silent_if_all_its_targets_are(
+async def test_addresses_are_counted_by_class_and_silent_if_all_their_targets_are(
     database: Database,
 ) -> None:
     a, b, c, d, e = await add_targets(database, 5)
@@ -72,7 +72,7 @@ async def test_addresses_are_counted_by_class_and_an_address_is_silent_if_all_it
     assert (await database.read(counting()))[V4] == {"": ClassCounts(addresses=2, silent_s=())}
 
 
-async def test_addresses_are_counted_by_the_key_that_reported_of_them_last(database: Database) -> None:
+async def test_addresses_are_counted_for_the_key_that_last_reported_them(database: Database) -> None:
     a, b, c = await add_targets(database, 3)
     known = [LiveTarget(each, V4, "192.0.2.1", NOW_S, "key:one") for each in (a, b, c)]
     await database.write(noting(answered=known))
@@ -105,7 +105,7 @@ async def test_a_target_that_died_or_left_is_not_expected_any_more(database: Dat
     assert (await database.read(counting()))[V4][""].addresses == 2
 
 
-async def test_a_witness_is_handed_out_once_in_a_while_and_the_latest_answer_first(
+async def test_witness_with_the_latest_answer_is_used_first_and_not_again_at_once(
     database: Database,
 ) -> None:
     a, b, c, d = await add_targets(database, 4)
@@ -129,7 +129,7 @@ async def test_a_witness_is_handed_out_once_in_a_while_and_the_latest_answer_fir
     assert await database.read(found(before_s=handed_out_s)) == [d, b, a]
 
 
-async def test_candidates_are_of_the_wanted_shards_and_prober_keys(database: Database) -> None:
+async def test_witness_candidates_are_filtered_by_shard_and_prober_key(database: Database) -> None:
     numbers = await add_targets(database, 4)
     keys = ("key:one", "key:two", "", "key:one")
     known = [

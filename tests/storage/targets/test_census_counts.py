@@ -66,7 +66,7 @@ async def probe(database: Database, clock: WoundClock) -> None:
         await ledger.report([batch_of(claims[shard_of(host_of(url))], [report], first=number)], 300.0)
 
 
-async def test_hosts_come_with_their_results_and_the_versions_of_the_living(counted: Database) -> None:
+async def test_hosts_are_counted_with_results_and_versions_of_alive_targets(counted: Database) -> None:
     found = await counted.read(
         lambda transaction: sorted(census_counts.hosts(transaction, ["ok", "gated"]), key=str)
     )
@@ -120,7 +120,7 @@ async def test_targets_are_counted_by_stated_kind_else_by_observed_kind(counted:
     }
 
 
-async def test_the_living_are_counted_by_what_they_show(counted: Database) -> None:
+async def test_alive_targets_are_counted_by_kind_and_layer_results(counted: Database) -> None:
     found = await counted.read(lambda transaction: census_counts.shown(transaction, ["ok", "gated"]))
     assert sorted(found) == [
         (TargetKind.A2A, ["gated", "", "", ""], 1),
@@ -128,7 +128,7 @@ async def test_the_living_are_counted_by_what_they_show(counted: Database) -> No
     ]
 
 
-async def test_agents_are_counted_by_how_they_call_themselves(counted: Database) -> None:
+async def test_agents_are_counted_by_reported_health(counted: Database) -> None:
     assert await counted.read(census_counts.health) == {"unknown": 2}
 
 
@@ -159,7 +159,7 @@ async def test_deadlines_of_a_pass_are_kept_until_replaced(database: Database) -
     assert [run.deadlines for run in found] == [None, None]
 
 
-async def test_lists_that_could_not_be_read_are_kept_as_they_were_noted_last(database: Database) -> None:
+async def test_names_of_unread_lists_are_replaced_by_the_last_report(database: Database) -> None:
     await database.write(partial(census_counts.begin_run, run_id="one", name="census"))
     for names in (["b", "a"], ["a"], []):
         await database.write(partial(census_counts.note_not_read, run_id="one", names=names))
@@ -168,7 +168,7 @@ async def test_lists_that_could_not_be_read_are_kept_as_they_were_noted_last(dat
         assert run.not_read == tuple(names)
 
 
-async def test_a_pass_is_open_until_it_has_ended_and_keeps_how_it_ended(
+async def test_pass_is_open_until_its_end_and_stores_its_outcome(
     counted: Database, clock: WoundClock
 ) -> None:
     run = await counted.write(lambda transaction: census_counts.begin_run(transaction, "run-1", "census"))
@@ -188,9 +188,7 @@ async def test_a_pass_is_open_until_it_has_ended_and_keeps_how_it_ended(
     assert ended.counts == {"ok": 2, "refused": 1, "gated": 1, None: 1}
 
 
-async def test_two_passes_within_an_hour_have_each_the_sums_of_their_own_probes(
-    counted: Database, clock: WoundClock
-) -> None:
+async def test_two_passes_within_an_hour_have_separate_sums(counted: Database, clock: WoundClock) -> None:
     probed = [
         ("discovery", "gated", 18, 1),
         ("discovery", "ok", 18, 2),
@@ -237,7 +235,7 @@ async def test_pass_without_probes_can_be_dropped(database: Database) -> None:
     assert await database.read(lambda tx: census_counts.runs(tx, "census", 10)) == []
 
 
-async def test_the_latest_passes_come_first(database: Database, clock: WoundClock) -> None:
+async def test_latest_passes_are_listed_first(database: Database, clock: WoundClock) -> None:
     for number in range(3):
         name = "census" if number else "other"
         await database.write(partial(census_counts.begin_run, run_id=f"run-{number}", name=name))

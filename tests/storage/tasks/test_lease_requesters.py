@@ -38,7 +38,7 @@ async def test_keys_with_agents_and_lease_holders_are_read_at_once(api: Registry
     }
 
 
-async def test_key_is_read_with_its_times(api: RegistryApi) -> None:
+async def test_key_is_read_with_expiry_and_revocation_time(api: RegistryApi) -> None:
     stored = StoredKey(
         key_id="key_1", name="ä", role=Role.AGENT, agent_id="agent-9", digest=UNKNOWN, created_at_s=1.5
     )

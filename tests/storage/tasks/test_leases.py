@@ -58,7 +58,7 @@ async def test_lease_is_found_by_resource_and_by_number(database: Database, cloc
     assert await database.read(lambda transaction: leases.find(transaction, "task:3")) is None
 
 
-async def test_times_are_kept_to_the_last_digit(database: Database, clock: WoundClock) -> None:
+async def test_lease_times_are_stored_with_full_precision(database: Database, clock: WoundClock) -> None:
     chance = random.Random(1)  # noqa: S311 - no secret
     clock.at_s = 1_763_640_000.1234567
     held = await _hold(database, clock, "agent_1", [f"task:{number}" for number in range(200)])
@@ -94,7 +94,7 @@ async def test_expired_or_ended_lease_has_no_holder(database: Database, clock: W
     assert await database.read(held) == ({"agent_1": 2}, {"long"})
 
 
-async def test_all_leases_of_a_holder_end_at_once_and_are_returned_once(
+async def test_ending_a_holder_ends_and_returns_each_of_its_leases_once(
     database: Database, clock: WoundClock
 ) -> None:
     await _hold(database, clock, "agent_1", ["task:over"], ttl_s=5)
@@ -137,7 +137,7 @@ async def test_expired_claims_come_earliest_first_and_bounded(database: Database
     assert await expired(2) == ["task:10", "task:20"]
 
 
-async def test_list_continues_where_it_stopped(database: Database, clock: WoundClock) -> None:
+async def test_lease_list_continues_after_the_last_page(database: Database, clock: WoundClock) -> None:
     await _hold(database, clock, "agent_1", [f"task:{number}" for number in range(5)])
     await _hold(database, clock, "agent_2", ["task:other"], ttl_s=1)
     clock.advance(1)

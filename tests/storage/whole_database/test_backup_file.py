@@ -48,7 +48,7 @@ def test_equal_backups_are_equal_files(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_every_cut_is_refused(tmp_path: Path) -> None:
+def test_backup_truncated_at_any_byte_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "small.gz"
     with writing(file, HEADER) as writer:
         writer.begin_table("agents", ["id"])
@@ -61,7 +61,7 @@ def test_every_cut_is_refused(tmp_path: Path) -> None:
             check(file)
 
 
-def test_every_changed_byte_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+def test_backup_with_a_changed_byte_is_refused_or_equal(tmp_path: Path) -> None:
     file = tmp_path / "small.gz"
     with writing(file, HEADER) as writer:
         writer.begin_table("agents", ["id"])
@@ -96,7 +96,7 @@ def test_every_changed_byte_is_refused_or_changes_nothing(tmp_path: Path) -> Non
         lambda lines: b"[" * 100_000 + b"\n",
     ],
 )
-def test_an_altered_file_is_refused_although_gzip_finds_it_whole(
+def test_altered_backup_with_a_valid_gzip_checksum_is_refused(
     file: Path, change: Callable[[bytes], bytes]
 ) -> None:
     lines = gzip.decompress(file.read_bytes())
@@ -106,7 +106,7 @@ def test_an_altered_file_is_refused_although_gzip_finds_it_whole(
         check(file)
 
 
-def test_a_row_without_end_is_not_read_to_its_end(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_backup_row_is_refused_at_the_size_limit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backup_file, "MAX_LINE_BYTES", 100)
     file.write_bytes(gzip.compress(b"[" + b" " * 1_000_000))
     with pytest.raises(InvalidBackup, match="too large"):
@@ -119,7 +119,7 @@ def test_unreadable_file_is_refused_with_its_reason(tmp_path: Path, name: str) -
         check(tmp_path / name)
 
 
-def test_a_writer_that_fails_leaves_what_was_there(file: Path) -> None:
+def test_failed_backup_keeps_the_previous_file(file: Path) -> None:
     before = file.read_bytes()
     with pytest.raises(LookupError), writing(file, HEADER):
         raise LookupError("on purpose")
@@ -127,6 +127,6 @@ def test_a_writer_that_fails_leaves_what_was_there(file: Path) -> None:
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_a_directory_is_no_place_for_a_backup(tmp_path: Path) -> None:
+def test_directory_as_backup_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="a directory"), writing(tmp_path, HEADER):
         pass
