@@ -8,19 +8,21 @@ import pytest
 from tests.support.databases import WoundClock, opened
 from tests.support.hostile_server import Reply, answer, as_json, serving
 
+from lifesign.client.registry_errors import Conflict
 from lifesign.crawl import directory_import as module
 from lifesign.crawl.directory_import import DirectoryImporter, ImportOutcome, opt_outs_of
 from lifesign.crawl.list_identity import stored_location
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry
 from lifesign.crawl.progress_display import step_text
 from lifesign.domain.access.permissions import Role
-from lifesign.errors import InvalidValue
+from lifesign.errors import InvalidValue, LifesignError
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.directories import Got
 from lifesign.prober.directories.fetching import TIMEOUTS, fetching_with
 from lifesign.prober.directories.source import WantedDocument
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
+from lifesign.registry.errors import ImportOver, TooMany
 from lifesign.storage.engine.transaction import Database
 
 
@@ -112,6 +114,26 @@ async def test_progress_of_an_import_is_shown(
     assert steps[3:], "it takes more than one part"
     assert all(step.endswith(" of 3 new targets stored") for step in steps[3:])
     assert reading.step is None
+
+
+async def test_only_a_replaced_import_is_no_failure(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_list(tmp_path, "a.example")
+    for error, has_failed in (
+        (ImportOver("one", "dropped"), False),
+        (Conflict("it is dropped", status=409, code="import_over"), False),
+        (TooMany("waiting pages", 400), True),
+        (Conflict("too many waiting pages", status=409, code="too_many"), True),
+    ):
+
+        async def refuse(*_: object, error: LifesignError = error, **_named: object) -> None:
+            raise error
+
+        monkeypatch.setattr(LocalDirectories, "put_page", refuse)
+        outcome = await read(database, a_list)
+        assert outcome.has_failed is has_failed
+        assert (str(error) in outcome.text) is has_failed
 
 
 async def test_path_of_a_local_file_is_not_published(

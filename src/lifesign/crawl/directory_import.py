@@ -139,10 +139,10 @@ class DirectoryImporter:
             return await self._import_directory(source)
         except InvalidValue:
             raise
-        except (ImportOver, Conflict):
-            text = f"{source.label}: another crawl has sent a later list meanwhile"
-            return ImportOutcome(directory=source.label, text=text)
         except LifesignError as error:
+            if isinstance(error, ImportOver) or (isinstance(error, Conflict) and error.code == "import_over"):
+                text = f"{source.label}: another crawl has sent a later list meanwhile"
+                return ImportOutcome(directory=source.label, text=text)
             text = f"{source.label}: not stored: {error}"
             return ImportOutcome(directory=source.label, text=text, has_failed=True)
         finally:

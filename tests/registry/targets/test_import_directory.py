@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -341,11 +342,76 @@ async def test_directories_and_open_imports_are_bounded(
 ) -> None:
     monkeypatch.setattr(import_directory, "MAX_DIRECTORIES", 1)
     monkeypatch.setattr(import_directory, "MAX_OPEN_IMPORTS", 2)
-    for import_id in ("one", "two"):
-        await upload(api, "dir", import_id, urls(1))
+    await upload(api, "dir", "one", urls(1))
+    other, _ = await _new_key(api)
+    path = f"{DIRECTORIES}/dir/imports/two/pages/1"
+    assert (await api.ask("PUT", path, {"urls": urls(1)}, key=other)).status == 200
     for path in ("dir/imports/three/pages/1", "other/imports/one/pages/1"):
         answer = await api.ask("PUT", f"{DIRECTORIES}/{path}", {"urls": []})
         assert (answer.status, answer.json()["error"]["code"]) == (409, "too_many")
+
+
+@pytest.mark.both_databases
+async def test_waiting_pages_of_a_prober_key_are_bounded_over_all_directories(
+    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_directory, "MAX_WAITING_PAGES", 2)
+    await upload(api, "one", "a", urls(1))
+    await upload(api, "two", "a", urls(2))
+    body = {"urls": urls(3)}
+    for path in ("one/imports/a/pages/2", "three/imports/a/pages/1"):
+        answer = await api.ask("PUT", f"{DIRECTORIES}/{path}", body, key=Role.PROBER)
+        assert (answer.status, answer.json()["error"]["code"]) == (409, "too_many")
+    # A repeated page needs no room; other keys and operators have their own.
+    assert (await upload(api, "two", "a", urls(2)))["pages"] == 1
+    other, _ = await _new_key(api)
+    for key in (other, Role.ADMIN):
+        path = f"{DIRECTORIES}/three/imports/{'b' if key == other else 'c'}/pages/1"
+        assert (await api.ask("PUT", path, body, key=key)).status == 200
+    # Applied pages make room.
+    await apply(api, "one", "a", 1)
+    assert (await upload(api, "four", "a", urls(4)))["pages"] == 1
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("key", [Role.PROBER, Role.COORDINATOR])
+async def test_new_import_replaces_unfinished_ones_of_its_key(
+    api: RegistryApi, monkeypatch: pytest.MonkeyPatch, key: Role
+) -> None:
+    monkeypatch.setattr(import_directory, "MAX_WAITING_PAGES", 3)
+    monkeypatch.setattr(import_directory, "MAX_OPEN_IMPORTS", 3)
+    other, _ = await _new_key(api)
+
+    async def send(import_id: str, page: int, key: Role | str = key, name: str = "dir") -> Any:
+        path = f"{DIRECTORIES}/{name}/imports/{import_id}/pages/{page}"
+        return await api.ask("PUT", path, {"urls": urls(page)}, key=key)
+
+    assert (await send("other", 1, other)).status == 200
+    assert (await send("elsewhere", 1, name="second")).status == 200
+    # A client that is killed again and again in the middle of a list.
+    for number in range(5):
+        for page in (1, 2):
+            assert (await send(f"killed-{number}", page)).status == 200
+    late = await send("killed-0", 3)
+    assert (late.status, late.json()["error"]["code"]) == (409, "import_over")
+    assert (await send("killed-4", 1)).json()["pages"] == 2
+    # Imports of other keys and directories go on.
+    assert (await send("other", 2, other)).json()["pages"] == 2
+    assert (await send("elsewhere", 1, name="second")).json()["state"] == "uploading"
+
+
+@pytest.mark.both_databases
+async def test_concurrent_pages_of_a_key_stay_within_the_bound(
+    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_directory, "MAX_WAITING_PAGES", 3)
+    paths = [f"{DIRECTORIES}/dir-{number}/imports/a/pages/1" for number in range(12)]
+    for path in paths:
+        made = await api.ask("PUT", path.replace("/a/", "/b/"), {"urls": []}, key=Role.COORDINATOR)
+        assert made.status == 200
+    asked = [api.ask("PUT", path, {"urls": urls(1)}, key=Role.PROBER) for path in paths]
+    answers = [answer.status for answer in await asyncio.gather(*asked)]
+    assert (answers.count(200), answers.count(409)) == (3, 9)
 
 
 @pytest.mark.parametrize("role", [Role.READER, Role.ENROLL])

@@ -34,6 +34,7 @@ from lifesign.registry.errors import DirectoryNotFound, ImportNotFound, ImportOv
 from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
 from lifesign.registry.targets.replace_listing import advance, begin, confirm
 from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.keys import key_rows
 from lifesign.storage.targets import directories
 from lifesign.storage.targets.directories import Counts, StoredDirectory, StoredImport
 
@@ -41,6 +42,8 @@ PATH = "/api/v1/directories"
 MAX_DIRECTORIES = 1_000
 MAX_OPEN_IMPORTS = 20
 """Maximum of imports of one directory that are neither applied nor dropped."""
+MAX_WAITING_PAGES = 400
+"""Maximum of pages of one prober's key that wait in imports of all directories: two of the largest lists."""
 MAX_PAGE_DIGITS = 9
 MAX_REASONS = 50
 """Maximum number of reasons by which refused entries are counted; further reasons are counted together."""
@@ -50,14 +53,21 @@ OTHER_REASONS = "other"
 def put_page(transaction: Transaction, call: Call) -> OperationReply:
     """Store one page of a list until all have arrived; a repeated page changes nothing.
 
-    ImportOver if the import accepts no more pages. TooMany directories, or open imports of one.
+    The first page of an import replaces those imports of the directory that the same key has not finished
+    sending. ImportOver if the import accepts no more pages. TooMany directories, open imports of one, or
+    waiting pages of the prober's key that began the import.
     """
     body, page = call.body_as(ImportPageRequest), _page_in(call)
     _check_names(call)
-    directory = _directory(transaction, _name_in(call), _importer(call))
+    importer = _importer(call)
+    if importer is not None:
+        # Requests with one key wait for each other: the number of its waiting pages is then exact.
+        key_rows.find_by_id(transaction, importer, to_change=True)
+    directory = _directory(transaction, _name_in(call), importer)
     found = _import(transaction, directory, call, body)
     if found.state != ImportState.UPLOADING:
         raise ImportOver(found.import_id, found.state)
+    _check_waiting(transaction, found, page)
     read = Counter(map(read_target, body.urls))
     urls = [url for url in read if isinstance(url, str)]
     if directories.store_page(transaction, found.id, page, urls, body.kind):
@@ -173,6 +183,8 @@ def _import(
     found = directories.find_import(transaction, directory.id, import_id, to_change=True)
     if found is not None:
         return found
+    importer = _importer(call)
+    directories.drop_replaced(transaction, directory.id, importer)
     if directories.count_open(transaction, directory.id) >= MAX_OPEN_IMPORTS:
         raise TooMany(f"unfinished imports of {directory.name}", MAX_OPEN_IMPORTS)
     columns = {
@@ -181,9 +193,17 @@ def _import(
         "source": body.source,
         "etag": body.etag,
         "allow_shrink": body.allow_shrink,
-        "importer": _importer(call),
+        "importer": importer,
     }
     return directories.begin_import(transaction, columns)
+
+
+def _check_waiting(transaction: Transaction, found: StoredImport, page: int) -> None:
+    """Refuse a new page of a prober's key with too many waiting pages; a repeated page needs no room."""
+    if found.importer is None or directories.has_page(transaction, found.id, page):
+        return
+    if directories.count_waiting_pages(transaction, found.importer) >= MAX_WAITING_PAGES:
+        raise TooMany("waiting pages of imports of this key", MAX_WAITING_PAGES)
 
 
 def _reason(refused: AddressRefused, known: Iterable[str]) -> str:

@@ -420,6 +420,7 @@ imports = Table(
     Column("counts", Text, nullable=False, comment="of what came and of what was refused, as JSON"),
     Column("explanation", String(500), comment="why it is held"),
     UniqueConstraint("directory", "import_id"),
+    Index(None, "importer", "state"),
 )
 
 import_pages = Table(

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import Row, delete, func, insert, select, text, update
+from sqlalchemy import ColumnElement, Row, delete, func, insert, select, text, update
 
 from lifesign.domain.models.directories import ImportState
 from lifesign.storage.engine.table_definitions import (
@@ -87,6 +87,7 @@ class DelistedTargets:
 
 _DIRECTORY = select(*(directories.c[member.name] for member in fields(StoredDirectory)))
 _IMPORT = select(*(imports.c[member.name] for member in fields(StoredImport)))
+_IS_UPLOADING = imports.c.state == ImportState.UPLOADING.value
 
 # Targets that are listed already, and were not yet found in this import.
 _COUNT_KEPT_SQLITE = text("""
@@ -238,6 +239,15 @@ def count_open(transaction: Transaction, directory: int) -> int:
     return transaction.connection.scalar(wanted) or 0
 
 
+def count_waiting_pages(transaction: Transaction, importer: str) -> int:
+    """Return the number of stored pages of a prober's key, in the imports of all directories."""
+    of_key = imports.c.importer == importer
+    wanted = select(func.count()).select_from(
+        import_pages.join(imports, imports.c.id == import_pages.c.in_import)
+    )
+    return transaction.connection.scalar(wanted.where(of_key, imports.c.state.in_(OPEN_STATES))) or 0
+
+
 def begin_import(transaction: Transaction, added: Mapping[str, Any]) -> StoredImport:
     """Store a new import, given as columns."""
     began = {
@@ -266,27 +276,29 @@ def store_import(transaction: Transaction, changed: StoredImport) -> None:
 
 def drop_before(transaction: Transaction, directory: int, in_import: int) -> None:
     """Drop a directory's older open imports, and delete their pages."""
-    older = (
-        imports.c.directory == directory,
-        imports.c.id < in_import,
-        imports.c.state.in_(OPEN_STATES),
+    is_open = imports.c.state.in_(OPEN_STATES)
+    _drop(transaction, imports.c.directory == directory, imports.c.id < in_import, is_open)
+
+
+def drop_replaced(transaction: Transaction, directory: int, importer: str | None) -> None:
+    """Drop the imports of a directory that a key has not finished sending, and delete their pages."""
+    is_same = imports.c.importer.is_not_distinct_from(importer)
+    _drop(transaction, imports.c.directory == directory, is_same, _IS_UPLOADING)
+
+
+def has_page(transaction: Transaction, in_import: int, page: int) -> bool:
+    """Return whether a page of an import is stored."""
+    known = select(import_pages.c.page).where(
+        import_pages.c.in_import == in_import, import_pages.c.page == page
     )
-    dropped = {"state": ImportState.DROPPED.value, "state_since_s": transaction.now_s}
-    connection = transaction.connection
-    connection.execute(
-        delete(import_pages).where(import_pages.c.in_import.in_(select(imports.c.id).where(*older)))
-    )
-    connection.execute(update(imports).where(*older).values(dropped))
+    return transaction.connection.execute(known).first() is not None
 
 
 def store_page(
     transaction: Transaction, in_import: int, page: int, urls: Sequence[str], kind: str | None
 ) -> bool:
     """Store a page until it is added; return whether it is new. A stored page stays unchanged."""
-    known = select(import_pages.c.page).where(
-        import_pages.c.in_import == in_import, import_pages.c.page == page
-    )
-    if transaction.connection.execute(known).first() is not None:
+    if has_page(transaction, in_import, page):
         return False
     kept = {"in_import": in_import, "page": page, "urls": to_json(urls).decode(), "kind": kind}
     transaction.connection.execute(insert(import_pages).values(kept))
@@ -381,13 +393,7 @@ def unlist(transaction: Transaction, subject_id: str) -> None:
 
 def drop_unfinished(transaction: Transaction, before_s: float) -> None:
     """Drop imports whose last page came before a time, and delete their pages."""
-    stale = (imports.c.state == ImportState.UPLOADING.value, imports.c.state_since_s < before_s)
-    dropped = {"state": ImportState.DROPPED.value, "state_since_s": transaction.now_s}
-    connection = transaction.connection
-    connection.execute(
-        delete(import_pages).where(import_pages.c.in_import.in_(select(imports.c.id).where(*stale)))
-    )
-    connection.execute(update(imports).where(*stale).values(dropped))
+    _drop(transaction, _IS_UPLOADING, imports.c.state_since_s < before_s)
 
 
 def forget_imports(transaction: Transaction, before_s: float) -> None:
@@ -400,6 +406,15 @@ def forget_imports(transaction: Transaction, before_s: float) -> None:
             imports.c.id.not_in(applied),
         )
     )
+
+
+def _drop(transaction: Transaction, *conditions: ColumnElement[bool]) -> None:
+    dropped = {"state": ImportState.DROPPED.value, "state_since_s": transaction.now_s}
+    connection = transaction.connection
+    connection.execute(
+        delete(import_pages).where(import_pages.c.in_import.in_(select(imports.c.id).where(*conditions)))
+    )
+    connection.execute(update(imports).where(*conditions).values(dropped))
 
 
 def _import(row: Row[Any]) -> StoredImport:

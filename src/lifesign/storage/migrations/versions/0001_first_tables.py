@@ -542,6 +542,7 @@ def _create_imports() -> None:
             ["directory"], ["directories.id"], name="fk_imports_directory", ondelete="CASCADE"
         ),
     )
+    op.create_index("ix_imports_importer_state", "imports", ["importer", "state"])
 
 
 def _create_links() -> None:
