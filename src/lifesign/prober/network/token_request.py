@@ -6,13 +6,11 @@ A client secret goes to the URL of the definition and nowhere else: no redirect 
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from yarl import URL
 
-from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.credentials.token import (
     JWT_BEARER,
     AccessToken,
@@ -34,7 +32,7 @@ from lifesign.prober.secrets.refresh_token_file import RefreshTokenFile
 
 MAX_ANSWER_BYTES: Final = 65_536
 """Maximum size of the answer of a token endpoint."""
-_SECRET_FIELDS: Final = ("client_secret", "client_assertion", "refresh_token", "code", "code_verifier")
+_NO_HTTP: Final = "the connection broke, or the answer is not HTTP"
 # With these a complete answer arrived; its status means something else than that of an agent.
 _ANSWERED: Final = frozenset({
     ResultClass.OK, ResultClass.GATED, ResultClass.NOT_AN_AGENT, ResultClass.RATE_LIMITED,
@@ -111,11 +109,11 @@ class OAuthTokenClient:
         *,
         with_scope: bool = True,
     ) -> Fetched:
-        """Send a request for a token; the reason in the answer has none of the secrets that were sent."""
+        """Send a request for a token."""
         fields = token_form(grant, scope=client.scope if with_scope else None, resource=client.resource)
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
         fields, headers = _authenticated(client, credential.secret, fields, headers)
-        fetched = await self._fetcher.fetch(
+        return await self._fetcher.fetch(
             Request(
                 url=URL(client.token_url, encoded=True),
                 method="POST",
@@ -127,11 +125,6 @@ class OAuthTokenClient:
                 has_secret=True,
             )
         )
-        if not fetched.reason:
-            return fetched
-        # It may quote the peer.
-        sent = [fields[name] for name in _SECRET_FIELDS if name in fields]
-        return replace(fetched, reason=Scrubber([*credential.secrets(), *sent]).clean_text(fetched.reason))
 
 
 def _authenticated(
@@ -153,9 +146,16 @@ def _authenticated(
 def _read(fetched: Fetched) -> AccessToken | TokenFault:
     is_redirect = fetched.status in REDIRECTS
     if fetched.status is None or fetched.result not in _ANSWERED or is_redirect:
-        reason = f"{fetched.result}{f': {fetched.reason}' if fetched.reason else ''}"
-        return TokenFault(kind=TokenFaultKind.NO_ANSWER, reason=reason)
+        reason = _unquoted_reason(fetched, is_redirect=is_redirect)
+        return TokenFault(kind=TokenFaultKind.NO_ANSWER, reason=f"{fetched.result}{reason and f': {reason}'}")
     return read_token(fetched.status, _answer(fetched), fetched.retry_after_seconds)
+
+
+def _unquoted_reason(fetched: Fetched, *, is_redirect: bool) -> str:
+    """Return why there is no answer, without the bytes that arrived: they may be a new token."""
+    if is_redirect:
+        return f"HTTP {fetched.status}: the prober follows no redirect of a token endpoint"
+    return _NO_HTTP if fetched.result is ResultClass.HTTP_ERROR else fetched.reason
 
 
 def _answer(fetched: Fetched) -> Any:
