@@ -318,7 +318,7 @@ class ApiMachine(RegistryMachine):
 
 @pytest.mark.hypothesis
 @pytest.mark.parametrize(("kind", "runs"), [("sqlite", 5), ("postgresql", 2)])
-def test_state_machine_agrees_with_the_rules(kind: str, runs: int) -> None:
+def test_state_machine_of_the_api_agrees_with_the_rules(kind: str, runs: int) -> None:
     drive(ApiMachine, kind, runs=runs, steps=50)
 
 

@@ -40,7 +40,7 @@ async def rows(api: RegistryApi, query: str) -> list[tuple[Any, ...]]:
     return await api.database.read(read)
 
 
-async def test_old_sums_and_changes_are_forgotten_and_the_last_result_stays(
+async def test_old_sums_and_changes_are_deleted_and_the_last_result_is_kept(
     api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_pruning, "HOURS_AT_ONCE", 1)
@@ -119,7 +119,7 @@ async def test_a_list_that_was_never_finished_is_dropped_with_its_pages(
     assert await rows(api, "SELECT 1 FROM imports") == []
 
 
-async def test_the_list_that_was_applied_last_stays(api: RegistryApi, clock: WoundClock) -> None:
+async def test_last_applied_list_is_kept(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", URLS)
     await put(api, "dir", "two", URLS, etag='"2"')
     clock.advance(31 * DAY_SECONDS)
@@ -196,7 +196,7 @@ async def test_old_finished_tasks_are_pruned_with_an_event(
     assert (await create(api, idempotency_key="k", title="new"))["task_id"] != done["task_id"]
 
 
-async def test_a_tree_of_tasks_is_forgotten_from_its_leaves_and_never_below_one_that_is_at_work(
+async def test_old_task_trees_are_deleted_from_the_leaves_unless_an_ancestor_is_unfinished(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     one = await worker(api)
@@ -215,9 +215,7 @@ async def test_a_tree_of_tasks_is_forgotten_from_its_leaves_and_never_below_one_
 
 
 @pytest.mark.both_databases
-async def test_work_that_was_rejected_stays_as_long_as_the_task_that_repairs_it(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_rejected_task_is_kept_as_long_as_its_fix_task(api: RegistryApi, clock: WoundClock) -> None:
     one = await worker(api)
     rejected = await create(api, "first")
     await one.write(await one.granted(), "complete")
@@ -260,7 +258,7 @@ async def test_old_rows_are_found_without_reading_new_ones(api: RegistryApi, dat
     assert any("ix_targets_gone_at_s (gone_at_s<?)" in plan for plan in plans)
 
 
-async def test_numbers_of_agents_that_left_go_once_nothing_of_them_would_be_shown(
+async def test_history_of_a_former_agent_is_deleted_when_all_slots_are_old(
     api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_pruning, "CHUNK", 1)

@@ -46,7 +46,7 @@ async def permitted_key(api: RegistryApi, path: str, method: str) -> str | Role:
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize(("method", "path", "body"), PATHS)
-async def test_a_name_that_cannot_be_is_not_found_on_either_database(
+async def test_impossible_name_is_404_on_both_databases(
     api: RegistryApi, caplog: pytest.LogCaptureFixture, method: str, path: str, body: str
 ) -> None:
     key = await permitted_key(api, path, method)
@@ -70,13 +70,13 @@ async def test_a_name_that_cannot_be_is_not_found_on_either_database(
         for odd in ("%00", "a%00b", "%ff", "'")
     ],
 )
-async def test_an_odd_filter_matches_nothing_or_is_refused(api: RegistryApi, query: str) -> None:
+async def test_unusual_filter_is_answered_with_200_or_422(api: RegistryApi, query: str) -> None:
     for path in (AGENTS, "/api/v1/leases", "/api/v1/events", "/api/v1/keys"):
         answer = await api.ask("GET", f"{path}?{query}")
         assert answer.status in {200, 422}, (path, answer.body)
 
 
-async def test_free_members_come_back_as_they_were_sent(api: RegistryApi) -> None:
+async def test_free_form_metadata_is_returned_unchanged(api: RegistryApi) -> None:
     metadata = {
         "": "", "\u0000": "\u0000\u2028\ufffe", "💩": [1, -0.0, 1e-320, 2**63, -(10**300), None, True],
         "1": {"1": {"1": {}}}, "e": 1.7976931348623157e308, "f": 0.1 + 0.2,
@@ -86,7 +86,7 @@ async def test_free_members_come_back_as_they_were_sent(api: RegistryApi) -> Non
 
 
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "1" + "0" * 400 + ".0"])
-async def test_a_number_that_would_be_stored_as_another_is_refused(api: RegistryApi, number: str) -> None:
+async def test_number_that_cannot_be_stored_exactly_is_refused(api: RegistryApi, number: str) -> None:
     raw = b'{"metadata": {"a": [{"b": %s}]}}' % number.encode()
     answer = await api.ask("POST", AGENTS, raw=raw)
     assert (answer.status, answer.json()["error"]["code"]) == (400, "not_json")

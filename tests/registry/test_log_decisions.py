@@ -139,7 +139,7 @@ def registered(number: int) -> EventDraft:
     return EventDraft(type=EventType.AGENT_LIFECYCLE, actor="key:one", payload=payload, agent_id=agent_id)
 
 
-def test_a_wave_is_cut_to_some_lines_and_a_number(log: Log) -> None:
+def test_many_simultaneous_decisions_are_logged_as_some_lines_and_a_count(log: Log) -> None:
     DecisionLog().note_events([registered(number) for number in range(MAX_LINES + 20)])
     told = log.lines("agent.lifecycle")
     assert len(told) == MAX_LINES + 1
@@ -156,7 +156,7 @@ async def test_requests_cannot_flood_the_log(api: RegistryApi, clock: WoundClock
     assert [event.partition(" more")[0] for event in events] == ["call.refused: 7", "call.refused"]
 
 
-def test_members_of_events_have_names_that_a_record_takes() -> None:
+def test_event_members_do_not_collide_with_log_record_attributes() -> None:
     taken = set(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
     for payload in PAYLOADS.values():
         named = {log_decisions._OTHERWISE.get(name, name) for name in payload.model_fields}

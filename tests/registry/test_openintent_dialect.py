@@ -44,7 +44,7 @@ def test_another_dialect_is_refused() -> None:
         RegistrySettings.read(dialects=("esperanto",))
 
 
-async def test_a_registration_leaves_out_null_and_what_we_do_not_know(api: RegistryApi) -> None:
+async def test_dialect_registration_ignores_null_and_unknown_members(api: RegistryApi) -> None:
     body = {"agent_id": "one", "capacity": None, "heartbeat_config": None, "public_key": "x", "did": 1}
     answer = await api.ask("POST", f"{AGENTS}/register", body, key=Role.ENROLL)
     assert answer.status == 200
@@ -93,7 +93,7 @@ async def test_heartbeat_for_another_agent_is_refused(api: RegistryApi) -> None:
 
 
 @pytest.mark.both_databases
-async def test_a_status_changes_without_a_version_or_with_the_bare_one(api: RegistryApi) -> None:
+async def test_dialect_status_change_needs_no_version_or_a_bare_one(api: RegistryApi) -> None:
     key = await registered(api)
     path, draining = f"{AGENTS}/one/status", {"status": "draining"}
     stale = await api.ask("PATCH", path, draining, key=key, headers={"If-Match": "7"})
@@ -128,7 +128,7 @@ async def test_a_page_that_is_full_links_to_the_next_one(api: RegistryApi) -> No
 
 
 @pytest.mark.both_databases
-async def test_leases_of_an_intent_are_those_whose_resource_begins_exactly_so(api: RegistryApi) -> None:
+async def test_leases_of_an_intent_have_exactly_its_resource_prefix(api: RegistryApi) -> None:
     key = await registered(api)
     for intent_id in ("i_1", "ix1", "I_1", "i_"):
         assert (await acquired(api, key, intent_id)).status == 200
@@ -136,7 +136,7 @@ async def test_leases_of_an_intent_are_those_whose_resource_begins_exactly_so(ap
     assert [(lease["intent_id"], lease["scope"]) for lease in answer.json()["leases"]] == [("i_1", "s")]
 
 
-async def test_an_agent_is_shown_its_own_leases_and_a_reader_all(api: RegistryApi) -> None:
+async def test_agent_key_lists_its_own_leases_and_a_reader_key_all(api: RegistryApi) -> None:
     await acquired(api, await registered(api))
     other = await registered(api, "two")
     path = f"{PREFIX}/intents/i/leases"
@@ -144,7 +144,7 @@ async def test_an_agent_is_shown_its_own_leases_and_a_reader_all(api: RegistryAp
     assert len((await api.ask("GET", path, key=Role.READER)).json()["leases"]) == 1
 
 
-async def test_the_lease_in_the_way_is_shown_in_the_dialect(api: RegistryApi) -> None:
+async def test_conflicting_lease_is_returned_in_the_dialect(api: RegistryApi) -> None:
     held = (await acquired(api, await registered(api))).json()
     answer = await acquired(api, await registered(api, "two"))
     assert answer.status == 409
@@ -189,7 +189,7 @@ async def test_lease_of_another_is_refused_like_one_that_does_not_exist(api: Reg
         assert told.pop()[0] == status
 
 
-async def test_a_released_lease_says_so(api: RegistryApi) -> None:
+async def test_released_lease_has_status_released_in_the_dialect(api: RegistryApi) -> None:
     key = await registered(api)
     lease_id = (await acquired(api, key)).json()["id"]
     answer = await api.ask("DELETE", f"{PREFIX}/intents/i/leases/{lease_id}", key=key)

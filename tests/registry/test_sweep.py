@@ -54,7 +54,7 @@ async def _live(api: RegistryApi, seconds: float) -> None:
         await api.registry.sweeper.sweep_once()
 
 
-async def test_silence_makes_unhealthy_and_then_dead_just_after_the_thresholds(api: RegistryApi) -> None:
+async def test_missed_heartbeats_make_unhealthy_and_dead_after_the_thresholds(api: RegistryApi) -> None:
     await api.register("agent-1")
     for wound_s, status in ((90.0, "active"), (0.1, "unhealthy"), (209.9, "unhealthy"), (0.1, "dead")):
         api.clock.advance(wound_s)
@@ -318,7 +318,7 @@ async def test_two_silent_agents_without_witness_are_suspended_up_to_the_limit(
     ]
 
 
-async def test_a_request_of_a_time_that_lies_ahead_bears_no_silence_out(slow_api: RegistryApi) -> None:
+async def test_request_time_in_the_future_does_not_confirm_a_missed_heartbeat(slow_api: RegistryApi) -> None:
     """A process that ended stored it before the clock was set back."""
     await add_agents(slow_api.database, 2)
     await slow_api.database.write(
@@ -328,7 +328,7 @@ async def test_a_request_of_a_time_that_lies_ahead_bears_no_silence_out(slow_api
     assert await count_by_status(slow_api.database) == {"active": 2}
 
 
-async def test_agents_that_stay_silent_are_believed_after_the_longest_hold(slow_api: RegistryApi) -> None:
+async def test_silent_agents_go_down_after_the_longest_suspension(slow_api: RegistryApi) -> None:
     await add_agents(slow_api.database, 2)
     await _live(slow_api, 100 + 900 + 90)
     assert await count_by_status(slow_api.database) == {"unhealthy": 2}
@@ -343,7 +343,7 @@ async def test_single_agent_has_no_mass_exit(slow_api: RegistryApi) -> None:
 
 
 @pytest.mark.parametrize("request_of", ["heartbeat", "lease", "record"])
-async def test_any_request_of_another_agent_bears_a_silence_out(
+async def test_request_of_another_agent_confirms_a_missed_heartbeat(
     slow_api: RegistryApi, request_of: str
 ) -> None:
     await add_agents(slow_api.database, 2)
@@ -363,7 +363,9 @@ async def test_any_request_of_another_agent_bears_a_silence_out(
 
 
 @pytest.mark.parametrize("key", [Role.ADMIN, Role.READER, "ahk_" + "x" * 43])
-async def test_no_other_key_bears_a_silence_out(slow_api: RegistryApi, key: Role | str) -> None:
+async def test_request_with_a_key_of_another_role_does_not_confirm_a_missed_heartbeat(
+    slow_api: RegistryApi, key: Role | str
+) -> None:
     await add_agents(slow_api.database, 2)
     for _ in range(10):
         await _live(slow_api, 10)
@@ -408,7 +410,7 @@ async def test_heartbeats_of_all_processes_reach_the_sweep(database: Database, c
 
 
 @pytest.mark.both_databases
-async def test_tracks_are_held_and_released_apart(slow_api: RegistryApi) -> None:
+async def test_tracks_are_suspended_and_resumed_separately(slow_api: RegistryApi) -> None:
     await add_agents(slow_api.database, 30, "heartbeats")
     await add_agents(slow_api.database, 1, "lonely", monitoring="probe")
     failing = Observed(
@@ -431,7 +433,7 @@ async def test_tracks_are_held_and_released_apart(slow_api: RegistryApi) -> None
     assert released.json()["tracks"]["heartbeat"]["state"] == "resuming"
 
 
-async def test_while_it_is_held_drains_go_on(api: RegistryApi) -> None:
+async def test_drain_completes_while_verdicts_are_suspended(api: RegistryApi) -> None:
     await add_agents(api.database, 30)
     key = (await api.register("drainer"))["agent_key"]
     api.clock.advance(91)
@@ -443,7 +445,9 @@ async def test_while_it_is_held_drains_go_on(api: RegistryApi) -> None:
 
 
 @pytest.mark.both_databases
-async def test_invalid_record_hides_no_other(database: Database, clock: WoundClock, caplog: Any) -> None:
+async def test_sweep_skips_an_invalid_record_and_processes_the_others(
+    database: Database, clock: WoundClock, caplog: Any
+) -> None:
     await add_agents(database, 5)
 
     def spoil(transaction: Transaction) -> None:
@@ -506,7 +510,9 @@ async def test_sweep_claimed_by_another_process_is_skipped_until_that_stops(
     assert lost is None
 
 
-async def test_time_within_a_sweep_is_no_silence(database: Database, clock: WoundClock) -> None:
+async def test_duration_of_a_sweep_does_not_count_as_missed_heartbeats(
+    database: Database, clock: WoundClock
+) -> None:
     await add_agents(database, 2)
     settings = RegistrySettings.read(sweep_seconds=5)
     sweeper = Sweeper(database, settings, clock.now_s, heard=TalkingAgents(clock.now_s))
@@ -524,7 +530,7 @@ async def test_time_within_a_sweep_is_no_silence(database: Database, clock: Woun
 
 
 @pytest.mark.both_databases
-async def test_two_sweepers_at_once_make_one_transition_and_one_event_each(
+async def test_concurrent_sweepers_make_one_transition_and_one_event_per_agent(
     database: Database, clock: WoundClock
 ) -> None:
     if not isinstance(database, PostgresqlDatabase):
@@ -547,7 +553,7 @@ async def test_two_sweepers_at_once_make_one_transition_and_one_event_each(
 
 
 @pytest.mark.both_databases
-async def test_a_heartbeat_that_races_the_sweep_ends_in_one_of_two_ways(
+async def test_heartbeat_concurrent_with_a_sweep_is_accepted_or_finds_the_agent_dead(
     database: Database, clock: WoundClock
 ) -> None:
     api = RegistryApi(database, clock)
@@ -565,7 +571,7 @@ async def test_a_heartbeat_that_races_the_sweep_ends_in_one_of_two_ways(
         assert status == ("active" if answer.status == 200 else "dead")
 
 
-async def test_an_idle_sweep_writes_that_it_was_there(database: Database, clock: WoundClock) -> None:
+async def test_sweep_without_changes_stores_its_time(database: Database, clock: WoundClock) -> None:
     await _sweeper(database, clock).sweep_once()
     row = await database.read(registry_row.find)
     assert row is not None

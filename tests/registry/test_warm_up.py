@@ -30,9 +30,7 @@ async def stumble() -> None:
 
 
 @pytest.mark.both_databases
-async def test_the_first_visitor_finds_the_fleet_counted_and_the_pages_read(
-    database_kind: str, tmp_path: Path
-) -> None:
+async def test_warm_up_fills_totals_and_page_cache(database_kind: str, tmp_path: Path) -> None:
     url = migrated_url(database_kind, tmp_path)
     registry = Registry(RegistrySettings.read(database=url))
     dashboard = Dashboard(registry)
@@ -43,7 +41,7 @@ async def test_the_first_visitor_finds_the_fleet_counted_and_the_pages_read(
     await registry.database.close()
 
 
-async def test_a_count_that_takes_long_holds_up_no_start(
+async def test_slow_count_does_not_delay_the_start(
     database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(warming, "WARM_UP_SECONDS", 0.01)
@@ -53,14 +51,14 @@ async def test_a_count_that_takes_long_holds_up_no_start(
 
 
 @pytest.mark.parametrize("face", [miss_the_database, stumble])
-async def test_a_server_begins_whatever_fails_before(
+async def test_server_starts_although_warm_up_fails(
     database: Database, face: Callable[[], Awaitable[None]], caplog: pytest.LogCaptureFixture
 ) -> None:
     await warm_up(database, face)
     assert "will take longer" in caplog.text
 
 
-async def test_a_server_begins_without_its_database(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_server_starts_without_its_database(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     nowhere = open_database(f"postgresql://nobody@/nothing?host={tmp_path}")
     await warm_up(nowhere, None)
     assert "will take longer" in caplog.text

@@ -39,7 +39,7 @@ def _with_fractions(value: Any, suffix: str) -> Any:
 
 
 @pytest.mark.parametrize("suffix", ["", ".0", ".000", "e0", "0e-1"])
-async def test_integers_are_taken_in_every_spelling_and_written_without_a_fraction(
+async def test_integers_are_accepted_in_each_notation_and_written_without_a_fraction(
     api: RegistryApi, suffix: str
 ) -> None:
     raw = _with_fractions(REGISTRATION, suffix).encode()
@@ -73,7 +73,7 @@ async def test_integers_are_taken_in_every_spelling_and_written_without_a_fracti
     _as_integers(await api.ask("GET", "/api/v1/events"))
 
 
-async def test_integers_of_leases_are_taken_in_every_spelling(api: RegistryApi) -> None:
+async def test_lease_integers_are_accepted_in_each_notation(api: RegistryApi) -> None:
     key = (await api.register("a"))["agent_key"]
     taken = await api.ask("POST", "/api/v1/leases", raw=b'{"resource": "r", "ttl_seconds": 60.0}', key=key)
     lease = _as_integers(taken)
@@ -100,13 +100,13 @@ async def test_non_integer_is_refused_with_its_place(api: RegistryApi, name: str
 
 
 @pytest.mark.parametrize("value", ["3.5", "true", '"3"'])
-async def test_load_that_is_no_integer_counts_for_nothing(api: RegistryApi, value: str) -> None:
+async def test_load_that_is_no_integer_is_refused(api: RegistryApi, value: str) -> None:
     key = (await api.register("a"))["agent_key"]
     raw = f'{{"status": "active", "current_load": {value}, "client_timestamp": "{CLIENT_TIME}"}}'.encode()
     assert (await api.ask("POST", f"{AGENTS}/a/heartbeat", raw=raw, key=key)).status == 422
 
 
-async def test_fraction_of_a_second_to_drain_comes_back_as_it_was_sent(api: RegistryApi) -> None:
+async def test_fractional_drain_timeout_is_returned_unchanged(api: RegistryApi) -> None:
     assert (await api.register("a", drain_timeout_seconds=1.5))["drain_timeout_seconds"] == 1.5
 
 

@@ -48,7 +48,7 @@ async def test_missed_heartbeats_end_readiness_and_the_next_one_restores_it(
     assert (await api.ask("GET", f"{AGENTS}/a/ready")).status == 200
 
 
-async def test_answers_that_do_not_concern_the_agent_have_no_status(api: RegistryApi) -> None:
+async def test_refused_readiness_request_has_no_status_header(api: RegistryApi) -> None:
     record = await api.register("a")
     await api.register("b")
     refused = [
@@ -62,7 +62,9 @@ async def test_answers_that_do_not_concern_the_agent_have_no_status(api: Registr
     assert (own.status, own.header(HEADER)) == (200, "active")
 
 
-async def test_a_damaged_database_says_nothing_about_the_agent(tmp_path: Path, clock: WoundClock) -> None:
+async def test_readiness_with_a_damaged_database_is_503_without_a_status(
+    tmp_path: Path, clock: WoundClock
+) -> None:
     (tmp_path / "registry.db").write_bytes(b"Dear diary, " * 1_000)
     database = open_database(f"sqlite:///{tmp_path}/registry.db")
     answer = await RegistryApi(database, clock).ask("GET", f"{AGENTS}/a/ready")

@@ -51,7 +51,7 @@ async def test_drain_waits_for_the_reported_load(api: RegistryApi) -> None:
     assert (await api.record("agent-1"))["status"] == "deregistered"
 
 
-async def test_work_without_a_lease_ends_with_the_time_to_drain(api: RegistryApi) -> None:
+async def test_drain_timeout_ends_work_without_a_lease(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     await api.send_heartbeat("agent-1", key, current_load=2)
     body = {"status": "draining", "drain_timeout_seconds": 20}
@@ -97,7 +97,7 @@ async def test_a_version_is_required_and_must_be_the_current_one(api: RegistryAp
     assert any_version.status == 200
 
 
-async def test_an_older_lifes_version_never_matches_again(api: RegistryApi) -> None:
+async def test_version_of_a_former_incarnation_never_matches(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     await api.ask("POST", AGENTS, {"agent_id": "agent-1", "supersede": True}, key=key)
     stale = await api.ask("PATCH", STATUS, {"status": "draining"}, key=key, headers={"if-match": '"1"'})
@@ -132,7 +132,7 @@ async def test_drain_by_another_agent_is_refused(api: RegistryApi) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["active", "unhealthy", "dead", "registering", "", None])
-async def test_no_other_status_can_be_set(api: RegistryApi, wrong: str | None) -> None:
+async def test_status_request_accepts_only_draining(api: RegistryApi, wrong: str | None) -> None:
     await api.register("agent-1")
     answer = await api.ask("PATCH", STATUS, {"status": wrong}, headers={"if-match": '"1"'})
     assert answer.status == 422
@@ -171,7 +171,7 @@ async def test_deregistering_expires_the_leases_after_the_agents_own_event(api: 
 
 
 @pytest.mark.parametrize("tag", ["1", 'W/"1"', "'1'", '"1'])
-async def test_malformed_version_is_refused_with_the_right_form(api: RegistryApi, tag: str) -> None:
+async def test_malformed_version_is_refused_with_the_expected_form(api: RegistryApi, tag: str) -> None:
     await api.register("agent-1")
     headers = {"if-match": tag}
     answer = await api.ask("PATCH", f"{AGENTS}/agent-1/status", {"status": "draining"}, headers=headers)

@@ -30,7 +30,7 @@ def _words(transaction: Transaction) -> dict[str, str]:
     }
 
 
-async def test_nothing_is_left_of_an_agent_but_its_id_in_the_log(api: RegistryApi) -> None:
+async def test_erased_agent_leaves_only_its_id_in_the_log(api: RegistryApi) -> None:
     record = await api.register(
         "agent-1", name="Mrs Secret", metadata={"x": "Mrs Secret"}, capabilities=["c1"]
     )
@@ -89,7 +89,7 @@ async def test_erasure_of_a_target_leaves_no_data(api: RegistryApi, clock: Wound
     assert (await report(api)).is_good
 
 
-async def test_the_chain_holds_and_the_rest_is_rebuilt(api: RegistryApi) -> None:
+async def test_hash_chain_and_replay_are_valid_after_an_erasure(api: RegistryApi) -> None:
     await live_a_little(api)
     of_agent = len(await api.events(agent_id="agent-1"))
     answer = (await api.ask("DELETE", RECORD)).json()
@@ -102,7 +102,7 @@ async def test_the_chain_holds_and_the_rest_is_rebuilt(api: RegistryApi) -> None
     assert (found.agents, found.erased) == (1, answer["events"])
 
 
-async def test_a_lease_of_an_erased_agent_is_free_and_its_token_rises(api: RegistryApi) -> None:
+async def test_lease_of_an_erased_agent_is_free_and_its_next_token_is_higher(api: RegistryApi) -> None:
     first = await api.register("agent-1")
     second = await api.register("agent-2")
     body = {"resource": "r:1"}

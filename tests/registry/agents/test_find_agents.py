@@ -19,7 +19,7 @@ async def _some(api: RegistryApi) -> None:
     await api.register("d")
 
 
-async def test_by_default_the_active_ones_are_listed_in_order_of_registration(api: RegistryApi) -> None:
+async def test_active_agents_are_listed_in_order_of_registration_by_default(api: RegistryApi) -> None:
     await _some(api)
     await api.ask("DELETE", f"{AGENTS}/d")
     assert await _ids(api) == ["a", "b", "c"]
@@ -52,7 +52,7 @@ async def test_a_draining_agent_is_not_offered(api: RegistryApi) -> None:
     assert await _ids(api, "capabilities=billing&status=draining") == ["a"]
 
 
-async def test_the_least_loaded_come_first_if_asked_for(api: RegistryApi) -> None:
+async def test_least_loaded_agents_come_first_on_request(api: RegistryApi) -> None:
     await _some(api)
     for agent_id, load in (("a", 4), ("b", 1), ("c", 2), ("d", 1)):
         await api.send_heartbeat(agent_id, await api.add_agent_key(agent_id), current_load=load)
@@ -60,7 +60,7 @@ async def test_the_least_loaded_come_first_if_asked_for(api: RegistryApi) -> Non
 
 
 @pytest.mark.both_databases
-async def test_all_that_is_asked_for_together_is_met(api: RegistryApi) -> None:
+async def test_agent_filters_can_be_combined(api: RegistryApi) -> None:
     await _some(api)
     await api.register("e", capabilities=["billing"], role_id="clerk", capacity={"max_concurrent_tasks": 3})
     for agent_id, load in (("a", 4), ("b", 1), ("c", 2), ("e", 0)):
@@ -77,7 +77,7 @@ async def test_all_that_is_asked_for_together_is_met(api: RegistryApi) -> None:
     assert await _ids(api, "capabilities=translation&min_available_capacity=0") == []
 
 
-async def test_a_listing_says_where_each_agent_is_called(api: RegistryApi) -> None:
+async def test_agent_list_contains_the_endpoint_of_each_agent(api: RegistryApi) -> None:
     card_url = "https://a.example/.well-known/agent-card.json"
     await api.register("a", endpoint="https://a.example/a2a", card_url=card_url)
     await api.register("b")
@@ -143,7 +143,7 @@ async def test_agents_key_lists_only_itself(api: RegistryApi) -> None:
     assert (await api.ask("GET", f"{AGENTS}/b", key=key)).status == 403
 
 
-async def test_enrolling_key_sees_no_agents(api: RegistryApi) -> None:
+async def test_enrolling_key_cannot_list_agents(api: RegistryApi) -> None:
     assert (await api.ask("GET", AGENTS, key=Role.ENROLL)).status == 403
 
 
@@ -169,7 +169,9 @@ async def test_enrolling_key_sees_no_agents(api: RegistryApi) -> None:
         ("colour=red", "/colour"),
     ],
 )
-async def test_a_wrong_query_is_refused_with_its_place(api: RegistryApi, query: str, pointer: str) -> None:
+async def test_invalid_agent_query_is_refused_with_its_pointer(
+    api: RegistryApi, query: str, pointer: str
+) -> None:
     answer = await api.ask("GET", f"{AGENTS}?{query}")
     assert answer.status == 422
     assert answer.json()["error"]["details"]["faults"][0]["pointer"] == pointer
@@ -182,7 +184,7 @@ async def test_an_unknown_agent_is_not_found(api: RegistryApi) -> None:
     assert answer.json()["message"]
 
 
-async def test_reported_figures_are_beside_the_verdict(api: RegistryApi) -> None:
+async def test_agent_record_contains_reported_facts_and_verdict(api: RegistryApi) -> None:
     await api.register("a")
     api.clock.advance(12)
     record = await api.record("a")
@@ -192,7 +194,7 @@ async def test_reported_figures_are_beside_the_verdict(api: RegistryApi) -> None
     assert record["is_unreachable"] is False
 
 
-async def test_probed_agent_shows_no_heartbeat(api: RegistryApi) -> None:
+async def test_record_of_a_probed_agent_has_no_heartbeat(api: RegistryApi) -> None:
     for monitoring in ("heartbeat", "probe", "both"):
         record = await api.register(monitoring, monitoring=monitoring, card_url="https://agent.example/card")
         assert ("last_heartbeat_at" in record) is (monitoring != "probe")

@@ -46,7 +46,7 @@ async def test_the_card_is_the_address_of_an_agent_without_a_usable_endpoint(api
 
 
 @pytest.mark.both_databases
-async def test_living_agents_are_listed_unless_others_are_asked_for(api: RegistryApi) -> None:
+async def test_active_and_draining_agents_are_scrape_targets_by_default(api: RegistryApi) -> None:
     for agent_id in ("active", "draining", "gone"):
         await api.register(agent_id, endpoint="http://a.example")
     key = await api.add_agent_key("draining")
@@ -58,7 +58,7 @@ async def test_living_agents_are_listed_unless_others_are_asked_for(api: Registr
 
 
 @pytest.mark.both_databases
-async def test_pool_and_capabilities_select(api: RegistryApi) -> None:
+async def test_scrape_targets_are_filtered_by_pool_and_capabilities(api: RegistryApi) -> None:
     await api.register("a", endpoint="http://a.example", role_id="p", capabilities=["x"])
     await api.register("b", endpoint="http://b.example", role_id="p", capabilities=["y"])
     await api.register("c", endpoint="http://c.example", capabilities=["x"])
@@ -68,7 +68,7 @@ async def test_pool_and_capabilities_select(api: RegistryApi) -> None:
 
 
 @pytest.mark.both_databases
-async def test_hosts_from_directories_are_listed_only_if_asked_for(api: RegistryApi) -> None:
+async def test_hosts_from_directories_are_listed_only_on_request(api: RegistryApi) -> None:
     await api.register("own", endpoint="http://own.example", capabilities=["x"])
     url = "https://stranger.example/"
     await add_agents(api.database, 1, "found", target_url=url, card_url=url, capabilities=["x"])

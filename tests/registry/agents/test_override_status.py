@@ -18,7 +18,7 @@ async def _status(api: RegistryApi, agent_id: str = "agent-1") -> str:
     return str((await api.record(agent_id))["status"])
 
 
-async def test_in_maintenance_nothing_goes_down_until_it_is_over(api: RegistryApi) -> None:
+async def test_agent_does_not_go_down_during_maintenance(api: RegistryApi) -> None:
     await api.register("agent-1")
     body = {"seconds": 1000, "reason": "new disks"}
     answer = await api.ask("PUT", MAINTENANCE, body, key=Role.COORDINATOR)
@@ -36,7 +36,7 @@ async def test_in_maintenance_nothing_goes_down_until_it_is_over(api: RegistryAp
     ]
 
 
-async def test_maintenance_ends_when_it_is_taken_back(api: RegistryApi) -> None:
+async def test_withdrawn_maintenance_ends_at_once(api: RegistryApi) -> None:
     await api.register("agent-1")
     await api.ask("PUT", MAINTENANCE, {"until": "2025-11-20T13:00:00Z", "reason": "new disks"})
     api.clock.advance(100)
@@ -81,7 +81,7 @@ async def test_a_pool_of_too_many_is_refused(api: RegistryApi, monkeypatch: pyte
     assert await api.events(type="agent.maintenance_changed") == []
 
 
-async def test_an_override_holds_until_its_time_and_then_evidence_counts_again(api: RegistryApi) -> None:
+async def test_override_decides_until_its_end_and_evidence_afterwards(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     body = {"status": "unhealthy", "seconds": 60, "reason": "wrong answers"}
     answer = await api.ask("PUT", OVERRIDE, body)
@@ -111,7 +111,7 @@ async def test_an_override_keeps_a_silent_agent_active(api: RegistryApi) -> None
     assert await _status(api) == "dead"
 
 
-async def test_an_override_that_is_taken_back_is_over_at_once(api: RegistryApi) -> None:
+async def test_withdrawn_override_ends_at_once(api: RegistryApi) -> None:
     await api.register("agent-1")
     await api.ask("PUT", OVERRIDE, {"status": "unhealthy", "seconds": 60, "reason": "wrong answers"})
     for _ in range(2):
@@ -121,7 +121,7 @@ async def test_an_override_that_is_taken_back_is_over_at_once(api: RegistryApi) 
     assert len(await api.events(type="agent.override_changed")) == 2
 
 
-async def test_a_draining_agent_cannot_be_declared_active_and_one_that_is_gone_nothing(
+async def test_draining_or_deregistered_agent_cannot_be_overridden(
     api: RegistryApi,
 ) -> None:
     await api.register("agent-1")
@@ -252,7 +252,7 @@ async def test_registration_does_not_end_an_override(api: RegistryApi, how: str)
     )
 
 
-async def test_the_log_and_the_store_agree_on_what_stays(api: RegistryApi) -> None:
+async def test_log_and_store_agree_on_overrides_after_registration(api: RegistryApi) -> None:
     for seconds in (10, 3600):
         await api.register("agent-1", supersede=True)
         api.clock.advance(0.1234567)
@@ -364,7 +364,7 @@ CARD = "https://aa.example/.well-known/agent-card.json"
 @pytest.mark.both_databases
 @pytest.mark.parametrize("path", [MAINTENANCE, OVERRIDE])
 @pytest.mark.parametrize("is_taken_back", [True, False])
-async def test_only_failures_after_a_decision_of_an_operator_take_an_agent_down(
+async def test_failures_before_an_operators_decision_take_no_agent_down(
     api: RegistryApi,
     path: str,
     is_taken_back: bool,  # noqa: FBT001 - a parameter of pytest

@@ -16,7 +16,7 @@ from lifesign.storage.engine.transaction import Transaction
 _WAITING = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
 
 
-async def test_a_heartbeat_is_acknowledged_and_seen(api: RegistryApi) -> None:
+async def test_heartbeat_is_acknowledged_and_stored(api: RegistryApi) -> None:
     key = (await api.register("agent-1", capacity={"max_concurrent_tasks": 5}))["agent_key"]
     api.clock.advance(20)
     answer = await api.send_heartbeat("agent-1", key, current_load=3, tasks_in_progress=[])
@@ -75,14 +75,16 @@ async def test_heartbeat_cannot_be_sent_for_another_agent(api: RegistryApi, role
     assert (await api.send_heartbeat("agent-1", other)).status == 403
 
 
-async def test_an_unknown_key_learns_nothing_and_an_unknown_agent_is_not_found(api: RegistryApi) -> None:
+async def test_unknown_key_gets_401_for_any_agent_and_valid_key_404_for_an_unknown_one(
+    api: RegistryApi,
+) -> None:
     await api.register("agent-1")
     assert (await api.send_heartbeat("agent-1", "ahk_" + "x" * 43)).status == 401
     assert (await api.send_heartbeat("nobody", "ahk_" + "x" * 43)).status == 401
     assert (await api.send_heartbeat("nobody", api.keys[Role.ADMIN])).status == 404
 
 
-async def test_silence_makes_unhealthy_and_a_heartbeat_revives(api: RegistryApi) -> None:
+async def test_missed_heartbeats_make_unhealthy_and_a_heartbeat_makes_active(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     api.clock.advance(90)
     await api.sweep()
@@ -133,7 +135,7 @@ async def test_a_heartbeat_that_says_draining_starts_the_drain(api: RegistryApi)
 
 
 @pytest.mark.both_databases
-async def test_command_is_in_every_reply_until_it_is_followed(api: RegistryApi) -> None:
+async def test_command_is_in_each_heartbeat_reply_until_the_agent_follows_it(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     path = f"{AGENTS}/agent-1/commands"
     sent = await api.ask(
@@ -170,7 +172,7 @@ async def test_ignored_command_expires(api: RegistryApi) -> None:
     assert "agent.command_expired" in [event["type"] for event in await api.events()]
 
 
-async def test_clock_difference_is_reported_once_and_decides_nothing(api: RegistryApi) -> None:
+async def test_clock_difference_is_reported_once_and_does_not_change_the_status(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     for _ in range(3):
         answer = await api.send_heartbeat("agent-1", key, client_timestamp="2025-11-20T11:58:00Z")
@@ -211,7 +213,7 @@ async def test_tasks_without_a_lease_are_reported_once_per_change(api: RegistryA
 
 
 @pytest.mark.both_databases
-async def test_holder_of_a_cancelled_task_learns_it_with_its_next_heartbeat(
+async def test_next_heartbeat_reply_reports_a_cancelled_task(
     api: RegistryApi,
 ) -> None:
     made, one = await create(api), await worker(api)
@@ -241,7 +243,7 @@ async def test_holder_of_a_cancelled_task_learns_it_with_its_next_heartbeat(
         {"load": 1},
     ],
 )
-async def test_a_wrong_heartbeat_is_refused_and_counts_for_nothing(
+async def test_invalid_heartbeat_is_refused_and_not_counted(
     api: RegistryApi, members: dict[str, object]
 ) -> None:
     key = (await api.register("agent-1"))["agent_key"]
@@ -258,7 +260,7 @@ async def test_a_heartbeat_that_is_no_json_is_a_bad_request(api: RegistryApi) ->
 
 
 @pytest.mark.both_databases
-async def test_a_heartbeat_that_waited_for_its_agent_counts_from_when_it_was_taken(api: RegistryApi) -> None:
+async def test_heartbeat_that_waited_for_a_row_lock_is_dated_to_its_processing(api: RegistryApi) -> None:
     if not isinstance(api.database, PostgresqlDatabase):
         # On SQLite no caller waits inside a transaction: there is one writer.
         return

@@ -194,7 +194,7 @@ async def test_reserved_names_and_names_invalid_in_a_path_are_refused(
     assert why in fault["message"]
 
 
-async def test_no_pool_has_a_name_that_no_path_leads_to(api: RegistryApi) -> None:
+async def test_dot_and_dot_dot_are_refused_as_pool_names(api: RegistryApi) -> None:
     for role_id in (".", ".."):
         assert (await api.ask("POST", AGENTS, {"role_id": role_id})).status == 422
     assert (await api.ask("POST", AGENTS, {"role_id": "server", "agent_id": "..."})).status == 201
@@ -204,13 +204,15 @@ async def test_no_pool_has_a_name_that_no_path_leads_to(api: RegistryApi) -> Non
 @pytest.mark.parametrize(
     "url", ["http://user:pw@host/", "https://user@host", "http://@host", "http://a@b@c?d"]
 )
-async def test_no_password_is_shown_to_every_reader(api: RegistryApi, member: str, url: str) -> None:
+async def test_registration_url_with_a_password_is_refused_without_quoting_it(
+    api: RegistryApi, member: str, url: str
+) -> None:
     answer = await api.ask("POST", AGENTS, {"agent_id": "a", member: url})
     assert answer.status == 422
     assert "pw" not in answer.body.decode()
 
 
-async def test_an_at_sign_elsewhere_in_a_url_is_none_of_our_business(api: RegistryApi) -> None:
+async def test_at_sign_outside_the_authority_of_a_url_is_accepted(api: RegistryApi) -> None:
     assert (await api.register("a", endpoint="http://host/@me?to=a@b#c@d"))["agent_id"] == "a"
 
 
@@ -220,7 +222,7 @@ async def test_conflict_of_a_living_agent_explains_supersede(api: RegistryApi) -
 
 
 @pytest.mark.parametrize(("intervals_s", "expected_s"), [((), 300), ((1_800, 10), 1_800), ((10,), 300)])
-async def test_a_first_result_is_expected_by_the_interval_of_the_living_probers(
+async def test_first_result_is_expected_within_the_interval_of_active_probers(
     api: RegistryApi, intervals_s: tuple[float, ...], expected_s: float
 ) -> None:
     for number, interval_s in enumerate(intervals_s):

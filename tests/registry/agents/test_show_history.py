@@ -78,7 +78,7 @@ async def test_history_has_half_hours_and_days_of_both_tracks(api: RegistryApi, 
     assert first_day["latency_p50_ms"]["lowest"] == today["latency_p50_ms"]["lowest"]
 
 
-async def test_gaps_are_gaps_and_old_numbers_go(
+async def test_history_has_gaps_and_drops_old_slots(
     api: RegistryApi, clock: WoundClock, database: Database
 ) -> None:
     begin_a_day(clock)
@@ -100,7 +100,7 @@ async def test_gaps_are_gaps_and_old_numbers_go(
     assert (told["days"], told["notes"]) == ([], [NOT_YET])
 
 
-async def test_heartbeat_agent_has_no_such_history_and_gets_the_reason(api: RegistryApi) -> None:
+async def test_history_of_a_heartbeat_agent_is_empty_with_a_note(api: RegistryApi) -> None:
     await api.register("agent-1")
     told = await history(api)
     assert told == {"agent_id": "agent-1", "half_hours": [], "days": [], "notes": [NOT_PROBED]}
@@ -119,7 +119,9 @@ async def test_a_target_has_a_history_from_its_first_liveness_signal(
     assert (slot["alive"], slot["failed"]) == (1, 0)
 
 
-async def test_a_batch_over_several_half_hours_loses_none(api: RegistryApi, clock: WoundClock) -> None:
+async def test_batch_over_several_half_hours_is_stored_completely(
+    api: RegistryApi, clock: WoundClock
+) -> None:
     begin_a_day(clock)
     await api.register("agent-1", **PROBED)
     await outcomes(api, seen(clock))
@@ -143,7 +145,9 @@ async def test_new_incarnation_keeps_the_observed_facts(api: RegistryApi, clock:
     assert (slot["alive"], slot["failed"]) == (1, 1)
 
 
-async def test_erasure_leaves_no_data(api: RegistryApi, clock: WoundClock, database: Database) -> None:
+async def test_erasing_an_agent_removes_its_history(
+    api: RegistryApi, clock: WoundClock, database: Database
+) -> None:
     await api.register("agent-1", **PROBED)
     await outcomes(api, seen(clock))
     clock.advance(HALF_HOUR)

@@ -23,7 +23,7 @@ async def test_update_changes_only_named_members(api: RegistryApi) -> None:
 
 
 @pytest.mark.both_databases
-async def test_null_takes_away_what_may_be_absent(api: RegistryApi) -> None:
+async def test_null_removes_optional_members_only(api: RegistryApi) -> None:
     await api.register("agent-1", name="old")
     answer = await api.ask("PATCH", PATH, {"name": None}, headers=FIRST)
     assert "name" not in answer.json()

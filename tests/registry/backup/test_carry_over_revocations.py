@@ -67,7 +67,7 @@ def knows_all(withdrawn: RevokedCredentials) -> bool:
     return not (withdrawn.unknown_keys or withdrawn.unknown_agent_keys or withdrawn.unknown_webhooks)
 
 
-async def test_a_key_that_was_revoked_since_stays_revoked(api: RegistryApi, tmp_path: Path) -> None:
+async def test_key_revoked_after_the_backup_stays_revoked(api: RegistryApi, tmp_path: Path) -> None:
     key, key_id = await create_key(api)
     kept, _ = await create_key(api)
     await back_up(api, tmp_path / "b.gz")
@@ -83,7 +83,7 @@ async def test_a_key_that_was_revoked_since_stays_revoked(api: RegistryApi, tmp_
     assert (last["actor"], last["payload"]["key_id"]) == ("command-line", key_id)
 
 
-async def test_a_key_that_was_rotated_since_has_its_end_and_its_successor(
+async def test_key_rotated_after_the_backup_keeps_its_expiry_and_successor(
     api: RegistryApi, tmp_path: Path
 ) -> None:
     key, key_id = await create_key(api)
@@ -99,9 +99,7 @@ async def test_a_key_that_was_rotated_since_has_its_end_and_its_successor(
 
 
 @pytest.mark.both_databases
-async def test_a_successor_that_was_revoked_as_well_does_not_come_back(
-    api: RegistryApi, tmp_path: Path
-) -> None:
+async def test_successor_key_revoked_after_the_backup_stays_revoked(api: RegistryApi, tmp_path: Path) -> None:
     _, key_id = await create_key(api)
     await back_up(api, tmp_path / "b.gz")
     successor = (await api.ask("POST", f"{KEYS}/{key_id}/rotate", {})).json()
@@ -110,7 +108,7 @@ async def test_a_successor_that_was_revoked_as_well_does_not_come_back(
     assert await status_with(api, successor["key"]) == 401
 
 
-async def test_an_end_that_the_backup_knows_is_not_put_off(api: RegistryApi, tmp_path: Path) -> None:
+async def test_expiry_in_the_backup_is_not_moved_to_a_later_time(api: RegistryApi, tmp_path: Path) -> None:
     """The database that is replaced may be the older one."""
     key, key_id = await create_key(api)
     await back_up(api, tmp_path / "older.gz")
@@ -126,7 +124,7 @@ async def test_an_end_that_the_backup_knows_is_not_put_off(api: RegistryApi, tmp
 
 
 @pytest.mark.both_databases
-async def test_keys_that_the_replaced_database_does_not_know_wait_for_their_confirmation(
+async def test_keys_unknown_to_the_replaced_database_need_confirmation(
     api: RegistryApi, tmp_path: Path
 ) -> None:
     reader, reader_id = await create_key(api)
@@ -176,7 +174,7 @@ async def test_trusted_keys_are_valid_after_a_move_to_another_database(
     assert await status_with(api, key) == 200
 
 
-async def test_unreadable_old_database_lists_what_is_valid_again(api: RegistryApi, tmp_path: Path) -> None:
+async def test_unreadable_old_database_lists_all_restored_keys(api: RegistryApi, tmp_path: Path) -> None:
     _, key_id = await create_key(api)
     await api.ask("DELETE", f"{KEYS}/{key_id}")
     _, good_id = await create_key(api)
@@ -213,7 +211,7 @@ async def test_sessions_of_an_older_backup_are_left_out(
     assert await api.database.read(lambda transaction: sessions.find(transaction, "d" * 64)) is None
 
 
-async def test_the_key_of_an_agent_that_was_erased_since_stays_refused(
+async def test_key_of_an_agent_erased_after_the_backup_stays_refused(
     api: RegistryApi, tmp_path: Path
 ) -> None:
     key = (await api.register("agent-1"))["agent_key"]
@@ -233,7 +231,9 @@ async def test_the_key_of_an_agent_that_was_erased_since_stays_refused(
 
 
 @pytest.mark.both_databases
-async def test_webhooks_deleted_or_disabled_since_stay_silent(api: RegistryApi, tmp_path: Path) -> None:
+async def test_webhooks_deleted_or_disabled_after_the_backup_send_nothing(
+    api: RegistryApi, tmp_path: Path
+) -> None:
     made = [
         (await api.ask("POST", WEBHOOKS, {"url": f"https://hook-{number}.example/"})).json()["webhook_id"]
         for number in range(3)
@@ -251,7 +251,7 @@ async def test_webhooks_deleted_or_disabled_since_stay_silent(api: RegistryApi, 
     ]
 
 
-async def test_secret_that_was_rotated_since_does_not_come_back(api: RegistryApi, tmp_path: Path) -> None:
+async def test_secret_rotated_after_the_backup_is_not_restored(api: RegistryApi, tmp_path: Path) -> None:
     made = [(await api.ask("POST", WEBHOOKS, {"url": "https://hook.example/"})).json() for _ in range(2)]
     await back_up(api, tmp_path / "b.gz")
     path = f"{WEBHOOKS}/{made[0]['webhook_id']}/rotate"
@@ -267,7 +267,7 @@ async def test_secret_that_was_rotated_since_does_not_come_back(api: RegistryApi
 
 
 @pytest.mark.both_databases
-async def test_an_origin_that_opted_out_since_is_not_probed_again(api: RegistryApi, tmp_path: Path) -> None:
+async def test_origin_that_opted_out_after_the_backup_is_not_probed(api: RegistryApi, tmp_path: Path) -> None:
     await back_up(api, tmp_path / "b.gz")
     token = (await api.ask("POST", OPT_OUTS, {"url": ORIGIN})).json()["token"]
     await api.database.write(lambda transaction: prove(transaction, ORIGIN, token, "server"))

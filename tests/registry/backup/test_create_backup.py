@@ -148,7 +148,7 @@ async def agent_key(api: RegistryApi, agent_id: str = "agent-1") -> str:
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("target_kind", KINDS)
-async def test_all_comes_back_into_either_kind_of_database(
+async def test_backup_is_restored_completely_to_either_database(
     full: RegistryApi, made: Made, target_kind: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "backup.gz"
@@ -225,7 +225,7 @@ async def test_case_2_holder_from_before_a_restore_cannot_write(full: RegistryAp
     assert (await full.database.read(verify_log)).is_good
 
 
-async def test_tokens_after_a_restore_are_above_all_before(
+async def test_tokens_after_a_restore_are_above_all_earlier_tokens(
     full: RegistryApi, made: Made, database_kind: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "backup.gz"
@@ -239,7 +239,7 @@ async def test_tokens_after_a_restore_are_above_all_before(
     assert min(after) > max(before)
 
 
-async def test_grants_since_the_backup_are_void(full: RegistryApi, tmp_path: Path) -> None:
+async def test_leases_granted_after_the_backup_are_invalid(full: RegistryApi, tmp_path: Path) -> None:
     """Restored twice into the same database: the second epoch is above the first one too."""
     file = tmp_path / "backup.gz"
     await full.database.read(lambda transaction: back_up(transaction, file))
@@ -251,7 +251,7 @@ async def test_grants_since_the_backup_are_void(full: RegistryApi, tmp_path: Pat
 
 
 @pytest.mark.both_databases
-async def test_a_store_that_is_lost_twice_grants_no_token_twice(
+async def test_two_restores_of_one_backup_grant_different_tokens(
     full: RegistryApi, made: Made, clock: WoundClock, tmp_path: Path
 ) -> None:
     file = tmp_path / "backup.gz"
@@ -266,7 +266,9 @@ async def test_a_store_that_is_lost_twice_grants_no_token_twice(
     assert tokens[0] < tokens[1]
 
 
-async def test_leases_are_over_and_the_log_says_why(full: RegistryApi, made: Made, tmp_path: Path) -> None:
+async def test_restore_ends_leases_with_a_reason_in_the_log(
+    full: RegistryApi, made: Made, tmp_path: Path
+) -> None:
     file = tmp_path / "backup.gz"
     await full.database.read(lambda transaction: back_up(transaction, file))
     target = await made("sqlite")
@@ -282,7 +284,7 @@ async def test_leases_are_over_and_the_log_says_why(full: RegistryApi, made: Mad
 
 
 @pytest.mark.parametrize("target_kind", KINDS)
-async def test_two_stores_restored_in_the_same_minutes_grant_nothing_twice(
+async def test_stores_restored_simultaneously_grant_different_tokens(
     full: RegistryApi, made: Made, clock: WoundClock, tmp_path: Path, target_kind: str
 ) -> None:
     file = tmp_path / "backup.gz"
@@ -371,7 +373,7 @@ async def test_a_database_that_holds_something_is_replaced_only_if_forced(
     assert [row[1] for row in (await everything(other.database))["agents"]] == ["agent-1"]
 
 
-async def test_a_backup_is_of_one_moment(full: RegistryApi, tmp_path: Path) -> None:
+async def test_backup_is_a_consistent_snapshot(full: RegistryApi, tmp_path: Path) -> None:
     """The registry continues while the backup is written."""
     file = tmp_path / "backup.gz"
     loop = asyncio.get_running_loop()

@@ -62,7 +62,7 @@ def directory(tmp_path: Path) -> Path:
     return directory
 
 
-async def test_a_backup_of_an_older_version_holds_afterwards_what_an_upgrade_makes_of_its_database(
+async def test_updated_backup_equals_a_backup_of_the_upgraded_database(
     tmp_path: Path, directory: Path
 ) -> None:
     file = tmp_path / "before.gz"
@@ -104,7 +104,7 @@ def _written(file: Path, revision: str, table: str, columns: list[str]) -> Path:
     return file
 
 
-def test_a_backup_of_a_newer_version_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_backup_of_a_newer_version_is_refused_with_a_hint(tmp_path: Path) -> None:
     file = _written(tmp_path / "newer.gz", "9999", "agents", ["id"])
     with pytest.raises(InvalidBackup, match=r"\b9999, .*newer version"):
         check(file)
@@ -113,7 +113,7 @@ def test_a_backup_of_a_newer_version_is_refused_with_the_way_out(tmp_path: Path)
 @pytest.mark.parametrize(
     ("table", "columns"), [("agents", ["id", "of_a_later_time"]), ("nowhere", ["id"]), ("event_log", ["id"])]
 )
-async def test_rows_that_do_not_fit_the_tables_of_their_time_are_refused(
+async def test_rows_that_do_not_fit_the_tables_of_their_revision_are_refused(
     tmp_path: Path, directory: Path, table: str, columns: list[str]
 ) -> None:
     file = _written(tmp_path / "odd.gz", BEFORE, table, columns)
@@ -127,7 +127,7 @@ async def test_sessions_of_older_backups_are_dropped(tmp_path: Path, directory: 
         assert [batch.table for batch in batches] == []
 
 
-async def test_without_room_for_it_the_place_is_named(
+async def test_full_disk_during_an_update_is_reported_with_the_directory(
     tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_full(_transaction: Transaction) -> None:

@@ -82,7 +82,7 @@ async def test_database_with_new_events_is_no_mismatch(made: Made) -> None:
     assert await difference(api.database, known) is None
 
 
-async def test_events_that_were_erased_or_archived_since_are_no_mismatch(made: Made, tmp_path: Path) -> None:
+async def test_events_erased_or_archived_after_the_marker_are_no_mismatch(made: Made, tmp_path: Path) -> None:
     api = await made()
     known = await known_of(api)
     assert (await api.ask("DELETE", f"{AGENTS}/agent-1/record")).status == 200
@@ -98,7 +98,7 @@ async def test_events_that_were_erased_or_archived_since_are_no_mismatch(made: M
 
 
 @pytest.mark.both_databases
-async def test_an_older_copy_is_behind_and_one_that_went_on_by_itself_has_diverged(
+async def test_older_copy_is_behind_and_a_separately_used_copy_has_diverged(
     made: Made, tmp_path: Path
 ) -> None:
     api = await made()
@@ -130,14 +130,14 @@ async def test_an_older_copy_is_behind_and_one_that_went_on_by_itself_has_diverg
     assert await difference(copy.database, KnownIdentity(FILE, later_epoch)) == Mismatch.BEHIND
 
 
-async def test_another_installations_database_is_foreign(made: Made) -> None:
+async def test_database_of_another_installation_is_foreign(made: Made) -> None:
     known, other = await known_of(await made()), await made()
     assert await difference(other.database, known) == Mismatch.FOREIGN
     await other.database.write(current_marker)
     assert await difference(other.database, known) == Mismatch.FOREIGN
 
 
-async def test_an_empty_database_is_refused_where_one_is_known(
+async def test_empty_database_is_refused_if_a_marker_exists(
     made: Made, database_kind: str, tmp_path: Path
 ) -> None:
     known = await known_of(await made())
@@ -198,7 +198,7 @@ async def adopted(database: Database, known: KnownIdentity) -> int | None:
     return await database.write(lambda transaction: adopt(transaction, known, "test"))
 
 
-async def test_adopting_ends_all_leases_and_puts_new_tokens_above_the_known_ones(made: Made) -> None:
+async def test_adopting_a_database_ends_all_leases_and_raises_new_tokens(made: Made) -> None:
     api = await made()
     key = await api.add_agent_key("agent-1")
     lease = (await api.ask("POST", LEASES, {"resource": "task:1"}, key=key)).json()

@@ -84,9 +84,7 @@ def test_a_marker_that_is_no_file_is_refused_at_once(file: MarkerFile, kind: str
         found_marker(file)
 
 
-def test_one_database_has_one_marker_however_its_url_is_spelled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equivalent_database_urls_share_one_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "linked").symlink_to("data")
     monkeypatch.chdir(tmp_path / "data")
@@ -107,7 +105,7 @@ def test_one_database_has_one_marker_however_its_url_is_spelled(
     assert same_for_all_spellings(make_url("sqlite://")) is None
 
 
-def test_a_password_and_the_spelling_of_a_server_make_no_other_database() -> None:
+def test_password_and_spelling_of_the_server_do_not_change_the_marker_path() -> None:
     names = {
         same_for_all_spellings(make_url(url))
         for url in (
@@ -124,7 +122,7 @@ def test_a_password_and_the_spelling_of_a_server_make_no_other_database() -> Non
     assert len({same_for_all_spellings(make_url(url)) for url in others} | names) == len(others) + 1
 
 
-def test_databases_share_a_directory(tmp_path: Path) -> None:
+def test_several_databases_share_a_marker_directory(tmp_path: Path) -> None:
     one, two = (marker_file(f"sqlite:///{tmp_path}/{name}.db", tmp_path) for name in ("one", "two"))
     one.write(MARKER)
     assert two.read() is None

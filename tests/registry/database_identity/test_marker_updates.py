@@ -87,7 +87,7 @@ async def test_a_marker_that_is_not_outdated_is_not_written(api: RegistryApi, fi
 
 
 @pytest.mark.both_databases
-async def test_one_process_writes_and_each_does_at_its_end(
+async def test_one_process_updates_the_marker_and_each_process_at_its_end(
     api: RegistryApi, file: MarkerFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await api.registry.marker.track_once()
@@ -100,7 +100,7 @@ async def test_one_process_writes_and_each_does_at_its_end(
 
 
 @pytest.mark.both_databases
-async def test_a_database_that_fell_behind_is_not_written_to(
+async def test_database_behind_its_marker_is_not_written_to(
     api: RegistryApi, file: MarkerFile, caplog: pytest.LogCaptureFixture
 ) -> None:
     await api.registry.marker.begin()
@@ -123,7 +123,7 @@ async def test_a_database_that_fell_behind_is_not_written_to(
     assert await health(api) == (200, "")
 
 
-async def test_a_read_that_is_late_is_asked_again_where_changes_go(
+async def test_stale_read_of_a_replica_is_repeated_on_the_primary(
     api: RegistryApi, file: MarkerFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pool may answer reads from a replica that lags."""
@@ -140,7 +140,7 @@ async def test_a_read_that_is_late_is_asked_again_where_changes_go(
     assert api.database.writes.mismatch is None
 
 
-async def test_a_marker_that_another_server_writes_meanwhile_is_no_mismatch(
+async def test_marker_written_by_another_server_is_no_mismatch(
     api: RegistryApi, file: MarkerFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await api.registry.marker.begin()
@@ -165,7 +165,7 @@ async def test_a_marker_that_another_server_writes_meanwhile_is_no_mismatch(
     assert await health(api) == (200, "")
 
 
-async def test_tables_that_are_gone_are_a_lost_database(api: RegistryApi, file: MarkerFile) -> None:
+async def test_missing_tables_count_as_a_replaced_database(api: RegistryApi, file: MarkerFile) -> None:
     await api.registry.marker.begin()
     known = file.read()
     await api.database.write(lambda transaction: metadata.drop_all(transaction.connection))

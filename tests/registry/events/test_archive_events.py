@@ -59,7 +59,7 @@ async def test_archived_events_are_in_a_file_and_the_chain_continues(
     assert verify(read_archive(archived.path)) == found.archived
 
 
-async def test_states_are_followed_across_archives(api: RegistryApi, tmp_path: Path) -> None:
+async def test_replay_continues_across_archives(api: RegistryApi, tmp_path: Path) -> None:
     await live_a_little(api)
     await archive_everything(api, tmp_path)
     await api.register("agent-2")
@@ -74,7 +74,7 @@ async def test_states_are_followed_across_archives(api: RegistryApi, tmp_path: P
     assert verify(event for file in files for event in read_archive(file)) == found.archived
 
 
-async def test_only_what_is_old_is_archived(api: RegistryApi, tmp_path: Path) -> None:
+async def test_only_old_events_are_archived(api: RegistryApi, tmp_path: Path) -> None:
     await api.register("agent-1")
     old = len(await api.events())
     api.clock.advance(10)
@@ -88,7 +88,7 @@ async def test_only_what_is_old_is_archived(api: RegistryApi, tmp_path: Path) ->
 
 
 @pytest.mark.both_databases
-async def test_one_file_holds_no_more_than_allowed(
+async def test_archive_file_has_at_most_the_allowed_number_of_events(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive_events, "MAX_EVENTS", 5)
@@ -148,7 +148,7 @@ async def test_killed_writer_leaves_no_partial_file(
     assert (await report(api)).is_good
 
 
-async def test_a_broken_log_stays_where_it_is(api: RegistryApi, tmp_path: Path) -> None:
+async def test_log_with_a_broken_chain_is_not_archived(api: RegistryApi, tmp_path: Path) -> None:
     await live_a_little(api)
     before = len(await api.events())
     tampering = update(events).where(events.c.sequence == 3).values(actor="somebody")
@@ -160,7 +160,7 @@ async def test_a_broken_log_stays_where_it_is(api: RegistryApi, tmp_path: Path) 
 
 
 @pytest.mark.both_databases
-async def test_several_archivists_do_it_once(api: RegistryApi, tmp_path: Path) -> None:
+async def test_concurrent_archivers_archive_events_once(api: RegistryApi, tmp_path: Path) -> None:
     await live_a_little(api)
     at_s = api.clock.now_s()
     api.clock.advance(1)

@@ -56,9 +56,7 @@ def watch(database: Database, followers: Followers, quick: None) -> CredentialMo
     return CredentialMonitor(database, followers.among, followers.woken.set)
 
 
-async def test_only_callers_that_lost_their_right_are_ended(
-    watch: CredentialMonitor, followers: Followers
-) -> None:
+async def test_only_streams_of_revoked_keys_are_ended(watch: CredentialMonitor, followers: Followers) -> None:
     with watch.following("a"), watch.following("b"):
         await followers.looks(2)
         assert watch.is_good("a")

@@ -233,7 +233,7 @@ async def test_both_secrets_sign_until_the_overlap_is_over(api: RegistryApi, rec
 
 
 @pytest.mark.both_databases
-async def test_rotation_without_overlap_ends_the_old_secret_for_a_delivery_that_waits(
+async def test_rotation_without_overlap_ends_the_old_secret_of_a_waiting_delivery(
     api: RegistryApi, receiver: Receiver
 ) -> None:
     created = await subscribe(api, receiver.url)
@@ -264,7 +264,7 @@ async def test_redirect_is_a_failure_and_is_not_followed(
 
 
 @pytest.mark.both_databases
-async def test_receiver_that_is_gone_gets_nothing_more(api: RegistryApi, receiver: Receiver) -> None:
+async def test_webhook_is_disabled_after_status_410(api: RegistryApi, receiver: Receiver) -> None:
     receiver.behave = lambda _number: 410
     await subscribe(api, receiver.url)
     async with delivering(api.database):
@@ -274,7 +274,7 @@ async def test_receiver_that_is_gone_gets_nothing_more(api: RegistryApi, receive
 
 
 @pytest.mark.both_databases
-async def test_retry_after_is_waited_for(api: RegistryApi, receiver: Receiver) -> None:
+async def test_retry_after_delays_the_next_delivery(api: RegistryApi, receiver: Receiver) -> None:
     receiver.behave = lambda _number: 503
     receiver.headers = {"Retry-After": "900"}
     await subscribe(api, receiver.url)
@@ -284,7 +284,9 @@ async def test_retry_after_is_waited_for(api: RegistryApi, receiver: Receiver) -
 
 
 @pytest.mark.both_databases
-async def test_receiver_of_the_documentation_takes_each_event_once(api: RegistryApi, tmp_path: Path) -> None:
+async def test_example_receiver_of_the_docs_processes_each_event_once(
+    api: RegistryApi, tmp_path: Path
+) -> None:
     port = free_port()
     created = await subscribe(api, f"http://127.0.0.1:{port}/hook")
     command = [sys.executable, "-m", "uvicorn", "--app-dir", "docs/examples", "--port", str(port)]
@@ -299,7 +301,7 @@ async def test_receiver_of_the_documentation_takes_each_event_once(api: Registry
         assert status == 401
 
 
-async def test_only_what_is_wanted_is_sent(api: RegistryApi, receiver: Receiver) -> None:
+async def test_webhook_gets_only_events_of_its_types_and_agent(api: RegistryApi, receiver: Receiver) -> None:
     await subscribe(api, receiver.url, types=["state.written", "agent.drift_warning"], agent_id="agent_1")
     async with delivering(api.database):
         await api.database.write(appending(draft(agent_id="agent_2"), draft(), written("intent:i/a", "i")))
@@ -311,7 +313,7 @@ async def test_only_what_is_wanted_is_sent(api: RegistryApi, receiver: Receiver)
 
 
 @pytest.mark.both_databases
-async def test_a_receiver_that_fails_then_hangs_then_works_misses_nothing(
+async def test_receiver_that_fails_hangs_and_recovers_gets_each_event(
     api: RegistryApi, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receiver.behave = lambda number: 500 if number <= 2 else 200
@@ -339,7 +341,7 @@ async def test_a_receiver_that_fails_then_hangs_then_works_misses_nothing(
 
 
 @pytest.mark.both_databases
-async def test_after_three_days_of_failure_it_is_disabled(api: RegistryApi, receiver: Receiver) -> None:
+async def test_webhook_is_disabled_after_three_days_of_failures(api: RegistryApi, receiver: Receiver) -> None:
     receiver.behave = lambda _number: 503
     created = await subscribe(api, receiver.url)
     async with delivering(api.database):
@@ -434,7 +436,7 @@ async def test_a_private_address_that_is_not_allowed_is_not_contacted(
     assert "loopback" in str((await stored(api)).last_error)
 
 
-async def test_nothing_is_archived_that_a_webhook_still_waits_for(
+async def test_events_that_a_webhook_waits_for_are_not_archived(
     api: RegistryApi, receiver: Receiver, clock: WoundClock, tmp_path: Any
 ) -> None:
     await api.register("agent-1")

@@ -158,7 +158,7 @@ async def test_erasure_waits_for_missing_archive_files(api: RegistryApi, tmp_pat
     assert len(await done(api)) == 1
 
 
-async def test_each_machine_erases_in_the_files_that_it_has(api: RegistryApi, tmp_path: Path) -> None:
+async def test_each_machine_erases_in_its_own_archive_files(api: RegistryApi, tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     await live_a_little(api)
     await archive_everything(api, one)
@@ -203,7 +203,7 @@ async def test_id_erased_twice_between_runs_is_removed_from_all_files(
 
 
 @pytest.mark.both_databases
-async def test_many_that_are_erased_at_once_are_gone_at_once(
+async def test_simultaneously_erased_agents_are_removed_from_the_archives_at_once(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(erase_archives, "PAGE", 6)
@@ -235,7 +235,7 @@ async def test_archive_locked_by_another_process_is_not_changed(api: RegistryApi
 
 
 @pytest.mark.both_databases
-async def test_a_damaged_file_stays_as_it_is_and_keeps_no_other_from_it(
+async def test_damaged_archive_is_unchanged_and_does_not_block_other_archives(
     api: RegistryApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await live_a_little(api)
@@ -256,7 +256,7 @@ async def test_a_damaged_file_stays_as_it_is_and_keeps_no_other_from_it(
     assert await look(api, tmp_path) == 0
 
 
-async def test_a_file_whose_events_had_not_left_yet_is_no_hiding_place(
+async def test_archive_written_before_a_crash_is_also_erased(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await api.register("agent-1")
@@ -287,7 +287,7 @@ async def until(found: Callable[[], Awaitable[object]]) -> None:
 
 
 @pytest.mark.both_databases
-async def test_a_server_does_it_by_itself_also_without_a_retention_and_says_what_it_cannot_find(
+async def test_server_erases_archives_without_a_retention_and_reports_missing_files(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(archive_events, "ARCHIVE_SECONDS", 0.01)

@@ -13,7 +13,7 @@ from lifesign.storage.engine.table_definitions import events
 from lifesign.storage.events import event_log
 
 
-async def test_a_log_that_was_left_alone_is_sound(api: RegistryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unchanged_log_is_sound(api: RegistryApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "PAGE", 3)
     assert (await api.registry.log_watch.check_once()).is_sound
     await live_a_little(api)
@@ -37,14 +37,14 @@ async def test_changed_event_is_found_and_reported(
     assert "somebody" not in caplog.text
 
 
-async def test_an_end_that_is_missing_is_found(api: RegistryApi) -> None:
+async def test_missing_end_of_the_log_is_detected(api: RegistryApi) -> None:
     await live_a_little(api)
     await execute(api, delete(events).where(events.c.sequence >= len(await api.events())))
     assert not (await api.registry.log_watch.check_once()).is_sound
 
 
 @pytest.mark.both_databases
-async def test_concurrent_archiving_does_no_harm(
+async def test_log_check_succeeds_during_archiving(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_log, "PAGE", 2)

@@ -58,7 +58,7 @@ async def test_second_rotation_ends_the_oldest_secret(api: RegistryApi) -> None:
 
 
 @pytest.mark.parametrize("overlap", [-1, 604_801, "60", True])
-async def test_rotation_with_a_wrong_overlap_changes_nothing(api: RegistryApi, overlap: object) -> None:
+async def test_rotation_with_an_invalid_overlap_changes_nothing(api: RegistryApi, overlap: object) -> None:
     created = (await api.ask("POST", WEBHOOKS, {"url": URL})).json()
     path = f"{WEBHOOKS}/{created['webhook_id']}/rotate"
     assert (await api.ask("POST", path, {"overlap_seconds": overlap})).status == 422
@@ -74,7 +74,7 @@ async def test_only_an_operator_rotates_a_secret(api: RegistryApi) -> None:
     assert (await api.ask("POST", f"{WEBHOOKS}/nothing/rotate", {})).status == 404
 
 
-async def test_a_webhook_begins_with_what_happens_from_now_on(api: RegistryApi) -> None:
+async def test_new_webhook_gets_only_later_events(api: RegistryApi) -> None:
     await api.register("agent-1")
     before = len(await api.events())
     created = (await api.ask("POST", WEBHOOKS, {"url": URL})).json()
@@ -95,7 +95,7 @@ async def test_a_webhook_begins_with_what_happens_from_now_on(api: RegistryApi) 
         "https://hooks.example/" + "x" * 2_048,
     ],
 )
-async def test_an_address_that_no_setting_allows_is_refused(api: RegistryApi, url: str) -> None:
+async def test_webhook_address_that_is_never_allowed_is_refused(api: RegistryApi, url: str) -> None:
     assert (await api.ask("POST", WEBHOOKS, {"url": url})).status == 422
     assert await api.events() == []
 
@@ -115,7 +115,7 @@ async def test_only_an_operator_manages_webhooks(api: RegistryApi) -> None:
 
 
 @pytest.mark.both_databases
-async def test_there_are_no_more_than_allowed(api: RegistryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_webhooks_is_bounded(api: RegistryApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manage_webhooks, "MAX_WEBHOOKS", 2)
     statuses = [(await api.ask("POST", WEBHOOKS, {"url": URL})).status for _ in range(3)]
     assert statuses == [201, 201, 409]
@@ -132,7 +132,7 @@ async def test_there_are_no_more_than_allowed(api: RegistryApi, monkeypatch: pyt
         "http://[fd12::1]/",
     ],
 )
-async def test_a_private_address_is_refused_at_once_unless_the_settings_open_it(
+async def test_private_webhook_address_is_refused_unless_its_network_is_allowed(
     database: Database, clock: WoundClock, url: str
 ) -> None:
     closed = RegistryApi(database, clock, webhook_networks=["192.168.0.0/16"])

@@ -13,7 +13,7 @@ from lifesign.domain.targets.target import target_id
 EVENTS = "/api/v1/events"
 
 
-async def test_pages_lead_through_the_whole_log(api: RegistryApi) -> None:
+async def test_event_pages_cover_the_whole_log(api: RegistryApi) -> None:
     await api.database.write(appending(*(draft(n) for n in range(25))))
     found: list[int] = []
     page: dict[str, Any] = {"next_after": 0}

@@ -79,7 +79,7 @@ async def test_a_redirect_is_a_failure_and_leads_nowhere() -> None:
         assert server.paths == ["/"]
 
 
-async def test_hanging_receiver_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_receiver_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(safe_post_file, "SEND_SECONDS", 0.2)
 
     async def hang(*_arguments: object) -> None:

@@ -37,7 +37,7 @@ async def served(database: Database) -> AsyncIterator[Serving]:
         yield served
 
 
-async def test_a_follower_gets_what_happens_from_now_on(served: Serving, database: Database) -> None:
+async def test_event_stream_begins_with_new_events(served: Serving, database: Database) -> None:
     await database.write(appending(draft(1)))
     async with following(served.url) as follower:
         assert await follower.begin() == 1
@@ -63,7 +63,7 @@ async def test_reconnecting_client_gets_each_event_once(served: Serving, databas
 
 
 @pytest.mark.both_databases
-async def test_a_follower_gets_what_it_asked_for_and_no_more(served: Serving, database: Database) -> None:
+async def test_event_stream_is_filtered_by_type_agent_and_intent(served: Serving, database: Database) -> None:
     async with (
         following(served.url, query="?type=state.written,log.archived") as by_type,
         following(served.url, query="?agent_id=agent_2") as by_agent,
@@ -142,7 +142,7 @@ async def test_stream_requires_a_key(served: Serving) -> None:
         assert follower.response.status == 401
 
 
-async def test_where_nothing_happens_a_liveness_signal_moves_the_place_on(
+async def test_idle_stream_advances_its_position_with_pings(
     served: Serving, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_events, "PING_SECONDS", 0.2)
@@ -211,7 +211,7 @@ async def test_streams_end_and_restart_after_a_restore(
 
 
 @pytest.mark.both_databases
-async def test_disconnecting_client_leaves_nothing_behind(served: Serving, database: Database) -> None:
+async def test_disconnected_client_leaves_no_stream_behind(served: Serving, database: Database) -> None:
     for _ in range(3):
         async with following(served.url) as follower:
             await follower.begin()
@@ -225,9 +225,7 @@ async def test_disconnecting_client_leaves_nothing_behind(served: Serving, datab
 
 
 @pytest.mark.both_databases
-async def test_there_are_no_more_streams_than_allowed(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_number_of_streams_is_bounded(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_events, "MAX_STREAMS_OF_KEY", 1)
     async with following(served.url) as first:
         await first.begin()

@@ -82,7 +82,7 @@ async def report_after(api: RegistryApi, statement: Executable) -> LogReport:
     return reports[0]
 
 
-async def test_a_log_that_was_left_alone_is_good(api: RegistryApi) -> None:
+async def test_unchanged_log_is_valid(api: RegistryApi) -> None:
     await live_a_little(api)
     found = await report(api)
     assert (found.fault, found.differences) == (None, ())
@@ -91,7 +91,7 @@ async def test_a_log_that_was_left_alone_is_good(api: RegistryApi) -> None:
     assert found.events == found.last.sequence == len(await api.events())
 
 
-async def test_an_empty_log_is_good(api: RegistryApi) -> None:
+async def test_empty_log_is_valid(api: RegistryApi) -> None:
     assert (await report(api)).is_good
 
 
@@ -125,7 +125,7 @@ async def test_changed_event_is_found(api: RegistryApi) -> None:
     assert (await report(api)).is_good
 
 
-async def test_an_event_that_cannot_have_happened_is_found(api: RegistryApi) -> None:
+async def test_impossible_event_is_detected(api: RegistryApi) -> None:
     await live_a_little(api)
     (first,) = await api.database.read(lambda transaction: event_log.after(transaction, 0, limit=1))
     twice = EventDraft(type=first.type, actor="x", payload=payload_of(first), agent_id=agent_of(first))
@@ -167,7 +167,7 @@ CONTRADICTED: list[tuple[Executable, str]] = [
 
 
 @pytest.mark.both_databases
-async def test_a_stored_state_that_does_not_follow_is_found(api: RegistryApi) -> None:
+async def test_stored_state_that_contradicts_the_log_is_detected(api: RegistryApi) -> None:
     await live_a_little(api)
     await change_keys(api)
     for change, difference in CONTRADICTED:

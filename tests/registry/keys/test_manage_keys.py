@@ -48,7 +48,7 @@ async def revoke(database: Database, key_id: str) -> None:
     await database.write(lambda transaction: revoke_key(transaction, key_id, "somebody"))
 
 
-async def test_a_key_is_good_until_its_time_is_over(database: Database, clock: WoundClock) -> None:
+async def test_key_is_valid_until_its_expiry(database: Database, clock: WoundClock) -> None:
     key_id = await create(database, expires_in_seconds=60)
     clock.advance(59.9)
     assert await is_good(database, key_id)
@@ -56,7 +56,7 @@ async def test_a_key_is_good_until_its_time_is_over(database: Database, clock: W
     assert not await is_good(database, key_id)
 
 
-async def test_a_rotated_key_is_good_until_the_end_of_the_overlap(
+async def test_rotated_key_stays_valid_until_the_end_of_the_overlap(
     database: Database, clock: WoundClock
 ) -> None:
     old = await create(database, role="agent", agent_id="agent-1")
@@ -72,7 +72,7 @@ async def test_a_rotated_key_is_good_until_the_end_of_the_overlap(
     assert await told(database) == [("key.created", old), ("key.rotated", old), ("key.created", new.key_id)]
 
 
-async def test_rotation_does_not_extend_a_key_unasked(database: Database, clock: WoundClock) -> None:
+async def test_rotation_does_not_extend_the_former_key(database: Database, clock: WoundClock) -> None:
     old = await create(database, expires_in_seconds=100)
     clock.advance(90)
     rotation = KeyRotation(overlap_seconds=3600)
@@ -84,9 +84,7 @@ async def test_rotation_does_not_extend_a_key_unasked(database: Database, clock:
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("how", ["expired", "revoked"])
-async def test_a_key_that_has_ended_gets_no_successor(
-    database: Database, clock: WoundClock, how: str
-) -> None:
+async def test_expired_key_cannot_be_rotated(database: Database, clock: WoundClock, how: str) -> None:
     key_id = await create(database, expires_in_seconds=60)
     if how == "revoked":
         await revoke(database, key_id)
@@ -96,7 +94,7 @@ async def test_a_key_that_has_ended_gets_no_successor(
         await database.write(lambda transaction: rotate_key(transaction, key_id, KeyRotation(), "somebody"))
 
 
-async def test_a_revoked_key_is_refused_at_once_and_once(database: Database) -> None:
+async def test_revocation_takes_effect_at_once_and_only_once(database: Database) -> None:
     key_id = await create(database)
     await revoke(database, key_id)
     await revoke(database, key_id)
@@ -104,13 +102,13 @@ async def test_a_revoked_key_is_refused_at_once_and_once(database: Database) -> 
     assert await told(database) == [("key.created", key_id), ("key.revoked", key_id)]
 
 
-async def test_a_key_that_never_was_cannot_be_revoked(database: Database) -> None:
+async def test_unknown_key_cannot_be_revoked(database: Database) -> None:
     with pytest.raises(KeyNotFound):
         await revoke(database, "key_nobody")
 
 
 @pytest.mark.both_databases
-async def test_the_last_valid_admin_key_stays(database: Database, clock: WoundClock) -> None:
+async def test_last_valid_admin_key_cannot_be_revoked(database: Database, clock: WoundClock) -> None:
     first = await create(database, role="admin")
     brief = await create(database, role="admin", expires_in_seconds=60)
     clock.advance(60)
@@ -189,7 +187,7 @@ async def test_keys_are_listed_page_by_page(api: RegistryApi) -> None:
         {"role": "reader", "name": "x", "key": "ahk_mine"},
     ],
 )
-async def test_a_key_that_makes_no_sense_is_refused(api: RegistryApi, body: dict[str, object]) -> None:
+async def test_invalid_key_request_is_refused(api: RegistryApi, body: dict[str, object]) -> None:
     assert (await api.ask("POST", KEYS, body)).status == 422
 
 
@@ -200,7 +198,7 @@ async def test_only_admins_manage_keys(api: RegistryApi, role: Role) -> None:
 
 
 @pytest.mark.both_databases
-async def test_over_http_the_last_admin_key_cannot_be_revoked(api: RegistryApi) -> None:
+async def test_last_admin_key_cannot_be_revoked_over_http(api: RegistryApi) -> None:
     (admin,) = (await api.ask("GET", f"{KEYS}?role=admin")).json()["keys"]
     refused = await api.ask("DELETE", f"{KEYS}/{admin['key_id']}")
     assert (refused.status, refused.json()["error"]["code"]) == (409, "last_admin_key")
@@ -208,17 +206,17 @@ async def test_over_http_the_last_admin_key_cannot_be_revoked(api: RegistryApi) 
 
 
 @pytest.mark.parametrize("cursor", ["x", "key_reader_", "WyJsZWFzZXMiLCAxXQ"])
-async def test_a_cursor_of_no_page_of_keys_is_refused(api: RegistryApi, cursor: str) -> None:
+async def test_invalid_cursor_of_a_key_list_is_refused(api: RegistryApi, cursor: str) -> None:
     answer = await api.ask("GET", f"{KEYS}?cursor={cursor}")
     assert (answer.status, answer.json()["error"]["code"]) == (422, "invalid_request")
 
 
-async def test_no_key_belongs_to_a_part_of_the_registry(api: RegistryApi) -> None:
+async def test_key_for_a_reserved_actor_name_is_refused(api: RegistryApi) -> None:
     body = {"role": "coordinator", "name": "x", "agent_id": "monitor"}
     assert (await api.ask("POST", KEYS, body)).status == 422
 
 
-async def test_no_key_belongs_to_a_target(api: RegistryApi) -> None:
+async def test_key_for_a_target_id_is_refused(api: RegistryApi) -> None:
     found = target_id("https://agent.example/")
     for role in (Role.AGENT, Role.COORDINATOR):
         body = {"role": role, "name": "x", "agent_id": found}

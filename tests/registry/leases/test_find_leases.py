@@ -58,7 +58,7 @@ async def test_pages_follow_each_other_without_gap(api: RegistryApi) -> None:
     assert "cursor" not in last
 
 
-async def test_an_agent_sees_its_own(api: RegistryApi) -> None:
+async def test_agent_key_lists_only_its_own_leases(api: RegistryApi) -> None:
     first, _ = await _some(api)
     assert _resources(await _list(api, key=first)) == ["task:0", "task:2"]
     assert (await api.ask("GET", f"{LEASES}?holder=agent-2", key=first)).status == 403

@@ -99,12 +99,12 @@ async def test_a_free_resource_is_granted(api: RegistryApi) -> None:
     assert await _held(api, "task:1") == [lease]
 
 
-async def test_a_lease_lasts_five_minutes_unless_asked_otherwise(api: RegistryApi) -> None:
+async def test_lease_lasts_five_minutes_by_default(api: RegistryApi) -> None:
     answer = await api.ask("POST", LEASES, {"resource": "task:1"}, key=await _agent(api))
     assert answer.json()["expires_at"] == "2025-11-20T12:05:00.000Z"
 
 
-async def test_a_held_resource_is_refused_and_its_lease_is_shown(api: RegistryApi) -> None:
+async def test_leased_resource_is_refused_with_the_existing_lease(api: RegistryApi) -> None:
     mine, other = await _agent(api), await _agent(api, "agent-2")
     lease = await _lease(api, "task:1", mine)
     for key in (other, mine):
@@ -130,7 +130,7 @@ async def test_each_grant_has_a_higher_token(api: RegistryApi) -> None:
     assert tokens == [1, 2, 3]
 
 
-async def test_lease_ends_at_its_deadline_and_the_next_holder_learns_it(api: RegistryApi) -> None:
+async def test_lease_ends_at_its_deadline_and_the_next_grant_records_its_expiry(api: RegistryApi) -> None:
     mine, other = await _agent(api), await _agent(api, "agent-2")
     lease = await _lease(api, "task:1", mine)
     api.clock.advance(59.999)
@@ -160,14 +160,14 @@ async def test_a_renewal_moves_the_deadline_and_keeps_the_token(api: RegistryApi
     assert await _held(api, "task:1") == []
 
 
-async def test_a_renewal_may_come_earlier_than_it_was(api: RegistryApi) -> None:
+async def test_renewal_may_shorten_a_lease(api: RegistryApi) -> None:
     key = await _agent(api)
     lease = await _lease(api, "task:1", key, ttl_seconds=600)
     assert (await _renew(api, lease, key, ttl_seconds=1)).json()["expires_at"] == "2025-11-20T12:00:01.000Z"
 
 
 @pytest.mark.parametrize("is_swept", [False, True])
-async def test_a_renewal_never_brings_back_what_is_over(api: RegistryApi, *, is_swept: bool) -> None:
+async def test_renewal_of_an_expired_lease_is_refused(api: RegistryApi, *, is_swept: bool) -> None:
     key = await _agent(api)
     lease = await _lease(api, "task:1", key)
     api.clock.advance(60)
@@ -177,14 +177,14 @@ async def test_a_renewal_never_brings_back_what_is_over(api: RegistryApi, *, is_
     assert await _held(api, "task:1") == []
 
 
-async def test_a_renewal_never_brings_back_what_was_released(api: RegistryApi) -> None:
+async def test_renewal_of_a_released_lease_is_refused(api: RegistryApi) -> None:
     key = await _agent(api)
     lease = await _lease(api, "task:1", key)
     await _release(api, lease, key)
     assert _told(await _renew(api, lease, key)) == (412, "lease_ended")
 
 
-async def test_a_replaced_lease_is_over_and_not_unknown(api: RegistryApi) -> None:
+async def test_replaced_lease_is_reported_as_ended(api: RegistryApi) -> None:
     mine, other = await _agent(api), await _agent(api, "agent-2")
     lease = await _lease(api, "task:1", mine)
     api.clock.advance(60)
@@ -260,7 +260,7 @@ async def test_caller_that_may_acquire_sees_the_holder(api: RegistryApi) -> None
 
 
 @pytest.mark.both_databases
-async def test_made_up_id_is_not_found_by_the_holder_either(api: RegistryApi) -> None:
+async def test_forged_lease_id_is_not_found_even_by_the_holder(api: RegistryApi) -> None:
     key = await _agent(api)
     lease = await _lease(api, "task:1", key)
     for lease_id in (*_made_up(lease), "nonsense", "lease_1_0", "lease_999_1"):
@@ -270,7 +270,7 @@ async def test_made_up_id_is_not_found_by_the_holder_either(api: RegistryApi) ->
     assert await _held(api, "task:1") == [lease]
 
 
-async def test_ids_of_one_resource_are_unrelated(api: RegistryApi) -> None:
+async def test_lease_ids_of_one_resource_have_different_proofs(api: RegistryApi) -> None:
     key = await _agent(api)
     proofs = set()
     for _ in range(5):
@@ -327,7 +327,7 @@ async def test_lease_for_another_agent_is_refused(api: RegistryApi) -> None:
 
 
 @pytest.mark.parametrize("key", [Role.PROBER, Role.ADMIN])
-async def test_a_shard_is_claimed_and_not_leased(api: RegistryApi, key: Role) -> None:
+async def test_shard_cannot_be_leased_by_the_lease_api(api: RegistryApi, key: Role) -> None:
     agent = await _agent(api)
     assert _told(await _acquire(api, "shard:7", agent)) == (403, "not_allowed")
     refused = await _acquire(api, "shard:7", key, ttl_seconds=86_400)
@@ -357,7 +357,7 @@ async def test_an_unhealthy_agent_keeps_its_leases_and_gets_new_ones(api: Regist
 
 
 @pytest.mark.both_databases
-async def test_a_draining_agent_gets_nothing_new_and_goes_when_it_has_given_all_back(
+async def test_draining_agent_gets_no_lease_and_leaves_after_releasing_all(
     api: RegistryApi,
 ) -> None:
     key = await _agent(api)
@@ -388,7 +388,7 @@ async def test_dead_agent_cannot_acquire_or_renew(api: RegistryApi) -> None:
     assert await _lease_events(api) == [("lease.acquired", None), ("lease.expired", "agent_deregistered")]
 
 
-async def test_former_incarnation_gets_nothing(api: RegistryApi) -> None:
+async def test_former_incarnation_cannot_acquire_or_renew(api: RegistryApi) -> None:
     key = await _agent(api)
     former = await _lease(api, "task:1", key)
     await api.ask("POST", AGENTS, {"agent_id": "agent-1", "supersede": True}, key=key)
@@ -441,7 +441,7 @@ async def test_leases_from_before_a_registration_end_with_the_agents_death(api: 
     assert (await api.database.read(verify_log)).is_good
 
 
-async def test_events_of_an_intents_scope_name_the_intent(api: RegistryApi) -> None:
+async def test_lease_events_of_an_intent_scope_contain_the_intent_id(api: RegistryApi) -> None:
     key = await _agent(api)
     await _release(api, await _lease(api, "intent:i1/research/web", key), key)
     await _lease(api, f"intent:{'x' * 200}/scope", key)
@@ -509,7 +509,7 @@ async def test_requests_of_one_group_are_processed_in_order(api: RegistryApi) ->
 
 
 @pytest.mark.both_databases
-async def test_groups_that_want_the_same_new_resources_share_them_out(api: RegistryApi) -> None:
+async def test_concurrent_batches_grant_each_new_resource_once(api: RegistryApi) -> None:
     digests = [digest_of(await _agent(api, f"agent-{number}")) for number in range(4)]
     chance = random.Random(3)  # noqa: S311 - no secret
     groups = []
@@ -559,7 +559,7 @@ async def test_draining_agent_that_releases_its_last_lease_leaves_at_once(
 
 
 @pytest.mark.both_databases
-async def test_a_key_past_its_time_is_refused_and_a_revoked_one_too(api: RegistryApi) -> None:
+async def test_expired_and_revoked_keys_are_refused(api: RegistryApi) -> None:
     key = await _agent(api)
     stored = (await api.database.read(lambda transaction: key_rows.of_agent(transaction, "agent-1")))[0]
     lease = await _lease(api, "task:1", key)
@@ -576,7 +576,7 @@ async def test_a_key_past_its_time_is_refused_and_a_revoked_one_too(api: Registr
     assert await _held(api, "task:2") == []
 
 
-async def test_an_agents_leases_are_found_among_its_events(api: RegistryApi) -> None:
+async def test_events_of_an_agent_include_its_leases(api: RegistryApi) -> None:
     key = await _agent(api)
     await _release(api, await _lease(api, "task:1", key), Role.ADMIN)
     types = [event["type"] for event in await api.events(agent_id="agent-1")]
@@ -597,7 +597,7 @@ async def test_header_fault_names_the_header(api: RegistryApi) -> None:
     assert answer.json()["message"].startswith("X-Fencing-Token: expected a whole number")
 
 
-async def test_a_lease_whose_name_is_refused_today_still_ends_with_its_event(api: RegistryApi) -> None:
+async def test_stored_lease_with_a_now_invalid_name_still_expires_with_an_event(api: RegistryApi) -> None:
     lease = await _lease(api, "intent:i1/a/b", await _agent(api), ttl_seconds=10)
     older = update(leases).values(resource="intent:../a/./b")
     await execute(api, older)

@@ -74,7 +74,7 @@ async def test_next_holder_continues_from_the_written_state(api: RegistryApi) ->
 
 
 @pytest.mark.parametrize(("added", "code"), [(1, "token_not_issued"), (-1, "stale_token")])
-async def test_any_other_token_is_refused_and_changes_nothing(
+async def test_write_with_another_token_is_refused_without_a_change(
     api: RegistryApi, added: int, code: str
 ) -> None:
     key, _ = await _agents(api)
@@ -107,7 +107,7 @@ async def test_a_late_write_of_a_replaced_worker_is_refused(api: RegistryApi) ->
     assert [payload["reason"] for payload in await _rejected(api)] == ["stale_token", "stale_token"]
 
 
-async def test_a_stranger_cannot_find_the_token_of_a_lease_by_trial(api: RegistryApi) -> None:
+async def test_error_of_a_stale_token_does_not_reveal_the_current_token(api: RegistryApi) -> None:
     mine, other = await _agents(api)
     await api.ask("DELETE", f"{LEASES}/{(await _hold(api, mine))['lease_id']}", key=mine)
     token = (await _hold(api, mine))["fencing_token"]
@@ -188,7 +188,7 @@ async def test_duplicate_header_is_ignored(
     assert (await ask(api.app, STATE, method="PUT", body={"step": 1}, headers=headers)).status == 200
 
 
-async def test_a_state_is_a_small_shallow_object(api: RegistryApi) -> None:
+async def test_state_above_the_size_or_depth_limit_is_refused(api: RegistryApi) -> None:
     key, _ = await _agents(api)
     token = (await _hold(api, key))["fencing_token"]
     deep: Any = 1

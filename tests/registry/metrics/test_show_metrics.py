@@ -165,19 +165,21 @@ async def test_no_more_agents_have_series_than_the_setting_allows(
         (Role.ENROLL, 403), (None, 401),
     ],
 )  # fmt: skip
-async def test_numbers_need_the_key_of_a_reader(api: RegistryApi, role: Role | None, status: int) -> None:
+async def test_metrics_require_a_reader_key(api: RegistryApi, role: Role | None, status: int) -> None:
     answer = await api.ask("GET", "/metrics", key=role)
     assert answer.status == status
 
 
-async def test_a_scraper_sends_its_key_as_prometheus_does(api: RegistryApi) -> None:
+async def test_scraper_may_send_its_key_as_a_bearer_token(api: RegistryApi) -> None:
     key = api.keys[Role.READER]
     answer = await api.ask("GET", "/metrics", key=None, headers={"authorization": f"Bearer {key}"})
     assert answer.status == 200
     assert key not in answer.body.decode()
 
 
-async def test_numbers_can_be_opened_to_everybody(database: Database, clock: WoundClock) -> None:
+async def test_metrics_can_be_opened_to_unauthenticated_callers(
+    database: Database, clock: WoundClock
+) -> None:
     api = RegistryApi(database, clock, open_metrics=True)
     assert (await api.ask("GET", "/metrics", key=None)).status == 200
 
@@ -190,7 +192,9 @@ async def test_numbers_can_be_opened_to_everybody(database: Database, clock: Wou
         ("x" * 100_000, "text/plain; version=0.0.4; charset=utf-8"),
     ],
 )
-async def test_the_form_is_the_one_that_is_asked_for(api: RegistryApi, accept: str, media_type: str) -> None:
+async def test_accept_header_selects_the_metrics_format(
+    api: RegistryApi, accept: str, media_type: str
+) -> None:
     answer = await api.ask("GET", "/metrics", key=Role.READER, headers={"accept": accept})
     assert (answer.header("content-type") or "").startswith(media_type)
     assert (answer.body.endswith(b"# EOF\n")) is ("openmetrics" in media_type)
@@ -214,7 +218,7 @@ async def test_admitted_caller_gets_503_during_an_outage(
 
 
 @pytest.mark.parametrize("open_metrics", [False, True])
-async def test_outage_is_waited_for_once_and_its_end_reported_at_once(
+async def test_one_scrape_waits_for_an_outage_and_its_end_is_reported_at_once(
     database: Database, clock: WoundClock, monkeypatch: pytest.MonkeyPatch, *, open_metrics: bool
 ) -> None:
     # However long it is not counted after it did not answer.
@@ -235,9 +239,7 @@ async def test_outage_is_waited_for_once_and_its_end_reported_at_once(
     assert (await scrape(api)).value(f"{PREFIX}database_up") == 1
 
 
-async def test_scraping_again_and_again_counts_once(
-    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_repeated_scrapes_count_rows_once(api: RegistryApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(show_metrics, "COUNT_AGAIN_SECONDS", COUNT_AGAIN_SECONDS)
     await scrape(api)
     await api.register("agent-1")
@@ -260,7 +262,7 @@ async def test_refused_requests_are_counted(database: Database, clock: WoundCloc
     assert found.value(f"{PREFIX}http_requests_total", method="other", path="other", status="4xx") == 1
 
 
-async def test_without_prometheus_client_it_is_said_what_is_missing(
+async def test_missing_prometheus_client_is_404_with_the_install_command(
     api: RegistryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client.exposition", None)
@@ -271,7 +273,7 @@ async def test_without_prometheus_client_it_is_said_what_is_missing(
 
 
 @pytest.mark.skipif(not HAS_PROMTOOL, reason="NOT RUN: promtool is absent (apt-get install prometheus)")
-async def test_promtool_finds_nothing_to_complain_of(api: RegistryApi) -> None:
+async def test_promtool_reports_no_problems(api: RegistryApi) -> None:
     await live_a_little(api)
     answer = await api.ask("GET", "/metrics", key=Role.READER)
     assert complaints(answer.body.decode()) == ""

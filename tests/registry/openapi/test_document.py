@@ -57,7 +57,7 @@ def test_the_document_is_the_same_in_another_process_with_another_hash_seed() ->
     assert written == openapi_json(OPERATIONS)
 
 
-async def test_all_that_the_server_answers_is_described_and_nothing_else() -> None:
+async def test_document_describes_exactly_the_served_routes() -> None:
     registry = Registry(RegistrySettings.read(database="sqlite://"))
     app: Any = create_app(registry)
     while not hasattr(app, "routes"):
@@ -74,7 +74,7 @@ async def test_all_that_the_server_answers_is_described_and_nothing_else() -> No
     await registry.database.close()
 
 
-def test_every_operation_has_its_own_name_and_words_for_all_its_parts() -> None:
+def test_each_operation_has_a_unique_id_and_described_parameters() -> None:
     names = [operation["operationId"] for _, _, operation in operations()]
     assert len(set(names)) == len(names)
     for way in WAYS:
@@ -91,13 +91,13 @@ def test_every_body_has_an_example_that_its_model_and_its_schema_take(way: Endpo
     assert validator_of(way.body.__name__).is_valid(example)
 
 
-def test_docstrings_of_members_are_descriptions_also_inherited_ones() -> None:
+def test_docstrings_of_own_and_inherited_members_are_descriptions() -> None:
     record = DOCUMENT["components"]["schemas"]["CreatedKey"]["properties"]
     assert record["is_valid"]["description"].endswith(" the answer.")
     assert set(docstrings_of(int)) == set()
 
 
-def test_a_model_that_is_sent_and_answered_has_one_name() -> None:
+def test_model_of_request_and_response_has_one_schema_name() -> None:
     schemas = DOCUMENT["components"]["schemas"]
     assert not [name for name in schemas if not name.isalnum()]
     assert "-Input" not in json.dumps(DOCUMENT)
@@ -108,7 +108,7 @@ def test_a_model_that_is_sent_and_answered_has_one_name() -> None:
     assert not validator_of("HeartbeatConfig").is_valid({"interval_seconds": 0})
 
 
-def test_null_is_nowhere_in_answers_and_not_in_queries() -> None:
+def test_responses_and_query_parameters_allow_no_null() -> None:
     for name in ("AgentRecord", "AgentList", "KeyRecord", "LeaseRecord", "EventList", "Event"):
         assert "null" not in json.dumps(DOCUMENT["components"]["schemas"][name]), name
     for _, _, operation in operations():
@@ -121,7 +121,7 @@ def test_internal_error_has_a_code_and_no_class_name() -> None:
     assert "AlreadyRegistered" not in json.dumps(DOCUMENT)
 
 
-def test_only_what_is_public_needs_no_key() -> None:
+def test_only_public_operations_need_no_key() -> None:
     public = {operation["operationId"] for _, _, operation in operations() if not operation["security"]}
     assert public == {"check_readiness", "check_server", "show_openapi", "show_signpost"}
 
@@ -159,7 +159,7 @@ async def test_real_answers_match_the_document(api: RegistryApi) -> None:
 
 
 @pytest.mark.both_databases
-async def test_the_root_shows_where_to_go_on(api: RegistryApi) -> None:
+async def test_root_document_links_to_reachable_endpoints(api: RegistryApi) -> None:
     answer = await api.ask("GET", "/", key=None)
     assert (answer.status, answer.header("content-type")) == (200, "application/json")
     for name in ("openapi", "healthz", "readyz"):

@@ -65,7 +65,7 @@ async def _status(api: RegistryApi, agent_id: str = "agent-1") -> str:
     return str((await api.record(agent_id))["status"])
 
 
-async def test_probe_results_are_shown_and_do_not_decide(api: RegistryApi, clock: WoundClock) -> None:
+async def test_probe_results_of_a_heartbeat_agent_do_not_decide(api: RegistryApi, clock: WoundClock) -> None:
     await api.register("agent-1", monitoring="both", card_url=CARD)
     clock.advance(1)
     for _ in range(5):
@@ -97,7 +97,7 @@ async def test_measured_failures_make_no_unknown_health_healthy(api: RegistryApi
         clock.advance(300)
 
 
-async def test_an_observation_that_is_doubled_or_late_is_ignored(api: RegistryApi, clock: WoundClock) -> None:
+async def test_repeated_or_late_observation_is_ignored(api: RegistryApi, clock: WoundClock) -> None:
     await _probed(api)
     some = [seen(clock), seen(clock), seen(clock)]
     assert await outcomes(api, *some, numbers=[2, 1, 2]) == ["accepted", "ignored", "ignored"]
@@ -106,14 +106,18 @@ async def test_an_observation_that_is_doubled_or_late_is_ignored(api: RegistryAp
     assert counts == {"unknown": 1}
 
 
-async def test_an_agent_that_is_no_target_is_not_reported(api: RegistryApi, clock: WoundClock) -> None:
+async def test_observation_of_an_agent_that_is_no_target_is_unknown(
+    api: RegistryApi, clock: WoundClock
+) -> None:
     await api.register("agent-1")
     assert await outcomes(api, seen(clock)) == ["unknown"]
     assert "observed" not in await api.record("agent-1")
 
 
 @pytest.mark.parametrize("offset_s", [-3600, -600, 600, 3600])
-async def test_a_probers_clock_decides_nothing(api: RegistryApi, clock: WoundClock, offset_s: float) -> None:
+async def test_wrong_clock_of_a_prober_does_not_change_results(
+    api: RegistryApi, clock: WoundClock, offset_s: float
+) -> None:
     """Its wall clock is wrong by minutes or an hour; its results come with their ages."""
     await _probed(api)
     assert await outcomes(api, seen(clock)) == ["accepted"]
@@ -131,7 +135,7 @@ async def test_a_probers_clock_decides_nothing(api: RegistryApi, clock: WoundClo
     assert await _status(api) == "dead"
 
 
-async def test_an_age_reaches_no_further_back_than_the_grant_of_its_shard(
+async def test_age_of_a_result_is_limited_by_the_grant_of_its_shard(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await _probed(api)
@@ -148,7 +152,7 @@ async def test_an_age_reaches_no_further_back_than_the_grant_of_its_shard(
 
 
 @pytest.mark.both_databases
-async def test_evidence_is_stored_beside_what_was_seen(api: RegistryApi, clock: WoundClock) -> None:
+async def test_evidence_is_stored_with_the_observation(api: RegistryApi, clock: WoundClock) -> None:
     await _probed(api)
     await outcomes(api, document(clock, "healthy"))
     read_s = clock.at_s
@@ -202,7 +206,9 @@ async def test_a_target_gets_a_record_at_its_first_liveness_signal(
 
 
 @pytest.mark.both_databases
-async def test_a_found_agents_card_is_where_it_was_seen_last(api: RegistryApi, clock: WoundClock) -> None:
+async def test_discovered_agent_has_the_card_url_of_its_last_observation(
+    api: RegistryApi, clock: WoundClock
+) -> None:
     found = target_id(CARD)
     await put(api, "directory", "first", [CARD])
 
@@ -278,7 +284,9 @@ async def _probed(api: RegistryApi) -> None:
     await api.register("agent-1", monitoring="probe", card_url=CARD)
 
 
-async def test_a_probed_agent_is_unhealthy_dead_and_found_again(api: RegistryApi, clock: WoundClock) -> None:
+async def test_probed_agent_becomes_unhealthy_dead_and_rediscovered(
+    api: RegistryApi, clock: WoundClock
+) -> None:
     await _probed(api)
     await outcomes(api, seen(clock))
     for _ in range(3):
@@ -334,7 +342,7 @@ async def test_an_unhealthy_probed_agent_recovers_with_a_liveness_signal(
 
 
 @pytest.mark.parametrize("monitoring", ["probe", "both"])
-async def test_two_documents_that_say_unhealthy_are_believed_and_one_that_does_not_ends_it(
+async def test_two_unhealthy_documents_make_unhealthy_and_one_other_makes_active(
     api: RegistryApi, clock: WoundClock, monitoring: str
 ) -> None:
     await api.register("agent-1", monitoring=monitoring, card_url=CARD)
@@ -401,9 +409,7 @@ async def test_report_of_healthy_is_refuted_by_failed_interactions(
     assert (await api.lifecycle("agent-1"))[-1][1:] == ("active", "probe_recovered")
 
 
-async def test_a_health_that_has_become_stale_is_unknown_and_no_event_says_so(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_stale_health_becomes_unknown_without_an_event(api: RegistryApi, clock: WoundClock) -> None:
     await api.register("agent-1", monitoring="probe", card_url=CARD)
     await outcomes(api, document(clock, "healthy"))
     assert (await api.record("agent-1"))["health"] == "healthy"
@@ -430,7 +436,9 @@ async def test_a_probed_agent_that_died_has_no_health(api: RegistryApi, clock: W
     assert [change["payload"]["new_health"] for change in changes] == ["healthy", "unknown"]
 
 
-async def test_many_probed_agents_that_fail_at_once_are_held(api: RegistryApi, clock: WoundClock) -> None:
+async def test_simultaneous_probe_failures_of_many_agents_are_suspended(
+    api: RegistryApi, clock: WoundClock
+) -> None:
     urls = [f"https://agent.example/{number}" for number in range(30)]
     await put(api, "directory", "first", urls)
     for _ in range(2):
@@ -480,7 +488,7 @@ async def test_answering_address_is_expected_to_answer_until_dead_or_removed(
     assert await counted() is None
 
 
-async def test_an_agent_that_is_off_the_list_is_not_watched(api: RegistryApi, clock: WoundClock) -> None:
+async def test_results_of_a_deregistered_agent_are_ignored(api: RegistryApi, clock: WoundClock) -> None:
     await _probed(api)
     assert await outcomes(api, seen(clock)) == ["accepted"]
     await api.ask("DELETE", "/api/v1/agents/agent-1")

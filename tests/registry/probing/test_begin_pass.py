@@ -20,7 +20,7 @@ async def begin(api: RegistryApi, run_id: str, name: str = "weekly", **members: 
 
 
 @pytest.mark.both_databases
-async def test_passes_that_begin_at_the_same_moment_are_one(api: RegistryApi) -> None:
+async def test_simultaneously_started_passes_are_merged(api: RegistryApi) -> None:
     begun = await asyncio.gather(*(begin(api, f"run-{number}") for number in range(8)))
     assert len(set(begun)) == 1
     # Told again, as after an answer that was lost.
@@ -38,7 +38,7 @@ async def test_finished_old_or_other_pass_is_not_joined(api: RegistryApi, clock:
     assert await begin(api, "four") == "four"
 
 
-def test_a_pass_that_lies_ahead_of_now_is_of_another_clock() -> None:
+def test_pass_that_begins_in_the_future_is_not_continued() -> None:
     assert may_go_on(1_000.0, None, 1_000.0)
     assert not may_go_on(1_000.0 + 3_600.0, None, 1_000.0)
 

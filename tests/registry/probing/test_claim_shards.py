@@ -99,7 +99,7 @@ async def test_a_key_that_drops_its_shards_again_and_again_gets_few_new_ones(
 
 
 @pytest.mark.parametrize("name", ["07", "+7", " 7", "7.0", "1_0", "\u0667", "", "9" * 5000])
-async def test_a_shard_has_one_name(api: RegistryApi, name: str) -> None:
+async def test_shard_number_in_another_notation_is_refused(api: RegistryApi, name: str) -> None:
     for path, body in (
         (f"{PATH}/claim", {"worker": "w", "held": {"7": 1, name: 2}}),
         ("/api/v1/observations", {"observations": [], "tokens": {"7": 1, name: 2}}),
@@ -124,9 +124,7 @@ async def test_worker_expires_after_the_clock_was_set_back(
     )
 
 
-async def test_a_worker_that_says_nothing_any_more_loses_its_shards(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_silent_worker_loses_its_shards(api: RegistryApi, clock: WoundClock) -> None:
     dead = await claim(api, "dead", ttl_seconds=60)
     clock.advance(59.9)
     assert await claim(api, "heir") == {}
@@ -142,7 +140,7 @@ async def test_a_worker_that_says_nothing_any_more_loses_its_shards(
     await assert_log_is_good(api)
 
 
-async def test_the_sweep_ends_what_is_over_with_few_events(api: RegistryApi, clock: WoundClock) -> None:
+async def test_sweep_ends_expired_shard_claims_with_few_events(api: RegistryApi, clock: WoundClock) -> None:
     await claim(api, "dead")
     clock.advance(61)
     await api.sweep()
@@ -153,7 +151,7 @@ async def test_the_sweep_ends_what_is_over_with_few_events(api: RegistryApi, clo
     await assert_log_is_good(api)
 
 
-async def test_the_share_of_companions_that_are_still_to_come_is_left_to_them(api: RegistryApi) -> None:
+async def test_shards_are_reserved_for_companions_that_have_not_joined(api: RegistryApi) -> None:
     body = {"worker": "a", "companions": 2}
     first = (await api.ask("POST", f"{PATH}/claim", body, key=Role.PROBER)).json()
     # One lives, so that one companion counts.
@@ -174,7 +172,7 @@ async def test_the_share_of_companions_that_are_still_to_come_is_left_to_them(ap
     await assert_log_is_good(api)
 
 
-async def test_companions_that_never_come_hold_few_shards_back_and_not_for_long(
+async def test_absent_companions_reserve_few_shards_for_a_limited_time(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     body = {"worker": "a", "companions": SHARDS - 1, "ttl_seconds": 300}
@@ -199,7 +197,7 @@ async def test_leaving_worker_releases_all_shards_at_once(api: RegistryApi) -> N
     await assert_log_is_good(api)
 
 
-async def test_a_worker_that_has_lost_track_gets_its_shards_with_new_tokens(api: RegistryApi) -> None:
+async def test_worker_that_omits_its_shards_gets_them_with_new_tokens(api: RegistryApi) -> None:
     """It was restarted, or an answer was lost: its former tokens are refused."""
     before = await claim(api, "a")
     known = {shard: token for shard, token in before.items() if shard < 10}
@@ -225,7 +223,7 @@ async def test_a_worker_of_the_same_name_with_another_key_is_another_worker(api:
 
 
 @pytest.mark.both_databases
-async def test_workers_that_claim_at_once_never_hold_a_shard_together(api: RegistryApi) -> None:
+async def test_concurrent_claims_never_grant_a_shard_twice(api: RegistryApi) -> None:
     held: dict[str, dict[int, int]] = {worker: {} for worker in "abcde"}
     for _ in range(3):
         claims = await asyncio.gather(*(claim(api, worker, held[worker]) for worker in held))
@@ -270,9 +268,7 @@ async def test_claim_returns_the_shards_with_changes(api: RegistryApi) -> None:
     assert "unprobed" not in second
 
 
-async def test_claim_returns_the_number_of_targets_unprobed_since(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_claim_returns_the_number_of_unprobed_targets(api: RegistryApi, clock: WoundClock) -> None:
     urls = [f"https://agent-{number}.example/" for number in range(3)]
     await put(api, "dir", "one", urls)
 
@@ -317,13 +313,13 @@ async def test_invalid_claim_is_refused(api: RegistryApi, wrong: dict[str, Any])
 
 
 @pytest.mark.parametrize("role", [Role.READER, Role.ENROLL, Role.COORDINATOR])
-async def test_only_probers_own_shards(api: RegistryApi, role: Role) -> None:
+async def test_only_prober_keys_can_claim_shards(api: RegistryApi, role: Role) -> None:
     assert (await api.ask("POST", f"{PATH}/claim", {"worker": "a"}, key=role)).status == 403
     assert (await api.ask("DELETE", f"{PATH}?worker=a", key=role)).status == 403
 
 
 @pytest.mark.both_databases
-async def test_holder_names_no_ambiguous_key(api: RegistryApi) -> None:
+async def test_holder_separates_key_and_worker_unambiguously(api: RegistryApi) -> None:
     await claim(api, "a:b.c")
     (prober,) = (await shown(api))["probers"]
     assert re.fullmatch(r"key:key_prober_/a:b\.c", prober["holder"])

@@ -84,7 +84,7 @@ async def assert_log_is_good(api: RegistryApi) -> None:
     assert report.is_good, (report.fault, report.differences[:3])
 
 
-async def test_a_worker_whose_network_lost_a_class_gives_all_shards_to_another_one(
+async def test_worker_that_lost_a_network_class_gives_all_shards_to_another(
     api: RegistryApi, workers: Workers
 ) -> None:
     both = [V4, V6]
@@ -109,7 +109,7 @@ async def test_a_worker_whose_network_lost_a_class_gives_all_shards_to_another_o
     await assert_log_is_good(api)
 
 
-async def test_workers_of_which_neither_reaches_all_keep_their_shards(workers: Workers) -> None:
+async def test_workers_that_reach_different_classes_keep_their_shards(workers: Workers) -> None:
     await workers.claim("a", reached_classes=[V4])
     await workers.claim("b", reached_classes=[V6])
     grant = await workers.claim("a", reached_classes=[V4])
@@ -123,7 +123,7 @@ async def test_worker_with_unused_classes_takes_no_shard(workers: Workers) -> No
     assert len((await workers.claim("a", reached_classes=[V4, V6]))["shards"]) == SHARDS // 2
 
 
-async def test_a_key_that_invents_a_class_takes_no_shard_of_another_key(
+async def test_invented_network_class_takes_no_shard_from_another_key(
     api: RegistryApi, workers: Workers
 ) -> None:
     hostile = Workers(api, Role.ADMIN)
@@ -139,7 +139,7 @@ async def test_a_key_that_invents_a_class_takes_no_shard_of_another_key(
     await assert_log_is_good(api)
 
 
-async def test_a_new_worker_that_knows_nothing_yet_loses_and_takes_no_more_than_its_share(
+async def test_new_worker_with_unknown_classes_gets_exactly_its_share(
     workers: Workers,
 ) -> None:
     await workers.claim("a", reached_classes=[V4])
@@ -205,7 +205,7 @@ async def halves(workers: Workers, hostile: Workers) -> tuple[str, str]:
     return mine, V6 if mine == V4 else V4
 
 
-async def test_a_key_that_asks_for_all_witnesses_leaves_some_to_another_key(
+async def test_key_that_requests_all_witnesses_leaves_some_to_another_key(
     api: RegistryApi, workers: Workers
 ) -> None:
     urls = [f"https://host-{number}.example/" for number in range(30)]
@@ -274,7 +274,7 @@ async def test_a_key_that_reports_many_answers_is_not_the_only_source_of_witness
         clock.advance(61)
 
 
-async def test_a_key_that_says_that_it_probes_often_bars_no_other_key(
+async def test_key_with_a_short_interval_does_not_bar_another_key(
     api: RegistryApi, clock: WoundClock, workers: Workers
 ) -> None:
     hostile = Workers(api, Role.ADMIN)
@@ -287,7 +287,7 @@ async def test_a_key_that_says_that_it_probes_often_bars_no_other_key(
         assert (len(grant["shards"]), "reason" in grant) == (SHARDS // 2, False)
 
 
-async def test_a_key_gets_no_more_shards_by_more_workers(api: RegistryApi, workers: Workers) -> None:
+async def test_more_workers_give_a_key_no_more_shards(api: RegistryApi, workers: Workers) -> None:
     hostile = Workers(api, Role.ADMIN)
     for _ in range(2):
         for number in range(3):
@@ -321,7 +321,7 @@ async def test_key_whose_claims_expire_is_barred(
 
 
 @pytest.mark.parametrize("renames", [pytest.param(False, marks=pytest.mark.long), True])
-async def test_a_key_that_takes_shards_and_reports_nothing_gets_them_less_and_less(
+async def test_key_that_never_reports_is_barred_for_longer_each_time(
     api: RegistryApi, clock: WoundClock, workers: Workers, *, renames: bool
 ) -> None:
     hostile = Workers(api, Role.ADMIN)
@@ -344,9 +344,7 @@ async def test_a_key_that_takes_shards_and_reports_nothing_gets_them_less_and_le
     await assert_log_is_good(api)
 
 
-async def test_a_key_that_reports_of_one_agent_alone_is_barred_too(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_key_that_reports_only_one_agent_is_barred(api: RegistryApi, clock: WoundClock) -> None:
     hosts = [f"host{number}.example" for number in range(40)]
     for host in hosts:
         await api.register(host, monitoring="probe", card_url=f"https://{host}/card.json")
@@ -387,7 +385,7 @@ async def test_a_worker_whose_shards_hold_no_living_agent_keeps_them(
         assert len((await workers.claim(idle))["shards"]) == SHARDS // 2
 
 
-async def test_a_worker_whose_only_agent_asked_it_to_wait_keeps_its_shards(
+async def test_worker_whose_only_agent_sent_retry_after_keeps_its_shards(
     api: RegistryApi, clock: WoundClock, workers: Workers
 ) -> None:
     active, waiting = await share(workers)
@@ -412,7 +410,7 @@ async def test_workers_of_one_key_are_bounded(api: RegistryApi, workers: Workers
 
 
 @pytest.mark.both_databases
-async def test_a_key_has_a_number_of_workers_of_its_own(api: RegistryApi, workers: Workers) -> None:
+async def test_worker_limit_can_be_set_for_a_key(api: RegistryApi, workers: Workers) -> None:
     path = "/api/v1/keys/key_prober_"
     limited = await api.ask("PATCH", path, {"max_workers": 2})
     assert (limited.status, limited.json()["max_workers"]) == (200, 2)
@@ -448,7 +446,7 @@ async def test_a_key_has_a_number_of_workers_of_its_own(api: RegistryApi, worker
         ("key_nobody", {"max_workers": 2}, 404),
     ],
 )
-async def test_a_limit_that_makes_no_sense_is_refused(
+async def test_invalid_worker_limit_is_refused(
     api: RegistryApi, key_id: str, body: dict[str, int], status: int
 ) -> None:
     assert (await api.ask("PATCH", f"/api/v1/keys/{key_id}", body)).status == status
@@ -479,7 +477,7 @@ async def test_revoking_a_key_ends_the_leases_of_its_workers_at_once(
 
 
 @pytest.mark.both_databases
-async def test_leases_of_a_key_whose_time_is_over_end_with_the_next_watch(
+async def test_next_check_ends_shard_leases_of_an_expired_key(
     api: RegistryApi, clock: WoundClock, workers: Workers
 ) -> None:
     await workers.claim("a")
@@ -493,7 +491,7 @@ async def test_leases_of_a_key_whose_time_is_over_end_with_the_next_watch(
     assert await _revoked(api) == {"monitor": SHARDS}
 
 
-async def test_wrong_wall_clock_is_reported_once_and_decides_nothing(
+async def test_wrong_clock_of_a_worker_is_reported_once_and_changes_nothing(
     api: RegistryApi, clock: WoundClock, workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
     def at(offset_s: float) -> str:

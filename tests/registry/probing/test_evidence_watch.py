@@ -59,7 +59,7 @@ async def confirm(api: RegistryApi, members: dict[str, str], key: Role = Role.AD
     return await api.ask("POST", f"{MONITOR}/confirm", members, key=key)
 
 
-async def test_most_addresses_of_a_class_that_fall_silent_together_are_mass_silence(
+async def test_simultaneous_silence_of_most_addresses_of_a_class_is_mass_silence(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await fleet(api, 12)
@@ -137,7 +137,7 @@ async def test_silence_is_counted_only_once_in_watch_seconds(api: RegistryApi, c
 
 
 @pytest.mark.both_databases
-async def test_evidence_that_is_old_for_an_interval_is_lost_and_restored(
+async def test_old_evidence_is_reported_as_lost_and_later_as_restored(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await fleet(api, 2)
@@ -172,9 +172,7 @@ async def test_evidence_that_is_old_for_an_interval_is_lost_and_restored(
     assert statuses == ["active", "active"]
 
 
-async def test_agents_that_are_not_probed_any_more_have_no_evidence_to_lose(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_agents_that_are_no_longer_probed_lose_no_evidence(api: RegistryApi, clock: WoundClock) -> None:
     await fleet(api, 2)
     for number in range(2):
         assert (await api.ask("DELETE", f"/api/v1/agents/agent-{number}")).status in {200, 204}
@@ -185,7 +183,7 @@ async def test_agents_that_are_not_probed_any_more_have_no_evidence_to_lose(
 
 
 @pytest.mark.both_databases
-async def test_targets_that_only_another_probers_definition_allows_are_named(
+async def test_targets_allowed_only_by_another_prober_are_reported(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     """The second prober took all shards, and its networks.allow has another network."""
@@ -227,7 +225,7 @@ async def test_a_key_that_reports_mostly_failures_of_living_agents_is_reported(
 
 
 @pytest.mark.both_databases
-async def test_metrics_have_old_evidence_silent_classes_and_the_share_of_each_key(
+async def test_metrics_contain_old_evidence_silent_classes_and_failure_ratio_per_key(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await fleet(api, 3)
@@ -290,7 +288,7 @@ async def test_an_operator_confirms_one_agent(api: RegistryApi) -> None:
         ({"agent_id": "nobody"}, 404, "target_not_found"),
     ],
 )
-async def test_a_confirmation_of_nothing_is_refused(
+async def test_empty_confirmation_is_refused(
     api: RegistryApi, members: dict[str, str], status: int, code: str
 ) -> None:
     await fleet(api, 1)

@@ -36,7 +36,7 @@ async def test_registry_before_its_first_sweep_is_normal(api: RegistryApi) -> No
     assert (await api.ask("GET", MONITOR)).json()["swept_at"] == "2025-11-20T12:00:00.000Z"
 
 
-async def test_ending_a_suspension_lets_silent_agents_die(api: RegistryApi) -> None:
+async def test_silent_agents_die_after_an_operator_ends_the_suspension(api: RegistryApi) -> None:
     await add_agents(api.database, 30)
     api.clock.advance(91)
     await api.sweep()
@@ -57,7 +57,7 @@ async def test_ending_a_suspension_lets_silent_agents_die(api: RegistryApi) -> N
     assert [event["actor"] for event in events] == ["key:key_admin_"]
 
 
-async def test_suspended_time_is_no_silence(api: RegistryApi) -> None:
+async def test_suspended_time_does_not_count_as_missed_heartbeats(api: RegistryApi) -> None:
     await add_agents(api.database, 30)
     api.clock.advance(91)
     await api.sweep()
@@ -71,7 +71,7 @@ async def test_suspended_time_is_no_silence(api: RegistryApi) -> None:
         assert await count_by_status(api.database) == {expected: 30}
 
 
-async def test_releasing_what_is_not_held_changes_nothing(api: RegistryApi) -> None:
+async def test_ending_an_absent_suspension_changes_nothing(api: RegistryApi) -> None:
     assert (await api.ask("POST", f"{MONITOR}/release")).json()["state"] == "normal"
     assert await api.events(type="monitor.resuming") == []
 
@@ -80,7 +80,9 @@ async def test_releasing_what_is_not_held_changes_nothing(api: RegistryApi) -> N
     ("method", "path", "role"),
     [("GET", MONITOR, Role.ENROLL), ("POST", f"{MONITOR}/release", Role.COORDINATOR)],
 )
-async def test_others_are_refused(api: RegistryApi, method: str, path: str, role: Role) -> None:
+async def test_other_roles_cannot_end_a_suspension(
+    api: RegistryApi, method: str, path: str, role: Role
+) -> None:
     assert (await api.ask(method, path, key=role)).status == 403
 
 
@@ -90,7 +92,7 @@ async def test_no_key_of_a_prober_suspends_verdicts(api: RegistryApi) -> None:
     assert (await api.ask("POST", f"{MONITOR}/release?track=both")).status == 422
 
 
-async def test_the_policy_is_that_of_the_settings(database: Database, clock: WoundClock) -> None:
+async def test_suspension_policy_follows_the_settings(database: Database, clock: WoundClock) -> None:
     api = RegistryApi(database, clock, mass_exit_min_exits=3)
     await api.add_keys()
     await add_agents(database, 4)

@@ -34,7 +34,7 @@ async def shown(api: RegistryApi) -> list[dict[str, Any]]:
 
 
 @pytest.mark.both_databases
-async def test_a_prober_learns_which_credentials_others_have(api: RegistryApi) -> None:
+async def test_claim_lists_credentials_that_only_other_probers_have(api: RegistryApi) -> None:
     assert await missing(api, "a", ACME, LAB) == []
     lacks_acme = ACME | {"holder": f"{HOLDER}/b", "held_by": f"{HOLDER}/a"}
     assert await missing(api, "b", LAB) == [lacks_acme]
@@ -42,7 +42,7 @@ async def test_a_prober_learns_which_credentials_others_have(api: RegistryApi) -
     assert await missing(api, "a", ACME, LAB) == []
 
 
-async def test_nothing_is_missing_once_it_is_given_or_its_prober_is_gone(
+async def test_credential_is_no_longer_missing_after_configuration_or_end_of_its_prober(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await missing(api, "a", ACME)
@@ -54,7 +54,7 @@ async def test_nothing_is_missing_once_it_is_given_or_its_prober_is_gone(
     assert await shown(api) == []
 
 
-async def test_two_that_lack_what_the_other_has_are_both_named(api: RegistryApi) -> None:
+async def test_two_probers_that_each_lack_a_credential_of_the_other_are_both_listed(api: RegistryApi) -> None:
     await missing(api, "a", ACME)
     await missing(api, "b", LAB)
     assert [(each["holder"][-1], each["name"], each["held_by"][-1]) for each in await shown(api)] == [
@@ -62,7 +62,7 @@ async def test_two_that_lack_what_the_other_has_are_both_named(api: RegistryApi)
     ]  # fmt: skip
 
 
-async def test_the_number_of_places_is_bounded(api: RegistryApi) -> None:
+async def test_number_of_credential_places_of_a_claim_is_bounded(api: RegistryApi) -> None:
     async def claim(worker: str, count: int) -> int:
         places = [ACME | {"path": f"/{worker}/{number}"} for number in range(count)]
         body = {"worker": worker, "held": {}, "credentials": places}

@@ -70,9 +70,7 @@ async def test_each_target_counts_once_and_never_probed_is_no_result(api: Regist
 
 
 @pytest.mark.usefixtures("measured")
-async def test_probes_are_counted_over_the_period_that_is_asked_for(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_probes_are_counted_over_the_requested_period(api: RegistryApi, clock: WoundClock) -> None:
     now_s = clock.at_s
     clock.advance(90_000)
     assert (await census(api))["probes"] == []
@@ -106,7 +104,7 @@ async def put_run(api: RegistryApi, run_id: str, **members: object) -> dict[str,
 
 
 @pytest.mark.usefixtures("measured")
-async def test_a_run_is_counted_at_its_end_and_stays_as_it_was(api: RegistryApi, clock: WoundClock) -> None:
+async def test_census_counts_of_a_run_are_fixed_at_its_end(api: RegistryApi, clock: WoundClock) -> None:
     clock.advance(1)
     begun = await put_run(api, "one")
     assert (begun["counts"], "ended_at" in begun) == ([], False)
@@ -136,7 +134,7 @@ async def test_a_run_is_counted_at_its_end_and_stays_as_it_was(api: RegistryApi,
 
 @pytest.mark.both_databases
 @pytest.mark.usefixtures("measured")
-async def test_no_other_change_waits_until_the_targets_of_a_run_are_counted(
+async def test_counting_the_targets_of_a_run_blocks_no_write(
     api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, statements = api.database.write, list[str]()
@@ -160,14 +158,14 @@ async def test_no_other_change_waits_until_the_targets_of_a_run_are_counted(
     assert not [statement for statement in statements if "FROM targets" in statement]
 
 
-async def test_a_run_without_targets_is_over_at_once(api: RegistryApi) -> None:
+async def test_run_without_targets_ends_at_once(api: RegistryApi) -> None:
     ended = await put_run(api, "one", is_over=True)
     assert (ended["counts"], "ended_at" in ended) == ([], True)
 
 
 @pytest.mark.both_databases
 @pytest.mark.usefixtures("measured")
-async def test_probes_of_one_run_are_counted_apart(api: RegistryApi, clock: WoundClock) -> None:
+async def test_each_run_counts_only_its_own_probes(api: RegistryApi, clock: WoundClock) -> None:
     begun = await put_run(api, "one")
     for url in URLS[:4]:
         await report(api, clock, url, {}, discovery={"result": "timeout"})

@@ -83,7 +83,9 @@ async def test_cancelled_caller_does_not_cancel_the_group(database: Database) ->
         await leaving
 
 
-async def test_no_more_than_a_bound_may_wait(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_waiting_requests_is_bounded(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(batcher, "MAX_WAITING", 2)
     doubling = Batcher(database, _doubled, most=4)
     outcomes = await asyncio.gather(*(doubling.ask(number) for number in range(3)), return_exceptions=True)
@@ -93,7 +95,7 @@ async def test_no_more_than_a_bound_may_wait(database: Database, monkeypatch: py
 
 
 @pytest.mark.both_databases
-async def test_closing_waits_for_all_that_wait(database: Database) -> None:
+async def test_closing_the_batcher_waits_for_pending_requests(database: Database) -> None:
     done: list[int] = []
 
     def note(_transaction: Transaction, asked: Sequence[int]) -> Sequence[int]:

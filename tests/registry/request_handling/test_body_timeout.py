@@ -43,7 +43,7 @@ async def test_timely_reader_is_not_disconnected() -> None:
     await asyncio.sleep(0.03)
 
 
-async def test_a_cancellation_from_elsewhere_stays_one() -> None:
+async def test_cancellation_by_another_task_is_not_turned_into_a_timeout() -> None:
     began = asyncio.Event()
     reading = asyncio.create_task(_read_for_ever(BodyTime(), began))
     await began.wait()
@@ -52,7 +52,7 @@ async def test_a_cancellation_from_elsewhere_stays_one() -> None:
         await reading
 
 
-async def test_an_error_of_the_reader_stays_what_it_is() -> None:
+async def test_exception_of_the_reader_is_not_changed() -> None:
     def read() -> None:
         with BodyTime():
             raise LookupError("on purpose")

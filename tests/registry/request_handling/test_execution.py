@@ -81,7 +81,7 @@ async def test_unauthorised_caller_learns_nothing_about_queries(api: RegistryApi
         assert (await api.ask(method, f"{path}?odd=1")).status in {400, 422}, (method, path)
 
 
-async def test_unauthorised_caller_learns_only_the_refusal(api: RegistryApi) -> None:
+async def test_unauthorised_caller_gets_only_the_refusal(api: RegistryApi) -> None:
     for method, path, role in NOT_ALLOWED:
         answer = await api.ask(method, path, raw=b"{" if method != "GET" else b"", key=role)
         assert told(answer) == (403, "not_allowed"), (method, path, role)

@@ -27,7 +27,7 @@ def saying(total: int) -> Callable[[], int]:
     return lambda: total
 
 
-def test_a_large_total_is_good_for_a_moment() -> None:
+def test_large_total_is_cached_briefly() -> None:
     totals = RecentTotals()
     assert totals.total(ANY, NOW_S, saying(MANY)) == MANY
     assert totals.total(ANY, NOW_S + CACHE_SECONDS / 2, saying(9_999)) == MANY
@@ -69,7 +69,7 @@ def test_failed_count_is_repeated_by_the_next_request() -> None:
 
 
 @pytest.mark.parametrize("total", [0, 1, EXACT_UP_TO])
-def test_a_small_one_is_counted_every_time(total: int) -> None:
+def test_small_total_is_counted_for_each_request(total: int) -> None:
     totals = RecentTotals()
     assert totals.total(ANY, NOW_S, saying(total)) == total
     assert totals.total(ANY, NOW_S, saying(MANY)) == MANY
@@ -83,7 +83,7 @@ def test_total_is_counted_again_after_the_clock_was_set_back() -> None:
     assert totals.total(ANY, NOW_S - 0.5, saying(9_999)) == 9_999
 
 
-def test_no_more_are_remembered_than_are_bounded() -> None:
+def test_number_of_cached_totals_is_bounded() -> None:
     totals = RecentTotals()
     filters = [AgentFilter(min_available_capacity=least) for least in range(MAX_TOTALS + 1)]
     for wanted in filters:
@@ -92,7 +92,7 @@ def test_no_more_are_remembered_than_are_bounded() -> None:
     assert totals.total(filters[-1], NOW_S, saying(9_999)) == MANY
 
 
-def test_the_largest_page_holds_no_more_than_the_least_total_that_is_remembered() -> None:
+def test_largest_page_is_below_the_smallest_cached_total() -> None:
     assert MAX_PAGE <= EXACT_UP_TO
 
 

@@ -31,7 +31,7 @@ def run_process(shared: SharedCounts, times: int) -> None:
     assert process.exitcode == 0
 
 
-def test_processes_add_up_and_a_successor_counts_on() -> None:
+def test_counts_of_processes_are_summed_and_continued_after_a_restart() -> None:
     shared = shared_counts(1)
     counts = WorkCounts(shared)
     counts.lay_out(PATHS)
@@ -87,7 +87,7 @@ def test_latest_read_of_the_log_counts() -> None:
     assert counts.sums().log == state
 
 
-async def test_there_is_room_for_more_paths_than_the_server_has() -> None:
+async def test_counters_cover_all_paths_of_the_server() -> None:
     # Processes of other tests load this file too, and need no server.
     from lifesign.registry.app import Registry, create_app  # noqa: PLC0415
     from lifesign.registry.settings import RegistrySettings  # noqa: PLC0415

@@ -37,6 +37,6 @@ LISTED = st.builds(
 
 
 @given(LISTED, st.floats(0, 4e9))
-def test_a_summary_is_written_as_its_model_would_be(agent: ListedAgent, now_s: float) -> None:
+def test_agent_summary_equals_the_json_of_its_model(agent: ListedAgent, now_s: float) -> None:
     by_model = summary(agent, now_s).model_dump_json(exclude_none=True).encode()
     assert to_json(summary_members(agent, now_s)) == by_model

@@ -42,7 +42,7 @@ async def test_case_10_leases_of_the_dead_expire_after_the_agents_event(
     assert (await log_report(api)).is_good
 
 
-async def test_death_is_no_attempt_but_many_lost_runs_need_people(
+async def test_death_of_a_holder_is_no_attempt_and_many_lost_runs_are_escalated(
     api: RegistryApi,
 ) -> None:
     one = await worker(api, heartbeat_config=QUICK)
@@ -69,7 +69,7 @@ async def test_death_is_no_attempt_but_many_lost_runs_need_people(
 
 
 @pytest.mark.both_databases
-async def test_case_13_a_crashed_holders_task_can_be_had_when_its_lease_is_over(api: RegistryApi) -> None:
+async def test_case_13_task_of_a_crashed_holder_can_be_claimed_after_its_lease(api: RegistryApi) -> None:
     made = await create(api)
     one, other = await worker(api), await worker(api, "agent-2")
     await one.granted(ttl_seconds=60)
@@ -112,7 +112,7 @@ async def test_case_15_leases_expire_while_sweeps_fail_and_no_agent_claims(
     assert (await task(api, made["task_id"]))["status"] == "queued"
 
 
-async def test_case_15_the_reaper_works_while_the_monitor_trusts_its_eyes_no_more(api: RegistryApi) -> None:
+async def test_case_15_leases_expire_while_verdicts_are_suspended(api: RegistryApi) -> None:
     made = await create(api)
     one = await worker(api, "holder", heartbeat_config={**QUICK, "dead_after_seconds": 100_000})
     soon_s = api.clock.at_s + 1
@@ -146,7 +146,7 @@ async def test_reaper_continues_after_a_failed_round(
 
 
 @pytest.mark.both_databases
-async def test_case_19_the_reaper_leaves_leases_alone_until_a_sweep_has_mended_a_clock_that_was_set(
+async def test_case_19_reaper_ends_no_lease_until_a_sweep_corrects_a_changed_clock(
     api: RegistryApi,
 ) -> None:
     made = await create(api)
@@ -179,7 +179,7 @@ async def test_case_19_the_reaper_leaves_leases_alone_until_a_sweep_has_mended_a
     assert (await task(api, made["task_id"]))["status"] == "queued"
 
 
-async def test_case_19_the_reaper_waits_for_two_sweeps_if_they_are_rare(api: RegistryApi) -> None:
+async def test_case_19_reaper_waits_for_two_sweeps_if_sweeps_are_rare(api: RegistryApi) -> None:
     made = await create(api)
     one = await worker(api)
     await one.granted(ttl_seconds=600)
@@ -212,7 +212,7 @@ async def test_case_19_a_clock_that_jumps_ahead_ends_a_lease_once_and_one_set_ba
 
 
 @pytest.mark.both_databases
-async def test_case_20_of_two_reapers_one_has_an_effect(api: RegistryApi) -> None:
+async def test_case_20_two_concurrent_reapers_end_a_lease_once(api: RegistryApi) -> None:
     made = [(await create(api, f"task {number}"))["task_id"] for number in range(6)]
     one = await worker(api)
     for _ in made:
@@ -258,7 +258,7 @@ async def test_erased_agent_leaves_its_task_without_its_id(api: RegistryApi) -> 
     assert (await log_report(api)).is_good
 
 
-async def test_an_agent_with_the_same_name_does_not_inherit_what_was_erased(api: RegistryApi) -> None:
+async def test_new_agent_with_an_erased_id_inherits_no_leases(api: RegistryApi) -> None:
     await create(api)
     one = await worker(api)
     grant = await one.granted()

@@ -110,7 +110,7 @@ async def test_a_short_stall_is_excused_and_not_worth_an_event(machine: Machine)
     assert "monitor.downtime" not in [name for name, _ in await machine.events()]
 
 
-async def test_silence_continues_after_downtime(machine: Machine) -> None:
+async def test_silence_of_an_agent_continues_after_downtime_of_the_registry(machine: Machine) -> None:
     await add_agents(machine.database, 1)
     await machine.live(5)
     machine.clock.advance(600)
@@ -121,7 +121,7 @@ async def test_silence_continues_after_downtime(machine: Machine) -> None:
     assert await count_by_status(machine.database) == {"unhealthy": 1}
 
 
-async def test_a_drain_gets_the_time_of_our_downtime_back(machine: Machine) -> None:
+async def test_drain_deadline_is_extended_by_the_downtime(machine: Machine) -> None:
     deadline_s = machine.clock.at_s + 60
     await add_agents(
         machine.database,
@@ -248,7 +248,7 @@ async def test_heartbeat_after_clock_set_back_starts_monitoring(machine: Machine
     assert await count_by_status(machine.database) == {"unhealthy": 3}
 
 
-async def test_a_server_that_starts_after_the_clock_was_set_back_watches_too(machine: Machine) -> None:
+async def test_new_server_detects_an_earlier_clock_setback(machine: Machine) -> None:
     await add_agents(machine.database, 3)
     await machine.live(5)
     machine.set_clock(-HOUR_S)
@@ -258,7 +258,7 @@ async def test_a_server_that_starts_after_the_clock_was_set_back_watches_too(mac
 
 
 @pytest.mark.both_databases
-async def test_several_processes_note_one_jump_once(machine: Machine) -> None:
+async def test_several_processes_report_one_clock_jump_once(machine: Machine) -> None:
     await add_agents(machine.database, 3)
     sweepers = [machine.new_sweeper() for _ in range(3)]
     for jump_s in (HOUR_S, -HOUR_S):
@@ -285,7 +285,7 @@ async def test_excused_time_that_lies_ahead_is_forgotten_with_the_clock_set_back
 
 
 @pytest.mark.both_databases
-async def test_observed_facts_are_restored(machine: Machine) -> None:
+async def test_observed_times_in_the_future_are_corrected_after_a_clock_setback(machine: Machine) -> None:
     await add_agents(machine.database, 1, monitoring="probe")
     seen = Observation(
         agent_id="agent-0",
@@ -308,7 +308,7 @@ async def test_observed_facts_are_restored(machine: Machine) -> None:
 
 
 @pytest.mark.both_databases
-async def test_results_of_targets_are_brought_back_too(machine: Machine) -> None:
+async def test_target_results_in_the_future_are_corrected_after_a_clock_setback(machine: Machine) -> None:
     def store(transaction: Transaction) -> None:
         now_s, url = transaction.now_s, "https://agent.example/"
         target_rows.add(transaction, {target_id(url): url}, 1)
@@ -339,7 +339,9 @@ async def test_results_of_targets_are_brought_back_too(machine: Machine) -> None
 
 
 @pytest.mark.both_databases
-async def test_confirmations_of_an_outage_are_brought_back_too(machine: Machine) -> None:
+async def test_outage_confirmations_in_the_future_are_corrected_after_a_clock_setback(
+    machine: Machine,
+) -> None:
     def confirm(transaction: Transaction) -> None:
         url = "https://agent.example/"
         target_rows.add(transaction, {target_id(url): url}, target_rows.next_version(transaction))
@@ -374,7 +376,7 @@ async def test_confirmations_of_an_outage_are_brought_back_too(machine: Machine)
 
 
 @pytest.mark.both_databases
-async def test_reports_of_probers_are_brought_back_too(machine: Machine) -> None:
+async def test_prober_reports_in_the_future_are_corrected_after_a_clock_setback(machine: Machine) -> None:
     def store(transaction: Transaction) -> None:
         now_s = transaction.now_s
         prober_result_counts.add(transaction, "key:k/w", now_s, Reported(answered=1))
@@ -394,7 +396,7 @@ async def test_reports_of_probers_are_brought_back_too(machine: Machine) -> None
 
 
 @pytest.mark.both_databases
-async def test_a_sweep_that_ends_in_the_middle_of_the_repair_is_finished_by_another(
+async def test_interrupted_clock_correction_is_finished_by_the_next_sweep(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lifesign.registry.sweep.CHUNK", 2)

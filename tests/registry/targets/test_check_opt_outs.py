@@ -37,7 +37,7 @@ def checker(api: RegistryApi, *networks: str) -> OptOutChecker:
 
 
 @pytest.mark.both_databases
-async def test_a_token_that_is_served_is_found(api: RegistryApi, clock: WoundClock) -> None:
+async def test_served_opt_out_token_is_accepted(api: RegistryApi, clock: WoundClock) -> None:
     async with serving({PROOF_PATH: answer(404)}) as server:
         token = await ask(api, server)
         looking = checker(api, "127.0.0.0/8")
@@ -66,7 +66,7 @@ async def test_origin_is_checked_rarely_and_not_forever(api: RegistryApi, clock:
             assert len(server.heads) == looks
 
 
-async def test_an_address_that_may_not_be_contacted_is_not(api: RegistryApi) -> None:
+async def test_blocked_address_is_not_contacted_for_an_opt_out(api: RegistryApi) -> None:
     async with serving({PROOF_PATH: answer(200)}) as server:
         token = await ask(api, server)
         server.replies[PROOF_PATH] = answer(200, token.encode())

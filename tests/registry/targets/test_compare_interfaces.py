@@ -24,7 +24,7 @@ async def shown(api: RegistryApi, path: str) -> dict[str, Any]:
     return dict(answer.json())
 
 
-async def test_versions_are_listed_with_what_changed(api: RegistryApi, clock: WoundClock) -> None:
+async def test_interface_versions_are_listed_with_their_changes(api: RegistryApi, clock: WoundClock) -> None:
     assert await shown(api, VERSIONS) == {"target_id": TARGET, "is_unstable": False, "versions": []}
     await read(api, clock, card())
     await read(api, clock, card(name="B"), 1)
@@ -39,7 +39,7 @@ async def test_versions_are_listed_with_what_changed(api: RegistryApi, clock: Wo
     assert told["versions"][0]["digest"] == card(name="B", skills=SKILLS[:1]).digest
 
 
-async def test_an_unstable_interface_is_shown_as_such(api: RegistryApi, clock: WoundClock) -> None:
+async def test_unstable_interface_is_marked(api: RegistryApi, clock: WoundClock) -> None:
     await read(api, clock, card())
     await read(api, clock, card(name="B"), 3)
     assert (await shown(api, VERSIONS))["is_unstable"]
@@ -70,7 +70,7 @@ async def test_two_versions_are_compared(api: RegistryApi, clock: WoundClock) ->
         ("?from=1", 422, "invalid_request"),
     ],
 )
-async def test_versions_that_are_not_kept_are_refused(
+async def test_comparison_of_deleted_versions_is_refused(
     api: RegistryApi, clock: WoundClock, query: str, status: int, code: str
 ) -> None:
     await read(api, clock, card())

@@ -48,7 +48,7 @@ async def test_shard_lists_targets_with_the_memory_of_their_last_probe(
     assert whole["gone"] == []
 
 
-async def test_card_that_another_key_read_is_read_again(api: RegistryApi, clock: WoundClock) -> None:
+async def test_card_read_by_another_key_is_read_again(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", URLS[:1])
     memory = {
         "card_url": URLS[0],
@@ -73,7 +73,7 @@ async def test_card_that_another_key_read_is_read_again(api: RegistryApi, clock:
     assert memory.keys() - target["memory"].keys() == {"card_etag", "card_digest"}
 
 
-async def test_a_memory_that_cannot_be_read_is_left_out(
+async def test_unreadable_probe_memory_is_omitted_from_the_feed(
     api: RegistryApi, clock: WoundClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     await put(api, "dir", "one", URLS[:2])
@@ -142,7 +142,7 @@ async def test_report_of_a_prober_is_no_change_for_its_feed(api: RegistryApi, cl
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7])
-async def test_all_pages_together_are_the_whole(api: RegistryApi, limit: int) -> None:
+async def test_feed_pages_contain_each_target_once(api: RegistryApi, limit: int) -> None:
     await put(api, "dir", "one", URLS[:3])
     await put(api, "dir", "two", URLS)
     assert {target["url"] for target in (await feed(api, SHARD, limit=limit))["targets"]} == set(URLS)
@@ -173,9 +173,7 @@ async def test_an_agent_that_registers_to_be_probed_is_a_target(api: RegistryApi
 
 
 @pytest.mark.both_databases
-async def test_an_agent_whose_card_moves_is_probed_there_and_forgotten_here(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_moved_card_url_replaces_the_former_target(api: RegistryApi, clock: WoundClock) -> None:
     await api.register("one", monitoring="probe", card_url=URLS[0])
     seen = {
         "agent_id": "one",
@@ -199,7 +197,7 @@ async def test_an_agent_whose_card_moves_is_probed_there_and_forgotten_here(
     assert ([target["subject_id"] for target in changed["targets"]], changed["gone"]) == (["one"], [])
 
 
-async def test_a_living_agent_has_something_to_lose_whatever_is_remembered_of_it(
+async def test_feed_states_when_a_registered_agent_was_last_alive(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     registered_at_s = clock.at_s
@@ -308,7 +306,7 @@ async def test_invalid_query_is_refused(api: RegistryApi, query: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/v1/shards", f"{SHARDS}/{SHARD}/targets", "/api/v1/directories"])
-async def test_agents_do_not_see_what_is_probed(api: RegistryApi, path: str) -> None:
+async def test_agent_key_cannot_read_the_target_feed(api: RegistryApi, path: str) -> None:
     key = (await api.register("one"))["agent_key"]
     assert (await api.ask("GET", path, key=key)).status == 403
 

@@ -72,7 +72,7 @@ async def test_listed_targets_are_to_be_probed(api: RegistryApi) -> None:
     assert event["payload"] == {"directory": "dir", "listed": 3, "added": 3, "removed": 0}
 
 
-async def test_a_list_that_is_still_on_its_way_does_not_count(api: RegistryApi) -> None:
+async def test_incomplete_import_is_not_applied(api: RegistryApi) -> None:
     await upload(api, "dir", "one", urls(1), urls(2))
     assert await listed(api, 1, 2) == []
     answer = await api.ask("POST", f"{DIRECTORIES}/dir/imports/one/apply", {"pages": 3}, key=Role.PROBER)
@@ -80,7 +80,7 @@ async def test_a_list_that_is_still_on_its_way_does_not_count(api: RegistryApi) 
     assert await listed(api, 1, 2) == []
 
 
-async def test_entries_are_spelled_alike_counted_and_refused_with_reasons(api: RegistryApi) -> None:
+async def test_imported_urls_are_normalised_counted_and_refused_with_reasons(api: RegistryApi) -> None:
     given = ["AGENT-1.example", "https://agent-1.example:443/", *urls(2), *urls(2), "ftp://a.example", "{x}"]
     record = await put(api, "dir", "one", given, urls(1, 3))
     assert (record["received"], record["duplicates"], record["added"]) == (8, 3, 3)
@@ -180,7 +180,7 @@ async def test_directory_that_shrinks_by_half_is_suspended_until_confirmed(
     assert (again.status, again.json()["error"]["code"]) == (409, "nothing_held")
 
 
-async def test_a_directory_that_may_shrink_is_not_held(api: RegistryApi) -> None:
+async def test_directory_that_may_shrink_is_not_suspended(api: RegistryApi) -> None:
     await put(api, "dir", "one", urls(*range(20)))
     record = await put(api, "dir", "two", urls(1), allow_shrink=True)
     assert (record["state"], record["removed"]) == ("applied", 19)
@@ -240,7 +240,7 @@ async def test_prober_key_changes_no_kind_in_the_directory_of_another(api: Regis
 
 
 @pytest.mark.both_databases
-async def test_a_list_that_has_recovered_takes_the_place_of_one_that_is_held(api: RegistryApi) -> None:
+async def test_recovered_list_replaces_a_suspended_one(api: RegistryApi) -> None:
     await put(api, "dir", "one", urls(*range(20)))
     await put(api, "dir", "two", urls(1))
     record = await put(api, "dir", "three", urls(*range(18)))
@@ -250,7 +250,7 @@ async def test_a_list_that_has_recovered_takes_the_place_of_one_that_is_held(api
 
 
 @pytest.mark.both_databases
-async def test_a_later_list_takes_the_place_of_one_that_was_not_finished(api: RegistryApi) -> None:
+async def test_later_import_replaces_an_unfinished_one(api: RegistryApi) -> None:
     await upload(api, "dir", "early", urls(1))
     await put(api, "dir", "late", urls(2))
     answer = await api.ask(
@@ -261,7 +261,7 @@ async def test_a_later_list_takes_the_place_of_one_that_was_not_finished(api: Re
     assert await listed(api, 1, 2, 3) == urls(2)
 
 
-async def test_a_list_whose_place_a_later_one_took_is_not_applied(api: RegistryApi) -> None:
+async def test_replaced_import_is_not_applied(api: RegistryApi) -> None:
     """Uploaded first, and to be applied last."""
     await upload(api, "dir", "early", urls(1))
     await upload(api, "dir", "late", urls(2))
@@ -273,7 +273,7 @@ async def test_a_list_whose_place_a_later_one_took_is_not_applied(api: RegistryA
 
 
 @pytest.mark.both_databases
-async def test_abandoned_import_continues_by_itself(
+async def test_abandoned_import_is_continued_by_the_server(
     api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replace_listing, "REMOVED_AT_ONCE", 3)
@@ -421,7 +421,7 @@ async def test_reader_cannot_import_a_directory(api: RegistryApi, role: Role) ->
 
 
 @pytest.mark.parametrize("pages", [([], [1, 2]), ([1, 2], []), ([],)])
-async def test_a_page_may_be_empty(api: RegistryApi, pages: Sequence[list[int]]) -> None:
+async def test_import_accepts_an_empty_page(api: RegistryApi, pages: Sequence[list[int]]) -> None:
     record = await put(api, "dir", "one", *(urls(*numbers) for numbers in pages))
     assert record["state"] == "applied"
     assert await listed(api, 1, 2) == urls(*sorted(number for numbers in pages for number in numbers))

@@ -122,9 +122,7 @@ async def test_changes_within_a_day_are_one_event_a_day_later(api: RegistryApi, 
     assert {change["pointer"] for change in found[1]["changes"]} == {"/name", "/skills/add", "/skills/sub"}
 
 
-async def test_a_change_that_is_taken_back_within_a_day_makes_no_event(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_change_reverted_within_a_day_causes_no_event(api: RegistryApi, clock: WoundClock) -> None:
     await read(api, clock, card())
     await read(api, clock, card(name="B"), 1)
     await read(api, clock, card(name="C"), 1)
@@ -155,7 +153,7 @@ async def test_an_interface_that_differs_at_each_reading_is_logged_once_and_kept
     assert [event["version"] for event in await events(api)] == [2, 3, 4]
 
 
-async def test_at_most_twenty_versions_with_the_one_of_the_last_event(
+async def test_twenty_versions_are_kept_including_that_of_the_last_event(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await read(api, clock, card())
@@ -167,7 +165,7 @@ async def test_at_most_twenty_versions_with_the_one_of_the_last_event(
     assert len(await events(api)) == 1
 
 
-async def test_replaced_versions_go_after_ninety_days_and_the_newest_stays(
+async def test_replaced_versions_are_deleted_after_ninety_days_except_the_newest(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await read(api, clock, card())
@@ -190,7 +188,7 @@ async def test_never_alive_target_has_versions_and_no_events(api: RegistryApi, c
     assert await rows(api, "SELECT baseline, due_at_s FROM interface_states") == [(2, None)]
 
 
-async def test_more_changes_than_an_event_names_are_counted(api: RegistryApi, clock: WoundClock) -> None:
+async def test_changes_beyond_the_limit_of_an_event_are_counted(api: RegistryApi, clock: WoundClock) -> None:
     await read(api, clock, card(skills=[{"id": f"s{number:03}"} for number in range(150)]))
     await read(api, clock, card(skills=[]), 1)
     (event,) = await events(api)
@@ -220,7 +218,7 @@ async def test_invalid_interface_is_refused(
     assert await versions(api) == []
 
 
-async def test_versions_go_with_their_target(api: RegistryApi, clock: WoundClock) -> None:
+async def test_erasing_a_target_removes_its_versions(api: RegistryApi, clock: WoundClock) -> None:
     await read(api, clock, card())
     assert (await api.ask("DELETE", f"/api/v1/agents/{TARGET}/record")).status == 200
     assert await rows(api, "SELECT number FROM interface_versions") == []

@@ -41,7 +41,7 @@ async def listed(api: RegistryApi, server: HostileServer, *agents: str) -> dict[
     return keys
 
 
-async def test_a_token_that_is_served_links(api: RegistryApi, clock: WoundClock) -> None:
+async def test_served_token_links_agent_and_target(api: RegistryApi, clock: WoundClock) -> None:
     async with serving({PROOF_PATH: answer(404)}) as server:
         keys = await listed(api, server, "agent-1")
         keeper = api.registry.link_checker
@@ -76,7 +76,7 @@ async def test_a_token_that_is_served_links(api: RegistryApi, clock: WoundClock)
     assert report.is_good, report.differences
 
 
-async def test_a_server_that_stays_away_ends_the_link_after_the_grace(
+async def test_unreachable_server_ends_the_link_after_the_grace_period(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     async with serving({PROOF_PATH: answer(404)}) as server:
@@ -179,7 +179,7 @@ async def test_token_is_issued_only_to_claimants(api: RegistryApi) -> None:
         assert refused.status == 403
 
 
-async def test_tokens_are_bounded_and_end(
+async def test_number_of_link_tokens_is_bounded_and_they_expire(
     api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim_target, "MAX_TOKENS", 2)
@@ -197,7 +197,7 @@ async def test_tokens_are_bounded_and_end(
     assert again.status == 201, again.body
 
 
-async def test_claims_without_proof_are_stored_nowhere(api: RegistryApi) -> None:
+async def test_unproven_claims_are_not_stored(api: RegistryApi) -> None:
     """However many agents claim a foreign target: nothing is stored, and no request is sent."""
     async with serving({PROOF_PATH: answer(404)}) as server:
         await listed(api, server, *(f"agent-{number}" for number in range(50)))

@@ -97,7 +97,7 @@ async def probed_urls(api: RegistryApi) -> list[str]:
     return await urls_in(api, *sorted({shard_of(host) for host in hosts}))
 
 
-async def test_a_card_that_names_the_agent_makes_one_record(api: RegistryApi) -> None:
+async def test_card_with_the_agent_id_merges_agent_and_target(api: RegistryApi) -> None:
     await crawl(api)
     assert (await api.record(TARGET))["status"] == "active"
     await api.register("agent-1", card_url=CARD)
@@ -123,7 +123,7 @@ async def test_a_card_that_names_the_agent_makes_one_record(api: RegistryApi) ->
 
 
 @pytest.mark.parametrize("monitoring", ["heartbeat", "probe", "both"])
-async def test_the_agents_monitoring_decides_what_the_targets_results_do(
+async def test_monitoring_of_the_agent_decides_whether_target_results_count(
     api: RegistryApi, clock: WoundClock, monitoring: str
 ) -> None:
     config = {"interval_seconds": 300, "unhealthy_after_seconds": 900, "dead_after_seconds": 3600}
@@ -189,7 +189,7 @@ async def test_a_claim_that_is_not_proven_changes_nothing(api: RegistryApi) -> N
         ({"agent_id": TARGET}, "the target's own record"),
     ],
 )
-async def test_a_card_that_names_something_else_proves_nothing(
+async def test_card_with_another_registry_or_agent_is_no_proof(
     api: RegistryApi, said: dict[str, str], why: str
 ) -> None:
     await api.register("agent-1", card_url=CARD)
@@ -236,7 +236,7 @@ async def stored_claims(api: RegistryApi) -> int:
     )
 
 
-async def test_cards_of_strangers_that_name_an_agent_leave_nothing(api: RegistryApi) -> None:
+async def test_cards_on_other_hosts_that_name_an_agent_store_nothing(api: RegistryApi) -> None:
     others = [f"https://evil-{number}.example/" for number in range(30)]
     await put(api, "others", "1", others)
     await api.register("agent-1", card_url=CARD)
@@ -246,7 +246,7 @@ async def test_cards_of_strangers_that_name_an_agent_leave_nothing(api: Registry
     assert await stored_claims(api) == 0
 
 
-async def test_cards_of_few_targets_prove_that_they_are_one_agent(api: RegistryApi) -> None:
+async def test_number_of_targets_linked_by_cards_to_one_agent_is_bounded(api: RegistryApi) -> None:
     paths = [f"{ORIGIN}{number}" for number in range(MAX_CARDS + 4)]
     await put(api, "others", "1", paths)
     await api.register("agent-1", card_url=CARD)
@@ -260,7 +260,7 @@ async def test_cards_of_few_targets_prove_that_they_are_one_agent(api: RegistryA
     assert (target_id(paths[-1]), "linked") in await links(api)
 
 
-async def test_a_prober_that_read_no_card_neither_proves_nor_disproves(
+async def test_result_without_a_card_neither_proves_nor_ends_a_link(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await api.register("agent-1", card_url=CARD)
@@ -278,7 +278,7 @@ async def test_a_prober_that_read_no_card_neither_proves_nor_disproves(
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("discovery", ["ok", "not_an_agent"])
-async def test_a_domain_that_was_sold_ends_the_link_at_the_next_reading(
+async def test_card_without_the_agent_id_ends_the_link(
     api: RegistryApi, clock: WoundClock, discovery: str
 ) -> None:
     await api.register("agent-1", card_url=CARD)
@@ -295,7 +295,7 @@ async def test_a_domain_that_was_sold_ends_the_link_at_the_next_reading(
     assert (target["status"], target["health"], target["card_url"]) == ("active", "unknown", CARD)
 
 
-async def test_a_link_that_flaps_is_bounded(api: RegistryApi, clock: WoundClock) -> None:
+async def test_flapping_link_causes_few_events(api: RegistryApi, clock: WoundClock) -> None:
     await api.register("agent-1", card_url=CARD)
     for _ in range(20):
         await crawl(api, "agent-1")
@@ -323,7 +323,7 @@ async def test_deregistration_restores_the_targets_record(api: RegistryApi) -> N
     assert (own["gone_reason"], own["is_registered"]) == ("deregistered", False)
 
 
-async def test_other_urls_end_the_claim(api: RegistryApi) -> None:
+async def test_changed_url_of_an_agent_ends_its_claim(api: RegistryApi) -> None:
     agent = await api.register("agent-1", card_url=CARD)
     await crawl(api, "agent-1")
     moved = {"card_url": "https://elsewhere.example/card.json"}
@@ -428,7 +428,7 @@ async def test_a_registered_card_counts_as_the_origin_that_a_directory_lists(api
 
 
 @pytest.mark.both_databases
-async def test_a_target_that_redirects_to_anothers_card_counts_as_that_one(api: RegistryApi) -> None:
+async def test_target_that_redirects_to_the_card_of_another_is_merged_with_it(api: RegistryApi) -> None:
     mirror = "https://mirror.example/"
     await put(api, "mirrors", "1", [mirror])
     await crawl(api)
@@ -489,7 +489,7 @@ async def test_the_prober_of_a_linked_target_is_sent_the_thresholds_of_its_agent
     assert await changes(before) == {TARGET: None, "agent-1": [14_400, 28_800]}
 
 
-async def test_after_a_link_the_agents_own_target_has_something_to_lose(api: RegistryApi) -> None:
+async def test_linked_target_passes_its_alive_time_to_the_agent(api: RegistryApi) -> None:
     await crawl(api)
     await api.register("agent-1", card_url=CARD, monitoring="probe")
     await crawl(api, "agent-1")
@@ -522,7 +522,9 @@ async def test_lost_evidence_of_a_linked_agent_is_counted(api: RegistryApi, cloc
 
 
 @pytest.mark.both_databases
-async def test_a_dead_linked_agent_is_not_expected_to_answer(api: RegistryApi, clock: WoundClock) -> None:
+async def test_dead_linked_agent_leaves_no_network_class_expected_to_answer(
+    api: RegistryApi, clock: WoundClock
+) -> None:
     await linked(api)
     shard = shard_of(host_of(ORIGIN))
 

@@ -111,7 +111,7 @@ async def test_old_result_has_a_reason_and_may_be_left_out(api: RegistryApi, clo
     ],
 )
 @pytest.mark.usefixtures("directory")
-async def test_targets_are_found_by_what_is_known_of_them(
+async def test_targets_are_filtered_by_their_last_result(
     api: RegistryApi, query: str, found: list[str]
 ) -> None:
     assert await listed(api, query) == sorted(found)
@@ -137,7 +137,7 @@ async def test_a_target_with_a_public_card_is_found_by_the_fault_of_its_credenti
 
 
 @pytest.mark.parametrize("host", ["bücher.example", "BÜCHER.example", "xn--bcher-kva.example"])
-async def test_a_host_in_another_alphabet_is_found_as_people_write_it(api: RegistryApi, host: str) -> None:
+async def test_international_host_is_found_in_its_unicode_form(api: RegistryApi, host: str) -> None:
     await put(api, "dir", "one", ["https://xn--bcher-kva.example/", *URLS])
     assert await listed(api, f"host={quote(host)}") == ["https://xn--bcher-kva.example/"]
 
@@ -230,9 +230,7 @@ async def test_last_observation_is_described_in_one_line(api: RegistryApi, clock
 
 
 @pytest.mark.usefixtures("directory")
-async def test_a_card_that_was_not_asked_for_again_is_not_forgotten(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_card_that_was_not_requested_again_is_kept(api: RegistryApi, clock: WoundClock) -> None:
     async def why() -> str:
         found = (await api.ask("GET", f"{PATH}?host=agent-0.example", key=Role.READER)).json()["targets"]
         return next(str(target["why"]) for target in found if target["url"] == URLS[0])
@@ -247,7 +245,7 @@ async def test_a_card_that_was_not_asked_for_again_is_not_forgotten(
 
 
 @pytest.mark.usefixtures("directory")
-async def test_an_interface_that_is_not_asked_any_more_is_no_liveness_signal(
+async def test_interface_that_is_no_longer_probed_is_no_liveness_signal(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     async def why() -> str:
@@ -287,14 +285,14 @@ async def test_unmeasured_target_keeps_the_time_of_its_last_probe(
 
 
 @pytest.mark.usefixtures("directory")
-async def test_how_many_there_are_is_counted_with_the_first_page(api: RegistryApi, clock: WoundClock) -> None:
+async def test_total_is_counted_with_the_first_page(api: RegistryApi, clock: WoundClock) -> None:
     first = (await api.ask("GET", f"{PATH}?limit=2", key=Role.READER)).json()
     await put(api, "dir", "three", [*URLS, "https://agent-9.example/"])
     later = (await api.ask("GET", f"{PATH}?limit=2&cursor={first['cursor']}", key=Role.READER)).json()
     assert (first["total"], later["total"]) == (5, 5)
 
 
-async def test_all_that_is_known_of_a_target_is_shown(api: RegistryApi, clock: WoundClock) -> None:
+async def test_target_record_contains_all_known_facts(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "b", "one", URLS[:1])
     await put(api, "a", "one", URLS[:1])
     began_s = clock.at_s

@@ -40,7 +40,7 @@ async def see_alive(api: RegistryApi, clock: WoundClock, **members: Any) -> None
     assert answer.json()["counts"] == {"accepted": 1}
 
 
-async def test_a_token_is_given_out_for_an_origin(api: RegistryApi, clock: WoundClock) -> None:
+async def test_opt_out_token_is_issued_for_an_origin(api: RegistryApi, clock: WoundClock) -> None:
     asked = await ask(api, "HTTPS://Agent.example:443/some/path")
     assert asked == {
         "origin": ORIGIN,
@@ -81,7 +81,7 @@ async def test_targets_of_an_opted_out_origin_end(api: RegistryApi, clock: Wound
     assert report.is_good, report
 
 
-async def test_opted_out_origin_stays_out_for_every_source(api: RegistryApi) -> None:
+async def test_opted_out_origin_is_excluded_for_each_source(api: RegistryApi) -> None:
     assert await proven(api)
     await put(api, "dir", "one", [*HERE, *NEAR])
     await put(api, "second", "one", HERE)
@@ -113,7 +113,7 @@ async def test_withdrawn_opt_out_is_probed_again(api: RegistryApi) -> None:
     assert (again.status, again.json()["error"]["code"]) == (404, "opt_out_not_found")
 
 
-async def test_a_registered_agent_is_probed_again_unless_it_is_off_the_list(api: RegistryApi) -> None:
+async def test_registered_agent_is_probed_after_an_opt_out_unless_deregistered(api: RegistryApi) -> None:
     await api.register("stays", monitoring="both", card_url=HERE[0])
     await api.register("goes", monitoring="both", card_url=HERE[1])
     assert await proven(api)
@@ -123,7 +123,7 @@ async def test_a_registered_agent_is_probed_again_unless_it_is_off_the_list(api:
     assert [target["subject_id"] for target in (await feed(api, shard))["targets"]] == ["stays"]
 
 
-async def test_only_the_token_that_is_good_now_proves_anything(api: RegistryApi) -> None:
+async def test_only_the_current_opt_out_token_is_a_proof(api: RegistryApi) -> None:
     await put(api, "dir", "one", HERE)
     asked = await ask(api)
 

@@ -92,6 +92,6 @@ async def test_agents_key_reads_only_its_agent(api: RegistryApi) -> None:
 
 
 @pytest.mark.parametrize("role", [Role.READER, Role.PROBER, Role.ENROLL])
-async def test_others_may_not(api: RegistryApi, role: Role) -> None:
+async def test_other_roles_cannot_request_a_recheck(api: RegistryApi, role: Role) -> None:
     await put(api, "dir", "one", [URL])
     assert (await recheck(api, key=role)).status == 403

@@ -66,7 +66,7 @@ async def sums(api: RegistryApi, directory: int = 0) -> dict[tuple[str, str], in
     return {(layer, result): int(count) for of, layer, result, count in found if of == directory}
 
 
-async def test_the_last_result_is_known_and_since_when_it_holds(api: RegistryApi, clock: WoundClock) -> None:
+async def test_last_result_is_stored_with_its_first_time(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", URLS)
     began_s = clock.at_s
     for result in ("refused", "refused"):
@@ -78,9 +78,7 @@ async def test_the_last_result_is_known_and_since_when_it_holds(api: RegistryApi
     assert (await results(api))[0][1:3] == ("timeout", began_s + 600)
 
 
-async def test_a_card_that_is_known_counts_though_it_is_not_read_again(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_known_card_counts_although_it_was_not_read_again(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", URLS)
     unseen, gated = {"result": "not_an_agent"}, {"result": "gated"}
     known = []
@@ -111,7 +109,7 @@ async def test_unknown_or_former_target_stores_nothing(api: RegistryApi, clock: 
     assert await count_by_status(api.database) == {}
 
 
-async def test_an_observation_counts_once_and_a_late_one_not_at_all(
+async def test_repeated_observation_counts_once_and_a_late_one_is_ignored(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await put(api, "dir", "one", URLS)
@@ -160,7 +158,7 @@ async def test_unmeasured_probe_changes_no_result(api: RegistryApi, clock: Wound
     assert memory == {"failures_in_row": 1}
 
 
-async def test_a_change_of_a_result_or_of_a_layers_is_noted_with_its_evidence(
+async def test_changes_of_target_and_layer_results_are_stored_with_evidence(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await put(api, "dir", "one", URLS)
@@ -219,7 +217,9 @@ async def test_later_token_of_a_shard_restarts_the_numbers(api: RegistryApi, clo
     ]
 
 
-async def test_a_prober_far_ahead_of_us_counts_in_our_hour(api: RegistryApi, clock: WoundClock) -> None:
+async def test_result_of_a_prober_with_a_fast_clock_counts_in_the_registrys_hour(
+    api: RegistryApi, clock: WoundClock
+) -> None:
     clock.at_s = 3600.0 * 1_000 - 1
     await put(api, "dir", "one", URLS)
     await report(api, probe(clock, observed_at=moment(clock.at_s + 7_200).isoformat()))
@@ -281,7 +281,7 @@ async def test_a_stale_token_of_one_shard_refuses_its_batch_with_its_memories(
     assert (await results(api), await sums(api)) == ([], {})
 
 
-async def test_another_key_cannot_write_with_a_token_that_it_saw(api: RegistryApi, clock: WoundClock) -> None:
+async def test_another_key_cannot_report_with_a_copied_token(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", URLS)
     token = (await claim(api, "a"))[SHARD]
     answer = await api.report(probe(clock), shard=SHARD, fencing_token=token, key=Role.ADMIN)
@@ -301,9 +301,7 @@ async def test_a_registered_agents_probes_count_by_its_id(api: RegistryApi, cloc
 
 
 @pytest.mark.both_databases
-async def test_a_target_that_is_named_by_its_id_gets_a_record_too(
-    api: RegistryApi, clock: WoundClock
-) -> None:
+async def test_target_reported_by_id_gets_a_record(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", URLS)
     clock.advance(1)
     seen = {**probe(clock, transport={"result": "ok"}), "agent_id": target_id(URLS[0])}

@@ -16,7 +16,7 @@ async def test_a_task_is_cancelled_while_it_is_queued(api: RegistryApi) -> None:
     assert (await log_report(api)).is_good
 
 
-async def test_case_8_a_task_that_is_cancelled_while_it_is_held_leaves_no_lease(api: RegistryApi) -> None:
+async def test_case_8_cancelling_a_running_task_ends_its_lease(api: RegistryApi) -> None:
     made = await create(api, budget={"tokens": 10})
     one = await worker(api)
     grant = await one.granted()

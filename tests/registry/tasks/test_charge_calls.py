@@ -60,7 +60,7 @@ async def test_case_12_a_hundred_calls_at_once_never_exceed_the_envelope(api: Re
 
 
 @pytest.mark.both_databases
-async def test_case_12_what_is_refused_costs_nothing_and_says_what_is_left(api: RegistryApi) -> None:
+async def test_case_12_refused_call_costs_nothing_and_returns_the_remaining_budget(api: RegistryApi) -> None:
     one, grant, task_id = await _held(api, tokens=10)
     before, events = await _budget(api, task_id), len(await api.events())
     answer = await one.reserve(grant, "c1", tokens=11)
@@ -76,7 +76,7 @@ async def test_case_12_what_is_refused_costs_nothing_and_says_what_is_left(api: 
 
 
 @pytest.mark.parametrize("end", ["expiry", "release", "death"])
-async def test_case_12_what_a_lost_holder_had_reserved_is_there_again(api: RegistryApi, end: str) -> None:
+async def test_case_12_reservation_of_a_lost_holder_returns_to_the_budget(api: RegistryApi, end: str) -> None:
     one, grant, task_id = await _held(api, tokens=100)
     await one.reserve(grant, "c1", tokens=60)
     await one.reserve(grant, "c2", tokens=20)
@@ -98,7 +98,7 @@ async def test_case_12_what_a_lost_holder_had_reserved_is_there_again(api: Regis
 
 
 @pytest.mark.both_databases
-async def test_a_reservation_that_is_sent_again_is_the_same_one(api: RegistryApi) -> None:
+async def test_repeated_reservation_counts_once(api: RegistryApi) -> None:
     one, grant, task_id = await _held(api, tokens=100)
     for _ in range(3):
         assert (await one.reserve(grant, "c1", tokens=30)).json()["available"]["tokens"] == 70
@@ -134,15 +134,13 @@ async def test_holder_continues_after_a_top_up(api: RegistryApi) -> None:
 
 
 @pytest.mark.parametrize("most", [{"tokens": -1}, {"usd": -0.1}, {"usd": 1e300}, {"usd": 0.0000001}])
-async def test_case_22_no_amount_beyond_all_measure_is_taken(
-    api: RegistryApi, most: dict[str, float]
-) -> None:
+async def test_case_22_amount_out_of_range_is_refused(api: RegistryApi, most: dict[str, float]) -> None:
     one, grant, _ = await _held(api, tokens=10, usd=10)
     answer = await one.write(grant, "calls", call_id="c1", tool="fetch", most=most)
     assert told(answer) == (422, "invalid_request")
 
 
-async def test_a_run_has_a_bound_of_calls_and_of_open_ones(
+async def test_number_of_calls_and_open_calls_of_a_run_is_bounded(
     api: RegistryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(charge_calls, "MAX_OPEN_CALLS", 1)

@@ -62,7 +62,7 @@ async def test_task_goes_to_its_named_agent(api: RegistryApi, wanted: dict[str, 
     assert (await other.granted())["task"]["task_id"] == made["task_id"]
 
 
-async def test_an_agent_may_ask_for_less_than_it_can_do_and_for_no_more(api: RegistryApi) -> None:
+async def test_claim_may_request_fewer_capabilities_than_registered_and_no_others(api: RegistryApi) -> None:
     one = await worker(api, role_id="writers", capabilities=["copy", "layout"])
     of_all = (await create(api, "of all"))["task_id"]
     layout = (await create(api, "layout", capabilities=["layout"]))["task_id"]
@@ -75,7 +75,7 @@ async def test_an_agent_may_ask_for_less_than_it_can_do_and_for_no_more(api: Reg
         assert told(await one.claim(**asked)) == (422, "invalid_request")
 
 
-async def test_an_agent_may_ask_for_one_task_and_gets_that_or_none(api: RegistryApi) -> None:
+async def test_claim_by_task_id_gets_that_task_or_none(api: RegistryApi) -> None:
     one = await worker(api, role_id="writers", capabilities=["copy"])
     first, second = [(await create(api, f"task {number}"))["task_id"] for number in range(2)]
     assert (await one.granted(task_id=second))["task"]["task_id"] == second
@@ -85,7 +85,7 @@ async def test_an_agent_may_ask_for_one_task_and_gets_that_or_none(api: Registry
 
 
 @pytest.mark.both_databases
-async def test_a_claim_of_one_task_that_can_only_wait_in_vain_says_why(api: RegistryApi) -> None:
+async def test_claim_of_a_task_that_is_never_claimable_is_refused_with_the_reason(api: RegistryApi) -> None:
     one = await worker(api, role_id="writers", capabilities=["copy"])
     nowhere = "task_00000000000000000000000000"
     assert told(await one.claim(task_id=nowhere)) == (404, "task_not_found")
@@ -102,7 +102,7 @@ async def test_a_claim_of_one_task_that_can_only_wait_in_vain_says_why(api: Regi
     assert told(await one.claim(task_id=made)) == (409, "invalid_task_transition")
 
 
-async def test_an_agent_gets_no_more_than_it_has_room_for(api: RegistryApi) -> None:
+async def test_agent_gets_no_task_above_its_capacity(api: RegistryApi) -> None:
     await create(api, "first")
     await create(api, "second")
     one = await worker(api, capacity={"max_concurrent_tasks": 1})
@@ -165,7 +165,7 @@ async def test_task_lease_begins_only_with_a_claim(api: RegistryApi) -> None:
     assert (await api.ask("POST", LEASES, {"resource": "task:1"}, key=one.key)).status == 201
 
 
-async def test_giving_the_lease_back_gives_the_task_back(api: RegistryApi) -> None:
+async def test_releasing_the_lease_requeues_the_task(api: RegistryApi) -> None:
     made = await create(api)
     one = await worker(api)
     for key in (one.key, Role.COORDINATOR):
@@ -178,7 +178,7 @@ async def test_giving_the_lease_back_gives_the_task_back(api: RegistryApi) -> No
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 1e9, 31])
-async def test_case_22_a_wait_beyond_all_measure_is_refused(api: RegistryApi, seconds: float) -> None:
+async def test_case_22_wait_out_of_range_is_refused(api: RegistryApi, seconds: float) -> None:
     one = await worker(api)
     if seconds:
         assert told(await one.claim(wait_seconds=seconds)) == (422, "invalid_request")
@@ -188,7 +188,7 @@ async def test_case_22_a_wait_beyond_all_measure_is_refused(api: RegistryApi, se
         assert (await api.ask("POST", path, raw=raw, key=one.key)).status in {400, 422}
 
 
-async def test_only_living_agents_get_tasks(api: RegistryApi) -> None:
+async def test_claim_requires_the_key_of_a_registered_agent(api: RegistryApi) -> None:
     await create(api)
     one = await worker(api)
     assert told(await api.ask("POST", f"{TASKS}/claim", {}, key=None)) == (401, "unknown_key")
@@ -203,7 +203,7 @@ async def test_only_living_agents_get_tasks(api: RegistryApi) -> None:
 
 
 @pytest.mark.both_databases
-async def test_a_claim_that_waits_gets_a_task_as_soon_as_there_is_one(api: RegistryApi) -> None:
+async def test_waiting_claim_gets_a_new_task_at_once(api: RegistryApi) -> None:
     one = await worker(api)
     async with followed(api):
         claiming = asyncio.create_task(one.granted(wait_seconds=30))
@@ -225,7 +225,7 @@ async def test_waiting_claim_gets_a_released_task(api: RegistryApi) -> None:
         assert (await asyncio.wait_for(claiming, PATIENCE_SECONDS))["task"]["lost_runs"] == 1
 
 
-async def test_while_it_waits_a_claim_asks_the_database_nothing(
+async def test_waiting_claim_makes_no_database_query(
     api: RegistryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
@@ -262,7 +262,7 @@ async def test_without_waiting_claims_the_log_is_not_read(api: RegistryApi) -> N
         assert (await asyncio.wait_for(claiming, PATIENCE_SECONDS))["task"]["task_id"] == made["task_id"]
 
 
-async def test_a_claim_whose_caller_has_left_is_granted_nothing(api: RegistryApi) -> None:
+async def test_claim_of_a_disconnected_caller_is_not_granted(api: RegistryApi) -> None:
     one = await worker(api)
     async with followed(api):
         claiming = asyncio.create_task(one.claim(wait_seconds=30))
@@ -297,9 +297,7 @@ async def test_stopping_server_answers_waiting_claims_without_a_task(
 
 
 @pytest.mark.both_databases
-async def test_more_do_not_wait_than_a_server_keeps(
-    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_number_of_waiting_claims_is_bounded(api: RegistryApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim_endpoint, "MAX_WAITING", 0)
     one = await worker(api)
     answer = await one.claim(wait_seconds=30)
@@ -307,7 +305,7 @@ async def test_more_do_not_wait_than_a_server_keeps(
     assert answer.header("retry-after") is not None
 
 
-async def test_a_wait_for_work_says_nothing_of_the_servers_own_health(
+async def test_waiting_claim_is_excluded_from_the_servers_own_health(
     api: RegistryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await worker(api)
@@ -318,7 +316,7 @@ async def test_a_wait_for_work_says_nothing_of_the_servers_own_health(
 
 
 @pytest.mark.both_databases
-async def test_no_task_is_called_like_the_way_to_claim_one(api: RegistryApi) -> None:
+async def test_claim_path_is_not_read_as_a_task_id(api: RegistryApi) -> None:
     for method in ("GET", "DELETE"):
         answer = await api.ask(method, f"{TASKS}/claim")
         assert told(answer) == (405, "method_not_allowed")

@@ -35,7 +35,7 @@ async def test_repeated_creation_returns_the_same_task(api: RegistryApi) -> None
 
 
 @pytest.mark.both_databases
-async def test_the_same_key_for_something_else_is_refused_and_creates_nothing(api: RegistryApi) -> None:
+async def test_idempotency_key_reused_for_another_task_is_refused(api: RegistryApi) -> None:
     await created(api, idempotency_key="order-7")
     answer = await api.ask(
         "POST", TASKS, {**WANTED, "title": "Another", "idempotency_key": "order-7"}, key=Role.COORDINATOR
@@ -44,7 +44,7 @@ async def test_the_same_key_for_something_else_is_refused_and_creates_nothing(ap
     assert await total(api) == 1
 
 
-async def test_a_key_is_its_creators_own_and_without_one_each_is_another_task(api: RegistryApi) -> None:
+async def test_idempotency_key_is_per_creator_and_without_one_each_task_is_new(api: RegistryApi) -> None:
     made = [
         await created(api, idempotency_key="order-7"),
         await created(api, key=Role.ADMIN, idempotency_key="order-7"),
@@ -62,13 +62,13 @@ async def test_one_of_equal_concurrent_requests_creates(api: RegistryApi) -> Non
 
 
 @pytest.mark.parametrize("key", ["", "x" * 129, "a\nb", 7])
-async def test_a_key_is_a_short_text(api: RegistryApi, key: object) -> None:
+async def test_invalid_idempotency_key_is_refused(api: RegistryApi, key: object) -> None:
     answer = await api.ask("POST", TASKS, {**WANTED, "idempotency_key": key}, key=Role.COORDINATOR)
     assert told(answer) == (422, "invalid_request")
     assert await total(api) == 0
 
 
-async def test_a_child_takes_no_key_of_its_own(api: RegistryApi) -> None:
+async def test_idempotency_key_of_a_child_task_is_refused(api: RegistryApi) -> None:
     answer = await api.ask("POST", f"{TASKS}/task_{'0' * 26}/review", {
         "verdict": "reject", "fix": {"title": "t", "idempotency_key": "k"},
     }, key=Role.COORDINATOR)  # fmt: skip
@@ -96,6 +96,6 @@ async def test_creator_sees_the_name_of_its_key_as_readers_do(api: RegistryApi) 
     {"title": "t", "input": {"x": "y" * 65_536}},
     {"title": "t", "budget": {"tokens": 1.5}}, {"title": "t", "agent_id": "a b"},
 ])  # fmt: skip
-async def test_case_22_what_is_no_task_is_refused(api: RegistryApi, given: dict[str, Any]) -> None:
+async def test_case_22_invalid_task_is_refused(api: RegistryApi, given: dict[str, Any]) -> None:
     assert told(await api.ask("POST", TASKS, given, key=Role.COORDINATOR)) == (422, "invalid_request")
     assert (await api.ask("GET", TASKS)).json()["total"] == 0

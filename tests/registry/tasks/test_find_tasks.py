@@ -8,7 +8,7 @@ from lifesign.domain.access.permissions import Role
 
 
 @pytest.mark.both_databases
-async def test_tasks_are_listed_by_what_is_known_of_them(api: RegistryApi) -> None:
+async def test_tasks_are_filtered_by_their_members(api: RegistryApi) -> None:
     ids = [
         (await create(api, f"task {n}", role_id="writers" if n % 2 else "readers"))["task_id"]
         for n in range(5)
@@ -33,7 +33,7 @@ async def test_tasks_are_listed_by_what_is_known_of_them(api: RegistryApi) -> No
     assert told(await api.ask("GET", f"{TASKS}?parent_id={UNKNOWN}")) == (404, "task_not_found")
 
 
-async def test_an_agent_reads_what_it_works_at_and_what_was_delegated_from_that(api: RegistryApi) -> None:
+async def test_agent_key_reads_its_tasks_and_their_children(api: RegistryApi) -> None:
     made = await create(api, agent_id="agent-1")
     one, other = await worker(api), await worker(api, "agent-2")
     path = f"{TASKS}/{made['task_id']}"

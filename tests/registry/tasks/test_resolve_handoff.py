@@ -6,7 +6,7 @@ from tests.support.task_api import TASKS, UNKNOWN, comments_of, create, steer, t
 from lifesign.registry.status_changes.task_status import MAX_COMMENTS
 
 
-async def test_people_resolve_what_was_handed_to_them(api: RegistryApi) -> None:
+async def test_handed_off_task_can_be_resolved(api: RegistryApi) -> None:
     made = await create(api)
     one = await worker(api)
     grant = await one.granted()
@@ -19,7 +19,7 @@ async def test_people_resolve_what_was_handed_to_them(api: RegistryApi) -> None:
     assert (answer.json()["status"], answer.json()["output"]) == ("done", {"by": "hand"})
 
 
-async def test_answers_of_people_reach_the_next_holder(api: RegistryApi) -> None:
+async def test_comments_of_a_resolution_reach_the_next_holder(api: RegistryApi) -> None:
     made = await create(api)
     assert made["comments"] == []
     one, other = await worker(api), await worker(api, "agent-2")

@@ -29,7 +29,7 @@ async def _reviewed(api: RegistryApi, **members: Any) -> tuple[Worker, str]:
     return one, made["task_id"]
 
 
-async def test_a_rejected_result_is_done_and_a_new_task_is_for_the_fix(api: RegistryApi) -> None:
+async def test_rejected_result_finishes_the_task_and_creates_a_fix_task(api: RegistryApi) -> None:
     one, task_id = await _reviewed(api, input={"brief": "b"}, budget={"tokens": 10, "usd": 1})
     answer = await steer(api, task_id, "review", verdict="reject", comment="old logo")
     assert (answer.json()["task"]["status"], answer.json()["fix"]["status"]) == ("done", "queued")
@@ -41,7 +41,7 @@ async def test_a_rejected_result_is_done_and_a_new_task_is_for_the_fix(api: Regi
     assert (await log_report(api)).is_good
 
 
-async def test_the_reviewer_may_say_what_the_fix_is(api: RegistryApi) -> None:
+async def test_reviewer_may_describe_the_fix_task(api: RegistryApi) -> None:
     _, task_id = await _reviewed(api)
     fix = {"title": "Replace the logo", "role_id": "designers", "budget": {"usd": 0.5}}
     answer = await steer(api, task_id, "review", verdict="reject", fix=fix)
@@ -51,7 +51,7 @@ async def test_the_reviewer_may_say_what_the_fix_is(api: RegistryApi) -> None:
 
 
 @pytest.mark.both_databases
-async def test_the_fix_of_a_child_is_paid_by_the_parent_as_far_as_it_can(api: RegistryApi) -> None:
+async def test_fix_of_a_child_task_is_charged_to_the_parents_remaining_budget(api: RegistryApi) -> None:
     parent = await create(api, budget={"tokens": 100})
     one = await worker(api)
     grant = await one.granted()
@@ -93,7 +93,7 @@ async def test_a_task_without_a_result_is_not_reviewed(api: RegistryApi) -> None
     assert told(unknown) == (404, "task_not_found")
 
 
-async def test_key_that_cannot_create_tasks_cannot_decide_about_them(api: RegistryApi) -> None:
+async def test_key_without_permission_to_create_tasks_cannot_review_them(api: RegistryApi) -> None:
     one, task_id = await _reviewed(api)
     functions = {
         "cancel": {},
@@ -112,7 +112,7 @@ async def test_key_that_cannot_create_tasks_cannot_decide_about_them(api: Regist
 
 
 @pytest.mark.both_databases
-async def test_review_without_the_parent_is_refused_alike_for_every_task(
+async def test_review_without_the_parent_is_refused_for_each_task(
     api: RegistryApi,
 ) -> None:
     await create(api)

@@ -52,7 +52,7 @@ async def test_a_task_goes_from_the_queue_to_review_and_is_accepted(api: Registr
 
 
 @pytest.mark.both_databases
-async def test_a_first_report_says_that_work_has_begun_and_all_are_kept_in_their_order(
+async def test_first_report_marks_the_task_running_and_reports_keep_their_order(
     api: RegistryApi,
 ) -> None:
     made = await create(api)
@@ -71,7 +71,7 @@ async def test_a_first_report_says_that_work_has_begun_and_all_are_kept_in_their
     assert (await task(api, made["task_id"]))["latest_report"]["number"] == 3
 
 
-async def test_case_3_a_renewal_never_brings_a_task_back(api: RegistryApi) -> None:
+async def test_case_3_renewal_never_revives_an_ended_run(api: RegistryApi) -> None:
     await create(api)
     one = await worker(api)
     grant = await one.granted(ttl_seconds=60)
@@ -109,7 +109,7 @@ async def test_case_4_write_at_the_deadline_is_refused_even_without_a_new_holder
 
 
 @pytest.mark.both_databases
-async def test_case_5_what_was_granted_for_one_task_is_good_for_no_other_and_with_no_other_key(
+async def test_case_5_grant_is_invalid_for_another_task_or_key(
     api: RegistryApi,
 ) -> None:
     await create(api, "first")
@@ -168,7 +168,7 @@ async def test_case_7_a_token_that_was_never_granted_is_refused(api: RegistryApi
         ("release", {"exit_reason": "auth"}, "handoff", "auth"),
     ],
 )
-async def test_case_8_what_ends_the_work_ends_the_lease_with_it(
+async def test_case_8_write_that_ends_the_run_ends_its_lease(
     api: RegistryApi, function: str, members: dict[str, Any], status: str, exit_reason: str
 ) -> None:
     made = await create(api)
@@ -204,7 +204,7 @@ async def test_case_9_a_finished_task_is_never_changed(api: RegistryApi) -> None
     assert await task(api, made["task_id"]) == before
 
 
-async def test_case_9_a_write_that_is_sent_again_gets_the_first_answer(api: RegistryApi) -> None:
+async def test_case_9_repeated_write_gets_the_first_answer(api: RegistryApi) -> None:
     await create(api)
     one = await worker(api)
     grant = await one.granted()
@@ -233,7 +233,7 @@ async def test_one_of_equal_concurrent_writes_is_executed(api: RegistryApi) -> N
     assert (await task(api, made["task_id"]))["latest_report"]["number"] == 1
 
 
-async def test_an_idempotency_key_is_good_for_one_write_of_a_run(api: RegistryApi) -> None:
+async def test_idempotency_key_is_valid_for_one_write_of_a_run(api: RegistryApi) -> None:
     await create(api)
     one = await worker(api)
     grant = await one.granted()
@@ -255,7 +255,7 @@ async def test_repeated_answer_is_only_for_its_writer(api: RegistryApi) -> None:
     assert told(await other.write(grant, "complete", output={"secret": 1})) == (404, "task_not_found")
 
 
-async def test_former_holder_learns_that_its_run_has_ended(
+async def test_write_of_a_former_holder_reports_the_end_of_its_run(
     api: RegistryApi,
 ) -> None:
     made = await create(api)
@@ -405,7 +405,7 @@ async def test_case_23_the_next_holder_gets_the_latest_report_and_a_new_token(ap
     assert (after["task"]["attempts"], after["task"]["lost_runs"]) == (1, 1)
 
 
-async def test_no_holder_has_a_task_for_longer_at_a_time_than_it_allows(api: RegistryApi) -> None:
+async def test_lease_of_a_task_is_limited_by_its_longest_run_time(api: RegistryApi) -> None:
     await create(api, lease_seconds=60)
     one = await worker(api)
     lease = (await one.granted(ttl_seconds=86_400))["lease"]
@@ -447,7 +447,7 @@ async def test_case_24_holder_without_progress_is_reported_and_kept(api: Registr
     assert "no_progress_seconds" not in await task(api, made["task_id"])
 
 
-async def test_a_failed_run_waits_longer_each_time_and_ends_with_people(api: RegistryApi) -> None:
+async def test_failed_runs_are_retried_with_longer_waits_and_then_escalated(api: RegistryApi) -> None:
     made = await create(api, max_attempts=3, backoff_seconds=10)
     one = await worker(api)
     for attempt, wait_s in ((1, 10), (2, 20)):
@@ -475,7 +475,7 @@ async def test_a_failed_run_waits_longer_each_time_and_ends_with_people(api: Reg
     assert (await log_report(api)).is_good
 
 
-async def test_failures_of_a_run_are_reported_to_people(api: RegistryApi) -> None:
+async def test_failure_detail_is_shown_with_control_characters_replaced(api: RegistryApi) -> None:
     made = await create(api, max_attempts=1)
     one = await worker(api)
     grant = await one.granted()
@@ -487,7 +487,7 @@ async def test_failures_of_a_run_are_reported_to_people(api: RegistryApi) -> Non
     assert (await one.write(grant, "release", exit_reason="crash", detail="x" * 501)).status == 422
 
 
-async def test_a_draining_holder_ends_what_it_has_and_leaves_then(api: RegistryApi) -> None:
+async def test_draining_holder_finishes_its_task_and_is_deregistered(api: RegistryApi) -> None:
     await create(api)
     one = await worker(api)
     grant = await one.granted()
@@ -500,7 +500,7 @@ async def test_a_draining_holder_ends_what_it_has_and_leaves_then(api: RegistryA
     assert (await api.record("agent-1"))["status"] == "deregistered"
 
 
-async def test_no_write_is_taken_without_all_that_it_must_show(api: RegistryApi) -> None:
+async def test_write_without_a_required_member_is_refused(api: RegistryApi) -> None:
     made = await create(api)
     one = await worker(api)
     grant = await one.granted()

@@ -5,7 +5,7 @@ from tests.support.registry_api import RegistryApi
 from tests.support.task_api import create, steer, task, told
 
 
-async def test_an_addition_is_available_at_once(api: RegistryApi) -> None:
+async def test_topped_up_budget_is_available_at_once(api: RegistryApi) -> None:
     made = await create(api, budget={"tokens": 10})
     answer = await steer(api, made["task_id"], "budget", add={"tokens": 5})
     budget = answer.json()["budget"]
@@ -13,7 +13,7 @@ async def test_an_addition_is_available_at_once(api: RegistryApi) -> None:
     assert (await log_report(api)).is_good
 
 
-async def test_a_finished_task_gets_no_addition(api: RegistryApi) -> None:
+async def test_budget_of_a_finished_task_cannot_be_topped_up(api: RegistryApi) -> None:
     made = await create(api, budget={"tokens": 10})
     await steer(api, made["task_id"], "cancel")
     answer = await steer(api, made["task_id"], "budget", add={"tokens": 5})
