@@ -84,9 +84,10 @@ format: .venv/.test ## format the code
 	$(BIN)/ruff check --fix .
 
 schemas: .venv/.test ## write the schemas and reference pages from the code
-	@$(BIN)/python -m lifesign.registry.openapi.document > schemas/openapi.json.new
+	@$(BIN)/python -m lifesign.registry.openapi.document > schemas/openapi.json.new || { rm schemas/openapi.json.new; exit 1; }
 	@mv schemas/openapi.json.new schemas/openapi.json
 	@$(BIN)/python -m tools.event_schema
+	@$(BIN)/python -m tools.event_examples
 	@$(BIN)/python -m tools.file_schemas
 	@$(BIN)/python -m tools.reference_pages
 	@$(BIN)/python -m tools.transition_tables

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 from tests.support.event_logs import verify
+from tools.event_examples import link_examples
 from tools.event_schema import SCHEMA_FILE, schema_of_the_models
 
 from lifesign.domain.errors import BrokenChain, InvalidEvent
@@ -377,6 +378,18 @@ def test_no_payload_model_accepts_the_form_of_an_erased_payload() -> None:
 
 
 # --- the schema and the models are one rule ------------------------------------------------------
+
+
+def test_examples_without_hash_are_linked_and_others_kept(tmp_path: Path) -> None:
+    for path in VALID:
+        members = json.loads(path.read_text())
+        if path is VALID[-1]:
+            del members["sequence"], members["previous_hash"], members["hash"]
+        (tmp_path / path.name).write_text(json.dumps(members))
+    link_examples(tmp_path)
+    for path in VALID:
+        assert json.loads((tmp_path / path.name).read_text()) == json.loads(path.read_text())
+    assert (tmp_path / VALID[-1].name).read_text() == VALID[-1].read_text()
 
 
 def test_event_schema_matches_the_models() -> None:
