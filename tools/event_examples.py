@@ -1,7 +1,7 @@
 """Links new examples of events into the chain of the existing ones. `make schemas` runs it.
 
-An example without `hash` gets its sequence, the hash of the example before it, and its own hash. The others stay
-as they are: tests compare them with the code.
+An example without `hash` gets its sequence, the hash of the example before it, and its own hash. The others
+stay as they are: tests compare them with the code.
 """
 
 import json
