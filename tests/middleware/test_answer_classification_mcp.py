@@ -218,6 +218,53 @@ async def test_message_with_a_method_never_decides() -> None:
     assert await asked(*sent(PRIMING + odd, EVENTS)["one"]) == "excluded"
 
 
+GOOD, BAD = message(result=TOOL), message(result=FAILED_TOOL)
+
+
+def named(name: str, data: bytes) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), data)
+
+
+@pytest.mark.parametrize("form", ["one", "many"])
+async def test_event_of_another_name_is_no_answer(form: str) -> None:
+    for other in (BAD, error(-32603), b"beat", b"{}", b"[1]"):
+        for body in (named("other", other) + event(GOOD), event(GOOD) + named("other", other)):
+            assert await asked(*sent(body, EVENTS)[form]) == "answered"
+    for only in (named("other", GOOD), named("Message", GOOD), named("endpoint", b"/messages")):
+        assert await asked(*sent(only, EVENTS)[form]) == "tool_error"
+        assert await asked(*sent(b"id: 1\n" + only, EVENTS)[form]) == "excluded"
+    steps, of_a2a = sent(named("other", error(-32603)), EVENTS)[form], ((b"accept", b"text/event-stream"),)
+    assert await asked(*steps, method="message/send", headers=of_a2a) == "server_fault"
+
+
+@pytest.mark.parametrize("form", ["one", "many"])
+async def test_fields_that_name_no_event_change_nothing(form: str) -> None:
+    ignored = (b"event\n", b": event: x\n", b"retry: 9\n", b"event: x\n\n")
+    for fields in (b"event:message\n", b"event: x\nevent: message\n", *ignored):
+        assert await asked(*sent(fields + event(GOOD), EVENTS)[form]) == "answered"
+        assert await asked(*sent(fields + b"data: " + BAD + b"\r\r", EVENTS)[form]) == "tool_error"
+
+
+@pytest.mark.parametrize("form", ["one", "many"])
+async def test_error_event_decides_only_without_an_answer(form: str) -> None:
+    """Clients of MCP ignore it, and wait for the answer."""
+    fault = named("error", b"down")
+    assert await asked(*sent(fault, EVENTS)[form]) == "server_fault"
+    assert await asked(*sent(PROGRESS + fault + event(GOOD), EVENTS)[form]) == "answered"
+    assert await asked(*sent(fault + event(error(-32602)), EVENTS)[form]) == "caller_fault"
+    assert await asked(*sent(event(BAD) + fault, EVENTS)[form]) == "tool_error"
+
+
+@pytest.mark.parametrize("form", ["one", "many"])
+async def test_header_of_mcp_hides_no_named_event_of_a2a(form: str) -> None:
+    state = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_FAILED"}}
+    for failed in (message(result={"task": state}), json.dumps({"statusUpdate": state}).encode()):
+        body = named("status", failed)
+        assert await asked(*sent(body, EVENTS)[form], method="SendStreamingMessage") == "task_failed"
+    answer = named("reply", message(result={"kind": "message", "parts": []}))
+    assert await asked(*sent(answer, EVENTS)[form], method="message/stream") == "answered"
+
+
 @pytest.mark.parametrize("form", ["one", "many"])
 async def test_stream_that_ends_before_the_result_counts_unless_it_can_be_resumed(form: str) -> None:
     for resumable in (PRIMING, PRIMING + PROGRESS, PROGRESS + b"id:7\n" + PROGRESS):

@@ -3,7 +3,6 @@ import pytest
 from lifesign.domain.parsing.event_framing import (
     end_of_first_event,
     end_of_last_event,
-    event_data,
     named_events,
 )
 
@@ -31,4 +30,10 @@ def test_blank_line_may_be_cut_in_two() -> None:
 
 
 def test_event_without_data_is_ignored() -> None:
-    assert list(event_data(b"\xef\xbb\xbfdata: 1\n\nevent: x\n\ndata:\n\n: note\n\ndata: 2")) == [b"1"]
+    stream = b"\xef\xbb\xbfdata: 1\n\nevent: x\n\n: note\n\nid: 1\nretry: 2\n\ndata: 2"
+    assert list(named_events(stream)) == [(b"", b"1")]
+
+
+def test_last_name_of_an_event_counts_for_this_event_only() -> None:
+    stream = b"event: a\nevent:b\ndata: 1\n\nevent: c\n\ndata: 2\nevent\n\n"
+    assert list(named_events(stream)) == [(b"b", b"1"), (b"", b"2")]

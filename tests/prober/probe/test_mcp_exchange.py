@@ -77,6 +77,24 @@ async def test_answer_behind_other_messages(before: list[Any], expected: str) ->
     assert len(serving.got) <= 2
 
 
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        (b"data: %s\n\n", "ok"),
+        (b": note\nevent: message\nid: 1\nretry: 5\ndata: %s\n\n", "ok"),
+        (b"event: error\ndata: down\n\nevent: message\ndata: %s\n\n", "ok"),
+        (b"event: result\ndata: %s\n\n", "not_an_agent"),
+        (b"event: endpoint\ndata: %s\n\n", "not_an_agent"),
+        (b": data: %s\n\n", "not_an_agent"),
+    ],
+)
+async def test_only_an_event_of_the_default_name_is_an_answer(form: bytes, expected: str) -> None:
+    observation, _ = await probed(
+        lambda got: streamed(form % json.dumps(stateless(got).body).encode()), ask={"health": False}
+    )
+    assert layer(observation.discovery).result == expected
+
+
 async def test_large_batch_without_the_answer_is_no_answer() -> None:
     observation, _ = await probed(lambda _: Says(other_answers(10_000)), ask={"health": False})
     assert layer(observation.discovery).result == "not_an_agent"

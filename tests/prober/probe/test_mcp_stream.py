@@ -35,6 +35,8 @@ class StreamServer:
     answer: Answer
     endpoint: str
     first: bytes = b""
+    wrap: Callable[[bytes], bytes] = b"event: message\ndata: %s\n\n".__mod__
+    """Returns the event of a message."""
     port: int = 0
     asked: list[str] = field(default_factory=list)
     _streams: list[asyncio.StreamWriter] = field(default_factory=list)
@@ -61,7 +63,7 @@ class StreamServer:
             writer.write(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             await writer.drain()
             if (said := self.answer(message)) is not None:
-                self._streams[-1].write(b"event: message\ndata: " + json.dumps(said).encode() + b"\n\n")
+                self._streams[-1].write(self.wrap(json.dumps(said).encode()))
 
     async def _stream(self, writer: asyncio.StreamWriter) -> None:
         self._streams.append(writer)
@@ -221,6 +223,26 @@ async def test_server_on_the_python_sdk_over_http_with_sse() -> None:
     assert called == ["x"]
     assert layer(observation.message).result is ResultClass.OK
     assert [each.result for each in observation.assertions or ()] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        (b"data: %s\n\n", "ok"),
+        (b"event:message\r\nid: 1\r\nretry: 5\r\n: note\r\ndata:%s\r\n\r\n", "ok"),
+        (b"event: other\ndata: {}\n\nevent: message\ndata: %s\n\n", "ok"),
+        (b"event: endpoint\ndata: https://other.example/\n\ndata: %s\n\n", "ok"),
+        (b"event: other\ndata: %s\n\n", "timeout"),
+        (b"event: endpoint\ndata: %s\n\n", "timeout"),
+        (b"event: error\ndata: %s\n\n", "timeout"),
+    ],
+)
+async def test_only_an_event_of_the_default_name_is_an_answer(form: bytes, expected: str) -> None:
+    async with streaming(old) as serving:
+        serving.wrap = form.__mod__
+        limits = {"first_byte_seconds": 1, "total_seconds": SHORT_SECONDS}
+        observation = await seen(serving, **({} if expected == "ok" else {"timeouts": limits}))
+    assert layer(observation.discovery).result == expected
 
 
 @pytest.mark.parametrize("encode", [str, quote, lambda text: b64encode(text.encode()).decode()])

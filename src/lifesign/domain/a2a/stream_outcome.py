@@ -4,6 +4,7 @@ The format is that of server-sent events (WHATWG). The data of an event is JSON-
 or anything else; only JSON-RPC promises that it is JSON.
 """
 
+import contextlib
 import re
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -38,6 +39,7 @@ from lifesign.domain.parsing.bounded_json import (
 )
 from lifesign.domain.parsing.event_framing import (
     BYTE_ORDER_MARK,
+    MESSAGE_NAMES,
     end_of_first_event,
     end_of_last_event,
     events_of,
@@ -269,7 +271,7 @@ class EventStreamReader:
         """Note that an event is not read: it begins with the kept bytes and continues with a piece."""
         beginning = bytes(self._rest[:_NAME_WITHIN_BYTES]) + piece[:_NAME_WITHIN_BYTES]
         if not self._is_skipping and _ERROR_NAME.search(beginning):
-            self._error = Outcome.SERVER_FAULT
+            self._note_fault(Outcome.SERVER_FAULT)
         self._note_missed(reason)
 
     def _note_missed(self, reason: Inspection) -> None:
@@ -337,8 +339,9 @@ class EventStreamReader:
                 self._note_missed(Inspection.COMPLEX)
             return
         if len(other) <= MAX_MARKS:
-            for _, data in events_of(other.splitlines()):
-                self._has_other_data = self._has_other_data or (bool(data) and _is_no_json(data))
+            for name, data in events_of(other.splitlines()):
+                is_other = bool(data) and not self._is_ignored(name) and _is_no_json(data)
+                self._has_other_data = self._has_other_data or is_other
         if not self._has_other_data:
             self._note_missed(Inspection.COMPLEX)
 
@@ -357,7 +360,10 @@ class EventStreamReader:
 
     def _note_event(self, name: bytes, data: bytes) -> None:
         if name == b"error":
-            self._error = _outcome_of_error_event(data)
+            self._note_fault(_outcome_of_error_event(data))
+            return
+        if self._is_ignored(name):
+            self._note_ignored(data)
             return
         if len(data) > self._max_event_bytes:
             self._note_missed(Inspection.OVERSIZED)
@@ -369,6 +375,26 @@ class EventStreamReader:
             self._note_refused(data, refusal)
         else:
             self._note_value(message)
+
+    def _is_ignored(self, name: bytes) -> bool:
+        """Return whether clients ignore an event of this name: those of MCP read messages only."""
+        return self._is_mcp and name not in MESSAGE_NAMES
+
+    def _note_ignored(self, data: bytes) -> None:
+        """Note an event that no client of MCP reads, if it is one of A2A: any caller may send MCP headers."""
+        if len(data) > self._max_event_bytes:
+            return
+        with contextlib.suppress(ValueError):
+            message = parse_fast(data)
+            if isinstance(message, dict) and _is_task_event(message):
+                self._note_value(message)
+
+    def _note_fault(self, outcome: Outcome) -> None:
+        """Note an event `error`. In MCP it decides only without an answer, as clients read on."""
+        if self._is_mcp:
+            self._last = outcome
+        else:
+            self._error = outcome
 
     def _note_refused(self, data: bytes, refusal: ValueError) -> None:
         """Note an event that the fast parser refused."""
@@ -452,6 +478,12 @@ def _is_no_json(data: bytes) -> bool:
     except TooComplex:
         return False
     return False
+
+
+def _is_task_event(message: dict[str, Any]) -> bool:
+    """Return whether an event is one of A2A, over JSON-RPC or REST."""
+    result = message.get("result") if "jsonrpc" in message else message
+    return isinstance(result, dict) and (is_rest_event(result) or task_state(message) is not None)
 
 
 def _outcome_of_error_event(data: bytes) -> Outcome:

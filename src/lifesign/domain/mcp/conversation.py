@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from lifesign.domain.parsing.bounded_json import parse_or_none
-from lifesign.domain.parsing.event_framing import event_data
+from lifesign.domain.parsing.event_framing import MESSAGE_NAMES, named_events
 from lifesign.domain.text.safe_text import harmless
 
 CURRENT_VERSION: Final = "2026-07-28"
@@ -140,8 +140,8 @@ def ping_request(session: McpSession, *, request_id: int) -> McpRequest:
 def read_reply(content_type: str, body: bytes, request_id: int = FIRST_ID) -> McpReply:
     """Return the answer to our request in a body; NO_REPLY if there is none.
 
-    Messages with a `method` are requests and notifications of the server, and never its answer. The id must
-    be that of the request, a number.
+    In an event stream, an event of another name than `message` is none. Messages with a `method` are requests
+    and notifications of the server, and never its answer. The id must be that of the request, a number.
     """
     values = _values_of_stream(body) if content_type == EVENT_STREAM else iter((parse_or_none(body),))
     for value in values:
@@ -232,10 +232,11 @@ def _request(
 
 
 def _values_of_stream(body: bytes) -> Iterator[object]:
-    for number, data in enumerate(event_data(body)):
+    for number, (name, data) in enumerate(named_events(body)):
         if number >= MAX_EVENTS:
             return
-        yield parse_or_none(data)
+        if name in MESSAGE_NAMES:
+            yield parse_or_none(data)
 
 
 def _answers(message: Mapping[str, Any], request_id: int) -> bool:

@@ -1,12 +1,7 @@
 """Events of a stream that is still arriving."""
 
-from typing import Final
-
 from lifesign.domain.mcp.conversation import EVENT_STREAM, MAX_EVENTS, read_reply
-from lifesign.domain.parsing.event_framing import named_events
-
-_ENDS: Final = (b"\n\n", b"\r\r", b"\r\n\r\n")
-_LONGEST_END: Final = 4
+from lifesign.domain.parsing.event_framing import end_of_last_event, named_events
 
 
 class EventReader:
@@ -17,10 +12,10 @@ class EventReader:
         self._rest = bytearray()
         self._events = 0
 
-    def feed(self, piece: bytes) -> list[tuple[str, bytes]]:
+    def feed(self, piece: bytes) -> list[tuple[bytes, bytes]]:
         """Return the events that a piece completes: name and data. None comes after MAX_EVENTS."""
         whole = self.take(piece)
-        found = [(name.decode(errors="replace"), data) for name, data in named_events(whole)] if whole else []
+        found = list(named_events(whole)) if whole else []
         found = found[: MAX_EVENTS - self._events]
         self._events += len(found)
         return found
@@ -28,12 +23,13 @@ class EventReader:
     def take(self, piece: bytes) -> bytes:
         """Return the bytes of all events that a piece completes."""
         rest = self._rest
-        rest += piece
         # Earlier bytes were searched already, so that the whole takes linear time.
-        start = max(0, len(rest) - len(piece) - _LONGEST_END)
-        cut = max((at + len(end) for end in _ENDS if (at := rest.rfind(end, start)) >= 0), default=0)
-        whole = bytes(rest[:cut])
-        del rest[:cut]
+        end = end_of_last_event(bytes(rest[-1:]), piece)
+        if not end:
+            rest += piece
+            return b""
+        whole = bytes(rest) + piece[:end]
+        rest[:] = piece[end:]
         return whole
 
 

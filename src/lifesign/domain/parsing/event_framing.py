@@ -8,10 +8,8 @@ BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 # A line ends with CR LF, LF or CR. A blank line is an end directly after another one.
 BLANK_LINES: Final = (b"\n\n", b"\n\r", b"\r\r")
 
-
-def event_data(body: bytes) -> Iterator[bytes]:
-    """Return the data of every whole event of a stream that has data."""
-    return (data for _, data in named_events(body) if data)
+MESSAGE_NAMES: Final = frozenset({b"", b"message"})
+"""Names of the events in which messages arrive: an event without a name is one of the name `message`."""
 
 
 def named_events(body: bytes) -> Iterator[tuple[bytes, bytes]]:

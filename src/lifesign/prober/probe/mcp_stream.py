@@ -14,6 +14,7 @@ from lifesign.domain.mcp.conversation import EVENT_STREAM, NO_REPLY, McpReply, M
 from lifesign.domain.mcp.event_reader import EventReader
 from lifesign.domain.mcp.tools import MAX_LIST_BYTES
 from lifesign.domain.observation.results import MAX_URL_CHARS, ResultClass
+from lifesign.domain.parsing.event_framing import MESSAGE_NAMES
 from lifesign.http_client.redirects import is_same_origin, joined
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.mcp_exchange import MAX_ANSWER_BYTES, McpAnswer, McpExchange
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 MAX_STREAM_BYTES: Final = MAX_ANSWER_BYTES + MAX_LIST_BYTES
 """Maximum for all answers of one probe."""
-ENDPOINT: Final = "endpoint"
+ENDPOINT: Final = b"endpoint"
 _ACCEPTED: Final = frozenset({200, 202, 204})
 OTHER_ORIGIN: Final = "the endpoint event leads to another origin, or to no URL"
 
@@ -54,10 +55,10 @@ class StreamExchange(McpExchange):
         for name, given in self._reader.feed(piece):
             # The stream arrives in pieces, and is read before the fetcher removes secrets from the whole.
             data = self._visit.without_own_secrets(given)
-            if name == ENDPOINT and self._endpoint is None:
-                self._take_endpoint(data)
-            else:
+            if name in MESSAGE_NAMES:
                 self._take_message(data)
+            elif name == ENDPOINT and self._endpoint is None:
+                self._take_endpoint(data)
         self._has_news.set()
         return self._is_over or self.is_misled
 
