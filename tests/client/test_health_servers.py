@@ -1,14 +1,14 @@
 """Checks of MCP servers: wrapped ones by their document, others by their answer."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from mcp.server.mcpserver import MCPServer
-from tests.support.agent_check import PATIENT_SECONDS, card, document, names
+from tests.support.agent_check import card, document, names
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, Reply, answer, as_json, serving
 from tests.support.mcp_answers import handshaking, stateless
+from tests.support.mcp_stream_server import old, streaming
 from tests.support.message_server import Got, Says, agent
 from tests.support.uvicorn_thread import served
 
@@ -76,18 +76,13 @@ async def test_server_without_a_document_is_identified(
     assert has_asked_for_card is (kind is None)
 
 
-async def test_server_over_http_with_sse_is_identified_before_the_deadline() -> None:
-    async def endless(writer: asyncio.StreamWriter, head: str) -> None:
-        if head.startswith("GET"):
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\nevent: endpoint\n")
-            await writer.drain()
-            await asyncio.Event().wait()
-        writer.write(b"HTTP/1.1 405 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-
-    async with serving({"/sse": endless}) as server:
-        checked = await fetch_health(f"{server.url}/sse", identify=True, timeout_seconds=PATIENT_SECONDS)
+@pytest.mark.parametrize("kind", [None, "mcp"])
+async def test_server_over_http_with_sse_is_identified_with_its_version(kind: str | None) -> None:
+    async with streaming(old) as server:
+        checked = await fetch_health(server.url, kind=kind, identify=True)
     assert checked.server is not None
-    assert checked.server.generation is Generation.EVENT_STREAM
+    assert (checked.server.generation, checked.server.version) == (Generation.EVENT_STREAM, "2024-11-05")
+    assert checked.decision.action is Action.PROCEED_AND_MONITOR
 
 
 @pytest.mark.parametrize(

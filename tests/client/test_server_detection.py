@@ -3,9 +3,13 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from mcp.server.mcpserver import MCPServer
+from tests.support.agent_check import PATIENT_SECONDS, SHORT_SECONDS
 from tests.support.hostile_server import serving
 from tests.support.mcp_answers import handshaking, methods, refused, rpc, stateless
+from tests.support.mcp_stream_server import Answer, old, streaming
 from tests.support.message_server import Agent, Got, Says, agent
+from tests.support.uvicorn_thread import served
 from yarl import URL
 
 from lifesign.client.server_detection import MAX_ANSWER_BYTES, DetectedServer, detect_server
@@ -17,8 +21,8 @@ from lifesign.http_client.guarded_sessions import GuardedSessions
 DISCOVER, INITIALIZE = "server/discover", "initialize"
 
 
-async def ask(url: str) -> DetectedServer:
-    deadline_s = asyncio.get_running_loop().time() + 60
+async def ask(url: str, seconds: float = 60.0) -> DetectedServer:
+    deadline_s = asyncio.get_running_loop().time() + seconds
     async with GuardedSessions(trusted=URL(url)) as sessions:
         return await detect_server(partial(bounded_get, sessions), URL(url), deadline_s)
 
@@ -59,17 +63,74 @@ async def test_older_server_is_detected_by_a_handshake_whose_session_is_ended(se
     assert server.got[-1].headers.get("mcp-session-id") == ("s-1" if is_usable else None)
 
 
+async def test_server_over_http_with_sse_is_detected_by_a_handshake_in_its_stream() -> None:
+    async with streaming(old) as server:
+        found = await ask(server.url)
+        await asyncio.wait_for(server.has_ended.wait(), PATIENT_SECONDS)
+    assert found.is_server
+    assert (found.generation, found.version, found.name) == (Generation.EVENT_STREAM, "2024-11-05", "old")
+    assert server.asked == ["/sse server/discover", "/sse initialize", "GET", "initialize"]
+
+
+async def test_server_on_the_python_sdk_over_http_with_sse_is_detected() -> None:
+    with served(lambda _: MCPServer("tools").sse_app()) as origin:
+        found = await ask(f"{origin}/sse")
+    assert (found.generation, found.name.split()[0]) == (Generation.EVENT_STREAM, "tools")
+    assert found.version is not None
+
+
 @pytest.mark.parametrize(
-    ("content_type", "status", "expected"),
-    [("text/event-stream", 200, True), ("text/html", 200, False), ("text/event-stream", 503, False)],
+    ("said", "result"),
+    [
+        (
+            lambda message: {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32603}},
+            "invalid_document",
+        ),
+        (lambda message: {"jsonrpc": "2.0", "id": message["id"], "result": {}}, "not_an_agent"),
+        (lambda message: {"jsonrpc": "2.0", "id": str(message["id"]), "result": {}}, "timeout"),
+        (lambda _: None, "timeout"),
+    ],
 )
-async def test_server_over_http_with_sse_is_detected_by_the_head_of_its_stream(
-    content_type: str, status: int, *, expected: bool
+async def test_stream_without_a_valid_handshake_is_that_of_no_server(said: Answer, result: str) -> None:
+    async with streaming(said) as server:
+        found = await ask(server.url, 60.0 if result != "timeout" else SHORT_SECONDS)
+    assert (found.is_server, found.generation) == (False, None)
+    assert found.answer.result == result
+    assert found.answer.reason
+
+
+@pytest.mark.parametrize(("status", "result"), [("401 No", "gated"), ("500 No", "http_error")])
+async def test_stream_whose_endpoint_refuses_the_handshake_shows_the_refusal(
+    status: str, result: str
+) -> None:
+    async with streaming(old) as server:
+        server.status = status
+        found = await ask(server.url)
+    assert (found.is_server, found.answer.result) == (False, result)
+
+
+async def test_endpoint_of_a_stream_on_another_origin_gets_no_request() -> None:
+    async with streaming(old, "https://other.example/messages") as server:
+        found = await ask(server.url)
+    assert found.answer.result is ResultClass.INVALID_DOCUMENT
+    assert server.asked[-1] == "GET"
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status", "result"),
+    [
+        ("text/event-stream", 200, "not_an_agent"),
+        ("text/event-stream", 503, "http_error"),
+        ("text/html", 200, "http_error"),
+    ],
+)
+async def test_get_that_opens_no_stream_of_mcp_shows_no_server(
+    content_type: str, status: int, result: str
 ) -> None:
     stream = Says(status=status, content_type=content_type)
     found, server = await detect(lambda _: Says(status=405), lambda _: stream)
-    assert found.is_server is expected
-    assert found.generation is (Generation.EVENT_STREAM if expected else None)
+    assert (found.is_server, found.generation) == (False, None)
+    assert found.answer.result == result
     assert methods(server) == [DISCOVER, INITIALIZE, "GET"]
     assert server.got[-1].headers["accept"] == "text/event-stream"
 

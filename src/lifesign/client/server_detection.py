@@ -3,6 +3,7 @@
 Only for a URL that a person or a program named: most of the requests are POSTs.
 """
 
+import asyncio
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -12,6 +13,7 @@ from lifesign.domain.mcp.conversation import (
     ACCEPT,
     CURRENT_VERSION,
     EVENT_STREAM,
+    NO_REPLY,
     Generation,
     McpReply,
     McpRequest,
@@ -36,6 +38,13 @@ from lifesign.domain.observation.server_answer import (
 )
 from lifesign.http_client.answer import Answer
 from lifesign.http_client.bounded_get import Ask, Get
+from lifesign.http_client.mcp_event_stream import (
+    ACCEPTED,
+    NO_ANSWER,
+    NO_ENDPOINT,
+    OTHER_ORIGIN,
+    McpEventStream,
+)
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024
 
@@ -67,7 +76,8 @@ class DetectedServer:
 async def detect_server(get: Get, url: URL, deadline_s: float) -> DetectedServer:
     """Ask whether `url` is the endpoint of an MCP server, by at most five requests.
 
-    `deadline_s` is that of the event loop's clock, for all of them. A session that the server opens is ended.
+    `deadline_s` is that of the event loop's clock, for all of them. A session or a stream that the server
+    opens is ended.
     """
     version = CURRENT_VERSION
     answer, reply = await _post(get, url, discover_request(), deadline_s)
@@ -83,12 +93,50 @@ async def detect_server(get: Get, url: URL, deadline_s: float) -> DetectedServer
         await _end_session(get, answer, accepted, deadline_s)
         return _found(answer, reply, Generation.HANDSHAKE, accepted)
     if answer.result in READ_RESULTS and may_stream_answers(answer.status or 0, reply):
-        # The head shows the event stream, which may never end.
-        ask = Ask(max_bytes=0, deadline_s=deadline_s, headers={"Accept": EVENT_STREAM}, is_head_enough=True)
-        streamed = await get(url, ask)
-        if streamed.result is ResultClass.OK and streamed.content_type == EVENT_STREAM:
-            return DetectedServer(answer=streamed, generation=Generation.EVENT_STREAM)
+        # Without an event stream, the answer to the handshake is more informative.
+        return await _detect_in_stream(get, url, deadline_s) or _failed(answer, reply)
     return _failed(answer, reply)
+
+
+async def _detect_in_stream(get: Get, url: URL, deadline_s: float) -> DetectedServer | None:
+    """Shake hands over HTTP with SSE; None if a GET opens no event stream."""
+    stream = McpEventStream(url)
+    ask = Ask(
+        max_bytes=MAX_ANSWER_BYTES,
+        deadline_s=deadline_s,
+        headers={"Accept": EVENT_STREAM},
+        is_enough=stream.feed,
+    )
+    task = asyncio.ensure_future(get(url, ask))
+    task.add_done_callback(lambda _: stream.end())
+    try:
+        await stream.until_endpoint()
+        if stream.endpoint is None:
+            return _without_endpoint(await task, is_misled=stream.is_misled)
+        request = initialize_request()
+        stream.expect(request.request_id)
+        answer, _ = await _post(get, stream.endpoint, request, deadline_s)
+        if answer.status not in ACCEPTED:
+            return _failed(answer, NO_REPLY)
+        reply = await stream.reply()
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+    if reply is None:
+        return DetectedServer(answer=replace(answer, result=ResultClass.TIMEOUT, reason=NO_ANSWER))
+    if (accepted := initialized_version(reply)) is not None:
+        return _found(answer, reply, Generation.EVENT_STREAM, accepted)
+    return _failed(replace(answer, result=ResultClass.OK, reason=""), reply)
+
+
+def _without_endpoint(streamed: Answer, *, is_misled: bool) -> DetectedServer | None:
+    if streamed.content_type != EVENT_STREAM:
+        return None
+    if is_misled:
+        streamed = replace(streamed, result=ResultClass.INVALID_DOCUMENT, reason=OTHER_ORIGIN)
+    elif streamed.result is ResultClass.OK:
+        streamed = replace(streamed, result=ResultClass.NOT_AN_AGENT, reason=NO_ENDPOINT)
+    return DetectedServer(answer=streamed)
 
 
 def _found(answer: Answer, reply: McpReply, generation: Generation, version: str) -> DetectedServer:

@@ -1,12 +1,7 @@
 """MCP servers of 2024-11-05, on real sockets."""
 
-import asyncio
-import contextlib
-import json
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +10,7 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 from mcp.types import ToolAnnotations
 from tests.prober.probe.test_mcp_server import DAY_S
+from tests.support.mcp_stream_server import Answer, StreamServer, old, streaming
 from tests.support.probing import SHORT_SECONDS, layer, probing, results
 from tests.support.uvicorn_thread import served
 
@@ -25,89 +21,6 @@ from lifesign.prober.probe.mcp_server import RETRY_DISCOVERY_SECONDS
 from lifesign.prober.probe.mcp_stream import MAX_STREAM_BYTES
 
 ASK: dict[str, Any] = {"health": False, "tools": True}
-Answer = Callable[[dict[str, Any]], dict[str, Any] | None]
-
-
-@dataclass
-class StreamServer:
-    """Opens an event stream for a GET of /sse, and answers POSTs of /messages in it."""
-
-    answer: Answer
-    endpoint: str
-    first: bytes = b""
-    wrap: Callable[[bytes], bytes] = b"event: message\ndata: %s\n\n".__mod__
-    """Returns the event of a message."""
-    port: int = 0
-    asked: list[str] = field(default_factory=list)
-    _streams: list[asyncio.StreamWriter] = field(default_factory=list)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/sse"
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError), contextlib.closing(writer):
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            method, path, _ = head.split(" ", 2)
-            if method == "GET" and path == "/sse":
-                self.asked.append("GET")
-                await self._stream(writer)
-                return
-            length = int(head.lower().partition("content-length: ")[2].partition("\r\n")[0] or 0)
-            message = json.loads(await reader.readexactly(length)) if length else {}
-            if path != "/messages":
-                self.asked.append(f"{path} {message.get('method')}")
-                writer.write(b"HTTP/1.1 405 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-                return
-            self.asked.append(message["method"])
-            writer.write(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-            await writer.drain()
-            if (said := self.answer(message)) is not None:
-                self._streams[-1].write(self.wrap(json.dumps(said).encode()))
-
-    async def _stream(self, writer: asyncio.StreamWriter) -> None:
-        self._streams.append(writer)
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
-        writer.write(self.first)
-        if self.endpoint:
-            writer.write(f"event: endpoint\ndata: {self.endpoint}\n\n".encode())
-        await writer.drain()
-        # The client ends it.
-        await asyncio.Event().wait()
-
-
-@asynccontextmanager
-async def streaming(
-    answer: Answer, endpoint: str = "/messages", first: bytes = b""
-) -> AsyncIterator[StreamServer]:
-    serving = StreamServer(answer, endpoint, first)
-    tasks: set[asyncio.Task[None]] = set()
-
-    def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.add(asyncio.ensure_future(serving.serve(reader, writer)))
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    serving.port = server.sockets[0].getsockname()[1]
-    try:
-        yield serving
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await server.wait_closed()
-
-
-def old(message: dict[str, Any]) -> dict[str, Any] | None:
-    """A server of 2024-11-05."""
-    results: dict[str, dict[str, Any]] = {
-        "initialize": {"protocolVersion": "2024-11-05", "capabilities": {}, "serverInfo": {"name": "old"}},
-        "ping": {},
-        "tools/list": {"tools": [{"name": "a"}]},
-    }
-    if message["method"] not in results:
-        return None
-    return {"jsonrpc": "2.0", "id": message["id"], "result": results[message["method"]]}
 
 
 async def seen(serving: StreamServer, **settings: Any) -> Observation:

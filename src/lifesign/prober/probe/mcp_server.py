@@ -27,10 +27,11 @@ from lifesign.domain.mcp.conversation import (
 )
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.domain.observation.server_answer import NO_SERVER, READ_RESULTS, classify_failed_discovery
+from lifesign.http_client.mcp_event_stream import NO_ENDPOINT, OTHER_ORIGIN
 from lifesign.prober.definition.layer_settings import LayerSettings
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.mcp_exchange import McpAnswer, McpExchange
-from lifesign.prober.probe.mcp_stream import OTHER_ORIGIN, open_stream
+from lifesign.prober.probe.mcp_stream import open_stream
 from lifesign.prober.probe.mcp_tools import NO_TOOLS, ToolLayers, ask_tools
 from lifesign.prober.probe.session import ProbeSession, not_measured
 
@@ -112,12 +113,12 @@ async def _follow_stream(
 
     `is_known`: the server had one before, so that a failure of the request is one of the server.
     """
-    async with open_stream(visit) as (exchange, stream):
-        if not exchange.has_endpoint:
-            fetched = await stream
+    async with open_stream(visit) as (exchange, get):
+        if exchange.stream.endpoint is None:
+            fetched = await get
             if is_known and fetched is not None and fetched.result not in READ_RESULTS:
                 return ServerLayers(visit.layer(fetched), None)
-            return _without_endpoint(visit, fetched, is_misled=exchange.is_misled)
+            return _without_endpoint(visit, fetched, is_misled=exchange.stream.is_misled)
         answer = await exchange.send(initialize_request(request_id=exchange.next_id()))
         if answer is None:
             return None
@@ -136,8 +137,7 @@ def _without_endpoint(
     if is_misled:
         return ServerLayers(visit.layer(fetched, ResultClass.INVALID_DOCUMENT, OTHER_ORIGIN), None)
     if fetched.result is ResultClass.OK:
-        reason = "the event stream names no endpoint"
-        return ServerLayers(visit.layer(fetched, ResultClass.NOT_AN_AGENT, reason), None)
+        return ServerLayers(visit.layer(fetched, ResultClass.NOT_AN_AGENT, NO_ENDPOINT), None)
     return ServerLayers(visit.layer(fetched), None)
 
 
