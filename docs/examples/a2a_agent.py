@@ -19,7 +19,7 @@ from lifesign.domain.a2a.announcement import announce_health
 
 
 class Echo(AgentExecutor):
-    """Says what it was asked; a task that raises is counted as an error."""
+    """Repeats the message. The middleware counts a task that raises an exception as an error."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Work on one message."""
@@ -36,7 +36,7 @@ class Echo(AgentExecutor):
         await updater.complete()
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Nothing runs long enough to be canceled."""
+        """Do nothing: a task ends before it can be cancelled."""
 
 
 plain = AgentCard(

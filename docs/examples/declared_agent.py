@@ -3,8 +3,8 @@
     export LIFESIGN_REGISTRY=http://127.0.0.1:8440 LIFESIGN_KEY=ahk_...
     .venv/bin/python docs/examples/declared_agent.py reporter-1.key
 
-Each line of standard input is a task: how many seconds it takes. SIGTERM, Ctrl-C, or
-`lifesign agents drain reporter-1` let it finish what it has begun; a second signal ends it at once.
+Each line of standard input is a task: a number of seconds to wait. After SIGTERM, Ctrl-C, or `lifesign
+agents drain reporter-1` the agent finishes its tasks, then ends. A second signal ends it at once.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from lifesign.agent import (
 )
 
 arguments = argparse.ArgumentParser(description="Work at lines of standard input until told to leave.")
-arguments.add_argument("key_file", help="where its own key is kept; it is made at the first registration")
+arguments.add_argument("key_file", help="file for the agent's own key, which the first registration creates")
 
 
 @Agent(
@@ -32,7 +32,7 @@ arguments.add_argument("key_file", help="where its own key is kept; it is made a
     capabilities=["report"],
     capacity=2,
     drain_timeout_seconds=60,
-    # Short, so that one need not wait long to see something.
+    # Short, so that the effects of missed heartbeats are visible soon.
     heartbeat=HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=3, dead_after_seconds=6),
     key_file=arguments.parse_args().key_file,
 )
@@ -41,19 +41,19 @@ class Reporter:
 
     @on_assignment
     async def work(self, task: str) -> str:
-        """Do one task."""
+        """Work on one task."""
         print(f"begun: {task}", flush=True)
         await asyncio.sleep(float(task))
         return f"report after {task} s"
 
     @on_drain
     async def leave(self) -> None:
-        """Called once, when it is time to go."""
+        """Print a line: called once, when a drain begins."""
         print("takes nothing new", flush=True)
 
 
 async def do(agent: AgentRunner, task: str) -> None:
-    """Hand one task in and say what came of it."""
+    """Submit one task, and print its result."""
     try:
         print(await agent.assign(task), flush=True)
     except (WorkDropped, WorkRefused, ValueError) as error:

@@ -1,7 +1,7 @@
 """Demo: the health documents of three agents, one of which works.
 
     make demo                                       or
-    .venv/bin/python docs/examples/demo.py --keep   to look around while they stay up
+    .venv/bin/python docs/examples/demo.py --keep   to keep the agents running afterwards
 
 Starts the three agents of sample_agents.py, each in a process of its own on this machine, sends each
 the same messages with the A2A SDK's own client, and shows their health documents and a consumer's decision

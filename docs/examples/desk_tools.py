@@ -13,7 +13,7 @@ desk = MCPServer("desk")
 
 @desk.tool()
 def look_up(section: str) -> str:
-    """Say what belongs into a section of the page."""
+    """Return the content of a section of the page."""
     return FACTS.get(section, "nothing is known of it")
 
 

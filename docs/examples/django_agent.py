@@ -2,7 +2,7 @@
 
     uvicorn --app-dir docs/examples django_agent:app
 
-In a project of your own, wrap `get_asgi_application()` in asgi.py; the rest is there to be one file.
+In your own project, wrap `get_asgi_application()` in asgi.py. The other lines make a project of this file.
 """
 
 import json

@@ -12,7 +12,7 @@ from lifesign import AgentHealthMiddleware
 
 
 class Question(BaseModel):
-    """A question of a caller."""
+    """Body of a request."""
 
     text: str
 

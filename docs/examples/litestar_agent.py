@@ -3,7 +3,7 @@
     uvicorn --app-dir docs/examples litestar_agent:app
 
 The middleware wraps the application from outside. Litestar calls the classes in `middleware=[...]` only for
-routes that it knows, so that the health path would be answered with 404.
+known routes, so it would answer the health path with 404.
 """
 
 from litestar import Litestar, post

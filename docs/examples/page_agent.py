@@ -20,7 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 
 def left_behind(name: str) -> dict[str, Any]:
-    """Read what was put into the workspace; nothing if it is not there."""
+    """Return a JSON file of the workspace; empty if it is absent."""
     file = Path(os.environ["LIFESIGN_WORKSPACE"], name)
     return dict(json.loads(file.read_text())) if file.exists() else {}
 

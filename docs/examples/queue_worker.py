@@ -2,7 +2,7 @@
 
     python docs/examples/queue_worker.py
 
-It counts its interactions itself, and writes the document to a file or sends it.
+The agent counts its interactions itself, and prints the document. Yours writes it to a file or sends it.
 """
 
 import queue
@@ -14,7 +14,7 @@ health = AgentHealth(agent_id="urn:example:translator", baseline_p99_ms=2000)
 
 
 def work(jobs: "queue.SimpleQueue[str]") -> None:
-    """Answer all jobs that wait."""
+    """Answer all waiting jobs."""
     while not jobs.empty():
         with health.interaction() as interaction:
             if translate(jobs.get()) is None:
@@ -26,7 +26,7 @@ def translate(text: str) -> str | None:
 
 
 def note_foreign_call(seconds: float) -> None:
-    """Count what was timed elsewhere, for one by a client library's own hook."""
+    """Count a call that other code has timed, such as the hook of a client library."""
     health.record("answered", latency_ms=seconds * 1000)
 
 

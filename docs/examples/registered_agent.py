@@ -3,8 +3,8 @@
     export LIFESIGN_REGISTRY=http://127.0.0.1:8440 LIFESIGN_KEY=ahk_...
     .venv/bin/python docs/examples/registered_agent.py worker-1 worker-1.key
 
-The key is one that may register. The agent's own key is kept in the file for its next start. Runs until
-SIGTERM, Ctrl-C, or a drain that the registry asks for.
+The key needs the permission to register agents. The file keeps the agent's own key for the next start. The
+program runs until SIGTERM, Ctrl-C, or a drain that the registry requests.
 """
 
 import argparse
@@ -19,11 +19,11 @@ from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.agents import HeartbeatConfig
 
 CONFIG = HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=2, dead_after_seconds=5)
-"""Short, so that one need not wait long to see what silence leads to."""
+"""Short, so that the effects of missed heartbeats are visible soon."""
 
 
 def kept_key(file: Path) -> str:
-    """Return the key that a former life was given, if there was one."""
+    """Return the key that an earlier incarnation has stored, if there is one."""
     return file.read_text().strip() if file.exists() else ""
 
 
@@ -34,9 +34,9 @@ def keep_key(file: Path, key: str) -> None:
 
 
 async def register(registry: str, agent_id: str, file: Path) -> str:
-    """Begin a life, and return the agent's own key, which is good for nothing but this agent."""
+    """Register the agent, and return its own key, which is valid for this agent only."""
     known = kept_key(file)
-    # Its own key may end a former life that the registry still believes in: the one that crashed.
+    # After a crash, the registry may still have the former incarnation as active: the own key may end it.
     async with RegistryClient(registry, key=known or os.environ["LIFESIGN_KEY"]) as client:
         record = await client.agents.register(
             agent_id,
@@ -53,7 +53,7 @@ async def register(registry: str, agent_id: str, file: Path) -> str:
 
 
 async def send_heartbeat(client: RegistryClient, agent_id: str, leaving: asyncio.Event) -> None:
-    """Beat once per interval until it is time to leave, then say so."""
+    """Send one heartbeat per interval until the agent has to stop, then report that it drains."""
     while not leaving.is_set():
         reply = await client.agents.heartbeat(agent_id, current_load=0)
         if reply.agent_status is Status.DRAINING or reply.pending_commands:
@@ -62,12 +62,12 @@ async def send_heartbeat(client: RegistryClient, agent_id: str, leaving: asyncio
             await asyncio.wait_for(leaving.wait(), CONFIG.interval_seconds)
         except TimeoutError:
             continue
-    # Here it would finish what it has begun.
+    # A real agent would finish its work here.
     await client.agents.heartbeat(agent_id, status="draining")
 
 
 async def main(registry: str, agent_id: str, file: Path) -> None:
-    """Live once, from registering to the end."""
+    """Run one incarnation, from the registration to the end."""
     leaving = asyncio.Event()
     for ending in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(ending, leaving.set)
@@ -75,14 +75,14 @@ async def main(registry: str, agent_id: str, file: Path) -> None:
         try:
             await send_heartbeat(client, agent_id, leaving)
         except Gone as error:
-            # Drained, or taken off the list, between two heartbeats.
+            # The agent was drained or deregistered between two heartbeats.
             print(error)
 
 
 if __name__ == "__main__":
-    arguments = argparse.ArgumentParser(description="Beat until told to leave.")
+    arguments = argparse.ArgumentParser(description="Send heartbeats until the agent has to stop.")
     arguments.add_argument("agent_id")
-    arguments.add_argument("key_file", type=Path, help="where its own key is kept; its next life reads it")
+    arguments.add_argument("key_file", type=Path, help="file with the agent's own key for the next start")
     given = arguments.parse_args()
     needed = {"LIFESIGN_REGISTRY"} | (set() if given.key_file.exists() else {"LIFESIGN_KEY"})
     if missing := needed - os.environ.keys():

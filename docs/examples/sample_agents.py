@@ -2,9 +2,9 @@
 
     python sample_agents.py well | half | crash
 
-serves one of three agents, built with the A2A SDK, on a free port of this machine, prints its URL and
-runs until its standard input ends. "well" answers, the model of "half" fails every second time, and
-"crash" raises after it has begun to work.
+Serves one of three agents, built with the A2A SDK, on a free port of this machine. It prints its URL, and
+runs until its standard input ends. "well" answers, the model of "half" fails every second time, and "crash"
+raises an exception after it has begun to work.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from lifesign.domain.a2a.announcement import announce_health
 
 
 class SampleAgent(AgentExecutor):
-    """An agent without a model, which behaves as its kind says."""
+    """Agent without a model; its kind decides whether it fails."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -54,11 +54,11 @@ class SampleAgent(AgentExecutor):
         await updater.complete()
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Nothing runs long enough to be canceled."""
+        """Do nothing: a task ends before it can be cancelled."""
 
 
 def sample_card(kind: str, url: str) -> AgentCard:
-    """Return the agent's card, which announces where its health can be read."""
+    """Return the agent's card, which contains the URL of the health document."""
     card = AgentCard(
         name=kind,
         description="A sample agent",
@@ -76,7 +76,7 @@ def sample_card(kind: str, url: str) -> AgentCard:
 
 
 def sample_app(kind: str, url: str) -> AgentHealthMiddleware:
-    """Return the agent as an ASGI app, with its health made known."""
+    """Return the agent as an ASGI app with a health document."""
     card = sample_card(kind, url)
     handler = DefaultRequestHandler(SampleAgent(kind), InMemoryTaskStore(), card)
     agent = Starlette(

@@ -2,8 +2,8 @@
 
     python sample_servers.py wrapped | bare
 
-serves one of two servers, built with the MCP SDK, on a free port of this machine, prints the URL of its
-endpoint and runs until its standard input ends. "wrapped" has a health document, "bare" has none.
+Serves one of two servers, built with the MCP SDK, on a free port of this machine. It prints the URL of its
+endpoint, and runs until its standard input ends. "wrapped" has a health document, "bare" has none.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     export LIFESIGN_REGISTRY=http://127.0.0.1:8440 LIFESIGN_KEY=ahk_...
     .venv/bin/python docs/examples/task_worker.py writer-1.key
 
-It takes tasks of the pool `writers` whose input has `words`, and counts them. SIGTERM, Ctrl-C, or
-`lifesign agents drain writer-1` let it finish what it has begun.
+It claims tasks of the pool `writers`, and counts the `words` in their input. After SIGTERM, Ctrl-C, or
+`lifesign agents drain writer-1` it finishes its tasks, then ends.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from lifesign.agent import Agent, ClaimedTask, on_assignment, run_agent
 from lifesign.domain.models.agents import HeartbeatConfig
 
 arguments = argparse.ArgumentParser(description="Count words, for tasks of the pool `writers`.")
-arguments.add_argument("key_file", help="where its own key is kept; it is made at the first registration")
+arguments.add_argument("key_file", help="file for the agent's own key, which the first registration creates")
 
 
 @Agent(
@@ -23,16 +23,16 @@ arguments.add_argument("key_file", help="where its own key is kept; it is made a
     role_id="writers",
     capacity=2,
     tasks=True,
-    # Short, so that one need not wait long to see something.
+    # Short, so that the effects of missed heartbeats are visible soon.
     heartbeat=HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=3, dead_after_seconds=6),
     key_file=arguments.parse_args().key_file,
 )
 class Writer:
-    """Counts words, and says how far it is."""
+    """Counts words, and reports its progress."""
 
     @on_assignment
     async def work(self, task: ClaimedTask) -> Mapping[str, Any]:
-        """Do one task; the result waits for a review."""
+        """Work on one task; the result then waits for a review."""
         print(f"begun: {task.title}", flush=True)
         if task.latest_report is not None:
             print(f"goes on from: {task.latest_report['summary']}", flush=True)

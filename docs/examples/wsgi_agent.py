@@ -2,7 +2,7 @@
 
     uvicorn --app-dir docs/examples wsgi_agent:app
 
-a2wsgi adapts it to an ASGI server. Here `agent` is bare WSGI; yours is `app = Flask(__name__)`.
+a2wsgi adapts the agent to an ASGI server. Here `agent` is a bare WSGI callable, yours is `Flask(__name__)`.
 """
 
 import json

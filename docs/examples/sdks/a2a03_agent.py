@@ -3,7 +3,7 @@
     pip install 'a2a-sdk[http-server]<0.4'
     uvicorn --app-dir docs/examples/sdks a2a03_agent:app
 
-Its streams break off when an agent raises: the middleware counts that too.
+If an agent raises an exception, its stream breaks off. The middleware counts that as an error.
 """
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -19,7 +19,7 @@ from lifesign.domain.a2a.announcement import announce_health
 
 
 class Echo(AgentExecutor):
-    """Says what it was asked."""
+    """Repeats the message."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Work on one message."""
@@ -34,7 +34,7 @@ class Echo(AgentExecutor):
         await updater.complete()
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Nothing runs long enough to be canceled."""
+        """Do nothing: a task ends before it can be cancelled."""
 
 
 plain = AgentCard(

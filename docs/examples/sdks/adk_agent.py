@@ -3,7 +3,7 @@
     pip install 'google-adk[a2a]'
     uvicorn --app-dir docs/examples/sdks adk_agent:app
 
-`to_a2a` adds its routes when the app starts; the middleware around it needs to know nothing of that.
+`to_a2a` adds its routes when the app starts, which does not affect the middleware around it.
 """
 
 from collections.abc import AsyncGenerator
@@ -18,7 +18,7 @@ from lifesign import AgentHealthMiddleware
 
 
 class Echo(BaseAgent):
-    """Says what it was asked. An `LlmAgent` is wrapped in the same way."""
+    """Repeats the message. An `LlmAgent` is wrapped in the same way."""
 
     async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
         text = ctx.user_content.parts[0].text

@@ -3,7 +3,7 @@
     pip install fasta2a
     uvicorn --app-dir docs/examples/sdks fasta2a_agent:app
 
-FastA2A answers every send with `submitted`. Therefore the work is counted, not the request.
+FastA2A answers every message with `submitted`. Therefore the agent counts the work, not the request.
 """
 
 import uuid
@@ -20,7 +20,7 @@ from lifesign import AgentHealthMiddleware
 
 
 class Echo(Worker[list[Message]]):
-    """Says what it was asked."""
+    """Repeats the message."""
 
     async def run_task(self, params: TaskSendParams) -> None:
         """Work on one message."""
@@ -32,14 +32,14 @@ class Echo(Worker[list[Message]]):
             await self.storage.update_task(params["id"], state="completed", new_artifacts=artifacts)
 
     async def cancel_task(self, params: TaskIdParams) -> None:
-        """Nothing runs long enough to be canceled."""
+        """Do nothing: a task ends before it can be cancelled."""
 
     def build_message_history(self, history: list[Message]) -> list[Any]:
-        """Nothing is remembered."""
+        """Return no history: this agent does not use it."""
         return []
 
     def build_artifacts(self, result: Any) -> list[Artifact]:
-        """Return what the caller gets."""
+        """Return the result of a task as the caller gets it."""
         return [Artifact(artifact_id=str(uuid.uuid4()), parts=[Part(text=result)])]
 
 
@@ -50,7 +50,7 @@ worker = Echo(storage=storage, broker=broker)
 
 @asynccontextmanager
 async def lifespan(agent: FastA2A) -> AsyncIterator[None]:
-    """Work while the app is served."""
+    """Run the worker as long as the app is served."""
     async with agent.task_manager, worker.run():
         yield
 

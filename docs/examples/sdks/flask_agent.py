@@ -3,7 +3,7 @@
     pip install flask a2wsgi
     uvicorn --app-dir docs/examples/sdks flask_agent:app
 
-Flask speaks WSGI: a2wsgi puts it on an ASGI server.
+Flask apps are WSGI apps. a2wsgi adapts them to an ASGI server.
 """
 
 from a2wsgi import WSGIMiddleware

@@ -3,7 +3,7 @@
     pip install python-a2a a2wsgi
     uvicorn --app-dir docs/examples/sdks python_a2a_agent:app
 
-python-a2a is a Flask app: a2wsgi puts it on an ASGI server, in place of its own `run_server`.
+A python-a2a agent is a Flask app. a2wsgi adapts it to an ASGI server, which replaces `run_server`.
 """
 
 from a2wsgi import WSGIMiddleware
@@ -14,7 +14,7 @@ from lifesign import AgentHealthMiddleware
 
 
 class Echo(A2AServer):
-    """Says what it was asked."""
+    """Repeats the message."""
 
     def handle_message(self, message: Message) -> Message:
         """Answer one message."""

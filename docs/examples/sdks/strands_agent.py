@@ -3,7 +3,7 @@
     pip install 'strands-agents[a2a]'
     uvicorn --app-dir docs/examples/sdks strands_agent:app
 
-The model here answers without a network; yours is `Agent(model=BedrockModel(...), ...)`.
+The model here answers without a network. Yours is `Agent(model=BedrockModel(...), ...)`.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -19,17 +19,17 @@ from lifesign import AgentHealthMiddleware
 
 
 class EchoModel(Model):
-    """Says what it was asked."""
+    """Repeats the message."""
 
     def update_config(self, **model_config: Any) -> None:
-        """There is nothing to set."""
+        """Do nothing: this model has no settings."""
 
     def get_config(self) -> dict[str, Any]:
-        """Return nothing, as nothing can be set."""
+        """Return no settings."""
         return {}
 
     async def structured_output(self, *args: Any, **kwargs: Any) -> AsyncGenerator[dict[str, Any], None]:
-        """It is not used here."""
+        """Raise TypeError: this example does not use it."""
         raise TypeError("this model gives text alone")
         yield {}
 
