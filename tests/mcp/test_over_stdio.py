@@ -88,9 +88,10 @@ def test_nothing_but_the_protocol_is_written_and_the_end_of_its_input_ends_it() 
     assert {answer["jsonrpc"] for answer in answers} == {"2.0"}
     (opened,) = (answer for answer in answers if answer.get("id") == 1)
     assert opened["result"]["serverInfo"]["name"] == "lifesign"
-    first, second = ended.stderr.splitlines()[:2]
+    first, problem, hint = ended.stderr.splitlines()[:3]
     assert first == "lifesign mcp: tools: check_agent"
-    assert second.startswith("lifesign mcp: no registry is set (--registry URL, or $LIFESIGN_REG")
+    assert problem.startswith("lifesign: mcp ")
+    assert {"hint:", "--registry", "--key-file", "LIFESIGN_REGISTRY", "LIFESIGN_KEY"} <= set(hint.split())
     assert "Traceback" not in ended.stderr
 
 

@@ -20,7 +20,7 @@ def _nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "told"),
     [
         (["--registry", "http://127.0.0.1:9"], "key: expected a key in $LIFESIGN_KEY or --key-file"),
-        (["--key-file", "key"], "--registry: expected the registry's URL"),
+        (["--key-file", "key"], "--registry: expected the URL of the registry"),
         (["--allow-network", "0.0.0.0/0"], "--allow-network: expected a network smaller than all addresses"),
         (["--transport", "smoke"], "Invalid value for '--transport'"),
         (["--transport", "http", "--host", "0.0.0.0"], "--allow-host: expected a name"),

@@ -21,6 +21,7 @@ from lifesign.domain.access.permissions import (
     may_at_all,
     permission_hint,
     require,
+    role_hint,
     with_earlier_end,
 )
 from lifesign.domain.errors import ACTION_PHRASES, NotAllowed
@@ -279,3 +280,7 @@ def test_earlier_of_two_expiry_times_applies(
     both = with_earlier_end(one, other)
     assert is_current(both, now_s) == (is_current(one, now_s) and is_current(other, now_s))
     assert both == with_earlier_end(other, one)
+
+
+def test_hint_names_each_role_before_its_purpose() -> None:
+    assert [purpose.split()[0] for purpose in role_hint().split(", ")] == list(Role)

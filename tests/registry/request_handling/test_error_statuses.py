@@ -62,3 +62,5 @@ async def test_api_answers_with_hints(api: RegistryApi) -> None:
     assert "admin" in (await api.ask("GET", AGENTS, key=Role.ENROLL)).json()["error"]["hint"]
     assert AGENTS in (await api.ask("GET", f"{AGENTS}/absent")).json()["error"]["hint"]
     assert "hint" not in (await api.ask("GET", "/api/v1/leases/lse_x/absent")).json()["error"]
+    king = await api.ask("POST", "/api/v1/keys", {"role": "king", "name": "x"}, key=Role.ADMIN)
+    assert set(Role) <= set(king.json()["error"]["hint"].split())

@@ -301,12 +301,12 @@ def _limit(transaction: "Transaction", key_id: str, limits: "KeyLimits") -> dict
 
 
 def _role(name: str | None) -> "Role | None":
-    from lifesign.domain.access.permissions import Role  # noqa: PLC0415 - see create
+    from lifesign.domain.access.permissions import Role, role_hint  # noqa: PLC0415 - see create
 
     try:
         return None if name is None else Role(name)
     except ValueError:
-        raise InvalidValue("--role", name, f"one of {', '.join(Role)}") from None
+        raise InvalidValue("--role", name, f"one of {', '.join(Role)}", hint=role_hint()) from None
 
 
 def _confirm(transaction: "Transaction", key_ids: list[str] | None, role: "Role | None") -> list[str]:
@@ -370,6 +370,7 @@ def _checked(model: Any, **members: object) -> Any:
     """Return the validated request; InvalidValue names the first invalid member."""
     from pydantic import ValidationError  # noqa: PLC0415 - takes 60 ms
 
+    from lifesign.domain.access.permissions import role_hint  # noqa: PLC0415 - see create
     from lifesign.domain.files.validation_messages import invalid_setting  # noqa: PLC0415 - imports pydantic
 
     given = {name: value for name, value in members.items() if value is not None}
@@ -381,7 +382,8 @@ def _checked(model: Any, **members: object) -> Any:
         option = "--" + fault.name.removesuffix("_seconds").replace("_", "-")
         if fault.name.endswith("_seconds"):
             raise in_durations(option, fault) from None
-        raise InvalidValue(option, fault.given, fault.expected) from None
+        hint = role_hint() if fault.name == "role" else ""
+        raise InvalidValue(option, fault.given, fault.expected, hint=hint) from None
 
 
 def _workers(key: dict[str, Any]) -> str:

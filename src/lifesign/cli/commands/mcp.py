@@ -13,8 +13,9 @@ import typer
 
 from lifesign.cli.options.registry_access import KeyFile, PlainHttp, read_key
 from lifesign.cli.options.secret_file import read_secret
+from lifesign.cli.output.error_lines import complain
 from lifesign.cli.output.exit_codes import ExitCode
-from lifesign.client.environment_variables import URL_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
 
@@ -126,7 +127,10 @@ def mcp(
     networks = read_networks(allow_network or (), "--allow-network")
     if not registry and key_file is not None:
         raise InvalidValue(
-            "--registry", None, f"the registry's URL to which the key belongs, or ${URL_VARIABLE}"
+            "--registry",
+            None,
+            f"the URL of the registry to which the key of --key-file belongs, here or in ${URL_VARIABLE}",
+            hint="pass --registry URL; or omit --key-file, since check_agent needs no registry",
         )
     known = _Registry(registry, read_key(key_file), allow_plain_http) if registry else None
     front = _front(host, port, allow_host or (), token_file) if transport is McpTransport.HTTP else None
@@ -134,7 +138,10 @@ def mcp(
     tools = offered(has_registry=known is not None, has_run=run is not None)
     _log_line(f"tools: {', '.join(tool.name for tool in tools)}")
     if known is None:
-        _log_line(f"no registry is set (--registry URL, or ${URL_VARIABLE}): the other tools need one")
+        complain(
+            "mcp offers no tools that need a registry, because none is set",
+            hint=f"pass --registry URL and --key-file FILE, or set {URL_VARIABLE} and {KEY_VARIABLE}",
+        )
     if front is None and sys.stdin.isatty():
         _log_line("waiting for an MCP client on standard input; Ctrl-C ends the command")
     try:

@@ -37,6 +37,16 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
+_PURPOSES: Mapping[Role, str] = MappingProxyType({
+    Role.ENROLL:      "registers agents",
+    Role.AGENT:       "is the key of one agent",
+    Role.READER:      "reads",
+    Role.PROBER:      "reports probe results",
+    Role.COORDINATOR: "manages agents and tasks",
+    Role.ADMIN:       "also manages keys",
+})  # fmt: skip
+
+
 class Permission(StrEnum):
     """Permission to do something."""
 
@@ -222,6 +232,11 @@ def require(principal: Principal, action: Permission, agent_id: str | None = Non
     """Raise NotAllowed unless `may` returns True."""
     if not may(principal, action, agent_id):
         raise NotAllowed(principal.role, action, agent_id)
+
+
+def role_hint() -> str:
+    """Return the purpose of each role, as a hint for a caller that named an unknown one."""
+    return ", ".join(f"{role} {purpose}" for role, purpose in _PURPOSES.items())
 
 
 def permission_hint(action: Permission) -> str:

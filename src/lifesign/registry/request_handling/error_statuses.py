@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 from lifesign.domain import errors as domain_errors
-from lifesign.domain.access.permissions import Permission, permission_hint
+from lifesign.domain.access.permissions import Permission, permission_hint, role_hint
 from lifesign.errors import LifesignError
 from lifesign.registry import errors
 from lifesign.serving.error_body import RETRY_SECONDS, problem
@@ -111,6 +111,8 @@ def hint_of(error: LifesignError) -> str:
     match error:
         case domain_errors.NotAllowed():
             return permission_hint(Permission(error.action))
+        case domain_errors.InvalidRequest() if any(fault.pointer == "/role" for fault in error.faults):
+            return role_hint()
         case storage_errors.StoreUnavailable():
             # For the operator of this server, who reads the log; callers get Retry-After.
             return ""
